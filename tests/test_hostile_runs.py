@@ -15,6 +15,8 @@ import stallscope as ss
 from stallscope import arrow_files
 from stallscope.errors import RunFormatError, TargetError
 from stallscope.hooks.failures import Failures
+from stallscope.run.result import Run
+from stallscope.views.run import VIEW
 
 EVIL = "\x1b]52;c;ZXZpbA==\x07\x9b2J\u202e"
 """Sets the clipboard of a terminal, clears it, and turns what follows around."""
@@ -164,7 +166,36 @@ HEADS = [  # of which result, which value of which part; what is said
 ]
 
 
+TYPES = {
+    "no settings": {"settings": [1]},
+    "name": {"settings": {"name": 3, "num_workers": 0, "batch_size": 4, "warmup": 1}},
+    "workers": {"settings": {"name": "x", "num_workers": "0", "batch_size": 4, "warmup": 1}},
+    "a setting is missing": {"settings": {"name": "x", "num_workers": 0, "warmup": 1}},
+    "a truth for a number": {"first_batch_s": True},
+    "not a number": {"first_batch_s": float("nan")},
+    "text for a number": {"first_batch_s": "soon"},
+    "machine": {"machine": ["fast"]},
+    "one note": {"notes": "all well"},
+    "notes of numbers": {"notes": [1, 2]},
+}
+
+
 class TestHeads:
+    @pytest.mark.parametrize(
+        "damage", ["", "[]", "{", '{"schema_version": 1}', "[" * 100_000, "1" * 5_000]
+    )
+    def test_of_no_head(self, saved, damage):
+        (saved / "run.json").write_text(damage)
+
+        refusal(saved, "run")
+
+    @pytest.mark.parametrize("change", TYPES.values(), ids=TYPES)
+    def test_of_other_types(self, saved, change):
+        head = json.loads((saved / "run.json").read_text())
+        (saved / "run.json").write_text(json.dumps({**head, **change}))
+
+        refusal(saved, r"run.json.*record again")
+
     @pytest.mark.parametrize(("kind", "values", "words"), HEADS)
     def test_of_values_that_cannot_be(self, tmp_path, kind, values, words):
         folder = built(kind).save(tmp_path / "result")
@@ -228,7 +259,69 @@ class TestLinks:
         assert "mine" == (tmp_path / "precious").read_text()
 
 
+CHANGES = {
+    "no column": ("spans", lambda t: t.drop("end_ns")),
+    "text for a number": ("spans", lambda t: t.with_columns(start_ns=pl.lit("early"))),
+    "a list for a number": ("spans", lambda t: t.with_columns(batch=pl.concat_list("batch"))),
+    "too large a number": ("spans", lambda t: t.with_columns(worker=pl.lit(1 << 40))),
+    "a number for a name": ("spans", lambda t: t.with_columns(stage=pl.lit(-1.5))),
+    "unknown kind": ("spans", lambda t: t.with_columns(kind=pl.lit("nap"))),
+    "no kind": ("spans", lambda t: t.with_columns(kind=pl.lit(None, dtype=pl.String))),
+    "no start": ("spans", lambda t: t.with_columns(start_ns=None)),
+    "backwards": ("spans", lambda t: t.rename({"start_ns": "end_ns", "end_ns": "start_ns"})),
+    "for ever": ("spans", lambda t: t.with_columns(end_ns=pl.lit((1 << 63) - 1))),
+    "steady is text": ("batches", lambda t: t.with_columns(steady=pl.lit("perhaps"))),
+    "steady is open": ("batches", lambda t: t.with_columns(steady=None)),
+    "no path": ("samples", lambda t: t.drop("path")),
+    "no end of it": ("startup", lambda t: t.with_columns(first_sample_s=pl.lit(float("inf")))),
+    "no step": ("steps", lambda t: t.drop("step")),
+}
+TABLES = [table.name.removesuffix(".arrow") for table in Run._contents.tables]
+
+
 class TestColumns:
+    @pytest.mark.parametrize(("name", "change"), CHANGES.values(), ids=CHANGES)
+    def test_of_a_foreign_table(self, saved, name, change):
+        """A table without its columns, or with values that break a picture, is one sentence."""
+        file = saved / f"{name}.arrow"
+        change(pl.read_ipc(file)).write_ipc(file)
+
+        refusal(saved, "is not a whole run")
+
+    @pytest.mark.parametrize("name", TABLES)
+    def test_of_a_damaged_table(self, saved, name):
+        """A file that is not Arrow, or only half of one."""
+        file = saved / f"{name}.arrow"
+        whole = file.read_bytes()
+
+        for damaged in (b"", b"ARROW1" * 9, whole[: len(whole) // 2], whole[len(whole) // 2 :]):
+            file.write_bytes(damaged)
+            refusal(saved, "is not a whole run")
+
+    def test_in_another_order_and_more_of_them_are_taken(self, saved):
+        before = ss.load(saved)
+        for name in TABLES:
+            file = saved / f"{name}.arrow"
+            wider = pl.read_ipc(file).with_columns(extra=pl.lit("more"))
+            wider.select(reversed(wider.columns)).write_ipc(file)
+
+        after = ss.load(saved)
+
+        assert after.all_spans.equals(before.all_spans)
+        assert after.batches.schema == before.batches.schema
+
+    @pytest.mark.parametrize("name", TABLES)
+    def test_of_an_empty_table_can_be_looked_at(self, saved, name):
+        """A run of which one table holds no row is printed and drawn."""
+        file = saved / f"{name}.arrow"
+        pl.read_ipc(file).clear().write_ipc(file)
+
+        run = ss.load(saved)
+
+        assert str(run)
+        for kind in VIEW.pictures:
+            run.plot(kind)
+
     @pytest.mark.parametrize("forged", FORGED, ids=lambda one: f"{one[0]}-{one[2]}-{one[3]}")
     def test_of_values_that_cannot_be(self, tmp_path, forged):
         """Else a view would end in a KeyError, a division by zero, or with a wrong sum."""

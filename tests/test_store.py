@@ -294,6 +294,26 @@ class TestSaving:
         with pytest.raises(RunFormatError, match="holds other files"):
             built(other).save(saved)
 
+    def test_where_it_was_loaded_from(self, kind, saved):
+        result = ss.load(saved)
+
+        assert ss.load(result.save(saved)).table().equals(result.table())
+
+    def test_in_a_folder_of_any_name(self, saved):
+        """A name that looks like a pattern of names is one."""
+        odd = saved.rename(saved.with_name("run[1]*?"))
+
+        assert str(ss.load(odd))
+
+    @pytest.mark.parametrize("place", ["file", "file/run"])
+    def test_not_over_a_file(self, tmp_path, place):
+        """A file where the folder would be, or one above it, is one sentence and is left alone."""
+        (tmp_path / "file").write_text("mine")
+
+        with pytest.raises(RunFormatError, match=r"is a file|cannot be written into"):
+            built("run").save(tmp_path / place)
+        assert (tmp_path / "file").read_text() == "mine"
+
     def test_not_while_another_process_saves_there(self, saved, kind):
         """Else the result of one of both would be lost without a word."""
         with another_process_has(saved), pytest.raises(RunFormatError, match="another process"):

@@ -149,7 +149,7 @@ def part_of(path: Path) -> Path:
 
 
 def packaged_folder(name: str) -> Path:
-    """A folder that comes with stallscope: in the installed package, or in a source checkout.
+    """Return a folder that comes with stallscope, from the installed package or a source checkout.
 
     Args:
         name: "notebooks" or "sample_data".
@@ -180,7 +180,7 @@ _LONGEST_S: Final = 2.0
 
 @contextmanager
 def workspace(parent: Path | None = None) -> Iterator[Path]:
-    """A new private folder, gone after the block; by default among the system's temporary ones.
+    """Give a new private folder, gone after the block; by default in the system's temporary one.
 
     A recording writes into it. What a killed process left behind is swept by the next start: a
     folder carries in its name its owner's process id, the time that process was born, and the
@@ -220,7 +220,7 @@ def _new(parent: Path, pid: int) -> Path:
 
 
 def log_capacity(folder: Path, processes: int) -> int:
-    """How many words each log may have: a quarter of the free space at most.
+    """Return how many words each log may have: a quarter of the free space at most.
 
     Raises:
         WorkspaceError: less than that is left.
@@ -248,7 +248,7 @@ def sweep(parent: Path) -> None:
 
 @cache
 def _place() -> str:
-    """Where a process id means a process: this machine, and in it this container."""
+    """Name where a process id means a process: this machine, and in it this container."""
     try:
         inside = Path("/proc/self/ns/pid").readlink()
     except OSError:  # no Linux
@@ -257,7 +257,7 @@ def _place() -> str:
 
 
 def _birth(pid: int) -> int:
-    """When a process was started, in clock ticks since boot; 0 where that is not known."""
+    """Return when a process was started, in clock ticks since boot; 0 if unknown."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except FileNotFoundError:
@@ -280,7 +280,7 @@ def _no_room(folder: Path, why: str) -> str:
 
 
 def sizes(paths: Iterable[str]) -> dict[str, int]:
-    """Bytes of each path that is a regular file; those not asked in time are left out."""
+    """Return the bytes of each path that is a regular file; those not asked in time are missing."""
     found = {}
     deadline = monotonic() + _LONGEST_S
     for path in paths:

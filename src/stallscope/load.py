@@ -150,20 +150,19 @@ def follow(path: str | Path) -> Iterator[Any]:
 
 
 def _is_new(folder: Path) -> bool:
-    """Whether nothing was recorded yet into a folder that was made for it."""
     return folder.is_dir() and all(
         path.name == LOGS and not any(path.glob("*.marks")) for path in folder.iterdir()
     )
 
 
 def is_going_on(folder: Path) -> bool:
-    """Whether a process of this machine still records into a folder, or into that of a rank."""
+    """Return whether a process of this machine still records into a folder, or that of a rank."""
     places = (folder, *_ranks_in(folder))
     return any(store.kind_in(place) is None and _has_writer(place / LOGS) for place in places)
 
 
 def _has_writer(logs: Path) -> bool:
-    """Whether the process lives that writes marks there; another one may have its number now."""
+    """Return whether the process that writes marks there lives; another may have its number."""
     for path in logs.glob(f"*-{MAIN}-*.marks"):
         with suppress(OSError, ValueError, psutil.Error):
             process = psutil.Process(int(path.name.partition("-")[0]))
@@ -174,7 +173,7 @@ def _has_writer(logs: Path) -> bool:
 
 
 def is_result(path: str | Path) -> bool:
-    """Whether `load` would find something there: a result, logs, or the ranks of a training."""
+    """Return whether `load` would find something: a result, logs, or the ranks of a training."""
     if is_address(str(path)):
         return _hold_result(names_at(str(path)))
     folder = Path(path)
@@ -183,12 +182,11 @@ def is_result(path: str | Path) -> bool:
 
 
 def _hold_result(names: Iterable[str]) -> bool:
-    """Whether a folder with these names behind an address is one of a result or of ranks."""
     return any(name in (*_HEADS, LOGS) or _RANK.fullmatch(name) for name in names)
 
 
 def _all_ranks(folders: list[Path]) -> Run:
-    """The ranks of a training as one run; of more than can be held, those that say most."""
+    """Return the ranks of a training as one run; of many, those that say most."""
     nodes = apart(lambda: _per_node(folders))
     if len(folders) <= _MOST_RANKS:
         run = _together([_rank(folder) for folder in folders])
@@ -209,7 +207,7 @@ def _all_ranks(folders: list[Path]) -> Run:
 
 
 def _wait_shares(folders: list[Path]) -> dict[Path, float]:
-    """For which share (0 to 1) of its steady time each rank waits; those that saved their run."""
+    """Return the share (0 to 1) of its steady time that each saved rank waits."""
     wait_s = pl.sum_horizontal("wait_s", "restart_s")
     used_s = pl.sum_horizontal("h2d_s", "step_s", "other_s")
     waits = store.scan(folders, _stored("all_steps")).filter("steady").group_by("path")
@@ -218,7 +216,7 @@ def _wait_shares(folders: list[Path]) -> dict[Path, float]:
 
 
 def _per_node(folders: list[Path]) -> list[str]:
-    """What the saved ranks of each node use of it together, the busiest nodes first."""
+    """Say what the saved ranks of each node use of it together, the busiest nodes first."""
     table = _stored("all_resources")
     nodes: dict[str, int] = {}
     for folder in folders:
@@ -312,7 +310,6 @@ def _read(folder: Path) -> Any:
 
 
 def _together(runs: list[Run]) -> Run:
-    """The runs of all ranks as one; each rank's times count from its own start."""
     fields = [table.field for table in runs[0]._contents.tables]  # noqa: SLF001 - of a result
     tables: dict[str, Any] = {
         field: pl.concat([getattr(run, field) for run in runs]) for field in fields

@@ -44,7 +44,7 @@ class MemoryGroup:
     limit_bytes: int
 
     def used_bytes(self) -> int | None:
-        """What counts against the limit and cannot be dropped at once; None if unknown.
+        """Return what counts against the limit and cannot be dropped at once; None if unknown.
 
         Cached file pages that nobody used lately are left out, as in the working set of Kubernetes
         (kubernetes.io/docs/reference/instrumentation/node-metrics).
@@ -66,7 +66,7 @@ class CpuGroup:
     quota_cores: float
 
     def used_s(self) -> float | None:
-        """CPU time of the group's processes since it was made, seconds; None if unknown."""
+        """Return the CPU time of the group's processes so far, seconds; None if unknown."""
         used_us = dict(_pairs(self.folder / "cpu.stat")).get("usage_usec")
         if used_us is not None:
             return used_us / 1e6
@@ -75,7 +75,7 @@ class CpuGroup:
 
 
 def cores_available(root: Path = _ROOT) -> float:
-    """Cores that this process may keep busy; a CPU quota may be a fraction of one.
+    """Return the cores that this process may keep busy; a CPU quota may be a fraction of one.
 
     The fewest of: the cores that it may run on, and the CPU quota of each of its control groups.
     """
@@ -85,19 +85,19 @@ def cores_available(root: Path = _ROOT) -> float:
 
 
 def cpu_quota_cores(root: Path = _ROOT) -> float | None:
-    """The tightest CPU quota of this process's control groups, in cores; None without one."""
+    """Return the tightest CPU quota of this process's control groups, in cores, or None."""
     return next((group.quota_cores for group in cpu_groups(root)), None)
 
 
 def cpu_groups(root: Path = _ROOT) -> list[CpuGroup]:
-    """The control groups of this process that limit its CPU, the tightest quota first."""
+    """Return the control groups that limit this process's CPU, the tightest quota first."""
     quotas = [(_quota_cores(folder), folder) for folder in _folders("cpu", root)]
     found = [CpuGroup(folder, cores) for cores, folder in quotas if cores]
     return sorted(found, key=lambda group: group.quota_cores)
 
 
 def memory_available_bytes(root: Path = _ROOT) -> int:
-    """Memory that this process can still take without swapping or being killed, bytes.
+    """Return the memory that this process can take without swapping or being killed, bytes.
 
     The least of: what the machine has left, and what each control group has left under its limit.
     """
@@ -110,12 +110,12 @@ def memory_available_bytes(root: Path = _ROOT) -> int:
 
 
 def shared_memory_free() -> float:
-    """Bytes that are free in /dev/shm, where workers put their batches; `inf`: there is none."""
+    """Return the free bytes of /dev/shm, where workers put their batches; `inf` without one."""
     return shutil.disk_usage(_SHARED).free if os.path.isdir(_SHARED) else math.inf  # noqa: PTH112
 
 
 def memory_groups(root: Path = _ROOT) -> list[MemoryGroup]:
-    """The control groups of this process that limit its memory, the tightest limit first."""
+    """Return the control groups that limit this process's memory, the tightest limit first."""
     folders = _folders("memory", root)
     limits = [(_memory_limit(folder), folder) for folder in folders]
     # Version 1 has a number near 2^63 for "no limit"
@@ -124,7 +124,7 @@ def memory_groups(root: Path = _ROOT) -> list[MemoryGroup]:
 
 
 def _memory_limit(folder: Path) -> int | None:
-    """The least that a group limits: above `memory.high` its processes are put to sleep."""
+    """Return the least limit of a group: above `memory.high` its processes are put to sleep."""
     hard = _number(folder / "memory.max", folder / "memory.limit_in_bytes")
     known = [limit for limit in (hard, _number(folder / "memory.high")) if limit is not None]
     return min(known, default=None)
@@ -141,7 +141,7 @@ def _left_in_machine(root: Path) -> int:
 
 
 def _quota_cores(folder: Path) -> float | None:
-    """A group's CPU quota: microseconds of CPU in a period, or "max" or -1 for no limit."""
+    """Read a group's quota: microseconds of CPU in a period, or "max" or -1 for no limit."""
     quota, _, period = _text(folder / "cpu.max").partition(" ")
     if not quota:
         quota, period = _text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")
@@ -150,7 +150,7 @@ def _quota_cores(folder: Path) -> float | None:
 
 
 def _folders(controller: str, root: Path) -> list[Path]:
-    """The folders of the groups that this process is in, its own first; none off Linux."""
+    """Return the folders of the groups that this process is in, its own first; none off Linux."""
     member: dict[str, str] = {}
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, group = line.split(":", 2)
@@ -167,7 +167,7 @@ def _folders(controller: str, root: Path) -> list[Path]:
 
 
 def _mounts(controller: str, root: Path) -> Iterator[tuple[str, Path, str]]:
-    """Hierarchies with a controller: its name there, where it is mounted, which group that is.
+    """Yield hierarchies with a controller: its name there, the mount point, the mounted group.
 
     See proc_pid_mountinfo(5) for the fields of a line.
     """
@@ -182,7 +182,6 @@ def _mounts(controller: str, root: Path) -> Iterator[tuple[str, Path, str]]:
 
 
 def _pairs(path: Path) -> Iterator[tuple[str, int]]:
-    """The lines of a file that hold a name and a number."""
     for line in _text(path).splitlines():
         name, number, *_ = [*line.split(), "", ""]
         if number.isdecimal():
@@ -190,13 +189,12 @@ def _pairs(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def _number(*paths: Path) -> int | None:
-    """The number in the first of these files that holds one."""
+    """Return the number in the first of these files that holds one."""
     texts = (_text(path) for path in paths)
     return next((int(text) for text in texts if text.isdecimal()), None)
 
 
 def _text(path: Path) -> str:
-    """What is in a file; nothing where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -240,7 +238,7 @@ class CpuUse(NamedTuple):
         return cls(sum(busy.values()), len(busy) * perf_counter(), own_s)
 
     def since(self, children_s: float) -> tuple[float, float]:
-        """CPU seconds of this process since this moment, and the share of cores others had.
+        """Return CPU seconds of this process since this moment, and the share of cores others had.
 
         Args:
             children_s: CPU seconds of living children of this process meanwhile.
@@ -251,14 +249,14 @@ class CpuUse(NamedTuple):
         return own_s, share
 
     def others_share(self, since: CpuUse) -> float:
-        """Share (0 to 1) of the usable cores that other processes had since then."""
+        """Return the share (0 to 1) of the usable cores that other processes had since then."""
         whole_s = self.whole_s - since.whole_s
         others_s = self.busy_s - since.busy_s - (self.own_s - since.own_s)
         return min(max(others_s / whole_s, 0.0), 1.0) if whole_s > 0 else 0.0
 
 
 def machine() -> dict[str, Any]:
-    """Processor cores that this process may use, versions, device, which node of a training.
+    """Return the usable cores, versions, the device, and which node of a training this is.
 
     Names no host and no user.
     """
@@ -276,13 +274,13 @@ def machine() -> dict[str, Any]:
 
 
 def _node() -> int | None:
-    """Number of this machine among those of a training, as torchrun or Slurm says; else None."""
+    """Return the number of this machine in a training, as torchrun or Slurm says; else None."""
     told = os.environ.get("GROUP_RANK") or os.environ.get("SLURM_NODEID") or ""
     return int(told) if told.isdecimal() else None
 
 
 def resident_bytes() -> int:
-    """What this process holds in memory; the most that it has held where no more is known."""
+    """Return what this process holds in memory; the most it ever held where only that is known."""
     try:
         return int(psutil.Process().memory_info().rss)
     except (OSError, psutil.Error):  # a Linux without /proc
@@ -292,7 +290,7 @@ def resident_bytes() -> int:
 
 
 def usable_cores() -> int:
-    """Whole cores that this process may keep busy, at least one; see `cores_available`."""
+    """Return the whole cores that this process may keep busy, at least one."""
     return max(1, int(cores_available()))
 
 
@@ -307,7 +305,7 @@ def _version(package: str) -> str | None:
 
 
 def rank() -> int:
-    """Rank of this process, 0 where there is only one."""
+    """Return the rank of this process, 0 where there is only one."""
     import torch.distributed
 
     if _is_initialized():
@@ -330,7 +328,7 @@ def require_single_rank() -> None:
 
 
 def _ranks() -> int:
-    """How many ranks train together, also before they have met (torchrun sets the variable)."""
+    """Count the ranks that train together, also before they have met (torchrun's variable)."""
     import torch.distributed
 
     if _is_initialized():

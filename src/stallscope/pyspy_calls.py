@@ -93,7 +93,7 @@ class PySpyCall:
         return text.partition("Stack backtrace:")[0].strip()
 
     def tell_to_end(self) -> None:
-        """As Ctrl-C does: it writes down what it has."""
+        """End it as Ctrl-C does: it writes down what it has."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
             self._deadline = min(self._deadline, time.monotonic() + _END_S)
@@ -107,7 +107,7 @@ class PySpyCall:
 
 
 def executable() -> Path | None:
-    """The py-spy that belongs to this Python, else the one on the PATH; None: there is none."""
+    """Find the py-spy that belongs to this Python, else the one on the PATH; None without one."""
     beside = Path(sys.executable).parent
     for folder in (beside, beside / "Scripts"):
         for name in ("py-spy", "py-spy.exe"):
@@ -125,13 +125,13 @@ def dump(program: Path, pid: int, folder: Path, *, with_locals: bool = False) ->
 
 
 def is_refused(call: PySpyCall) -> bool:
-    """Whether py-spy was not allowed to look."""
+    """Return whether py-spy was not allowed to look."""
     said = call.said.lower()
     return any(word in said for word in ("permission denied", "not permitted", "elevated", "sudo"))
 
 
 def why_not(call: PySpyCall) -> str:
-    """Why a call came to nothing, in words."""
+    """Say why a call failed."""
     if call.timed_out:
         return f"py-spy got no answer within {DUMP_S:.0f} s"
     if is_refused(call):
@@ -150,7 +150,7 @@ _NEVER_SCOPE: Final = 3
 
 
 def what_would_allow() -> str:
-    """The setting to change, as a sentence without its full stop."""
+    """Name the setting to change, as a sentence without its full stop."""
     if sys.platform == "darwin":
         return "macOS lets only root attach: start this Python with sudo to use py-spy"
     if sys.platform == "win32":

@@ -77,7 +77,7 @@ class Result:
     """Module and name of the `views.document.View` that shows this result: "ladder.VIEW"."""
 
     def table(self) -> pl.DataFrame:
-        """The result as one table; columns carry their unit in their name."""
+        """Return the result as one table; columns carry their unit in their name."""
         raise NotImplementedError
 
     def plot(self, kind: str | None = None) -> Figure:
@@ -93,7 +93,7 @@ class Result:
         return figure
 
     def panel(self, kind: str | None = None) -> Any:
-        """The result as widgets, for a notebook.
+        """Return the result as widgets, for a notebook.
 
         Args:
             kind: which panel; an unknown name lists the ones that there are.
@@ -140,7 +140,7 @@ class SavedResult(Result):
         return apart(lambda: store.save(self, self._contents, Path(folder)))
 
     def redacted(self) -> Self:
-        """The same without names of your files, for others to read; a new result.
+        """Return the result without names of your files, for others to read.
 
         Paths, names of files and folders, of the machine and the account, what exceptions said and
         lines of code become `…`, in all that is shown, drawn, exported or saved of it. Names of
@@ -167,7 +167,6 @@ class NoSuchKindError(StallscopeError, ValueError):
 
 
 def _choose(what: str, kind: str | None, kinds: Mapping[str, tuple[str, Any]], whose: str) -> str:
-    """The name that is asked for; None asks for the first one."""
     if kind is not None and kind not in kinds:
         texts = [f"{name!r}: {shows}" for name, (shows, _) in kinds.items()]
         known = "; ".join([f"{texts[0]} (the default)", *texts[1:]])

@@ -142,18 +142,18 @@ _FRAME: Final = re.compile(r"stage (\w+)(\??): (.*)", re.DOTALL)
 
 
 def colour_of(name: str, kind: str) -> str:
-    """The colour of a part of the loop: that of its kind, for a model's parts a shade of it."""
+    """Return the colour of a part of the loop: its kind's, a shade of it for a model's parts."""
     shade = _SHADES.get(name.partition(" ")[0]) if kind == STEP.kind else None
     return shade or COLOURS[kind]
 
 
 def frame_name(stage: Stage) -> str:
-    """What the recorder's own frame around a stage is called, so that sampled stacks show it."""
+    """Name the recorder's own frame around a stage, so that sampled stacks show the stage."""
     return f"stage {stage.kind}{'?' * stage.gives_way}: {stage.name}"
 
 
 def of_frame(name: str) -> Stage | None:
-    """The stage that a frame of the recorder's stands for; None for any other frame."""
+    """Return the stage that a frame of the recorder's stands for; None for any other frame."""
     found = _FRAME.fullmatch(name)
     return Stage(found[3], found[1], bool(found[2])) if found else None
 

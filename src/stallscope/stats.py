@@ -51,7 +51,7 @@ _FEWEST: Final = 4
 
 
 def hypergeometric_tail(*, total: int, marked: int, drawn: int, both: int) -> float:
-    """The chance that so many of the drawn are marked, when neither has to do with the other.
+    """Return the chance that so many of the drawn are marked, if they are independent.
 
     The exact tail of the hypergeometric distribution (Fisher's exact test, one-sided).
 
@@ -71,7 +71,7 @@ def hypergeometric_tail(*, total: int, marked: int, drawn: int, both: int) -> fl
 
 
 def log_binomial_bound(hits: np.ndarray, tries: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Logarithm of the chance of so many hits or more; never too small, exact for hits only.
+    """Return the logarithm of the chance of so many hits or more; never too small.
 
     The bound of Chernoff and Hoeffding (W. Hoeffding, "Probability inequalities for sums of bounded
     random variables", 1963, theorem 1). Zero (a chance of one) where the hits are not more than
@@ -89,7 +89,7 @@ def log_binomial_bound(hits: np.ndarray, tries: np.ndarray, share: np.ndarray) -
 
 
 def rank_sum_tail(higher: np.ndarray, lower: np.ndarray) -> float:
-    """The chance that values of one kind come out as much higher than the others as these.
+    """Return the chance that values of one kind come out as much higher than the others.
 
     Mann and Whitney's test, one-sided, by its normal approximation with correction for ties and
     continuity. One where either has no values.
@@ -117,7 +117,7 @@ def _probability(value: float) -> float:
 
 
 def stall_interval(steps: pl.DataFrame, stalls: pl.DataFrame, block: int) -> tuple[float, float]:
-    """The interval of the share of stalls; from 0 to 1 where there are too few blocks to tell.
+    """Return the interval of the share of stalls; 0 to 1 where there are too few blocks.
 
     Args:
         steps: columns of `run.STEPS`.
@@ -140,7 +140,7 @@ def stall_interval(steps: pl.DataFrame, stalls: pl.DataFrame, block: int) -> tup
 def share_intervals(
     hits: Floats, samples: Floats, processes: Sequence[int]
 ) -> tuple[Floats, Floats, str]:
-    """The intervals of shares of samples that were taken in windows of time.
+    """Return the intervals of shares of samples that were taken in windows of time.
 
     Windows are resampled, in each process apart. A few of them make percentile intervals too
     narrow; they are widened as Student's t is wider than the normal. Without enough windows it is
@@ -175,7 +175,7 @@ def share_intervals(
 
 
 def _independent(shares: Floats, widths: Floats, count: float, windows: int) -> float:
-    """As how many independent samples these are, judged by the intervals of other shares."""
+    """Return as how many independent samples these count, by the intervals of other shares."""
     inside = (shares > 0) & (shares < 1)
     if not inside.any():
         return windows
@@ -184,7 +184,7 @@ def _independent(shares: Floats, widths: Floats, count: float, windows: int) -> 
 
 
 def wilson(shares: Floats, count: float) -> tuple[Floats, Floats]:
-    """Wilson's interval of shares of so many independent samples.
+    """Return Wilson's interval of shares of so many independent samples.
 
     (Journal of the American Statistical Association 22, 1927.)
     """
@@ -200,7 +200,6 @@ def t_quantile(free: int) -> float:
 
 
 def _wider(count: int, free: int) -> float:
-    """How many times as wide an interval from so many resampled groups has to be."""
     return sqrt(count / free) * t_quantile(free) / _Z
 
 
@@ -210,7 +209,7 @@ def _ends(draws: Floats) -> tuple[float, float]:
 
 
 def _resampled(groups: Sequence[Floats]) -> Floats:
-    """The sums of all rows in each draw, shape (draws, columns): rows of a group with replacement.
+    """Return the sums of all rows in each draw, shape (draws, columns), resampled in each group.
 
     Args:
         groups: each of shape (rows, columns).

@@ -212,12 +212,12 @@ def load(folder: Path) -> Any:
 
 
 def kind_in(folder: Path) -> str | None:
-    """Which kind of result a folder holds; None: none."""
+    """Return which kind of result a folder holds; None: none."""
     return next((kind for kind in KINDS if (folder / f"{kind}.json").exists()), None)
 
 
 def _class_of(kind: str) -> Any:
-    """The class of a kind, by its public name: what is below here need not know it."""
+    """Import the class of a kind by its public name: the layers below need not know it."""
     return getattr(import_module("stallscope"), kind.capitalize())
 
 
@@ -289,14 +289,13 @@ def _write(result: Any, contents: Contents, folder: Path) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it."""
     if isinstance(value, tuple):
         return [_plain(one) for one in value]
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def head_of(contents: Contents, folder: Path) -> dict[str, Any]:
-    """What a result says of itself, beside its tables; nothing of it is checked.
+    """Read the head of a result, unchecked.
 
     Raises:
         RunFormatError: it cannot be read.
@@ -336,7 +335,7 @@ def _check_version(contents: Contents, folder: Path, head: dict[str, Any]) -> No
 
 
 def _part(folder: Path, kind: str, count: int, depth: int) -> Any:
-    """The result in a folder, or all those in its numbered folders; None: there is none.
+    """Read the result in a folder, or all those in its numbered folders; None: there is none.
 
     Args:
         folder: of the part.
@@ -377,7 +376,7 @@ def check_is_folder(path: Path) -> None:
 
 
 def _table(folder: Path, table: StoredTable) -> pl.DataFrame:
-    """A table with exactly the columns of its schema, and values that can be worked with."""
+    """Read a table with exactly the columns of its schema, and values that can be worked with."""
     with file_of_anybody(folder / table.name, arrow_files.MOST_BYTES) as file:
         try:
             frame = arrow_files.read(file, list(table.schema))

@@ -30,7 +30,6 @@ _BETWEEN_WORDS = re.compile(rf" (?!(?<=\d )(?:{_UNITS})\b)")
 
 
 def _digits(value: float) -> str:
-    """Two decimals below 1, one below 10, else none: 0.12, 4.6, 83, 1250."""
     for limit, decimals in ((0.995, 2), (9.95, 1)):
         if abs(value) < limit:
             return f"{value:.{decimals}f}"
@@ -38,7 +37,7 @@ def _digits(value: float) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A duration given in seconds: `seconds(0.0046)` is '4.6 ms'; `None` is a dash."""
+    """Return a duration as text: `seconds(0.0046)` is '4.6 ms'; `None` is a dash."""
     if value is None:
         return "—"
     for step, unit in _TIME_STEPS:
@@ -48,7 +47,7 @@ def seconds(value: float | None) -> str:
 
 
 def duration(value: float | None) -> str:
-    """A time that may be long, given in seconds: `duration(9000)` is '2.5 hours'."""
+    """Return a time that may be long as text: `duration(9000)` is '2.5 hours'; `None` is a dash."""
     for step, unit in _LONG_STEPS:
         if value is not None and value >= 2 * step:
             return f"{_digits(value / step)} {unit}"
@@ -56,7 +55,7 @@ def duration(value: float | None) -> str:
 
 
 def size(value: float | None) -> str:
-    """A number of bytes, in powers of 1000: `size(130_000)` is '130 kB'; `None` is a dash."""
+    """Return bytes as text, in powers of 1000: `size(130_000)` is '130 kB'; `None` is a dash."""
     if value is None:
         return "—"
     for step, unit in _SIZE_STEPS:
@@ -66,7 +65,7 @@ def size(value: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """A share between 0 and 1 as a percentage: `share(0.523)` is '52%'; tiny ones are '<1%'."""
+    """Return a share (0 to 1) as a percentage: `share(0.523)` is '52%'; tiny ones are '<1%'."""
     if value is None:
         return "—"
     if 0 < value < 0.005:  # noqa: PLR2004 - half a per cent is where '0%' would begin to lie
@@ -75,17 +74,17 @@ def share(value: float | None) -> str:
 
 
 def count(value: int, noun: str) -> str:
-    """A number and its noun in the right form: `count(2, "batch")` is '2 batches'."""
+    """Return a number and its noun in the right form: `count(2, "batch")` is '2 batches'."""
     return f"{value:,} {noun}{'' if value == 1 else plural(noun)}"
 
 
 def plural(noun: str) -> str:
-    """What makes "sample", "batch" or "epoch" a plural."""
+    """Return what makes "sample", "batch" or "epoch" a plural."""
     return "es" if noun.endswith(("tch", "ss")) else "s"
 
 
 def words_of(told: str) -> list[str]:
-    """The words of a sentence, between which a line may end: a value and its unit are one word."""
+    """Return the words between which a line may end: a value and its unit are one word."""
     spaced = " ".join(told.split())
     return _BETWEEN_WORDS.split(spaced) if spaced else []
 
@@ -96,7 +95,7 @@ def unbroken(told: str) -> str:
 
 
 def times(factor: float) -> str:
-    """A factor as a person reads it: `times(2.04)` is '2.0×'."""
+    """Return a factor as text: `times(2.04)` is '2.0×'."""
     return f"{factor:.0f}×" if factor >= 9.95 else f"{factor:.1f}×"  # noqa: PLR2004 - two digits
 
 
@@ -113,7 +112,7 @@ def rate(per_s: float | None) -> str:
 
 
 def without_controls(text: str) -> str:
-    """A text of anybody's that a terminal only shows."""
+    """Return anybody's text without what commands a terminal."""
     return _CONTROL.sub(NO_LETTER, text)
 
 
@@ -138,7 +137,7 @@ def json_without_controls(value: Any, longest: int | None = None) -> Any:
 
 
 def printable(name: str, longest: int = LONGEST) -> str:
-    """The name in printable characters, shortened in the middle, where long names are alike."""
+    """Return a name in printable characters, shortened in the middle (long names begin alike)."""
     printable = "".join(letter if letter.isprintable() else NO_LETTER for letter in name)
     if len(printable) <= longest:
         return printable
@@ -147,7 +146,7 @@ def printable(name: str, longest: int = LONGEST) -> str:
 
 
 def repr_of(value: object) -> str:
-    """What an object of the user's says of itself; its type's name where it cannot."""
+    """Return the `repr` of a user's object; its type's name where that fails."""
     try:
         return repr(value)
     except Exception:  # noqa: BLE001 - a broken __repr__ ends no measurement
@@ -155,7 +154,7 @@ def repr_of(value: object) -> str:
 
 
 def said_by(error: BaseException) -> str:
-    """What an exception says, in one line; nothing where its own code cannot say it."""
+    """Return an exception's text in one line; nothing where its own code cannot say it."""
     try:
         return " ".join(str(error).split())
     except Exception:  # noqa: BLE001 - a broken __str__ hides no exception
@@ -163,10 +162,10 @@ def said_by(error: BaseException) -> str:
 
 
 def file_name(path: str, longest: int = LONGEST) -> str:
-    """The last part of a path, as `printable` gives it."""
+    """Return the last part of a path, as `printable` gives it."""
     return printable(PurePath(path).name or path, longest)
 
 
 def worker_name(worker: int | None) -> str:
-    """How a worker is called: by its number, or as the main process."""
+    """Return a worker's name: its number, or the main process."""
     return "main process" if worker is None else f"worker {worker}"

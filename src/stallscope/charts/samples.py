@@ -20,7 +20,7 @@ from matplotlib.patches import Rectangle
 
 from stallscope.charts.sheet import FAINT, ROOM, RULE, Sheet, styled
 from stallscope.run.stall_text import nothing, population
-from stallscope.run.summary import NOTHING, profile, unit_times
+from stallscope.run.summary import NOTHING
 from stallscope.units import count, file_name, printable, seconds, size, times
 
 if TYPE_CHECKING:
@@ -95,11 +95,11 @@ def slowest(samples: pl.DataFrame, times: pl.DataFrame) -> pl.DataFrame:
 @styled
 def figure(run: Run) -> Sheet:
     """Draw the gallery."""
-    samples, found = run.samples(), profile(run.work)
+    samples, found = run.samples(), run.profile
     if samples.is_empty():
         none = "Samples cannot be told apart in this loader: there is no slowest one"
         return Sheet(none if found.stages else NOTHING, nothing(run))
-    top = slowest(samples, unit_times(run.work))
+    top = slowest(samples, run.unit_times)
     median_s = float(samples["total_s"].median() or inf)  # type: ignore[arg-type]  # of floats
     height = -(-top.height // COLUMNS) * _TILE
     sheet = Sheet(title(top, median_s), [_note(top, population(run, found))], [height])

@@ -39,7 +39,7 @@ from stallscope.charts.sheet import (
     write_columns,
 )
 from stallscope.run.stall_text import nothing, population
-from stallscope.run.summary import NOTHING, UNIT_KEYS, headline, profile, remarks, stage_name
+from stallscope.run.summary import NOTHING, UNIT_KEYS, headline, remarks, stage_name
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.units import count, plural, printable, seconds, share
 
@@ -65,7 +65,7 @@ _COLUMNS: Final = {"share": 0.55, "p50": 1.2, "p95": 1.85, "waiting": 2.5}
 @styled
 def figure(run: Run, *, has_spread: bool = True) -> Sheet:
     """Draw where a sample's time goes, and below it how that is spread."""
-    found = profile(run.work)
+    found = run.profile
     title = headline(found, printable)
     if not found.stages:
         return Sheet(title, nothing(run))
@@ -297,7 +297,7 @@ def naive(spans: pl.DataFrame) -> pl.DataFrame:
 @styled
 def stopwatch_figure(run: Run) -> Sheet:
     """Draw both bars, the stopwatch's over the true one."""
-    table, found = naive(run.work), profile(run.work)
+    table, found = naive(run.work), run.profile
     if table.is_empty():
         none = "Samples cannot be told apart in this loader: no stopwatch would see their stages"
         return Sheet(none if found.stages else NOTHING, nothing(run))

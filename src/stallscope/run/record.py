@@ -148,7 +148,6 @@ def _about_step(target: targets.Target) -> tuple[str, ...]:
 
 
 def _about_loop(seen: Replay, limits: Limits) -> tuple[str, ...]:
-    """How the recording's own loop ended."""
     said = []
     if seen.out_of_time:
         said.append(f"the budget ended the recording after {count(seen.steps, 'batch')}")
@@ -265,7 +264,7 @@ def _begun(
 
 
 def _measured(loader: Any) -> list[Any] | None:
-    """The DataLoaders of what was given; None, which is all, where it may make them late.
+    """Return the DataLoaders of what was given; None, which is all, where it may make them late.
 
     Raises:
         UnsupportedError: there is none.

@@ -157,12 +157,12 @@ def _make(resources: tuple[str, ...], make: Callable[[], Source]) -> Source | Mi
 
 
 def _cores() -> Source:
-    """The cores that the recorded processes may run on: seconds in which each was busy."""
+    """Read the seconds in which each core was busy that the recorded processes may run on."""
     return Source(lambda: {CORE: busy_core_s()}, {CORE: dict.fromkeys(busy_core_s(), 1.0)})
 
 
 def _quota() -> Source:
-    """The CPU quota of the container: CPU seconds of its processes; LookupError without one."""
+    """Read CPU seconds of the container's processes; LookupError without a quota."""
     group = cpu_groups()[0]
 
     def read() -> Readings:
@@ -173,7 +173,7 @@ def _quota() -> Source:
 
 
 def _memory() -> Source:
-    """The machine's memory and the container's: bytes that cannot be dropped at once."""
+    """Read bytes of the machine and the container that cannot be dropped at once."""
     group = next(iter(memory_groups()), None)
     limits: Readings = {MEMORY: {"machine": psutil.virtual_memory().total}}
     if group:
@@ -190,13 +190,12 @@ def _memory() -> Source:
 
 
 def _shared_memory() -> Source:
-    """Bytes in /dev/shm."""
     limits: Readings = {SHM: {_SHM: psutil.disk_usage(_SHM).total}}
     return Source(lambda: {SHM: {_SHM: psutil.disk_usage(_SHM).used}}, limits, seldom=True)
 
 
 def _disks() -> Source:
-    """The machine's disks; not their partitions, nor what lies on top of disks."""
+    """Read the machine's disks; not their partitions, nor what lies on top of disks."""
     block = Path("/sys/block")
     names = {disk.name for disk in block.glob("*") if (disk / "device").exists()}
 
@@ -214,7 +213,7 @@ def _disks() -> Source:
 
 
 def _network() -> Source:
-    """The interfaces that have been used since the machine started, without the loopback."""
+    """Read the interfaces that have been used since the machine started, without the loopback."""
     links = psutil.net_io_counters(pernic=True, nowrap=False)
     names = {name for name, link in links.items() if link.bytes_recv or link.bytes_sent} - {"lo"}
     megabits = {name: link.speed for name, link in psutil.net_if_stats().items()}
@@ -281,7 +280,7 @@ def _count(process: psutil.Process, resource: str, found: Readings) -> None:
 
 
 def _worker_memory(recorded: Recorded) -> Source:
-    """The memory of the latest workers, which the kernel adds up page by page: read seldom."""
+    """Read the memory of the latest workers, seldom: the kernel adds it up page by page."""
     Path("/proc/self/smaps_rollup").read_bytes()  # OSError where the kernel has none
     notes: list[str] = []
     due_ns = looks = 0
@@ -349,7 +348,7 @@ def gpus(recorded: Recorded) -> Source | Missing:
 
 
 def _gpus(nvml: Any, recorded: Recorded) -> Source:
-    """Share of the time in which a kernel ran on each GPU, and bytes in use."""
+    """Read the share of the time in which a kernel ran on each GPU, and bytes in use."""
     nvml.nvmlInit()
     gpus = {str(number): gpu for number, gpu in _visible(nvml)}
     total = {name: nvml.nvmlDeviceGetMemoryInfo(gpu).total for name, gpu in gpus.items()}

@@ -218,7 +218,7 @@ class Run(SavedResult):
 
     @computed_apart
     def spans(self, *, steady: bool = True) -> pl.DataFrame:
-        """One row a span: `rank, pid, worker, epoch, batch, sample, stage, kind, start_ns, end_ns`.
+        """Return one row a span: `rank, pid, worker, epoch, batch, sample, stage, kind` and times.
 
         First those of the workers' own work, which never overlap in a worker; then those beside it
         (see `side_spans`). `worker` is null in the main process, `sample` (place in the batch) is
@@ -247,41 +247,55 @@ class Run(SavedResult):
 
     @cached_property
     @computed_apart
+    def unit_times(self) -> pl.DataFrame:
+        """Time of each stage in each sample of the steady state, see `run.summary.unit_times`."""
+        return summary.unit_times(self.work)
+
+    @cached_property
+    def profile(self) -> summary.Profile:
+        """Where a sample's time goes."""
+        times = self.unit_times  # asked for here: what a child computes on its way is lost with it
+        return apart(lambda: summary.profile(times))
+
+    @cached_property
     def work_stages(self) -> pl.DataFrame:
         """Where the workers' time goes, columns of `run.summary.STAGES`."""
-        return summary.stages(self.work)
+        times = self.unit_times
+        return apart(lambda: summary.stages(times))
 
     @cached_property
     @computed_apart
     def _stages(self) -> pl.DataFrame:
         stood = self.exposed() if self.all_steps.height else None
-        return summary.of_loop(self.work_stages, summary.stages(self._beside), stood)
+        beside = summary.stages(summary.unit_times(self._beside))
+        return summary.of_loop(self.work_stages, beside, stood)
 
     def stages(self) -> pl.DataFrame:
-        """Where the time goes, the longest stage first; columns of `run.summary.STAGES`."""
+        """Return where the time goes, the longest stage first; columns of `run.summary.STAGES`."""
         return self._stages
 
     def table(self) -> pl.DataFrame:
-        """The same as `stages`."""
+        """Return the same as `stages`."""
         return self._stages
 
     @cached_property
     @computed_apart
     def _samples(self) -> pl.DataFrame:
-        return summary.samples(self.work, self.all_samples)
+        return summary.samples(self.unit_times, self.all_samples)
 
     def samples(self, *, steady: bool = True) -> pl.DataFrame:
-        """One row a sample: where it came from and what it cost, see `run.summary.samples`.
+        """Return one row a sample: its origin and its cost, see `run.summary.samples`.
 
         Args:
             steady: only the steady state.
         """
         if steady:
             return self._samples
-        return apart(lambda: summary.samples(self.all_spans, self.all_samples))
+        spans, known = self.all_spans, self.all_samples
+        return apart(lambda: summary.samples(summary.unit_times(spans), known))
 
     def steps(self, *, steady: bool = True) -> pl.DataFrame:
-        """One row a step of the loop, columns of `STEPS` and `hidden_s`.
+        """Return one row a step of the loop, columns of `STEPS` and `hidden_s`.
 
         `hidden_s` is how long of the wait, with `iter(loader)`, the device still had work: null
         where that is not known, 0 where the host is the device.
@@ -327,7 +341,7 @@ class Run(SavedResult):
         )
 
     def resources(self, *, steady: bool = True) -> pl.DataFrame:
-        """What was used meanwhile, sample by sample; columns of `RESOURCES`.
+        """Return the use of each resource, sample by sample; columns of `RESOURCES`.
 
         Args:
             steady: only from the begin of the first steady step to the end of the last one.
@@ -353,7 +367,7 @@ class Run(SavedResult):
 
     @computed_apart
     def memory(self) -> pl.DataFrame:
-        """What each worker has in each epoch: resident, proportional and private bytes.
+        """Return each worker's memory in each epoch: resident, proportional and private bytes.
 
         Returns:
             Columns of `run.worker_memory.WORKER_MEMORIES`, of the whole recording.
@@ -362,7 +376,7 @@ class Run(SavedResult):
         return found
 
     def stalls(self) -> pl.DataFrame:
-        """One row per stall: a wait that matters, as `model.thresholds` has it.
+        """Return one row a stall: a wait that matters, as `model.thresholds` has it.
 
         Returns:
             Columns of `model.attribution.STALLS`, of the steady state.
@@ -370,7 +384,7 @@ class Run(SavedResult):
         return self._stalls.stalls
 
     def parts(self) -> pl.DataFrame:
-        """What each stall consists of, columns of `model.attribution.PARTS`."""
+        """Return the parts of each stall, columns of `model.attribution.PARTS`."""
         return self._stalls.parts
 
     @cached_property

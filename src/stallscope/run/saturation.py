@@ -89,7 +89,7 @@ SHORTEST_S: Final = 0.2
 
 
 class LoopStall(NamedTuple):
-    """What the loop of a rank did meanwhile."""
+    """The loop that was judged."""
 
     rank: int
     share: float
@@ -104,7 +104,7 @@ class Saturation:
     """Columns of `USES`, the machine's resources first."""
     moments: int
     """Half seconds that were judged."""
-    stood: LoopStall | None
+    loop: LoopStall | None
     """None where no loop was recorded."""
     others_share: float | None
     """Share of the cores' time that other processes had; None where that is not known."""
@@ -117,59 +117,50 @@ class Saturation:
     @property
     def matters(self) -> bool:
         """Whether the loop stalled long enough, and was sampled long enough, to judge by it."""
-        return self.moments >= FEWEST and self.stood is not None and self.stood.share >= HARDLY
+        return self.moments >= FEWEST and self.loop is not None and self.loop.share >= HARDLY
 
-    def mean_share(self, resource: str) -> float | None:
-        """How much of a resource was used on average; None where that is not known."""
-        rows = self.uses.filter(pl.col("resource") == resource).to_dicts()
-        return rows[0]["mean_share"] if rows else None
+
+def find_saturated(run: Run) -> Saturation:
+    """Return which resource was saturated in the steady state of a run."""
+    workers = run.settings.num_workers
+    return saturation(run.resources(), run.steps(), run.stalls(), workers=workers)
 
 
 def saturation(
     resources: pl.DataFrame, steps: pl.DataFrame, stalls: pl.DataFrame, *, workers: int
 ) -> Saturation:
-    """What was saturated in the steady state of the rank that stalled longest."""
-    stood = _stood(steps, stalls)
-    rank = stood.rank if stood else 0
-    mine = resources.filter(pl.col("rank") == rank).drop_nulls("value")
-    moments = _moments(_levels(mine, workers))
-    judged = _judged(moments, stalls.filter(pl.col("rank") == rank))
-    if not _cores_wanted(mine, workers):
+    """Return what was saturated in the steady state of the rank that stalled longest."""
+    loops = [
+        LoopStall(rank, time.stall_share)
+        for rank in steps["rank"].unique().sort()
+        if (time := loop_breakdown(steps.filter(rank=rank), stalls.filter(rank=rank)))
+    ]
+    loop = max(loops, key=lambda loop: loop.share, default=None)
+    rank = loop.rank if loop else 0
+    samples = resources.filter(rank=rank).drop_nulls("value")
+    moments = _moments(samples, workers)
+    uses = _judged(moments, stalls.filter(rank=rank))
+    if not _cores_wanted(samples, workers):
         idle = pl.col("resource").is_in([CORE, QUOTA])
-        judged = judged.with_columns(saturated=pl.col("saturated") & ~idle)
-    number = moments["moment"].n_unique()
-    return Saturation(judged, number, stood, _others_share(mine))
+        uses = uses.with_columns(saturated=pl.col("saturated") & ~idle)
+    return Saturation(uses, moments["moment"].n_unique(), loop, _others_share(samples))
 
 
-def _stood(steps: pl.DataFrame, stalls: pl.DataFrame) -> LoopStall | None:
-    ranks = steps["rank"].unique().sort()
-    times = {
-        rank: loop_breakdown(steps.filter(rank=rank), stalls.filter(rank=rank)) for rank in ranks
-    }
-    found = [LoopStall(rank, time.stall_share) for rank, time in times.items() if time]
-    return max(found, key=lambda stood: stood.share, default=None)
-
-
-def _levels(mine: pl.DataFrame, workers: int) -> pl.DataFrame:
-    """Each sample's share of its limit; cores, and workers, as one."""
+def _moments(samples: pl.DataFrame, workers: int) -> pl.DataFrame:
+    """Return the share of its limit that each resource had in each half second."""
     without = LOOP if workers else WORKER
-    judged = mine.with_columns(pl.col("resource", "device").cast(pl.String)).filter(
+    judged = samples.with_columns(pl.col("resource", "device").cast(pl.String)).filter(
         pl.col("resource").is_in(list(THRESHOLDS)), pl.col("resource") != without
     )
     one_core = pl.when(pl.col("resource").is_in(OWN)).then(1.0)
-    each = judged.with_columns(limit=pl.coalesce("limit", one_core)).drop_nulls("limit")
-    together = pl.col("resource").is_in(TOGETHER)
-    device = pl.when(~together).then(pl.col("device"))
+    known = judged.with_columns(limit=pl.coalesce("limit", one_core)).drop_nulls("limit")
+    device = pl.when(~pl.col("resource").is_in(TOGETHER)).then(pl.col("device"))
     # A capacity of many: the mean of their shares, and their limits added up
-    return each.group_by("resource", device, "start_ns", "end_ns", maintain_order=True).agg(
+    levels = known.group_by("resource", device, "start_ns", "end_ns", maintain_order=True).agg(
         level=(pl.col("value") / pl.col("limit")).mean(),
         limit=pl.col("limit").sum(),
         devices=pl.col("value").len(),
     )
-
-
-def _moments(levels: pl.DataFrame) -> pl.DataFrame:
-    """The levels of each half second, each sample by its length."""
     length_ns = pl.col("end_ns") - pl.col("start_ns")
     middle_ns = (pl.col("end_ns") + pl.col("start_ns")) // 2
     return (
@@ -184,14 +175,14 @@ def _moments(levels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _judged(moments: pl.DataFrame, stalls: pl.DataFrame) -> pl.DataFrame:
-    """Columns of `USES`."""
+    """Return columns of `USES`."""
     threshold = pl.col("resource").replace_strict(THRESHOLDS, return_dtype=pl.Float64)
     full = pl.col("level") >= threshold
     begin_ns = moments["moment"].to_numpy().astype(np.float64) * MOMENT_NS
-    stood_s = covered_s(stalls, begin_ns, begin_ns + MOMENT_NS)
+    stalled_s = covered_s(stalls, begin_ns, begin_ns + MOMENT_NS)
     of_stalls = (pl.col("stalled_s") * full).sum() / pl.col("stalled_s").sum()
     uses = (
-        moments.with_columns(stalled_s=stood_s)
+        moments.with_columns(stalled_s=stalled_s)
         .group_by("resource", "device", maintain_order=True)
         .agg(
             devices=pl.col("devices").max().cast(pl.Int64),
@@ -208,7 +199,7 @@ def _judged(moments: pl.DataFrame, stalls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _others_share(mine: pl.DataFrame) -> float | None:
-    """What the cores did for processes that are no part of the recording."""
+    """Return the share of the cores' time that processes outside of the recording had."""
     moment = ["start_ns", "end_ns"]
     own = mine.filter(pl.col("resource").is_in([*OWN, SAMPLER]))
     # A worker is read from its second moment on: what it did before is not what others did
@@ -223,7 +214,7 @@ def _others_share(mine: pl.DataFrame) -> float | None:
 
 
 def _cores_wanted(mine: pl.DataFrame, workers: int) -> bool:
-    """Whether the makers of the batches computed or waited for a core; true where unknown."""
+    """Return whether those who make batches computed or waited for a core; true if unknown."""
     maker = WORKER if workers else LOOP
     makers = mine.filter(pl.col("resource") == maker)
     if makers.is_empty():
@@ -267,60 +258,48 @@ class Usage:
         return self.begin_s + self.bin_s * len(self.stalled)
 
 
-def find_saturated(run: Run) -> Saturation:
-    """Which resource was saturated in the steady state of a run."""
-    workers = run.settings.num_workers
-    return saturation(run.resources(), run.steps(), run.stalls(), workers=workers)
-
-
 def usage(run: Run) -> Usage | None:
-    """What a run used in its steady state; None where nothing was sampled, or no loop was seen."""
-    sampled, stalls, found = run.resources(), run.stalls(), find_saturated(run)
-    if found.stood is None:
+    """Return what a run used in its steady state; None without samples, or without a loop."""
+    stalls, found = run.stalls(), find_saturated(run)
+    if found.loop is None:
         return None
-    mine = pl.col("rank") == found.stood.rank
+    is_shown = pl.col("rank") == found.loop.rank
     names = pl.col("resource", "device").cast(pl.String)
-    own = sampled.filter(mine).with_columns(names)
-    there = own.drop_nulls("value")
-    if there.is_empty():
+    every = run.resources().filter(is_shown).with_columns(names)
+    samples = every.drop_nulls("value")
+    if samples.is_empty():
         return None
-    begin_ns = float(there["start_ns"].to_numpy().min())
-    end_ns = float(there["end_ns"].to_numpy().max())
-    length_ns = max((end_ns - begin_ns) / MOST_BINS, SHORTEST_S * 1e9)
-    number = max(int((end_ns - begin_ns) / length_ns), 1)
-    length_ns = (end_ns - begin_ns) / number
-    edges_ns = begin_ns + np.arange(number + 1) * length_ns
-    stood_s = covered_s(stalls.filter(mine), edges_ns[:-1], edges_ns[1:])
-    cost = there.filter(pl.col("resource") == SAMPLER)
-    cost_ns = (cost["end_ns"] - cost["start_ns"]).to_numpy()
+    begin_ns, end_ns = samples.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
+    shortest_ns = max((end_ns - begin_ns) / MOST_BINS, SHORTEST_S * 1e9)
+    edges_ns = np.linspace(begin_ns, end_ns, max(int((end_ns - begin_ns) / shortest_ns), 1) + 1)
+    length_ns = float(edges_ns[1] - edges_ns[0])
+    stalled_s = covered_s(stalls.filter(is_shown), edges_ns[:-1], edges_ns[1:])
+    place = ((pl.col("end_ns") - begin_ns) / length_ns).floor().clip(0, len(edges_ns) - 2)
+    at_s = (begin_ns + (place + 0.5) * length_ns) / 1e9
+    binned = samples.group_by("resource", "device", at_s=at_s).agg(
+        pl.col("value").mean(), pl.col("limit").max()
+    )
+    cost = samples.filter(resource=SAMPLER)
+    whole_s = _core_seconds(cost.with_columns(value=1.0))
     return Usage(
-        values=_binned(there, begin_ns, length_ns, number),
-        stalled=np.clip(stood_s * 1e9 / length_ns, 0.0, 1.0),
+        values=binned.sort("resource", "device", "at_s"),
+        stalled=np.clip(stalled_s * 1e9 / length_ns, 0.0, 1.0),
         begin_s=begin_ns / 1e9,
         bin_s=length_ns / 1e9,
         samples=cost.height,
-        cost_share=float(np.average(cost["value"], weights=cost_ns)) if cost.height else None,
-        missing=tuple(own.filter(pl.col("value").is_null())["resource"].unique().sort()),
+        cost_share=_core_seconds(cost) / whole_s if whole_s else None,
+        missing=tuple(every.filter(pl.col("value").is_null())["resource"].unique().sort()),
         judged=found,
     )
 
 
-def _binned(there: pl.DataFrame, begin_ns: float, length_ns: float, number: int) -> pl.DataFrame:
-    place = ((pl.col("end_ns") - begin_ns) / length_ns).floor().clip(0, number - 1)
-    return (
-        there.group_by("resource", "device", at_s=(begin_ns + (place + 0.5) * length_ns) / 1e9)
-        .agg(pl.col("value").mean(), pl.col("limit").max())
-        .sort("resource", "device", "at_s")
-    )
-
-
 def sentence(found: Saturation) -> str:
-    """The answer: what was saturated, or where else to look."""
-    if found.stood is None:
+    """Say what was saturated, or where else to look."""
+    if found.loop is None:
         return "No training loop was recorded: nothing can be said of what it lacked"
     if found.moments < FEWEST:
         return "The steady state was too short to tell whether a resource was saturated"
-    stalled = found.stood.share
+    stalled = found.loop.share
     machine = [use for use in found.saturated if use["resource"] not in OWN]
     own = [use for use in found.saturated if use["resource"] in OWN]
     if machine:
@@ -342,19 +321,19 @@ def _of_machine(found: Saturation, uses: list[dict[str, Any]], stalled: float) -
     use = uses[0]
     if stalled >= HARDLY:
         during = f"{share(use['stalled_share'])} of the stalls, which are {share(stalled)} of the"
-        told = f"{subject(use)} saturated for {during} loop's time"
+        text = f"{subject(use)} saturated for {during} loop's time"
     else:
-        told = f"{subject(use)} saturated for {share(use['full_share'])} of the time"
+        text = f"{subject(use)} saturated for {share(use['full_share'])} of the time"
     others = found.others_share or 0.0
     if use["resource"] == CORE and others >= OTHERS:
-        told += f"; other processes had {share(others)} of the cores"
+        text += f"; other processes had {share(others)} of the cores"
     more = dict.fromkeys(NAMES[one["resource"]] for one in uses[1:])
-    told += f"; so was: {', '.join(more)}" if more else ""
-    return told if stalled >= HARDLY else f"{told}, though the loop hardly stalled"
+    text += f"; so was: {', '.join(more)}" if more else ""
+    return text if stalled >= HARDLY else f"{text}, though the loop hardly stalled"
 
 
 def _of_own(found: Saturation, use: dict[str, Any]) -> str:
-    cores = found.mean_share(CORE)
+    cores = next(iter(found.uses.filter(resource=CORE)["mean_share"]), None)
     free = "" if cores is None else f", while {share(1 - cores)} of the cores' time was free"
     if use["resource"] == LOOP:
         return f"The main process, which makes the batches, computed without a pause{free}"
@@ -363,9 +342,9 @@ def _of_own(found: Saturation, use: dict[str, Any]) -> str:
 
 
 def subject(use: dict[str, Any]) -> str:
-    """What was saturated, as the begin of a sentence; a row of `USES`."""
+    """Return what was saturated, as the begin of a sentence; from a row of `USES`."""
     device = use["device"]
-    told = {
+    text = {
         CORE: f"The {count(use['devices'], 'core')} at hand were",
         QUOTA: f"The container's CPU quota of {use['limit']:g} cores was",
         MEMORY: f"The memory of the {device} was",
@@ -375,4 +354,4 @@ def subject(use: dict[str, Any]) -> str:
         SENT: f"The network link {device} (out) was",
         GPU: f"GPU {device} was",
     }
-    return told.get(use["resource"], f"{NAMES.get(str(use['resource']), 'Something')} was")
+    return text.get(use["resource"], f"{NAMES.get(str(use['resource']), 'Something')} was")

@@ -161,7 +161,7 @@ def _become_main(argv: list[str]) -> dict[str, Any]:
 
 
 def _is_safe() -> bool:
-    """Whether Python keeps the script's folder out of the import path (its options -P and -I)."""
+    """Return whether Python keeps the script's folder out of the import path (-P and -I)."""
     return bool(getattr(sys.flags, "safe_path", sys.flags.isolated))
 
 
@@ -257,7 +257,7 @@ def _enter(begun: list[Any], logs: Path, name: str, warmup: int) -> None:
 
 
 def _saved(folder: Path, logs: Path) -> Run | None:
-    """The run, saved; None where there is none."""
+    """Save the run and return it; None where there is none."""
     run = None
     if any(logs.glob("*.marks")):
         from stallscope.hooks.loop_log import LogPlace
@@ -275,7 +275,7 @@ def _saved(folder: Path, logs: Path) -> Run | None:
 
 
 def out_folder(script: str, out: Path | None) -> Path:
-    """The folder of this process's run; absolute, since a script may change the current one.
+    """Return the folder of this process's run; absolute, as a script may change the current one.
 
     One process alone: `out`, or else a new `stallscope-runs/<script>-<time>`, made at once, so that
     two that start in the same second have two. One of several ranks (`RANK` and `WORLD_SIZE` are
@@ -315,7 +315,7 @@ def _new(folder: Path, number: int = 1) -> Path:
 
 
 def _launch() -> str:
-    """What all ranks of this launch know, and those of other launches do not."""
+    """Name this launch by what all of its ranks know, and those of other launches do not."""
     if _number("LOCAL_WORLD_SIZE") in (0, _number("WORLD_SIZE")):  # all on this machine
         born_s = _launcher_born_s()
         if born_s is not None:
@@ -329,7 +329,7 @@ def _launch() -> str:
 
 
 def _launcher_born_s() -> float | None:
-    """When the nearest ancestor that is no rank was started, in s since 1970; None if unknown."""
+    """Return when the nearest ancestor that is no rank was started, in s since 1970, or None."""
     import psutil  # takes milliseconds: only where there are ranks
 
     for process in psutil.Process().parents():
@@ -346,6 +346,6 @@ def _stamp(seconds: float) -> str:
 
 
 def _number(name: str) -> int:
-    """An environment variable that a launcher sets; 0 where it is not set, or no number."""
+    """Return an environment variable of the launcher's; 0 where it is not set, or no number."""
     value = os.environ.get(name, "")
     return int(value) if value.isdecimal() else 0

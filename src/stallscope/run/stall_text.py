@@ -57,7 +57,7 @@ def title(run: Run) -> str:
 
 
 def title_of_steps(run: Run, rank: int, steps: pl.DataFrame) -> str:
-    """The same of some steps of a rank, that follow each other."""
+    """Say the same of some steps of a rank, that follow each other."""
     its = (pl.col("rank") == rank) & pl.col("step").is_in(steps["step"].implode())
     time = loop_breakdown(steps, run.stalls().filter(its))
     exposed = table(run.parts().filter(its))
@@ -68,7 +68,7 @@ def title_of_steps(run: Run, rank: int, steps: pl.DataFrame) -> str:
 
 
 def small_print(run: Run) -> list[str]:
-    """What a reader of the loop's times has to know."""
+    """Return what a reader of the loop's times has to know."""
     step_s = run.settings.simulated_step_s
     if step_s is None or run.device is not None:  # of a simulated device, a note says more
         return []
@@ -76,7 +76,7 @@ def small_print(run: Run) -> list[str]:
 
 
 def answer(run: Run) -> dict[str, Any] | None:
-    """The pattern that is the answer, a row of `Run.patterns`; None where `title` is.
+    """Return the pattern that is the answer, a row of `Run.patterns`; None where `title` is.
 
     Why the loop waits is no answer where it hardly does; why a step is long can still be one.
     """
@@ -87,18 +87,18 @@ def answer(run: Run) -> dict[str, Any] | None:
 
 
 def pattern_or_title(run: Run) -> str:
-    """The pattern that explains most, where that is the answer; else `title`."""
+    """Return the sentence of the pattern that explains most; else `title`."""
     pattern = answer(run)
     return pattern_title(pattern) if pattern else title(run)
 
 
 def pattern_title(pattern: dict[str, Any]) -> str:
-    """A pattern as its sentence; a row of `Run.patterns`."""
+    """Return the sentence of a pattern, a row of `Run.patterns`."""
     return printable(pattern["title"], LONGEST_TITLE)
 
 
 def explained(pattern: dict[str, Any]) -> str:
-    """How much a pattern explains, and how sure that is; a row of `Run.patterns`."""
+    """Say how much a pattern explains, and how sure that is; a row of `Run.patterns`."""
     told = f"{share(pattern['share'])} of all time in stalls and long steps"
     if pattern["chance"] is None:
         return told
@@ -107,7 +107,7 @@ def explained(pattern: dict[str, Any]) -> str:
 
 
 def rows_of(run: Run, time: LoopBreakdown, most: int) -> list[StallRow]:
-    """The parts of the stalls, the longest first; none where the loop stalls next to never.
+    """Return the parts of the stalls, the longest first; none where the loop hardly stalls.
 
     Args:
         run: what was measured.
@@ -140,7 +140,7 @@ def rows_of(run: Run, time: LoopBreakdown, most: int) -> list[StallRow]:
 
 
 def split(time: LoopBreakdown) -> str:
-    """What a step of the loop consists of, in one line."""
+    """Say what a step of the loop consists of, in one line."""
     parts = [
         f"{printable(name)} {share(time.share(sum_s))}" for name, _, sum_s in time.pieces(NOTHING)
     ]
@@ -148,17 +148,17 @@ def split(time: LoopBreakdown) -> str:
 
 
 def population(run: Run, profile: Profile) -> str:
-    """One line: the samples, the processes and what is not part of the steady state."""
+    """Name the samples, the processes, and what is not part of the steady state."""
     return f"{count(profile.units, profile.unit)} · {workers(profile.workers)} · {left_out(run)}"
 
 
 def workers(number: int) -> str:
-    """So many workers; without any, the main process loads."""
+    """Name so many workers; without any, the main process loads."""
     return count(number, "worker") if number else "loaded in the main process (no workers)"
 
 
 def left_out(run: Run) -> str:
-    """What was recorded and is not shown."""
+    """Say what was recorded and is not shown."""
     steady = int(run.batches["steady"].sum() or 0) if run.batches.height else 0
     hidden = run.batches.height - steady
     if not hidden:
@@ -167,6 +167,6 @@ def left_out(run: Run) -> str:
 
 
 def nothing(run: Run) -> tuple[str, ...]:
-    """What to say where there is nothing to draw."""
+    """Say why there is nothing to draw."""
     said = tuple(note for note in run.notes if note.lower() != SUMMARY_NOTHING.lower())
     return (*said, f"recorded: {count(run.batches.height, 'batch')}")

@@ -1,15 +1,12 @@
 """What a run's spans say by stage and by sample, and the one sentence on top of all its views.
 
 A sample's time is all that a worker does for it: its own stages, and its part of what the worker
-does for the whole batch (collate). Everything is linear in the number of spans: they come in the
-order in which each process wrote them, so a sample's spans stand together and sums are taken by
-position, without a hash table, in blocks of whole batches. So a run that fills half of the memory
-can still be summarised.
+does for the whole batch (collate). Everything follows from `unit_times`, which a run computes once.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -29,7 +26,7 @@ from stallscope.stages import (
 from stallscope.units import LONGEST, printable, share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from polars._typing import PolarsDataType
 
@@ -51,14 +48,13 @@ STAGES: Schema = {
 sample, per batch for the others; `cpu_share` is null where CPU time was not read."""
 
 _ONE_BATCH: Final = ("rank", "pid", "epoch", "batch")
+UNIT_KEYS: Final = (*_ONE_BATCH, "sample")
 _BLOCK: Final = 1 << 18
-"""Spans in a block, about."""
-_MOST_EDGES: Final = 1000
-"""With more ends of stretches than this, one copy is better than a table in many pieces."""
-
-
-_PARTS: Final = {f"{kind}_s": KINDS.index(kind) for kind in SAMPLE_KINDS}
-UNIT_KEYS: Final = ("rank", "pid", "epoch", "batch", "sample")
+"""Spans that are added up at a time, about: the sums of more would not fit into a core's cache."""
+_CODES: Final = 1 << 40
+"""More than there are numbers of stages and kinds."""
+_PARTS: Final = {f"{kind}_s": kind for kind in SAMPLE_KINDS}
+_WALL_NS: Final = pl.col("end_ns") - pl.col("start_ns")
 NOTHING: Final = "No batch was recorded from beginning to end: there is nothing to show"
 
 ALIKE: Final = 0.85
@@ -77,53 +73,109 @@ FEWEST_WAITING: Final = 3
 
 
 def of_batches(spans: pl.DataFrame, wanted: pl.DataFrame) -> pl.DataFrame:
-    """The spans of these batches, in their order; whole stretches of them are not copied.
+    """Return the spans of these batches, in their order.
 
     Args:
         spans: columns of `run.decode.SPANS`, in the order in which they were recorded.
         wanted: `rank, pid, epoch, batch` of the batches.
     """
-    starts = np.flatnonzero(_begins_batch(spans))
-    batches = spans.select(_ONE_BATCH)[starts].with_row_index("place")
-    chosen = np.zeros(starts.size, dtype=bool)
-    chosen[batches.join(wanted, on=_ONE_BATCH, how="semi")["place"].to_numpy()] = True
-    edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False))
-    if edges.size > _MOST_EDGES:
-        lengths = np.diff(starts, append=spans.height)
-        return spans.filter(pl.Series(np.repeat(chosen, lengths), dtype=pl.Boolean))
-    bounds = np.append(starts, spans.height)[edges].reshape(-1, 2).tolist()
-    stretches = [spans[begin:end] for begin, end in bounds]
-    return pl.concat([spans.clear(), *stretches], rechunk=False)
+    begins = spans.select(_begins(_ONE_BATCH)).to_series()
+    batches = spans.filter(begins).select(_ONE_BATCH)
+    flags = wanted.unique().with_columns(is_wanted=True)
+    known = batches.join(flags, on=_ONE_BATCH, how="left", maintain_order="left")
+    is_wanted = known["is_wanted"].fill_null(value=False)
+    return spans if is_wanted.all() else spans.filter(is_wanted.gather(begins.cum_sum() - 1))
 
 
-def stages(spans: pl.DataFrame) -> pl.DataFrame:
-    """Where the workers' time goes, by stage.
+def unit_times(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the time of each stage in each sample, or in each batch outside of its samples.
 
     Args:
-        spans: columns of `run.decode.SPANS`, in the order in which they were recorded.
+        spans: columns of `run.decode.SPANS`, in the order in which each process wrote them, so that
+            those of a batch, and in it those of a sample, stand together.
+
+    Returns:
+        `rank, pid, epoch, batch, sample, worker, stage, kind, start_ns, wall_ns, wall_s, cpu_ns,
+        read_ns, moment_s`: the CPU time of the spans where it was read and their wall time, and the
+        middle of the stage, from the first span of the sample or batch. `sample` is null outside of
+        samples.
+    """
+    starts = spans.select(_begins(_ONE_BATCH).arg_true()).to_series().to_numpy()
+    wanted = np.searchsorted(starts, np.arange(0, spans.height, _BLOCK))
+    cuts = starts[np.unique(np.minimum(wanted, starts.size - 1))].tolist() or [0]
+    blocks = [spans[begin:end] for begin, end in pairwise([*cuts, spans.height])]
+    return pl.concat([_added_up(block) for block in blocks])
+
+
+def _added_up(block: pl.DataFrame) -> pl.DataFrame:
+    batch, sample = (_begins(keys).cum_sum().cast(pl.Int64) for keys in (_ONE_BATCH, UNIT_KEYS))
+    stage = pl.col("stage").to_physical().cast(pl.Int64) * len(KINDS)
+    middle_ns = (pl.col("start_ns") + pl.col("end_ns")) / 2
+    sums = ("wall_ns", "cpu_ns", "read_ns", "moment")
+    return (
+        block.with_columns(
+            unit=pl.when(pl.col("sample").is_null()).then(-batch).otherwise(sample),
+            code=stage + pl.col("kind").to_physical(),
+            wall_ns=_WALL_NS,
+            read_ns=pl.when(pl.col("cpu_ns").is_not_null()).then(_WALL_NS),
+        )
+        .with_columns(begin_ns=pl.col("start_ns").min().over("unit"))
+        .with_columns(moment=(middle_ns - pl.col("begin_ns")) * pl.col("wall_ns"))
+        .group_by(pl.col("unit") * _CODES + pl.col("code"), maintain_order=True)  # one key: quicker
+        .agg(pl.first(*UNIT_KEYS, "worker", "stage", "kind", "start_ns"), pl.col(*sums).sum())
+        .select(
+            *(*UNIT_KEYS, "worker", "stage", "kind", "start_ns"),
+            "wall_ns",
+            (pl.col("wall_ns") / 1e9).alias("wall_s"),
+            "cpu_ns",
+            "read_ns",
+            (pl.col("moment") / pl.max_horizontal("wall_ns", 1) / 1e9).alias("moment_s"),
+        )
+    )
+
+
+def _begins(keys: tuple[str, ...]) -> pl.Expr:
+    """Return whether one of the keys differs from the row before; in the first row it does."""
+    return pl.any_horizontal(
+        pl.col(keys).ne_missing(pl.col(keys).shift()) | (pl.int_range(pl.len()) == 0)
+    )
+
+
+def stages(times: pl.DataFrame) -> pl.DataFrame:
+    """Return where the time goes, by stage.
+
+    Args:
+        times: columns of `unit_times`.
 
     Returns:
         Columns of `STAGES`; `exposed_s` is null, see `of_loop`.
     """
-    found: dict[int, _Stage] = {}
-    for block in _blocks(spans):
-        # A stage that occurs inside and outside of samples is two rows
-        codes, place = _unique_small(block.stage * 2 + ~block.in_sample)
-        unit = np.where(block.in_sample, block.sample, block.batch)
-        totals, occurs = _totals(unit, place, block.wall_ns)
-        cpu_ns, read = block.cpu()
-        cpu = np.bincount(place, cpu_ns)
-        wall_read = np.bincount(place, np.where(read, block.wall_ns, 0))
-        for i, code in enumerate(codes):
-            stage = found.setdefault(code, _Stage(*block.name(code // 2)))
-            stage.per_unit_ns.append(totals[occurs[:, i], i])
-            stage.cpu_ns += int(cpu[i])
-            stage.read_ns += int(wall_read[i])
-    return _stage_table([found[code] for code in sorted(found)])
+    shares = {f"p{q}_s": pl.col("wall_s").quantile(q / 100, "linear") for q in (50, 95, 99)}
+    # A stage that occurs inside and outside of samples is two rows
+    rows = times.group_by(
+        "stage", "kind", in_sample=pl.col("sample").is_not_null(), maintain_order=True
+    )
+    table = rows.agg(
+        count=pl.len(),
+        busy_s=pl.col("wall_ns").sum() / 1e9,  # whole numbers: their sum is exact
+        cpu_share=pl.col("cpu_ns").sum() / pl.col("read_ns").sum(),
+        **shares,
+    )
+    # Equal ones by a sample's way and by name: categories are numbered as this process met them
+    return (
+        table.with_columns(
+            pl.col("stage").cast(pl.String),
+            pl.col("cpu_share").fill_nan(None),
+            busy_share=pl.col("busy_s") / pl.col("busy_s").sum(),
+            exposed_s=None,
+        )
+        .select(pl.col(name).cast(kind) for name, kind in STAGES.items())
+        .sort("busy_s", "kind", "stage", descending=[True, False, False])
+    )
 
 
 def of_loop(work: pl.DataFrame, side: pl.DataFrame, exposed: pl.DataFrame | None) -> pl.DataFrame:
-    """The stages of the workers, then those beside them, with the time that the loop stalled.
+    """Return the workers' stages, then those beside them, with the time that the loop stalled.
 
     Args:
         work: columns of `STAGES`, of the workers' own spans.
@@ -140,46 +192,11 @@ def of_loop(work: pl.DataFrame, side: pl.DataFrame, exposed: pl.DataFrame | None
     return joined.with_columns(exposed_s=stalled_s).drop("stalled_s")
 
 
-@dataclass
-class _Stage:
-    """A stage, summed up over the blocks so far."""
-
-    name: str
-    kind: str
-    per_unit_ns: list[np.ndarray] = field(default_factory=list)
-    """Its time in each sample (or batch) that it occurs in, an array a block."""
-    cpu_ns: int = 0
-    read_ns: int = 0
-    """Time of the spans whose CPU time was read."""
-
-
-def _stage_table(found: list[_Stage]) -> pl.DataFrame:
-    per_unit_s = [np.concatenate(stage.per_unit_ns) / 1e9 for stage in found]
-    total = sum(float(values.sum()) for values in per_unit_s)
-    table = [
-        (
-            stage.name,
-            stage.kind,
-            values.size,
-            float(values.sum()),
-            _ratio(values.sum(), total),
-            None,
-            *np.percentile(values, (50, 95, 99)).tolist(),
-            _ratio(stage.cpu_ns, stage.read_ns),
-        )
-        for stage, values in zip(found, per_unit_s, strict=True)
-    ]
-    # Equal ones by a sample's way and by name: categories are numbered as this process met them
-    return pl.DataFrame(table, schema=STAGES, orient="row").sort(
-        "busy_s", "kind", "stage", descending=[True, False, False]
-    )
-
-
-def samples(spans: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
-    """What each sample cost, and in which part.
+def samples(times: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
+    """Return what each sample cost, and in which part.
 
     Args:
-        spans: columns of `run.decode.SPANS`, in the order in which they were recorded.
+        times: columns of `unit_times`.
         known: columns of `run.decode.SAMPLES`.
 
     Returns:
@@ -187,116 +204,22 @@ def samples(spans: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
         other_s, total_s`, then `sample` (its place in the batch), `slowest` (its longest stage),
         `path`, `width`, `height`, `bytes` and `rank`. The four parts add up to `total_s`.
     """
-    none = [_costs(_Block(spans.clear(), np.zeros(0, dtype=bool)))]
-    frame = pl.concat([_costs(block) for block in _blocks(spans)] or none)
-    # `known` has one row for each sample, so this neither adds nor loses any
     keys = ["rank", "epoch", "batch", "sample"]
-    joined = frame.join(known, on=keys, how="left", maintain_order="left")
-    order = ["epoch", "batch", "worker", "index", "start_ns", *_PARTS, "total_s"]
-    return joined.select(*order, "sample", "slowest", "path", "width", "height", "bytes", "rank")
-
-
-def _costs(block: _Block) -> pl.DataFrame:
-    first = np.flatnonzero(np.diff(block.sample, prepend=-1))
-    chosen = block.in_sample[first]  # a stretch outside of samples has a number too
-    by_kind, _ = _totals(block.sample, block.stage % len(KINDS), block.wall_ns, len(KINDS))
-    parts = {name: by_kind[chosen, kind] / 1e9 for name, kind in _PARTS.items()}
-    return block.spans.select("rank", "epoch", "batch", "sample", "start_ns")[
-        first[chosen]
-    ].with_columns(
-        *(pl.Series(name, values) for name, values in parts.items()),
-        pl.Series("total_s", sum(parts.values(), np.zeros(int(chosen.sum())))),
-        block.slowest().filter(pl.Series(chosen)).alias("slowest"),
+    wall_ns = pl.col("wall_ns")
+    own = times.drop_nulls("sample")
+    costs = own.group_by(_begins(UNIT_KEYS).cum_sum().alias("unit"), maintain_order=True).agg(
+        pl.first(*keys, "start_ns"),
+        **{
+            name: wall_ns.filter(pl.col("kind") == kind).sum() / 1e9
+            for name, kind in _PARTS.items()
+        },
+        slowest=pl.col("stage").get(wall_ns.arg_max()).cast(pl.String),
     )
-
-
-class _Block:
-    """Some of the spans, as arrays: whole batches of them.
-
-    Args:
-        spans: columns of `run.decode.SPANS`.
-        new_batch: whether a span is the first of its batch.
-    """
-
-    def __init__(self, spans: pl.DataFrame, new_batch: np.ndarray) -> None:
-        self.spans = spans
-        sample = spans["sample"].fill_null(-1).to_numpy()
-        self.in_sample = sample >= 0
-        self.batch = np.cumsum(new_batch) - 1
-        """Running number of each span's batch, from 0."""
-        self.sample = np.cumsum(new_batch | _differs(sample)) - 1
-        """Running number of each span's sample; stretches outside of samples are counted too."""
-        self.wall_ns = (spans["end_ns"] - spans["start_ns"]).to_numpy()
-        stage = spans["stage"].to_physical().to_numpy().astype(np.int64)
-        self.stage = stage * len(KINDS) + spans["kind"].to_physical().to_numpy()
-        """A number for each stage and kind."""
-
-    def name(self, stage: int) -> tuple[str, str]:
-        """Name and kind of a stage that occurs here, by its number."""
-        return str(self.spans["stage"][int((self.stage == stage).argmax())]), KINDS[
-            stage % len(KINDS)
-        ]
-
-    def cpu(self) -> tuple[np.ndarray, np.ndarray]:
-        """CPU time of each span, and whether it was read."""
-        cpu_ns = self.spans["cpu_ns"]
-        return cpu_ns.fill_null(0).to_numpy(), cpu_ns.is_not_null().to_numpy()
-
-    def slowest(self) -> pl.Series:
-        """Name of the stage that took longest in each sample, by `sample`."""
-        stages, place = _unique_small(self.stage)
-        totals, occurs = _totals(self.sample, place, self.wall_ns, len(stages))
-        names = pl.Series([self.name(stage)[0] for stage in stages], dtype=pl.String)
-        return names.gather(np.where(occurs, totals, -1).argmax(axis=1)) if stages else names
-
-
-def _blocks(spans: pl.DataFrame) -> Iterator[_Block]:
-    new_batch = _begins_batch(spans)
-    starts = np.flatnonzero(new_batch)
-    wanted = np.searchsorted(starts, np.arange(0, spans.height, _BLOCK))
-    cuts = np.unique(starts[np.minimum(wanted, starts.size - 1)])
-    for begin, end in pairwise([*cuts.tolist(), spans.height]):
-        yield _Block(spans[begin:end], new_batch[begin:end])
-
-
-def _begins_batch(spans: pl.DataFrame) -> np.ndarray:
-    begins = np.zeros(spans.height, dtype=bool)
-    for name in _ONE_BATCH:
-        begins |= _differs(spans[name].to_numpy())
-    return begins
-
-
-def _differs(values: np.ndarray) -> np.ndarray:
-    """Whether each value differs from the one before; the first one does."""
-    return np.append(np.ones(min(values.size, 1), dtype=bool), values[1:] != values[:-1])
-
-
-def _totals(
-    unit: np.ndarray, column: np.ndarray, wall_ns: np.ndarray, columns: int | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Time by unit and column, and whether there is any span; shapes (units, columns).
-
-    The sums are whole numbers below 2^53, so they are exact.
-    """
-    columns = columns or int(column.max(initial=0)) + 1
-    cells = unit * columns + column
-    size = (int(unit.max(initial=-1)) + 1) * columns
-    occurs = np.zeros(size, dtype=bool)
-    occurs[cells] = True
-    totals = np.bincount(cells, wall_ns, size)
-    return totals.reshape(-1, columns), occurs.reshape(-1, columns)
-
-
-def _unique_small(values: np.ndarray) -> tuple[list[int], np.ndarray]:
-    """Like `np.unique` with its inverse, for small numbers: linear, without sorting."""
-    present = np.flatnonzero(np.bincount(values))
-    places = np.zeros(int(present[-1]) + 1 if present.size else 1, dtype=np.int64)
-    places[present] = np.arange(present.size)
-    return present.tolist(), places[values]
-
-
-def _ratio(part: float, whole: float) -> float | None:
-    return float(part) / float(whole) if whole else None
+    # `known` has one row for each sample, so this neither adds nor loses any
+    joined = costs.join(known, on=keys, how="left", maintain_order="left")
+    order = ["epoch", "batch", "worker", "index", "start_ns", *_PARTS, "total_s"]
+    about = ["sample", "slowest", "path", "width", "height", "bytes", "rank"]
+    return joined.with_columns(total_s=pl.sum_horizontal(*_PARTS)).select(*order, *about)
 
 
 @dataclass(frozen=True)
@@ -326,7 +249,7 @@ class StageTimes:
         return None if self.cpu_share is None else min(max(1 - self.cpu_share, 0.0), 1.0)
 
     def quantile_s(self, share: float) -> float:
-        """The time that this share (0 to 1) of the samples (or batches) does not exceed."""
+        """Return the time that this share (0 to 1) of the samples (or batches) does not exceed."""
         return float(np.quantile(self.times_s, share))
 
 
@@ -349,41 +272,14 @@ class Profile:
         return sum(stage.mean_s for stage in self.stages)
 
 
-def unit_times(spans: pl.DataFrame) -> pl.DataFrame:
-    """Time of each stage in each sample (`sample` null: in each batch).
+def profile(times: pl.DataFrame) -> Profile:
+    """Return where a sample's time goes.
 
     Args:
-        spans: columns of `run.decode.SPANS`.
-
-    Returns:
-        `rank, pid, epoch, batch, sample, worker, stage, kind, wall_s, cpu_ns, read_ns, moment_s`:
-        the CPU time of the spans where it was read and their wall time, and the middle of the
-        stage, from the sample's beginning.
+        times: columns of `unit_times`.
     """
-    wall_ns = pl.col("end_ns") - pl.col("start_ns")
-    middle_ns = (pl.col("end_ns") + pl.col("start_ns")) / 2 - pl.col("begin_ns")
-    return (
-        spans.with_columns(pl.col("kind", "stage").cast(pl.String))
-        .filter(pl.col("kind").is_in(WORK_KINDS))
-        .with_columns(begin_ns=pl.col("start_ns").min().over(UNIT_KEYS))
-        .group_by(*UNIT_KEYS, "worker", "stage", "kind", maintain_order=True)
-        .agg(
-            wall_s=wall_ns.sum() / 1e9,
-            cpu_ns=pl.col("cpu_ns").sum(),
-            read_ns=wall_ns.filter(pl.col("cpu_ns").is_not_null()).sum(),
-            moment_s=(middle_ns * wall_ns).sum() / pl.max_horizontal(wall_ns.sum(), 1) / 1e9,
-        )
-    )
-
-
-def profile(spans: pl.DataFrame) -> Profile:
-    """Where a sample's time goes, from the spans of a run.
-
-    Args:
-        spans: columns of `run.decode.SPANS`.
-    """
-    times = unit_times(spans)
-    sampled = times.filter(pl.col("sample").is_not_null())
+    times = times.filter(pl.col("kind").is_in(WORK_KINDS))
+    sampled = times.drop_nulls("sample")
     unit, counted = ("batch", times) if sampled.is_empty() else ("sample", sampled)
     units = counted.select(UNIT_KEYS).n_unique() if counted.height else 0
     total_s = float(times["wall_s"].sum())
@@ -411,7 +307,7 @@ def _stage(group: pl.DataFrame, units: int, total_s: float) -> StageTimes:
 
 
 def stage_name(stage: StageTimes, unit: str, longest: int = LONGEST) -> str:
-    """The name of a stage in a list of them, with what it is per where that is not the unit.
+    """Return the name of a stage in a list, with what it is per where that is not the unit.
 
     Args:
         stage: one of a profile's.
@@ -425,7 +321,7 @@ def stage_name(stage: StageTimes, unit: str, longest: int = LONGEST) -> str:
 
 
 def headline(profile: Profile, name: Callable[[str], str] = str) -> str:
-    """One sentence: the longest stage's share of a sample's time, and what reading takes.
+    """Say in a sentence the longest stage's share of a sample's time, and what reading takes.
 
     Args:
         profile: where the time goes.
@@ -443,7 +339,7 @@ def headline(profile: Profile, name: Callable[[str], str] = str) -> str:
 
 
 def remarks(profile: Profile) -> tuple[str, ...]:
-    """Sentences that a reader of the numbers needs, beside the headline."""
+    """Return sentences that a reader of the numbers needs, beside the headline."""
     named = _leaders(profile.stages) if profile.stages else []
     explained = named[0].stage if len(named) == 1 else ""
     crowd = _crowd(profile)
@@ -461,7 +357,7 @@ def remarks(profile: Profile) -> tuple[str, ...]:
 
 
 def _crowd(profile: Profile) -> float:
-    """The share of their time that all stages wait for a core; 0 where nothing says so.
+    """Return the share of their time that all stages wait for a core; 0 where nothing says so.
 
     Decoding and transforms do not wait by themselves: together they tell of a busy machine. Of
     fewer such stages that is told by all the others, too, waiting for most of their time.
@@ -476,7 +372,7 @@ def _crowd(profile: Profile) -> float:
 
 
 def _leaders(stages: tuple[StageTimes, ...]) -> list[StageTimes]:
-    """The longest stage, and the next one where the two are alike."""
+    """Return the longest stage, and the next one where the two are alike."""
     first, *rest = stages
     alike = rest and first.share >= OUTSTANDING and rest[0].share >= ALIKE * first.share
     return [first, rest[0]] if alike else [first]
@@ -503,7 +399,7 @@ def _is_getitem(stage: StageTimes) -> bool:
 
 
 def _nature(stage: StageTimes, crowd: float) -> str:
-    """Whether the stage computes or waits by itself, where that matters for what it means."""
+    """Say whether the stage computes or waits by itself, where that matters."""
     waiting = stage.waiting_share
     if waiting is not None and crowd < 1:
         waiting = 1 - (1 - waiting) / (1 - crowd)  # of the time that it does not wait for a core
@@ -519,7 +415,7 @@ def _nature(stage: StageTimes, crowd: float) -> str:
 
 
 def _reading(profile: Profile, named: list[StageTimes], name: Callable[[str], str]) -> str:
-    """What reading takes; where it leads already, what comes after it."""
+    """Say what reading takes; where it leads already, what comes after it."""
     if any(stage.kind == FETCH.kind for stage in named):
         rest = [stage for stage in profile.stages if all(stage is not one for one in named)]
         return f"; {_word(rest[0], name)} takes {share(rest[0].share)}" if rest else ""

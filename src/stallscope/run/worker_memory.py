@@ -133,7 +133,7 @@ class MemoryGrowth:
         return GROWN_BYTES * (self.workers if self.copied else 1)
 
     def rate(self) -> str:
-        """How fast it grows, and until when."""
+        """Say how fast it grows, and until when."""
         told = f"{size(60 * self.bytes_per_s)} a minute in {count(self.workers, 'worker')}"
         if self.sample_bytes is not None:
             told += f", {size(1000 * self.sample_bytes)} per 1,000 samples"
@@ -163,7 +163,7 @@ class MemoryGrowth:
 
 
 def worker_memory(run: Run) -> pl.DataFrame:
-    """What each worker has in each epoch; columns of `WORKER_MEMORIES`."""
+    """Return each worker's memory in each epoch; columns of `WORKER_MEMORIES`."""
     made = run.deliveries.drop_nulls(["pid", "worker"])
     at_ns = pl.coalesce("made_ns", "taken_ns", "arrived_ns")
     who = ["rank", "epoch", "worker", "pid"]
@@ -209,7 +209,7 @@ class _Slopes(NamedTuple):
 
 
 def memory_growth(run: Run, workers: int | None = None) -> MemoryGrowth | None:
-    """What the workers' memory grows by; None where it does not, or was looked at too seldom.
+    """Return how the workers' memory grows; None where it does not, or too few looks tell.
 
     Args:
         run: the loop as it is.
@@ -256,7 +256,7 @@ def named_growth(run: Run) -> str:
 
 
 def _of_workers(run: Run) -> Iterator[_Slopes]:
-    """Each worker that was looked at for long enough, its start left out."""
+    """Yield each worker that was looked at for long enough, its start left out."""
     names = pl.col("resource", "device").cast(pl.String)
     known = run.resources().drop_nulls("value").with_columns(names)
     looks = known.filter(pl.col("resource").is_in([WORKER_MEMORY, WORKER_MAPPED]))
@@ -279,7 +279,7 @@ def _of_workers(run: Run) -> Iterator[_Slopes]:
 
 
 def _begins(run: Run) -> dict[Any, int]:
-    """When each process has made its second batch: what it imports and fills first is its start."""
+    """Return when each process made its second batch: imports and first caches are its start."""
     made = run.deliveries.drop_nulls(["pid", "made_ns"]).sort("made_ns")
     second = pl.col("made_ns").slice(1, 1).first()
     rows = made.group_by("rank", "pid").agg(second).drop_nulls()
@@ -287,7 +287,7 @@ def _begins(run: Run) -> dict[Any, int]:
 
 
 def _life_s(run: Run) -> float:
-    """How long a worker lives where new ones were started, seconds; infinite where none were."""
+    """Return how long a worker lives, seconds; infinite where no new ones were started."""
     made = run.deliveries.drop_nulls(["pid", "worker", "made_ns"])
     length_s = (pl.col("made_ns").max() - pl.col("made_ns").min()) / 1e9
     each = made.group_by("rank", "worker", "pid").agg(length_s=length_s)
@@ -301,7 +301,7 @@ def _slope(at_s: np.ndarray, values: np.ndarray) -> float:
 
 
 def _grows(values: np.ndarray) -> tuple[bool, bool]:
-    """Whether it grows from the first look to the last one; and whether the last part does, too."""
+    """Return whether it grows from the first look to the last, and in the last part, too."""
     parts = [np.median(part) for part in np.array_split(values, min(len(values), _PARTS))]
     steps = np.diff(parts)
     goes_on = len(values) >= _FEWEST and steps[-1] > _STILL * steps.mean()
@@ -309,7 +309,7 @@ def _grows(values: np.ndarray) -> tuple[bool, bool]:
 
 
 def _room(run: Run) -> tuple[float | None, str]:
-    """What is free under the nearest limit at the end, and whose that is; bytes."""
+    """Return the free bytes under the nearest limit at the end, and whose limit that is."""
     names = pl.col("resource", "device").cast(pl.String)
     memory = run.resources().with_columns(names).filter(resource=MEMORY)
     last = memory.drop_nulls(["value", "limit"]).sort("end_ns").group_by("device").last()
@@ -318,7 +318,7 @@ def _room(run: Run) -> tuple[float | None, str]:
 
 
 def _samples_per_s(run: Run) -> float | None:
-    """Samples that a rank uses a second; None where it is not known what a batch has."""
+    """Return the samples that a rank uses a second; None where a batch's size is unknown."""
     recorded = run.samples().group_by("rank", "epoch", "batch").len()["len"]
     of_batch = run.settings.batch_size or (recorded.to_numpy().mean() if recorded.len() else 0)
     start_ns = pl.col("start_ns").drop_nulls()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from stallscope.model.loop_time import loop_breakdown
 from stallscope.run import stall_text
 from stallscope.run.saturation import find_saturated, sentence
-from stallscope.run.summary import StageTimes, headline, profile, remarks, stage_name
+from stallscope.run.summary import StageTimes, headline, remarks, stage_name
 from stallscope.run.worker_memory import named_growth
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.units import count, plural, printable, seconds, share
@@ -45,7 +45,7 @@ PART_KEY: Final = (
 
 def document(run: Run) -> Document:
     """What the loop waits for, then what the workers do; without a step the other way round."""
-    found = profile(run.work)
+    found = run.profile
     loop, work = list(_loop(run)), list(_work(found))
     first = [*loop, *work] if run.steps()["step_s"].sum() else [*work, *loop]
     return Document("run", [*first, Notes(_notes(run, found))])

@@ -23,7 +23,6 @@ from stallscope.charts.timeline import picture as timeline_picture
 from stallscope.columns import Column
 from stallscope.model.loop_time import NO_LOOP
 from stallscope.run.stall_text import left_out, title, title_of_steps
-from stallscope.run.summary import profile, unit_times
 from stallscope.run.timeline import MOST_STEPS, from_step, timed_steps, timeline
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.units import count, file_name, printable, seconds, share, worker_name
@@ -238,7 +237,7 @@ class Tails:
         self.run = run
         self._stages = {
             f"{printable(stage.stage, 40)} ({stage.kind}, per {stage.per})": stage
-            for stage in profile(run.work).stages
+            for stage in run.profile.stages
         }
         self.stages = tuple(self._stages)
         ids = self._times["worker"].unique().sort().to_list()
@@ -247,7 +246,7 @@ class Tails:
 
     @cached_property
     def _times(self) -> pl.DataFrame:
-        return unit_times(self.run.work)
+        return self.run.unit_times
 
     def draw(self, stage: str, worker: str, percentile: int) -> Sheet | None:
         """Draw the distribution of a stage; None where this worker never was in it."""
