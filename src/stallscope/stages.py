@@ -158,88 +158,72 @@ def of_frame(name: str) -> Stage | None:
     return Stage(found[3], found[1], bool(found[2])) if found else None
 
 
-CORE: Final = "core_busy_share"
-"""Share of the time in which a core was not idle; one device a core that may be used."""
-QUOTA: Final = "quota_cores"
-"""Cores that the processes of the container keep busy; the limit is its CPU quota."""
-WORKER: Final = "worker_cpu_share"
-"""CPU time of a worker's process a second; the device is its pid."""
-LOOP: Final = "loop_cpu_share"
-"""The same of the process that trains, with all its threads."""
-QUEUED: Final = "queued_for_core_share"
-"""Share of the time in which the main thread of a worker, or of the process that trains, could have
-run and had no core; the device is the pid."""
-MEMORY: Final = "memory_bytes"
-"""Memory in use that cannot be dropped at once: of the machine, and of the container."""
-SHM: Final = "shm_bytes"
-"""What lies in /dev/shm, through which workers send their batches."""
-DISK_BUSY: Final = "disk_busy_share"
-"""Share of the time in which a disk had something to do."""
-DISK_READ: Final = "disk_read_bytes_per_s"
-DISK_WRITE: Final = "disk_write_bytes_per_s"
-DISK_OPERATIONS: Final = "disk_operations_per_s"
-"""Reads and writes that a disk completed."""
-RECEIVED: Final = "network_received_bytes_per_s"
-SENT: Final = "network_sent_bytes_per_s"
-"""The limit of both is the speed of the link, where that is known."""
-GPU: Final = "gpu_busy_share"
-"""Share of the time in which a kernel ran on a GPU, whosever it was, as NVML has it."""
-GPU_MEMORY: Final = "gpu_memory_bytes"
-SAMPLER: Final = "sampler_cpu_share"
-"""What sampling all this costs, as a share of one core."""
-
-THREADS: Final = "worker_threads"
-"""Threads of a worker's process, idle ones too; the device is its pid."""
-
-FILE_LOCK: Final = "file_lock_share"
-"""Share of the samples in which a worker's main thread waits for a lock of a file (flock, fcntl);
-the device is its pid."""
-WORKER_CORES: Final = "worker_cores"
-"""Cores that a worker may run on; the device is its pid."""
-WORKER_MEMORY: Final = "worker_memory_bytes"
-"""A worker's own part of its memory: what it shares with others counts by their number."""
-WORKER_MAPPED: Final = "worker_mapped_bytes"
-"""A worker's memory with all that it shares: pages that it copies from its parent add nothing."""
-WORKER_RESIDENT: Final = "worker_resident_bytes"
-WORKER_PROPORTIONAL: Final = "worker_proportional_bytes"
-WORKER_PRIVATE: Final = "worker_private_bytes"
-"""A worker's resident set, proportional set and unique set, pages of files included: the fields
-`Rss`, `Pss` and `Private_*` in proc_pid_smaps(5)."""
-
-GAUGES: Final = frozenset(
-    {
-        *(MEMORY, SHM, GPU, GPU_MEMORY, THREADS, FILE_LOCK, WORKER_CORES),
-        *(WORKER_MEMORY, WORKER_MAPPED, WORKER_RESIDENT, WORKER_PROPORTIONAL, WORKER_PRIVATE),
-    }
-)
+NAMES: Final[dict[str, str]] = {}
+"""Every resource in the words of a picture, in their order."""
+GAUGES: Final[set[str]] = set()
 """Read as they are; all others are read as counters (of seconds, bytes or operations)."""
-SHARES: Final = frozenset({CORE, QUEUED, DISK_BUSY, GPU})
+SHARES: Final[set[str]] = set()
 """Never more than 1; a counter in steps of 10 ms may seem to say so."""
 
-NAMES: Final = {
-    CORE: "cores",
-    QUOTA: "CPU quota",
-    WORKER: "CPU of the workers",
-    LOOP: "CPU of the main process",
-    QUEUED: "waiting for a core",
-    THREADS: "threads of the workers",
-    FILE_LOCK: "waiting for a lock of a file",
-    WORKER_CORES: "cores of a worker",
-    WORKER_MEMORY: "memory of the workers",
-    WORKER_MAPPED: "memory of the workers with what they share",
-    WORKER_RESIDENT: "resident set of the workers",
-    WORKER_PROPORTIONAL: "proportional set of the workers",
-    WORKER_PRIVATE: "unique set of the workers",
-    MEMORY: "memory",
-    SHM: "/dev/shm",  # noqa: S108 - a name
-    DISK_BUSY: "disk busy",
-    DISK_READ: "disk reads",
-    DISK_WRITE: "disk writes",
-    DISK_OPERATIONS: "disk operations",
-    RECEIVED: "network in",
-    SENT: "network out",
-    GPU: "GPU busy",
-    GPU_MEMORY: "GPU memory",
-    SAMPLER: "sampling itself",
-}
-"""Every resource in the words of a picture, in their order."""
+
+def _resource(name: str, words: str, *, is_gauge: bool = False, is_share: bool = False) -> str:
+    """Declare a resource; the name ends in its unit."""
+    NAMES[name] = words
+    GAUGES.update([name] * is_gauge)
+    SHARES.update([name] * is_share)
+    return name
+
+
+CORE: Final = _resource("core_busy_share", "cores", is_share=True)
+"""Share of the time in which a core was not idle; one device a core that may be used."""
+QUOTA: Final = _resource("quota_cores", "CPU quota")
+"""Cores that the processes of the container keep busy; the limit is its CPU quota."""
+WORKER: Final = _resource("worker_cpu_share", "CPU of the workers")
+"""CPU time of a worker's process a second; the device is its pid."""
+LOOP: Final = _resource("loop_cpu_share", "CPU of the main process")
+"""The same of the process that trains, with all its threads."""
+QUEUED: Final = _resource("queued_for_core_share", "waiting for a core", is_share=True)
+"""Share of the time in which the main thread of a worker, or of the process that trains, could have
+run and had no core; the device is the pid."""
+THREADS: Final = _resource("worker_threads", "threads of the workers", is_gauge=True)
+"""Threads of a worker's process, idle ones too; the device is its pid."""
+FILE_LOCK: Final = _resource("file_lock_share", "waiting for a lock of a file", is_gauge=True)
+"""Share of the samples in which a worker's main thread waits for a lock of a file (flock, fcntl);
+the device is its pid."""
+WORKER_CORES: Final = _resource("worker_cores", "cores of a worker", is_gauge=True)
+"""Cores that a worker may run on; the device is its pid."""
+WORKER_MEMORY: Final = _resource("worker_memory_bytes", "memory of the workers", is_gauge=True)
+"""A worker's own part of its memory: what it shares with others counts by their number."""
+WORKER_MAPPED: Final = _resource(
+    "worker_mapped_bytes", "memory of the workers with what they share", is_gauge=True
+)
+"""A worker's memory with all that it shares: pages that it copies from its parent add nothing."""
+WORKER_RESIDENT: Final = _resource(
+    "worker_resident_bytes", "resident set of the workers", is_gauge=True
+)
+WORKER_PROPORTIONAL: Final = _resource(
+    "worker_proportional_bytes", "proportional set of the workers", is_gauge=True
+)
+WORKER_PRIVATE: Final = _resource(
+    "worker_private_bytes", "unique set of the workers", is_gauge=True
+)
+"""A worker's resident set, proportional set and unique set, pages of files included: the fields
+`Rss`, `Pss` and `Private_*` in proc_pid_smaps(5)."""
+MEMORY: Final = _resource("memory_bytes", "memory", is_gauge=True)
+"""Memory in use that cannot be dropped at once: of the machine, and of the container."""
+SHM: Final = _resource("shm_bytes", "/dev/shm", is_gauge=True)  # noqa: S108 - a name
+"""What lies in /dev/shm, through which workers send their batches."""
+DISK_BUSY: Final = _resource("disk_busy_share", "disk busy", is_share=True)
+"""Share of the time in which a disk had something to do."""
+DISK_READ: Final = _resource("disk_read_bytes_per_s", "disk reads")
+DISK_WRITE: Final = _resource("disk_write_bytes_per_s", "disk writes")
+DISK_OPERATIONS: Final = _resource("disk_operations_per_s", "disk operations")
+"""Reads and writes that a disk completed."""
+RECEIVED: Final = _resource("network_received_bytes_per_s", "network in")
+SENT: Final = _resource("network_sent_bytes_per_s", "network out")
+"""The limit of both is the speed of the link, where that is known."""
+GPU: Final = _resource("gpu_busy_share", "GPU busy", is_gauge=True, is_share=True)
+"""Share of the time in which a kernel ran on a GPU, whosever it was, as NVML has it."""
+GPU_MEMORY: Final = _resource("gpu_memory_bytes", "GPU memory", is_gauge=True)
+SAMPLER: Final = _resource("sampler_cpu_share", "sampling itself")
+"""What sampling all this costs, as a share of one core."""

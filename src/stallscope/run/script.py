@@ -229,31 +229,27 @@ def _begin(begun: list[Any], logs: Path, name: str, warmup: int) -> None:
     """Record into this folder from now on; the script imports torch whatever comes of that.
 
     Args:
-        begun: gets what is to be left at the end.
+        begun: gets the recorders that have to be left at the end.
         logs: the folder.
         name: what is recorded.
         warmup: steps at the start that are kept apart.
     """
     try:
-        _enter(begun, logs, name, warmup)
+        from stallscope.files import log_capacity
+        from stallscope.hooks.loop_log import LogPlace, RecordingInfo
+        from stallscope.hooks.probe import Probe
+        from stallscope.run.resource_sampler import Sampler
+
+        place = LogPlace(logs, log_capacity(logs, 8))
+        probe, sampler = Probe(place, None), Sampler(place)
+        probe.__enter__()
+        begun.append(probe)
+        with place.failures.within("what the run says of itself"):
+            RecordingInfo(name=name, warmup=warmup).leave_with(probe.marks)
+        sampler.__enter__()
+        begun.append(sampler)
     except Exception as error:  # noqa: BLE001 - the script goes on without us
         _tell(error, "this script is not recorded")
-
-
-def _enter(begun: list[Any], logs: Path, name: str, warmup: int) -> None:
-    from stallscope.files import log_capacity
-    from stallscope.hooks.loop_log import LogPlace, RecordingInfo
-    from stallscope.hooks.probe import Probe
-    from stallscope.run.resource_sampler import Sampler
-
-    place = LogPlace(logs, log_capacity(logs, 8))
-    probe, sampler = Probe(place, None), Sampler(place)
-    probe.__enter__()
-    begun.append(probe)
-    with place.failures.within("what the run says of itself"):
-        RecordingInfo(name=name, warmup=warmup).leave_with(probe.marks)
-    sampler.__enter__()
-    begun.append(sampler)
 
 
 def _saved(folder: Path, logs: Path) -> Run | None:

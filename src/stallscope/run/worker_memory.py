@@ -134,21 +134,18 @@ class MemoryGrowth:
 
     def rate(self) -> str:
         """Say how fast it grows, and until when."""
-        told = f"{size(60 * self.bytes_per_s)} a minute in {count(self.workers, 'worker')}"
+        text = f"{size(60 * self.bytes_per_s)} a minute in {count(self.workers, 'worker')}"
         if self.sample_bytes is not None:
-            told += f", {size(1000 * self.sample_bytes)} per 1,000 samples"
+            text += f", {size(1000 * self.sample_bytes)} per 1,000 samples"
         if not self.copied and self.copied_share > 1 - _NEARLY_ALL:
-            told += f", {share(self.copied_share)} of it copies of what the main process holds"
+            text += f", {share(self.copied_share)} of it copies of what the main process holds"
         if self.end_bytes is not None:
-            told += f", ends at {size(self.end_bytes)} at most"
-        if self.left_s is not None and not self.may_settle:
-            told += f", the memory of the {self.limit} is full in {duration(self.left_s)}"
-        elif self.left_s is not None:
-            told += (
-                f"; if it goes on as in the {seconds(self.looked_s)} that were looked at, the "
-                f"memory of the {self.limit} is full in {duration(self.left_s)}"
-            )
-        return told
+            text += f", ends at {size(self.end_bytes)} at most"
+        if self.left_s is not None:
+            looked = f"; if it goes on as in the {seconds(self.looked_s)} that were looked at, "
+            text += looked if self.may_settle else ", "
+            text += f"the memory of the {self.limit} is full in {duration(self.left_s)}"
+        return text
 
     def sentence(self) -> str:
         """Say what grows, and how fast."""
@@ -164,36 +161,36 @@ class MemoryGrowth:
 
 def worker_memory(run: Run) -> pl.DataFrame:
     """Return each worker's memory in each epoch; columns of `WORKER_MEMORIES`."""
-    made = run.deliveries.drop_nulls(["pid", "worker"])
     at_ns = pl.coalesce("made_ns", "taken_ns", "arrived_ns")
-    who = ["rank", "epoch", "worker", "pid"]
-    each = made.group_by(who).agg(start_ns=at_ns.min()).drop_nulls("start_ns")
-    rows = run.resources(steady=False).with_columns(pl.col("resource").cast(pl.String))
+    keys = ["rank", "epoch", "worker", "pid"]
+    epochs = (
+        run.deliveries.drop_nulls(["pid", "worker"])
+        .group_by(keys)
+        .agg(start_ns=at_ns.min())
+        .drop_nulls("start_ns")
+        .sort("start_ns")
+    )
+    names = pl.col("resource", "device").cast(pl.String)
+    samples = run.resources(steady=False).drop_nulls("value").with_columns(names)
     looks = (
-        rows.filter(pl.col("resource").is_in(list(_COLUMN_OF)))
-        .drop_nulls("value")
-        .select(
-            "rank",
-            "resource",
-            "value",
-            "end_ns",
-            pid=pl.col("device").cast(pl.String).cast(pl.Int32),
-        )
+        samples.filter(pl.col("resource").is_in(list(_COLUMN_OF)))
+        .with_columns(pid=pl.col("device").cast(pl.Int32, strict=False))
         .sort("end_ns")
         .join_asof(
-            each.sort("start_ns"),
+            epochs,
             left_on="end_ns",
             right_on="start_ns",
             by=["rank", "pid"],
             check_sortedness=False,
         )
     )
-    last = looks.group_by("rank", "epoch", "pid", "resource").agg(pl.col("value").last())
-    for resource, column in _COLUMN_OF.items():
-        mine = last.filter(resource=resource).rename({"value": column}).drop("resource")
-        each = each.join(mine, on=["rank", "epoch", "pid"], how="left")
-    ordered = each.sort("rank", "epoch", "worker", "pid")
-    return ordered.select(pl.col(name).cast(kind) for name, kind in WORKER_MEMORIES.items())
+    value = pl.col("value")
+    last = looks.group_by(keys).agg(
+        value.filter(resource=resource).last().alias(column)
+        for resource, column in _COLUMN_OF.items()
+    )
+    each = epochs.join(last, on=keys, how="left").sort(keys)
+    return each.select(pl.col(name).cast(kind) for name, kind in WORKER_MEMORIES.items())
 
 
 class _Slopes(NamedTuple):
