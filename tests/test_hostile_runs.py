@@ -273,7 +273,7 @@ CHANGES = {
     "steady is text": ("batches", lambda t: t.with_columns(steady=pl.lit("perhaps"))),
     "steady is open": ("batches", lambda t: t.with_columns(steady=None)),
     "no path": ("samples", lambda t: t.drop("path")),
-    "no end of it": ("startup", lambda t: t.with_columns(first_sample_s=pl.lit(float("inf")))),
+    "no end of it": ("steps", lambda t: t.with_columns(step_s=pl.lit(float("inf")))),
     "no step": ("steps", lambda t: t.drop("step")),
 }
 TABLES = [table.name.removesuffix(".arrow") for table in Run._contents.tables]

@@ -20,7 +20,6 @@ from support.faults import generators, seeded
 from support.faulty_datasets import SlowToSend
 from support.loaders import (
     Backwards,
-    Endless,
     Fails,
     Jitter,
     Noise,
@@ -265,12 +264,6 @@ class TestBadInput:
 
         assert "instrumented" == verb or before == generators()
 
-    def test_an_endless_loader_ends_by_count(self):
-        """A loader without end or length is recorded for the batches asked for."""
-        run = ss.record(DataLoader(Endless(), 4, num_workers=1), batches=5, warmup=1)
-
-        assert 6 == run.steps(steady=False).height
-
     def test_nothing_of_ours_keeps_a_dataset(self):
         """It goes with its last reference: a loader that it owns could not end its workers else."""
         dataset = Noise(64)
@@ -390,18 +383,6 @@ class TestBadInput:
             batches = len(list(Late()))
 
         assert batches == watch.run.all_steps.height
-
-    def test_living_workers_are_waited_for(self):
-        """Of workers that live already the loop's waits are seen, and that they are not."""
-        loader = DataLoader(Noise(), 4, num_workers=1, persistent_workers=True)
-        list(loader)
-
-        with ss.instrumented(loader, warmup=0) as watch:
-            batches = len(list(loader))
-        loader._iterator._shutdown_workers()
-
-        assert batches == watch.run.all_steps.height
-        assert any("lived already" in note for note in watch.run.notes)
 
 
 class _Usage:

@@ -18,7 +18,6 @@ from torch.utils.data import DataLoader, Dataset
 
 import stallscope as ss
 from stallscope import stages
-from stallscope.files import workspace
 from stallscope.hooks.loop_log import LogPlace
 from stallscope.hooks.stage_log import read_lines
 from stallscope.run import resource_sampler, resource_sources
@@ -344,11 +343,3 @@ def test_no_room_for_samples_is_no_error(tmp_path):
     with Sampler(place := LogPlace(tmp_path / "gone", 9)):
         pass
     assert [] == [*ours(), *place.failures.sentences()]
-
-
-def test_the_private_folder_holds_nothing_of_it_afterwards():
-    """The file is gone with the recording's folder."""
-    with workspace() as folder, Sampler(LogPlace(folder, 9)):
-        wait_for_samples(LogPlace(folder, 9))
-        assert (folder / "samples.resources").exists()
-    assert not folder.exists()

@@ -107,7 +107,7 @@ def record_target(
         notes = (*_about_threads(target), *_about_step(target))
         wanted = None if limits.enough else limits.batches
 
-        def told() -> RecordingInfo:
+        def info() -> RecordingInfo:
             return replace(about, notes=(*target.told(), *notes, *_about_loop(seen, limits)))
 
         bar = Progress(place, seen, batches=wanted, title=f"recording {target.name}")
@@ -122,10 +122,10 @@ def record_target(
                 raise
             sampler.__exit__()  # an interrupt may have come just before the first time
             probe.__exit__()
-            if not probe.forked and (recording := salvaged(error, place, told())):
+            if not probe.forked and (recording := salvaged(error, place, info())):
                 explain(error, recording)
             raise
-        return collect(place, told()).run
+        return collect(place, info()).run
 
 
 def _about_threads(target: targets.Target) -> tuple[str, ...]:
@@ -148,18 +148,18 @@ def _about_step(target: targets.Target) -> tuple[str, ...]:
 
 
 def _about_loop(seen: Replay, limits: Limits) -> tuple[str, ...]:
-    said = []
+    notes = []
     if seen.out_of_time:
-        said.append(f"the budget ended the recording after {count(seen.steps, 'batch')}")
+        notes.append(f"the budget ended the recording after {count(seen.steps, 'batch')}")
         start_s = ((seen.first_ns or seen.began_ns) - seen.began_ns) / 1e9
         if start_s > limits.budget_s / 2:
             budget = seconds(limits.budget_s)
-            said.append(f"the first batch took {seconds(start_s)}, of a budget of {budget}")
+            notes.append(f"the first batch took {seconds(start_s)}, of a budget of {budget}")
     if seen.exhausted:
-        said.append(f"the loader gave no more than {count(seen.steps, 'batch')}")
+        notes.append(f"the loader gave no more than {count(seen.steps, 'batch')}")
     elif seen.epochs > 1:
-        said.append(f"the loader is short: the recording went through {seen.epochs} epochs")
-    return tuple(said)
+        notes.append(f"the loader is short: the recording went through {seen.epochs} epochs")
+    return tuple(notes)
 
 
 class Watch:
@@ -228,7 +228,7 @@ def begin_window(folder: Path, ends: ExitStack, warmup: int) -> LogPlace:
 
 
 def _place(folder: Path, loaders: list[Any] | None) -> LogPlace:
-    processes = sum(max(one.num_workers, 1) for one in loaders or ()) or _PROCESSES
+    processes = sum(max(loader.num_workers, 1) for loader in loaders or ()) or _PROCESSES
     return LogPlace(folder, log_capacity(folder, processes))
 
 
@@ -244,11 +244,11 @@ def _begun(
     Raises:
         StallscopeError: what the user can mend.
     """
-    begun = None
+    recording = None
     try:
         probe = make()
         ends.callback(place.failures.insist, "taking the hooks off", probe.__exit__)
-        begun = probe.__enter__()
+        recording = probe.__enter__()
     except StallscopeError:
         raise
     except Exception as error:  # noqa: BLE001 - the user's loop goes on without us
@@ -257,10 +257,10 @@ def _begun(
         sampler = Sampler(place)
         ends.callback(place.failures.insist, "the resources", sampler.__exit__)
         sampler.__enter__()
-    if begun is not None:
+    if recording is not None:
         with place.failures.within("what the run says of itself"):
-            RecordingInfo(warmup=warmup).leave_with(begun.marks)
-    return begun
+            RecordingInfo(warmup=warmup).leave_with(recording.marks)
+    return recording
 
 
 def _measured(loader: Any) -> list[Any] | None:
