@@ -22,6 +22,13 @@ class TestText:
 
         assert "not shown: 10 more stages, together 33%" in text
 
+    def test_sums_a_sample_up_by_kind(self):
+        """Fetch against decode, transforms and collate, in one sentence."""
+        run = a_run([{"fetch": 1.0, "decode": 2.0, "Crop": 1.0}] * 24, workers=2, collate_ms=4.0)
+
+        assert "A sample takes 5.0 ms: " in str(run)
+        assert "fetch 1.0 ms, decode 2.0 ms, transforms 1.0 ms, collate 1.0 ms" in str(run)
+
     def test_an_empty_run_says_so_once(self):
         """Nothing recorded: one sentence."""
         text = str(

@@ -41,6 +41,14 @@ PART_HEADS: Final = ("stalled by", "share", "per step", "busy")
 PART_KEY: Final = (
     "share: of all time in stalls · busy: the stage's share of the time in which batches are made"
 )
+_WORK_NAMES: Final = {
+    "fetch": "fetch",
+    "decode": "decode",
+    "transform": "transforms",
+    "other": "your own code",
+    "collate": "collate",
+}
+"""Kinds of a worker's stages, in the order of a sample's way, and their names in a sentence."""
 
 
 def document(run: Run) -> Document:
@@ -88,8 +96,18 @@ def _work(found: Profile) -> Iterator[Block]:
         )
         for stage in stages
     ]
-    yield Heading(headline(found, printable))
+    yield Heading(headline(found, printable), [_sum(found)] if found.stages else [])
     yield Table(HEADS, rows, [_bar(stage.share, stage.kind) for stage in stages])
+
+
+def _sum(found: Profile) -> str:
+    """Return a sample's mean time in one sentence: reading against the rest, kind by kind."""
+    parts = {
+        name: sum(stage.mean_s for stage in found.stages if stage.kind == kind)
+        for kind, name in _WORK_NAMES.items()
+    }
+    shown = ", ".join(f"{name} {seconds(spent_s)}" for name, spent_s in parts.items() if spent_s)
+    return f"A {found.unit} takes {seconds(found.mean_s)}: {shown}"
 
 
 def _quantile(stage: StageTimes, part: float, unit: str) -> str:
