@@ -1,15 +1,15 @@
-"""The one rule of what a comparison says: a factor, its interval, and one of four words.
+"""The one rule of comparisons: a factor, its interval, and one of four words.
 
 Loops are compared in pairs of neighbouring blocks, whose logarithms of ratios are averaged. Blocks
 of one start share where the workers' memory lies and which cores they got, so two starts of the
-very same loader differ by more than their blocks tell. How much they usually differ is known
-(`START_SPREAD`), so one start does not say that there is no difference, and a few starts need not
-guess it from two or three numbers: what is seen is added to what is known, as in an inverse-gamma
-prior of a variance (Gelman et al., "Bayesian Data Analysis", 3rd edition, 2.6).
+very same loader differ by more than their blocks show. Their usual difference is known
+(`START_SPREAD`). So one start does not prove that there is no difference, and a few starts need not
+estimate it from two or three numbers: the observed spread is added to the known one, as in an
+inverse-gamma prior of a variance (Gelman et al., "Bayesian Data Analysis", 3rd edition, 2.6).
 
 Samples are compared in pairs in this process, and their ratio of sums is resampled.
 
-A comparison is looked at after each pair, and ends when it is settled. Who looks often meets more
+A comparison is looked at after each pair, and ends when it is settled. Frequent looks meet more
 accidents, so a difference is claimed at a higher level (`CLAIM`) than that of the shown interval.
 """
 
@@ -34,52 +34,48 @@ SAME: Final = "no significant difference"
 OPEN: Final = "not settled"
 
 ALIKE: Final = 0.05
-"""Two variants whose factor is within this of 1 are alike: starts differ by as much."""
+"""Distance of a factor from 1 within which variants are alike: starts differ by as much."""
 CLAIM: Final = 0.99
 """Level at which a difference is claimed: above that of the interval, as each look may err."""
 START_SPREAD: Final = 0.03
 """Standard deviation of the logarithm of the ratio of two starts of the same loader; set by hand:
-five tries on two cores gave 0.97, 0.96, 1.07, 1.01 and 1.01. What is seen of starts moves it; it
-..."""
-START_DOF: Final = 4
-"""... counts as much as this many starts that were seen: on a virtual machine whose cores are other
-people's, too, starts differed by 9 to 12%, and with a weight of 8 three of the claims were that a
-loader differs from itself; `tests/benchmarks/power.py` looks for such."""
+five tries on two cores gave 0.97, 0.96, 1.07, 1.01 and 1.01."""
+START_DOF, _UNSURE_DOF = 4, 1
+"""Weight of `START_SPREAD`, in observed starts; the second where each start has one block, so that
+the blocks' own noise is unknown. On a virtual machine with shared cores, starts differed by 9 to
+12%, and with a weight of 8 three of the claims were that a loader differs from itself
+(`tests/benchmarks/power.py`)."""
 SAMPLES_SPREAD: Final = 0.01
-"""Standard deviation of the logarithm of a factor of samples beyond what its pairs show, from where
-memory lies and from when it was looked at; set by hand: ten runs on each of three pairs of
-pipelines differed by 0.6% to 2.2%, where their pairs promised 0.8%."""
-_UNSURE_DOF: Final = 1
-"""The same where each start has one block, so that the blocks' own noise is not known."""
+"""Standard deviation of the logarithm of a factor of samples beyond that of its pairs, from memory
+placement and time of day; set by hand: ten runs on each of three pairs of pipelines differed by
+0.6% to 2.2%, where their pairs promised 0.8%."""
 CI: Final = f"{LEVEL:.0%} CI"
 """Name of an interval in sentences."""
 _DRAWS: Final = 2_000
 _SEED: Final = 20_240_229
 _FARTHEST: Final = math.log(1e3)
-"""No end of an interval is given as farther from its value than by this factor's logarithm."""
+"""Largest logarithm of an interval's end over its value."""
 
 
 class Factor(NamedTuple):
-    """How many times as fast one variant is as another, and what that says."""
+    """Speedup of one variant over another, and its word."""
 
     factor: float
     low: float | None
-    """The ends of the 95% interval; None where one pair or none was measured."""
+    """Ends of the 95% interval; None where one pair or none was measured."""
     high: float | None
     says: str
     """One of the four words."""
 
     @property
     def is_settled(self) -> bool:
-        """Whether more pairs would hardly change what it says."""
+        """Whether more pairs would hardly change the word."""
         return self.says != OPEN
 
     @property
     def half_width(self) -> float:
-        """Of the interval, as a share of the factor; `inf` where there is none."""
-        if self.low is None or self.high is None:
-            return math.inf
-        return max(self.high / self.factor, self.factor / self.low) - 1
+        """Relative half-width of the interval; `inf` where there is none."""
+        return Rate(self.factor, self.low, self.high).half_width
 
 
 UNKNOWN: Final = Factor(1.0, None, None, OPEN)
@@ -98,11 +94,11 @@ def of_starts(starts: Iterable[Sequence[float]]) -> Factor:
     value, spread, dof = _centre(groups)
     if spread is None:
         return Factor(math.exp(value), None, None, OPEN)
-    return _said(value, spread, dof)
+    return _judged(value, spread, dof)
 
 
 def _centre(groups: list[Any]) -> tuple[float, float | None, float]:
-    """Mean over starts, its standard error (None: a single block), degrees of freedom."""
+    """Return mean over starts, its standard error (None: a single block), degrees of freedom."""
     means = np.array([group.mean() for group in groups])
     value, count = float(means.mean()), len(groups)
     inner = sum(map(len, groups)) - count
@@ -119,7 +115,7 @@ def _centre(groups: list[Any]) -> tuple[float, float | None, float]:
     return value, math.sqrt((usual * known + seen) / dof / count), dof
 
 
-def _said(value: float, error: float, dof: float) -> Factor:
+def _judged(value: float, error: float, dof: float) -> Factor:
     reach = float(stats.t.ppf((1 + LEVEL) / 2, dof)) * error
     claimed = float(stats.t.ppf((1 + CLAIM) / 2, dof)) * error
     low, high = (math.exp(value + side * min(reach, _FARTHEST)) for side in (-1, 1))
@@ -127,13 +123,13 @@ def _said(value: float, error: float, dof: float) -> Factor:
 
 
 def word(value: float, low: float, high: float, claimed: float) -> str:
-    """Say what an interval says.
+    """Return the word for an interval.
 
     Args:
-        value: the logarithm of the factor.
-        low: of the interval.
-        high: of it.
-        claimed: how far, in logarithms, the value has to be from 0 for a claim.
+        value: logarithm of the factor.
+        low: end of the interval.
+        high: the other end.
+        claimed: least distance of the value from 0, in logarithms, for a claim.
     """
     if low >= 1 - ALIKE and high <= 1 + ALIKE:
         return SAME
@@ -143,7 +139,7 @@ def word(value: float, low: float, high: float, claimed: float) -> str:
 
 
 def of_samples(slower_s: Sequence[float], faster_s: Sequence[float]) -> Factor:
-    """Compare what samples cost, each made by both variants.
+    """Compare the costs of samples, each made by both variants.
 
     Args:
         slower_s: seconds of each sample by the first variant.
@@ -159,11 +155,11 @@ def of_samples(slower_s: Sequence[float], faster_s: Sequence[float]) -> Factor:
     weights = np.random.default_rng(_SEED).multinomial(many, np.full(many, 1 / many), _DRAWS)
     sums = np.maximum(weights @ pairs, 1e-12)
     drawn = float(np.log(sums[:, 0] / sums[:, 1]).std(ddof=1)) * math.sqrt(many / (many - 1))
-    return _said(value, math.hypot(drawn, SAMPLES_SPREAD), many - 1)
+    return _judged(value, math.hypot(drawn, SAMPLES_SPREAD), many - 1)
 
 
 def of_rates(faster: Rate, slower: Rate) -> Factor | None:
-    """What two rates say whose intervals do not meet; None where they do."""
+    """Compare two rates whose intervals do not overlap; None where they do."""
     if None in (faster.low, faster.high, slower.low, slower.high):
         return None
     low, high = faster.low / slower.high, faster.high / slower.low  # type: ignore[operator]
@@ -187,7 +183,7 @@ def gain_text(factor: float, low: float | None, high: float | None, what: str = 
 
 
 def budget_for(found: Factor, used_s: float) -> float:
-    """About how many seconds would settle a comparison that is open after so many.
+    """Return about the seconds that would settle a comparison that is open after so many.
 
     An interval of independent measurements is narrower by the square root of their number.
     """
@@ -200,7 +196,7 @@ def budget_for(found: Factor, used_s: float) -> float:
 
 @dataclass(frozen=True)
 class Rate:
-    """A value with the ends of its 95% interval; None where that is not known."""
+    """Value with the ends of its 95% interval; None where unknown."""
 
     value: float
     low: float | None = None
@@ -208,20 +204,20 @@ class Rate:
 
     @property
     def half_width(self) -> float:
-        """Of the interval, as a share of the value; `inf` where there is none."""
+        """Relative half-width of the interval; `inf` where there is none."""
         if self.low is None or self.high is None:
             return math.inf
         return max(self.high / self.value, self.value / self.low) - 1
 
     def moved_to(self, value: float) -> Rate:
-        """The same relative interval around another value."""
+        """Return the same relative interval around another value."""
         scale = value / self.value
         ends = (None if one is None else one * scale for one in (self.low, self.high))
         return Rate(value, *ends)
 
 
 def mean_of(values: Sequence[float]) -> Rate:
-    """The mean of values that do not depend on each other."""
+    """Return the mean of independent values."""
     mean = float(np.mean(values))
     if len(values) < 2:  # noqa: PLR2004 - a single one has no spread
         return Rate(mean)
@@ -230,10 +226,10 @@ def mean_of(values: Sequence[float]) -> Rate:
 
 
 def rate_of(starts: Iterable[Sequence[tuple[float, float]]]) -> Rate | None:
-    """How much there was a second, over blocks in several starts.
+    """Return a rate per second, over blocks in several starts.
 
     Args:
-        starts: of each start, for each block how much there was and in how many seconds.
+        starts: of each start, for each block the amount and the seconds.
 
     Returns:
         None where there is no block.
@@ -241,8 +237,8 @@ def rate_of(starts: Iterable[Sequence[tuple[float, float]]]) -> Rate | None:
     groups = [np.asarray(blocks, float) for blocks in starts if len(blocks)]
     if not groups:
         return None
-    much, seconds = np.concatenate(groups).sum(axis=0)
-    rate = float(much / seconds)
+    amount, seconds = np.concatenate(groups).sum(axis=0)
+    rate = float(amount / seconds)
     _, error, dof = _centre([np.log(blocks[:, 0] / blocks[:, 1]) for blocks in groups])
     if error is None:
         return Rate(rate)

@@ -46,6 +46,7 @@ from stallscope.loops.timed_loop import TimedPass, device_busy, started
 from stallscope.machine import CpuUse, memory_available_bytes, shared_memory_free
 from stallscope.store import StoredTable
 from stallscope.targets.loaders import copied
+from stallscope.units import count as count_of
 from stallscope.units import said_by
 
 if TYPE_CHECKING:
@@ -72,36 +73,27 @@ STORED_BLOCKS: Final = StoredTable(
 )
 
 AS_IT_IS: Final = 0
-"""The variant that all others are compared with."""
+"""Variant that all others are compared with."""
 ROUNDS: Final = 2
-"""Of the workers in a block: each makes so many batches. With one, where in a batch the workers
-were stopped moves a block by a third."""
+"""Rounds of the workers in a block. With one, the place in a batch at which the workers were
+stopped moves a block by a third."""
 BLOCK_S: Final = 0.2
-"""A block lasts no less, seconds: shorter ones are all of the scheduler's making."""
+"""Least seconds of a block: shorter ones show the scheduler."""
 FEWEST_SWEEPS: Final = 2
-"""Before all are started anew; more where that is worth it."""
+"""Sweeps before all are started anew; more where that is worth it."""
 _MOST_SWEEPS: Final = 12
 _FINER: Final = 1.5
-"""Numbers are made finer until this many times what the answer took."""
+"""Numbers are made finer until this many times the seconds of the answer."""
 _ROOM_SHARE: Final = 0.5
-"""Of the memory that is left, for workers that exist at the same time."""
+"""Most of the free memory for workers that exist at the same time."""
 _USUAL_END_S: Final = 0.3
 _USUAL_START_S: Final = 5.0
 _TIMES_START: Final = 4
-"""The first batch of a further variant may take so many times as long as that of the first one,
-and `_USUAL_START_S`: after that its workers wait for something that stopped workers hold."""
+"""Times that the first batch of a further variant may take as long as that of the first one, after
+`_USUAL_START_S`: else its workers wait for something that stopped workers hold."""
 _WORKER_DIED: Final = "DataLoader worker"
+"""Beginning of torch's error for a killed worker."""
 _PR_SET_PDEATHSIG: Final = 1
-
-
-class TimedSlice(NamedTuple):
-    """What was timed at a time; columns of `BLOCKS`."""
-
-    seconds: float
-    step_s: float | None
-    samples: int
-    cpu_s: float
-    others_share: float
 
 
 class LoopBlock(NamedTuple):
@@ -121,21 +113,19 @@ class InTurns:
     """Some loops, measured in turns.
 
     Args:
-        measurement: whose budget it is.
+        measurement: its budget.
         names: of variants, for the progress bar.
-        replaced: is asked when a loop fails: which variant, what was raised, and whether its loader
-            raised it. Gives for this variant, and others that have changed, another loop or the
-            reason why there is none; by default what the loop as it is raises passes.
-        prepare: is called before each block, with its variant: whether it may go on. Where not, its
-            workers are ended, and it is called again before others are started.
+        replaced: called when a loop fails, with the variant, the exception and whether its loader
+            raised it. Returns other loops for variants, or reasons why there are none; by default
+            exceptions of the loop as it is pass.
         watches_device: whether to look once how busy the device is in each variant.
 
     Attributes:
         blocks: what was measured.
-        failed: why a variant is not measured any more.
-        starts_s: of each start of a variant, from asking for batches to the first of them.
-        busy: how busy the device is in each variant that was looked at.
-        reported: what the device's driver says of that.
+        failed: reason for each variant that is not measured any more.
+        starts_s: seconds from asking for batches to the first of them, of each start of a variant.
+        busy: busy share of the device in each variant that was looked at.
+        reported: the same by the device's driver.
     """
 
     def __init__(
@@ -144,11 +134,9 @@ class InTurns:
         names: Mapping[int, str] | None = None,
         replaced: Callable[[int, Exception, bool], Mapping[int, TimedLoop | str]] | None = None,
         *,
-        prepare: Callable[[int], bool] = lambda _: True,
         watches_device: bool = False,
     ) -> None:
-        self._measurement, self._prepare = measurement, prepare
-        self._names = names or {}
+        self._measurement, self._names = measurement, names or {}
         self._replaced = replaced or _reason
         self._watches_device = watches_device
         self._loops: dict[int, TimedLoop] = {}
@@ -169,7 +157,7 @@ class InTurns:
         self._together = self._together and _can_stop(loop)
 
     def has_time_for(self, variants: Iterable[int]) -> bool:
-        """Whether one start of these, and enough sweeps over them, fit into the time left."""
+        """Return whether one start of these, and enough sweeps, fit into the time left."""
         start_s = max(self.starts_s.get(AS_IT_IS) or [0.0])
         needs_s = sum(
             max(self.starts_s.get(one) or [start_s])
@@ -237,7 +225,7 @@ class InTurns:
         asked: Callable[[], list[int]],
         running: dict[int, _Running],
     ) -> None:
-        """Sweep after sweep over one start of all variants, which are filled into `running`."""
+        """Sweep over one start of all variants, which are put into `running`."""
         for sweep in count():
             for variant in reversed(variants) if sweep % 2 else variants:
                 if variant in self.failed:
@@ -251,7 +239,7 @@ class InTurns:
                 return
 
     def _sweeps_wanted(self, variants: list[int]) -> float:
-        """How many sweeps one start is worth: more where blocks differ more than starts do.
+        """Return the sweeps that a start is worth: more where blocks differ more than starts do.
 
         The least variance of a mean over starts and blocks for its time, as in two-stage sampling
         (Cochran, "Sampling Techniques", 3rd edition, 10.6).
@@ -271,7 +259,7 @@ class InTurns:
         return min(max(wanted, FEWEST_SWEEPS), _MOST_SWEEPS)
 
     def _fits(self, variant: int, running: Mapping[int, _Running]) -> bool:
-        """Whether there is time for another block."""
+        """Return whether there is time for another block."""
         loop = self._loops[variant]
         needs_s = self._took_s.get(variant, 0.0)
         ends = sum(bool(one.workers) for one in running.values())
@@ -281,33 +269,30 @@ class InTurns:
         return needs_s + ends * self._end_s < self._measurement.left_s or not self.blocks
 
     def _measure(self, variant: int, sweep: int, running: dict[int, _Running]) -> None:
-        """One block of one variant, which is started where it does not run."""
+        """Measure a block of a variant, which is started where it does not run."""
         self._measurement.now(self._names.get(variant, ""))
         try:
-            if not self._prepare(variant) and variant in running:
-                running.pop(variant).end()
-                self._prepare(variant)
             one = running.get(variant) or self._started(variant, running)
             began_s = time.perf_counter()
-            found = one.block(self._measurement)
+            block = one.block(self._measurement, (variant, self._start, sweep))
         except Exception as error:  # noqa: BLE001 - a loader of ours; the user's own passes
             self._fail(variant, error, running)
             return
-        if found is not None and self._watches_device and variant not in self.busy:
+        if block is None:
+            self._ended(variant, running.pop(variant))
+            return
+        if self._watches_device and variant not in self.busy:
             busy = one.busy()
             self.busy |= {} if busy is None else {variant: busy}
-        if found is None:
-            self._ended(variant, one, running)
-            return
         self._took_s[variant] = time.perf_counter() - began_s
-        if found.samples:  # a batch may be empty
-            self.blocks.append(LoopBlock(variant, self._start, sweep, *found))
+        if block.samples:  # a batch may be empty
+            self.blocks.append(block)
         if one.lap.reported_share is not None:
             self.reported[variant] = one.lap.reported_share
-        if not self._together:
-            running.pop(variant).end()
-        else:
+        if self._together:
             one.stop()
+        else:
+            running.pop(variant).end()
 
     def _started(self, variant: int, running: dict[int, _Running]) -> _Running:
         """Start a variant; where its workers cannot exist beside others, these are ended before."""
@@ -333,7 +318,7 @@ class InTurns:
         return one
 
     def _lacks_room(self, others: list[_Running]) -> bool:
-        """Whether one more start would take too much of the memory, or of the shared memory."""
+        """Return whether one more start would take too much memory, or shared memory."""
         needs = max(one.needs_bytes for one in others)
         shared = max(one.needs_shared for one in others)
         return (
@@ -342,13 +327,13 @@ class InTurns:
         )
 
     def _one_by_one(self, why: str, running: dict[int, _Running]) -> None:
-        """From now on each block has a start of its own."""
+        """Give each block a start of its own from now on."""
         self._together = False
         self._measurement.note(f"loaders were started one after the other: {why}")
         _end_all(running)
 
     def _fail(self, variant: int, error: Exception, running: dict[int, _Running]) -> None:
-        """A loop has raised: the user's own passes, another gets a reason, or one in its place."""
+        """Replace a loop that has raised, or note the reason; the user's own exception passes."""
         dead = [which for which, one in running.items() if one.has_died()]
         variant = dead[0] if dead else variant  # torch tells of a death whoever is waited for
         one = running.get(variant)
@@ -363,21 +348,19 @@ class InTurns:
             else:
                 self.add(which, found)
 
-    def _ended(self, variant: int, one: _Running, running: dict[int, _Running]) -> None:
-        """The batches of a variant have come to their end."""
-        if not one.blocks:
-            made = f"{one.lap.used:,} batch{'' if one.lap.used == 1 else 'es'}"
-            over = self._measurement.left_s <= 0
-            self.failed[variant] = (
-                f"in its time it made {made}, too few for a steady state"
-                if over
-                else f"the loader ended after {made}, before its steady state"
-            )
-        running.pop(variant, None)
+    def _ended(self, variant: int, one: _Running) -> None:
+        """End a variant whose batches have come to their end."""
         one.end()
+        if one.blocks:
+            return
+        batches = count_of(one.lap.used, "batch")
+        if self._measurement.left_s <= 0:
+            self.failed[variant] = f"in its time it made {batches}, too few for a steady state"
+        else:
+            self.failed[variant] = f"the loader ended after {batches}, before its steady state"
 
     def table(self) -> pl.DataFrame:
-        """What was measured, columns of `BLOCKS`."""
+        """Return the blocks, columns of `BLOCKS`."""
         return pl.DataFrame(self.blocks, BLOCKS, orient="row")
 
 
@@ -430,8 +413,13 @@ class _Running:
         self.needs_bytes = max(room - memory_available_bytes(), 0)
         self.needs_shared = max(shared - shared_memory_free(), 0)
 
-    def block(self, measurement: Measurement) -> TimedSlice | None:
-        """Use batches for a while; None where there is no whole round of the workers any more."""
+    def block(self, measurement: Measurement, place: tuple[int, int, int]) -> LoopBlock | None:
+        """Use batches for a while; None where there is no whole round of the workers any more.
+
+        Args:
+            measurement: its budget.
+            place: variant, start and sweep.
+        """
         self.go_on()
         loop, lap = self._loop, self.lap
         for batch in islice(self._batches, self._stale):
@@ -463,12 +451,11 @@ class _Running:
         workers_s = self._cpu_s() - cpu_s
         here_s, others = use.since(workers_s)
         step_s = sum(step for _, step in times) if loop.step is not None else None
-        return TimedSlice(
-            sum(whole for whole, _ in times), step_s, samples, here_s + workers_s, others
-        )
+        length_s = sum(whole for whole, _ in times)
+        return LoopBlock(*place, length_s, step_s, samples, here_s + workers_s, others)
 
     def _cpu_s(self) -> float:
-        """CPU seconds of the workers until now."""
+        """Return the CPU seconds of the workers until now."""
         used_s = 0.0
         for process in self._processes:
             with suppress(psutil.Error, OSError):
@@ -477,7 +464,7 @@ class _Running:
         return used_s
 
     def busy(self) -> float | None:
-        """How busy the device is in a few steps; None where it cannot tell."""
+        """Return how busy the device is in a few steps; None where unknown."""
         return device_busy(self._loop, self._batches)
 
     def stop(self) -> None:
@@ -504,7 +491,7 @@ class _Running:
                     os.kill(process.pid, number)
 
     def has_died(self) -> bool:
-        """Whether a worker is gone."""
+        """Return whether a worker is gone."""
         return any(not process.is_alive() for process in self._processes)
 
     def end(self) -> None:
@@ -550,7 +537,7 @@ def _dying(batches: Any) -> Any:
 
 
 def _can_stop(loop: TimedLoop) -> bool:
-    """Whether all workers of a loop are known, and end with this process."""
+    """Return whether all workers of a loop are known, and end with this process."""
     return not loop.workers or (is_plain(loop.batches) and sys.platform == "linux")
 
 
@@ -561,7 +548,7 @@ def _reason(variant: int, error: Exception, _: bool) -> dict[int, TimedLoop | st
 
 
 def why_raised(error: Exception) -> str:
-    """What a loader of ours raised; torch brings a worker's error as text, whose end it is."""
+    """Return the exception of a loader of ours; torch brings a worker's as the end of a text."""
     lines = str(error).strip().splitlines()[-1:] if "Traceback" in str(error) else []
     said = lines[0] if lines else f"{type(error).__name__}: {said_by(error)}"
     return f"in its loader: {said:.160}"
@@ -571,12 +558,12 @@ def why_raised(error: Exception) -> str:
 
 
 def compared(blocks: Iterable[LoopBlock], variant: int, base: int = AS_IT_IS) -> Factor:
-    """How many times as fast a variant is as another one.
+    """Compare a variant with another one.
 
     Args:
         blocks: of both, and of others.
-        variant: the one.
-        base: the other.
+        variant: the faster one, if any.
+        base: the one to compare it with.
     """
     blocks = list(blocks)
     starts: dict[int, list[float]] = {}
@@ -591,7 +578,7 @@ def compared(blocks: Iterable[LoopBlock], variant: int, base: int = AS_IT_IS) ->
 
 
 def _pairs(blocks: Iterable[LoopBlock], base: int) -> dict[tuple[int, int, int], float]:
-    """By variant, start and sweep: the logarithm of how many times as fast as a base beside it."""
+    """Return the logarithm of each block's speedup over the base, by variant, start and sweep."""
     logs = {
         (one.variant, one.start, one.sweep): math.log(one.samples / one.seconds) for one in blocks
     }
@@ -612,7 +599,7 @@ def rate(blocks: Iterable[LoopBlock], variant: int) -> Rate | None:
 
 
 def rates(blocks: Iterable[LoopBlock]) -> dict[int, Rate]:
-    """Samples a second of each variant that was measured.
+    """Return samples per second of each variant that was measured.
 
     Those of others than `AS_IT_IS` follow from their factor over it, so that a page never shows a
     factor that is not the ratio of its rates.
@@ -630,5 +617,5 @@ def rates(blocks: Iterable[LoopBlock]) -> dict[int, Rate]:
 
 
 def blocks_of(table: pl.DataFrame) -> list[LoopBlock]:
-    """The rows of a table with the columns of `BLOCKS`."""
+    """Return the rows of a table with the columns of `BLOCKS`."""
     return [LoopBlock(*row) for row in table.rows()]

@@ -25,10 +25,10 @@ _PERCENT: Final = 100
 
 
 class Measurement:
-    """A budget that runs from the moment at which this is made.
+    """Call of a verb, whose budget runs from its creation.
 
     As a context it shows a progress bar and limits each wait for a batch. An exception that passes
-    through gets what was known before as an attribute: `error.ladder`.
+    through gets the partial result as an attribute: `error.ladder`.
 
     Args:
         verb: its name, as users call it.
@@ -36,7 +36,7 @@ class Measurement:
         attribute: of an exception; by default the verb's name.
 
     Attributes:
-        result: gives what is known; None until it is set, or where it returns None: nothing.
+        result: returns the partial result, or None for nothing.
         doing: what is measured right now, in words.
         notes: sentences for the result.
     """
@@ -71,15 +71,15 @@ class Measurement:
         return self.budget_s - self.used_s
 
     def until_ns(self, most_s: float = float("inf")) -> int:
-        """When `most_s` seconds from now, or the budget, are over (`perf_counter_ns`)."""
+        """Return when `most_s` seconds from now, or the budget, are over (`perf_counter_ns`)."""
         return time.perf_counter_ns() + int(max(min(self.left_s, most_s), 0.0) * 1e9)
 
     def has_used(self, share: float) -> bool:
-        """Whether this share (0 to 1) of the budget is used."""
+        """Return whether this share (0 to 1) of the budget is used."""
         return self.used_s > share * self.budget_s
 
     def was_over(self) -> str:
-        """Why something was not measured."""
+        """Return the reason why something was not measured."""
         return f"the budget of {seconds(self.budget_s)} was over"
 
     # ---- what the user sees meanwhile ---------------------------------------------------------
@@ -93,7 +93,7 @@ class Measurement:
             self._bar.update(int(share * _PERCENT) - self._bar.n)
 
     def note(self, text: str) -> None:
-        """Keep a sentence for the result; twice the same is said once."""
+        """Keep a sentence for the result, once."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -111,11 +111,11 @@ class Measurement:
         if self._bar is not None:
             self._bar.close()
         if error is not None:
-            self._leave_with(error)
+            self._attach_partial_result(error)
         self.result = None  # it holds what was measured, and what that holds on a device
 
-    def _leave_with(self, error: BaseException) -> None:
-        """Attach what is known to an exception; one of ours about a wrong call gets nothing."""
+    def _attach_partial_result(self, error: BaseException) -> None:
+        """Attach the partial result to an exception, but not to ours about a wrong call."""
         if self.result is None:
             return
         if isinstance(error, StallscopeError) and not isinstance(error, NoBatchError):

@@ -1,9 +1,9 @@
-"""Variants of the work on a sample: each sample is made as it is and by a variant, in this process.
+"""Variants of the work on a sample: each sample as it is and by a variant, in this process.
 
-A loop's speed depends on much beside the work on a sample, and a neighbour on the machine moves it.
-Here the two follow each other, in either order, from the same random numbers. What counts is their
-own time: computing and waiting for devices, without the time in which others had the core. That
-tells 2% within seconds where loops need a minute.
+Loops depend on more than the work on a sample, and a neighbour on the machine disturbs them. Here
+both follow each other, in either order, from the same random numbers. Their own time counts:
+computing and waiting for devices, without the time in which others had the core. That shows 2%
+within seconds where loops need a minute.
 """
 
 from __future__ import annotations
@@ -40,13 +40,11 @@ PAIRS: Final = Schema(
 )
 
 NARROW: Final = 0.025
-"""A gain whose interval reaches no farther is measured well enough."""
-_FEWEST: Final = 16
-"""Samples in pairs, so that their spread is known: fewer look alike by chance ..."""
-_FEWEST_BATCHES: Final = 6
-"""... and so many pairs, where each is of a batch. After a share of as many ..."""
+"""Half-width of the interval of a gain that is narrow enough."""
+_FEWEST, _FEWEST_BATCHES = 16, 6
+"""Least samples and least pairs before the first look: fewer look alike by chance."""
 _LOOK_AFTER: Final = 0.25
-"""... more it is looked again: who looks often stops at an accident."""
+"""Share of the pairs after which the next look follows: frequent looks stop at an accident."""
 _SEED: Final = 20_240_229
 _OF_SCHEDULER: Final = "/proc/thread-self/schedstat"
 _SCHEDULER_BYTES: Final = 96
@@ -63,10 +61,7 @@ class SamplePair(NamedTuple):
 
 
 class Contest(NamedTuple):
-    """A variant, and what it is compared with.
-
-    The two are called with one unit each time: whatever says which sample, or batch, to make.
-    """
+    """A variant and its baseline; both are called with a unit: the sample, or batch, to make."""
 
     name: str
     """For the progress bar."""
@@ -74,40 +69,40 @@ class Contest(NamedTuple):
     variant: Callable[[Any], object]
     units: Sequence[Any]
     samples: int = 1
-    """In a unit."""
+    """Samples of a unit."""
     beside_s: float = 0.0
-    """What a unit takes in both beside that, seconds."""
+    """Seconds of a unit in both that the calls leave out."""
     expected_s: float = 0.0
-    """About what a pair takes, seconds."""
+    """About the seconds of a pair."""
 
 
 class OwnClock:
-    """Tells how long calls in this thread take by themselves.
+    """Clock for the own time of calls in this thread.
 
-    Computing and waiting for a disk or a network, also that of the threads of a library; but not
-    waiting for a core that others have (schedstat in proc(5)). Where the system does not tell that,
-    it is the wall clock.
+    Own time is computing and waiting for a disk or a network, also by threads of a library, but not
+    waiting for a core that others have (schedstat in proc(5)). Without schedstat it is wall time.
     """
 
     def __init__(self) -> None:
-        self._file = os.open(_OF_SCHEDULER, os.O_RDONLY) if _tells_queueing() else None
+        has_it = sys.platform == "linux" and os.access(_OF_SCHEDULER, os.R_OK)
+        self._file = os.open(_OF_SCHEDULER, os.O_RDONLY) if has_it else None
 
     def close(self) -> None:
-        """Close the file of the system's."""
+        """Close the system's file."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
     def took_s(self, make: Callable[[], object]) -> float:
-        """Call it, and tell how long that took, seconds."""
+        """Call a function, and return its own seconds."""
         queued_ns, computed_ns = self._queued_ns(), time.process_time_ns()
         began_ns = time.perf_counter_ns()
-        made = make()
+        result = make()
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.synchronize()
         took_ns = time.perf_counter_ns() - began_ns
         computed_ns = time.process_time_ns() - computed_ns
-        del made
+        del result
         return max(took_ns - (self._queued_ns() - queued_ns), computed_ns) / 1e9
 
     def _queued_ns(self) -> int:
@@ -116,19 +111,15 @@ class OwnClock:
         return int(os.pread(self._file, _SCHEDULER_BYTES, 0).split()[1])
 
 
-def _tells_queueing() -> bool:
-    return sys.platform == "linux" and os.access(_OF_SCHEDULER, os.R_OK)
-
-
 class PairedSamples:
-    """One comparison of some variants; what is known of it stays when it is broken off.
+    """Comparison of some variants; what is known stays when it is interrupted.
 
     Args:
-        measurement: whose budget it is.
+        measurement: its budget.
 
     Attributes:
         pairs: what was measured.
-        failed: variants that raised, and what.
+        failed: the exception of each variant that raised.
     """
 
     def __init__(self, measurement: Measurement) -> None:
@@ -139,18 +130,18 @@ class PairedSamples:
         self.failed: dict[int, str] = {}
 
     def close(self) -> None:
-        """Let go of the clock."""
+        """Close the clock."""
         self._clock.close()
 
     def run(
         self, contests: dict[int, Contest], share: float = 1.0, narrow: float = math.inf
     ) -> None:
-        """Compare variants one after the other, each until it is clear what it gives.
+        """Compare variants one after the other, each until its gain is clear.
 
         Args:
-            contests: by variant, those that the question needs first.
+            contests: by variant, the most decisive first.
             share: of the time that is left, for all of them.
-            narrow: how far the interval of a gain may reach, as a share of it.
+            narrow: half-width of the interval of a gain that is narrow enough.
         """
         ends_s = self._measurement.used_s + share * max(self._measurement.left_s, 0.0)
         for place, (variant, contest) in enumerate(contests.items()):
@@ -195,37 +186,37 @@ class PairedSamples:
                 try:
                     other_s = self._clock.took_s(lambda: contest.variant(unit))
                 except Exception as error:
-                    said = f"{type(error).__name__}: {said_by(error)}"
-                    raise _VariantError(f"raises {said:.160}") from error
+                    message = f"{type(error).__name__}: {said_by(error)}"
+                    raise _VariantError(f"raises {message:.160}") from error
             else:
                 own_s = self._clock.took_s(lambda: contest.as_it_is(unit))
         beside_s = contest.beside_s
         return SamplePair(variant, pair, contest.samples, own_s + beside_s, other_s + beside_s)
 
     def factor(self, variant: int) -> Factor:
-        """How many times as fast a variant makes samples as the one as it is."""
+        """Compare a variant with the baseline."""
         return compared(self.pairs, variant)
 
     def table(self) -> pl.DataFrame:
-        """What was measured, columns of `PAIRS`."""
+        """Return the pairs, columns of `PAIRS`."""
         return pl.DataFrame(self.pairs, PAIRS, orient="row")
 
 
 class _VariantError(Exception):
-    """A variant of ours has raised."""
+    """Exception of a variant of ours."""
 
 
 def times(pairs: Iterable[SamplePair], variant: int) -> tuple[list[float], list[float]]:
-    """Seconds of each pair of a variant: as it is, and by the variant."""
+    """Return the seconds of each pair of a variant: as it is, and by the variant."""
     mine = [one for one in pairs if one.variant == variant]
     return [one.as_it_is_s for one in mine], [one.seconds for one in mine]
 
 
 def compared(pairs: Iterable[SamplePair], variant: int) -> Factor:
-    """How many times as fast a variant makes samples as the one as it is."""
+    """Compare a variant with the baseline."""
     return of_samples(*times(pairs, variant))
 
 
 def pairs_of(table: pl.DataFrame) -> list[SamplePair]:
-    """The rows of a table with the columns of `PAIRS`."""
+    """Return the rows of a table with the columns of `PAIRS`."""
     return [SamplePair(*row) for row in table.rows()]
