@@ -24,7 +24,7 @@ from support.loaders import Noise
 from surface.built import built
 from torch.utils.data import DataLoader
 
-from stallscope.hooks.loop_log import LogPlace
+from stallscope.hooks.log_place import LogPlace
 from stallscope.run import script
 
 FIRST, _, LAST = os.environ.get("STALLSCOPE_MUTATIONS", "0-2000").rpartition("-")
@@ -81,7 +81,7 @@ def larger(folder, chance):
 
 def words_changed(folder, chance):
     """Whole numbers of a log, which are more than bytes."""
-    file = any_file(folder, chance, chance.choice([".events", ".marks"]))
+    file = any_file(folder, chance, ".events")
     data = file.read_bytes()
     words = np.frombuffer(data, np.int64, len(data) // 8).copy()
     for _ in range(chance.randint(1, 6)):
@@ -93,7 +93,7 @@ def words_changed(folder, chance):
 
 
 def field_changed(folder, chance):
-    file = any_file(folder, chance, chance.choice([".json", ".names", ".resources"]))
+    file = any_file(folder, chance, chance.choice([".json", ".names", ".paths", ".resources"]))
     lines = file.read_text(errors="replace").splitlines()
     if file.suffix == ".json":
         lines = ["\n".join(lines)]
@@ -180,7 +180,7 @@ def a_log(folder):
     shutil.rmtree(folder)
     folder.mkdir()
     kept.rename(logs)
-    assert LogPlace(logs, 0).marks()
+    assert LogPlace(logs, 0).logs()
 
 
 class Opened(NamedTuple):

@@ -230,7 +230,7 @@ class TestLinks:
     def test_logs_that_are_a_link(self, tmp_path):
         """Logs of another run are not this one's."""
         (tmp_path / "elsewhere").mkdir()
-        (tmp_path / "elsewhere" / "1.marks").touch()
+        (tmp_path / "elsewhere" / "1.events").touch()
         (tmp_path / "run").mkdir()
         (tmp_path / "run" / "logs").symlink_to(tmp_path / "elsewhere")
 

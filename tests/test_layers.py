@@ -157,7 +157,7 @@ HEAVY = {"torch", "polars", "matplotlib", "ipywidgets", "pandas", "nbformat", "s
 @pytest.mark.parametrize(
     ("modules", "heavy"),
     [
-        ("stallscope, stallscope.cli.main, stallscope.hooks.stage_log", set()),
+        ("stallscope, stallscope.cli.main, stallscope.hooks.event_log", set()),
         ("stallscope.hooks.probe, stallscope.targets.target", {"torch"}),
         ("stallscope.run.result, stallscope.store, stallscope.run.summary", {"polars"}),
     ],

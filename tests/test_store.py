@@ -273,11 +273,11 @@ class TestSaving:
     def test_leaves_logs_alone(self, tmp_path):
         """A process may be recording into the folder of a run."""
         (tmp_path / "logs").mkdir()
-        (tmp_path / "logs" / "1.marks").write_bytes(b"")
+        (tmp_path / "logs" / "1.events").write_bytes(b"")
 
         built("run").save(tmp_path)
 
-        assert (tmp_path / "logs" / "1.marks").exists()
+        assert (tmp_path / "logs" / "1.events").exists()
 
     def test_of_fewer_parts_than_before(self, tmp_path):
         """What the older result had and the new one has not is gone."""

@@ -16,7 +16,8 @@ from stallscope import arrow_files, store
 from stallscope.apart import apart
 from stallscope.errors import RunFormatError, TargetError
 from stallscope.files import workspace
-from stallscope.hooks.loop_log import MAIN, LogPlace
+from stallscope.hooks.event_log import MAIN
+from stallscope.hooks.log_place import LogPlace
 from stallscope.run.read_logs import collect
 from stallscope.run.result import LOGS, Run
 from stallscope.stages import CORE, LOOP, MEMORY, WORKER, WORKER_MEMORY
@@ -151,7 +152,7 @@ def follow(path: str | Path) -> Iterator[Any]:
 
 def _is_new(folder: Path) -> bool:
     return folder.is_dir() and all(
-        path.name == LOGS and not any(path.glob("*.marks")) for path in folder.iterdir()
+        path.name == LOGS and not any(path.glob("*.events")) for path in folder.iterdir()
     )
 
 
@@ -162,8 +163,8 @@ def is_going_on(folder: Path) -> bool:
 
 
 def _has_writer(logs: Path) -> bool:
-    """Return whether the process that writes marks there lives; another may have its number."""
-    for path in logs.glob(f"*-{MAIN}-*.marks"):
+    """Return whether the process that writes logs there lives; another may have its number."""
+    for path in logs.glob(f"*-{MAIN}-*.events"):
         with suppress(OSError, ValueError, psutil.Error):
             process = psutil.Process(int(path.name.partition("-")[0]))
             is_its = process.create_time() <= path.stat().st_mtime + 1
@@ -178,7 +179,7 @@ def is_result(path: str | Path) -> bool:
         return _hold_result(names_at(str(path)))
     folder = Path(path)
     places = (folder, *_ranks_in(folder))
-    return any(store.kind_in(place) or any((place / LOGS).glob("*.marks")) for place in places)
+    return any(store.kind_in(place) or any((place / LOGS).glob("*.events")) for place in places)
 
 
 def _hold_result(names: Iterable[str]) -> bool:
@@ -290,7 +291,7 @@ def _rank(folder: Path) -> Any:
 
 def _read(folder: Path) -> Any:
     logs = LogPlace(folder / LOGS, 0)
-    is_log = not logs.folder.is_symlink() and (logs.marks() or logs.logs())
+    is_log = not logs.folder.is_symlink() and logs.logs()
     if store.kind_in(folder) or not is_log:
         return store.load(folder)
     try:

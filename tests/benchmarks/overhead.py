@@ -52,12 +52,12 @@ from torchvision.datasets import ImageFolder
 from tqdm import tqdm
 
 from stallscope.files import log_capacity, workspace
+from stallscope.hooks.event_log import MAIN, ProcessLog
 from stallscope.hooks.fetchers import Hooks
 from stallscope.hooks.hot_path import Recorder
-from stallscope.hooks.loop_log import MAIN, LogPlace
+from stallscope.hooks.log_place import LogPlace
 from stallscope.hooks.ops import Ops
 from stallscope.hooks.patches import Patches
-from stallscope.hooks.stage_log import LogWriter
 from stallscope.stages import Stage
 from stallscope.targets.sample import sample_folder
 
@@ -114,7 +114,7 @@ def main() -> None:
         found = _measure(always, _peers(dataset, fetcher, folder / "lines.txt"), given)
         print(_report(found, given))
     with tempfile.TemporaryDirectory(prefix="benchmark-spans-") as name:
-        loops = _loops(Path(name, "spans.events"))
+        loops = _loops(Path(name))
         print(_span_report(_span_turns(loops, given.turns, given.length)))
 
 
@@ -170,7 +170,7 @@ def _fetcher(dataset: Any, collate: Any = default_collate) -> Any:
 def _our_hooks() -> Iterator[None]:
     """The real hooks, as `hooks.probe.Probe` puts them on."""
     with workspace() as place:
-        recorder = Recorder(LogPlace(place, log_capacity(place, 1)).open(MAIN))
+        recorder = Recorder(ProcessLog(LogPlace(place, log_capacity(place, 1)), MAIN))
         hooks = Hooks(recorder)
         hooks.number = 0
         hooks.put_on()
@@ -337,10 +337,9 @@ class Op:
         return x
 
 
-def _loops(path: Path) -> dict[str, Loop]:
+def _loops(folder: Path) -> dict[str, Loop]:
     """Every way of recording a span: a loop of so many, which returns ns."""
-    log = LogWriter(path, worker=-1, born_ns=perf_counter_ns(), capacity=CAPACITY)
-    recorder = Recorder(log)
+    recorder = Recorder(ProcessLog(LogPlace(folder, CAPACITY), MAIN))
     recorder.enter_batch(0)  # hooks record while a batch is at work
     return {
         EMPTY: _empty,
@@ -381,7 +380,8 @@ def _clock_pair(length: int) -> int:
 
 def _record(recorder: Recorder) -> Loop:
     def loop(length: int) -> int:
-        words, place, now = recorder.log.words, recorder.log.place, perf_counter_ns
+        here, now = recorder.log.here(), perf_counter_ns
+        words, place = here.words, here.place
         key = recorder.key(Stage("alone", "transform"))
         began = perf_counter_ns()
         for _ in range(length):

@@ -25,7 +25,6 @@ from torchvision import io as vision_io
 from torchvision import transforms as v1
 from torchvision.transforms import functional as F  # noqa: N812 - as everybody calls it
 
-from stallscope.hooks.stage_log import read_log
 from stallscope.run.decode import decode
 
 
@@ -214,12 +213,11 @@ class TestDecoding:
         """`imdecode` is decode; `imread` reads and decodes in one, and the run says so."""
         data = np.fromfile(photograph, dtype=np.uint8)
         assert 4 == stages_of(lambda _: cv2.imdecode(data, 1), tmp_path)["decode"]
-        (tmp_path / "log.events").unlink()
-        (tmp_path / "log.names").unlink()
 
+        (again := tmp_path / "again").mkdir()
         READ[0] = lambda _: cv2.imread(str(photograph))
-        record(Files(None), tmp_path)
-        assert any("cv2.imread" in note for note in read_log(tmp_path / "log.events").notes)
+        notes = record(Files(None), again).log.names.notes
+        assert any("cv2.imread" in note for note in notes)
 
     def test_tifffile(self, photograph, tmp_path, monkeypatch):
         """`tifffile.imread` is decode, the run says that it reads, too, and no other library's."""
@@ -233,9 +231,7 @@ class TestDecoding:
         assert 4 == recorded.spans["stage"].to_list().count("decode")
         assert [str(photograph)] * 4 == recorded.samples["path"].to_list()
         assert ["tifffile.imread"] == [
-            note.split()[0]
-            for note in read_log(tmp_path / "log.events").notes
-            if "reads and decodes" in note
+            note.split()[0] for note in recorded.log.names.notes if "reads and decodes" in note
         ]
 
 
@@ -359,10 +355,9 @@ def test_file_and_pixels_of_each_sample(photograph, tmp_path):
 def test_a_file_that_was_never_named_is_unknown(photograph, tmp_path):
     """A process that ends before it has named a file leaves the path open, not another's."""
     READ[0] = lambda _: Image.open(photograph)
-    record(Files(None), tmp_path)
-    log = read_log(tmp_path / "log.events")
+    log = record(Files(None), tmp_path).log
 
-    samples = decode(replace(log, files={}), origin_ns=0).samples
+    samples = decode(replace(log, paths=[]), origin_ns=0).samples
 
     assert [None] * 4 == samples["path"].to_list()
 

@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import stallscope as ss
-from stallscope.hooks.stage_log import MOST_NAMES
+from stallscope.hooks.event_log import MOST_NAMES
 
 STEPS = MOST_NAMES + 20
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.virtual_pipeline import CLOCK, Numbers, Op, OtherOp, record, time_of
+from support.virtual_pipeline import CLOCK, Numbers, Op, OtherOp, log_in, record, time_of
 from torch import nn
 from torch.utils.data import (
     ConcatDataset,
@@ -22,9 +22,9 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from stallscope.hooks import ops
-from stallscope.hooks.loop_log import COST_SHARE_WATCHED
-from stallscope.hooks.stage_log import TAG_SHIFT, Tag, read_log
-from stallscope.hooks.stretches import is_chosen
+from stallscope.hooks.event_log import TAGS, Tag
+from stallscope.hooks.log_place import COST_SHARE_WATCHED, is_chosen
+from stallscope.run.decode import decode
 
 SAMPLES = 4  # two batches of two
 
@@ -424,7 +424,7 @@ def test_quick_samples_are_recorded_rarely(tmp_path):
     """Where recording would cost more than it may, only every k-th batch is recorded."""
     decoded = record(Numbers(), tmp_path, batches=[range(16)] * 60, cost_share=0.02)
 
-    tags = read_log(tmp_path / "log.events").words >> TAG_SHIFT
+    tags = log_in(tmp_path).words & TAGS
     skipped = int((tags == Tag.SKIPPED).sum())
     assert 0 < skipped < 60
     assert 60 == skipped + decoded.batches.height
@@ -439,14 +439,13 @@ def test_samples_of_some_milliseconds_are_all_recorded(tmp_path):
     assert 40 == decoded.batches.height
 
 
-def test_a_full_log_keeps_the_newest(tmp_path):
-    """A log that is too small wraps: the newest batches are whole, the loss is counted."""
-    decoded = record(Numbers(Op(10**8)), tmp_path, batches=[(0, 1)] * 50, capacity=200)
+def test_a_batch_that_fills_its_log_is_incomplete(tmp_path):
+    """The samples that found room are recorded; the reader knows that later words are missing."""
+    decoded = record(Numbers(Op(10**8)), tmp_path, batches=[(0,) * 50], capacity=200)
 
-    numbers = decoded.batches["batch"].to_list()
-    assert 49 == numbers[-1]
-    assert list(range(numbers[0], 50)) == numbers
-    assert 2 * 10**8 == time_of(decoded)["Op"] / len(numbers)
+    assert [False] == decoded.batches["complete"].to_list()
+    assert 10 < decoded.samples.height < 50
+    assert decoded.log.is_full
 
 
 def test_the_innermost_failing_stage_is_named(tmp_path):
@@ -460,9 +459,7 @@ def test_the_innermost_failing_stage_is_named(tmp_path):
     with pytest.raises(KeyError):
         record(Numbers(v1.Compose([Op(10), Outer(bad)])), tmp_path)
 
-    from stallscope.run.decode import decode
-
-    raised = decode(read_log(tmp_path / "log.events"), origin_ns=0).raised
+    raised = decode(log_in(tmp_path), origin_ns=0).raised
     assert raised is not None
     assert (1, 1, 3, "Outer") == (raised.batch, raised.sample, raised.index, raised.stage)
 

@@ -153,7 +153,7 @@ def test_a_disk_that_fills_up_in_mid_run(picture):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     with ss.instrumented(warmup=0) as watch:
         list(DataLoader(Stream(), 4))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
         try:
             recorded = train(picture, 1)
         finally:

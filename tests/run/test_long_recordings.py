@@ -11,15 +11,16 @@ import pytest
 from torch.utils.data import DataLoader
 
 import stallscope as ss
-from stallscope.hooks import loop_log, stretches
+from stallscope.hooks import log_place
+from stallscope.hooks.event_log import MAIN, Mark, ProcessLog
 from stallscope.hooks.loader_access import shut_down
-from stallscope.hooks.loop_log import LogPlace, Mark, read_marks
-from stallscope.hooks.stage_log import Header
-from stallscope.hooks.stretches import Stretches
+from stallscope.hooks.log_place import LogPlace
+from stallscope.hooks.log_reader import read_log
 from stallscope.run import record
+from stallscope.run.decode import MarkRow, marks
 from stallscope.run.read_logs import collect
 
-MOST_BYTES = 4_000_000
+MOST_BYTES = 2_000_000
 STEPS = 480
 STEPS_PER_STRETCH = 12
 
@@ -30,14 +31,12 @@ def steps_of(monkeypatch):
     steps = multiprocessing.Value("q", 0)
 
     def small(folder, _capacity):
-        return LogPlace(folder, 5000, most_bytes=MOST_BYTES)
+        return LogPlace(folder, 12_000, most_bytes=MOST_BYTES)
 
     monkeypatch.setattr(record, "LogPlace", small)
-    monkeypatch.setattr(Stretches, "now", lambda _: steps.value // STEPS_PER_STRETCH)
-    monkeypatch.setattr(Stretches, "next_ns", lambda _: 0)  # so it is looked at each batch
-    monkeypatch.setattr(loop_log, "_MAIN_ROWS", 2000)
-    monkeypatch.setattr(loop_log, "_WORKER_ROWS", 1000)
-    monkeypatch.setattr(stretches, "_LEAST_BYTES", 16384)
+    monkeypatch.setattr(LogPlace, "stretch", lambda _: steps.value // STEPS_PER_STRETCH)
+    monkeypatch.setattr(LogPlace, "stretch_ends_ns", lambda _: 0)  # so it is looked at each mark
+    monkeypatch.setattr(log_place, "_LEAST_BYTES", 16384)
     return steps
 
 
@@ -96,17 +95,16 @@ def test_the_logs_stay_small_and_cover_the_whole_recording(
 def test_a_step_does_not_reach_over_a_gap(tmp_path):
     """Where files of the loop were deleted, the step before is left out, and none is that long."""
     place = LogPlace(tmp_path, 100, stretch_ns=1)
-    marks = place.open_marks(loop_log.MAIN)
-    key = loop_log.epoch_key(1, 0)
-    marks.mark(Mark.ITER, key)
-    marks.mark(Mark.ITERATED, key)
+    log = ProcessLog(place, MAIN)
+    key = log_place.epoch_key(1, 0)
+    log.mark(Mark.ITER, key)
+    log.mark(Mark.ITERATED, key)
     for number in range(12):
-        marks.mark(Mark.WAIT, key)
-        marks.mark(Mark.GOT, key, number)
-        marks.turn_over()
-    marks.retire()
-    for path in place.marks():
-        if read_marks(path).turn in {4, 5, 6}:
+        log.mark(Mark.WAIT, key)
+        log.mark(Mark.GOT, key, number)
+    log.retire()
+    for path in place.logs():
+        if read_log(path).turn in range(2 + 2 * 4, 2 + 2 * 7):  # each mark begins a file
             path.unlink()
 
     run = collect(place).run
@@ -119,52 +117,43 @@ def test_a_step_does_not_reach_over_a_gap(tmp_path):
 class TestStretches:
     def test_deletes_whole_stretches_but_not_the_first_and_the_latest(self, tmp_path):
         """The files of a number go together, and what is left fits into half of the room."""
-        kept = Stretches(tmp_path, 0, most_bytes=40 << 16)
+        place = LogPlace(tmp_path, 0, most_bytes=40 << 16)
         for number in range(50):
-            for kind in ("events", "names"):
+            for kind in ("events", "paths"):
                 (tmp_path / f"7-0-{number}-{number}.{kind}").touch()
+        (tmp_path / "7-0-1.names").touch()
         (tmp_path / "samples.resources").touch()
 
-        kept.thin()
+        place.thin()
 
-        left = {int(path.stem.split("-")[-1]) for path in tmp_path.glob("7-*")}
+        left = {int(path.stem.split("-")[-1]) for path in tmp_path.glob("7-*.events")}
         assert {0, 48, 49} < left
-        assert 2 * len(left) == len([*tmp_path.glob("7-*")]) <= 20
+        assert len(left) == len([*tmp_path.glob("7-*.paths")]) <= 10
         assert max(b - a for a, b in zip(sorted(left), sorted(left)[1:], strict=False)) < 20
         assert (tmp_path / "samples.resources").exists()
+        assert (tmp_path / "7-0-1.names").exists()
 
     def test_does_nothing_while_there_is_room(self, tmp_path):
         """Nothing is deleted as long as all fits."""
         (tmp_path / "7-0-1-0.events").write_bytes(bytes(1000))
         (tmp_path / "7-0-2-1.events").write_bytes(bytes(1000))
 
-        Stretches(tmp_path, 0).thin()
+        LogPlace(tmp_path, 0).thin()
 
         assert 2 == len([*tmp_path.iterdir()])
 
 
-class TestFiles:
-    def test_the_next_one_begins_when_one_is_half_full(self, tmp_path):
-        """A file says again what its numbers stand for; nothing of the other is lost."""
-        marks = LogPlace(tmp_path, 100).open_marks(0)
-        marks.say(part=1, stage=("forward", "step", False))
-        for number in range(10_100):
-            marks.mark(Mark.MADE, 0, number)
-            marks.turn_over()
-        marks.retire()
+def test_the_next_file_begins_when_one_is_half_full(tmp_path):
+    """Nothing of the log is lost, the epoch goes along, and no batch is cut in two."""
+    place = LogPlace(tmp_path, 6000)
+    log = ProcessLog(place, 0)
+    key = log_place.epoch_key(1, 3)
+    for number in range(2000):
+        log.here().is_busy = 1400 < number < 1600
+        log.mark(Mark.MADE, key, number)
+    log.retire()
 
-        first, second = sorted(map(read_marks, LogPlace(tmp_path, 0).marks()), key=lambda p: p.turn)
-        assert [0, 1] == [first.turn, second.turn]
-        assert 10_100 == len(first.rows) + len(second.rows)
-        assert first.stages == second.stages != {}
-
-    def test_none_begins_after_the_recording(self, tmp_path):
-        """A worker that lives on is told to stop, also where it is about to begin a file."""
-        place = LogPlace(tmp_path, 100, stretch_ns=1)
-        log = place.open(0)
-        place.stretches().end()
-
-        assert not log.turn_over()
-        assert log.header[Header.STOP]
-        assert 1 == len(place.logs())
-        log.close()
+    first, second = sorted(map(read_log, place.logs()), key=lambda pages: pages.turn)
+    kept = [MarkRow(*row) for pages in (first, second) for row in marks(pages).tolist()]
+    assert 1601 == len(marks(first))
+    assert [(key, number) for number in range(2000)] == [(row.key, row.number) for row in kept]

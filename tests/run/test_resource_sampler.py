@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader, Dataset
 
 import stallscope as ss
 from stallscope import stages
-from stallscope.hooks.loop_log import LogPlace
-from stallscope.hooks.stage_log import read_lines
+from stallscope.hooks.log_place import LogPlace
+from stallscope.hooks.log_reader import read_lines
 from stallscope.run import resource_sampler, resource_sources
 from stallscope.run.resource_process import MOST_SHARE, Samples
 from stallscope.run.resource_sampler import Sampler

@@ -3,14 +3,22 @@
 import numpy as np
 import pytest
 
-from stallscope.hooks.loop_log import AROUND, OUTER, Mark, MarkPages, epoch_key
+from stallscope.hooks.event_log import (
+    CODE_SHIFT,
+    INDEX_OFFSET,
+    Mark,
+    Tag,
+    numbers,
+)
+from stallscope.hooks.log_place import AROUND, OUTER, epoch_key
+from stallscope.hooks.log_reader import LogPages, ProcessNames
 from stallscope.run.loop_events import events
 from stallscope.run.steps import Who, loaders, loop
-from stallscope.stages import BACKWARD, FORWARD, H2D, OPTIMIZER, STEP, Stage
+from stallscope.stages import BACKWARD, FORWARD, GARBAGE, H2D, OPTIMIZER, PIN, STEP, Stage
 
 LOOP, ELSEWHERE = 1, 2
 TRAIN, VALIDATE = 1, 2
-PARTS = [BACKWARD, OPTIMIZER, STEP, H2D, FORWARD, Stage("logging", "other")]
+PARTS = [BACKWARD, OPTIMIZER, STEP, H2D, FORWARD, GARBAGE, PIN, Stage("logging", "other")]
 CODES = {stage.name: code for code, stage in enumerate(PARTS, 1)}
 
 
@@ -18,36 +26,50 @@ class Marks:
     """Writes the marks of a loop whose every time is chosen; milliseconds."""
 
     def __init__(self, worker=-1):
-        self.rows = []
+        self.words = {LOOP: [], ELSEWHERE: []}
         self.at = 1
         self.worker = worker
 
     def __call__(self, what, loader=TRAIN, number=0, extra=0, *, takes=0, epoch=0, thread=LOOP):
         """This happens, and then so much time goes by."""
-        key = epoch_key(loader, epoch)
-        self.rows.append((what, thread, key, number, extra, self.at * 1_000_000))
+        code = extra << CODE_SHIFT if what >= Mark.BEGIN else 0
+        self.words[thread] += [
+            Tag.EPOCH | epoch_key(loader, epoch) + INDEX_OFFSET,
+            Tag.NUMBER | numbers(number, extra),
+            what | code | self.at * 1_000_000,
+        ]
         self.at += takes
 
     def wait(self, number, takes, *, loader=TRAIN, epoch=0):
         self(Mark.WAIT, loader, epoch=epoch, takes=takes)
         self(Mark.GOT, loader, number, epoch=epoch)
 
-    def part(self, name, takes):
-        self(Mark.BEGIN, extra=CODES[name], takes=takes)
-        self(Mark.END, extra=CODES[name])
+    def part(self, name, takes, thread=LOOP):
+        self(Mark.BEGIN, extra=CODES[name], takes=takes, thread=thread)
+        self(Mark.END, extra=CODES[name], thread=thread)
 
     def pages(self):
-        return MarkPages(
-            pid=7,
-            worker=self.worker,
-            born_ns=0,
-            rows=np.array(self.rows, dtype=np.int64).reshape(-1, 6),
-            stages={code: PARTS[code - 1] for code in CODES.values()},
-        )
+        names = ProcessNames({code: PARTS[code - 1] for code in CODES.values()})
+        return [
+            LogPages(
+                pid=7,
+                worker=self.worker,
+                born_ns=0,
+                thread=thread,
+                words=np.array(words),
+                names=names,
+            )
+            for thread, words in self.words.items()
+            if words
+        ]
+
+
+def read(*marks):
+    return events(page for one in marks for page in one.pages())
 
 
 def tables(*marks, loader=TRAIN):
-    return loop(events(one.pages() for one in marks), loader, Who(rank=0, pid=7, origin_ns=0))
+    return loop(read(*marks), loader, Who(rank=0, pid=7, origin_ns=0))
 
 
 def ms(frame, column):
@@ -148,7 +170,7 @@ class TestAStep:
         assert (9, 83) == (ms(found.steps, "step_s")[0], ms(found.steps, "other_s")[0])
         assert 83 == spent(found)["another loader"]
         assert [30, 30] == ms(tables(marks, loader=VALIDATE).steps, "wait_s")
-        assert [TRAIN, VALIDATE] == loaders(events([marks.pages()]))
+        assert [TRAIN, VALIDATE] == loaders(read(marks))
 
     def test_the_end_of_an_epoch_is_apart(self):
         """What the last, empty `next` and the next iterator take is no step's own time."""
@@ -172,8 +194,8 @@ class TestAStep:
         marks = Marks()
         marks.wait(0, takes=1)
         marks(Mark.BEGIN, extra=CODES["backward"], takes=3)
-        marks(Mark.COLLECT, number=2, takes=40, thread=ELSEWHERE)
-        marks(Mark.COLLECTED, number=2, takes=3, thread=ELSEWHERE)
+        marks.part("garbage collection", 40, thread=ELSEWHERE)
+        marks.at += 3
         marks(Mark.END, extra=CODES["backward"])
         marks.wait(1, takes=1)
 
@@ -243,7 +265,7 @@ class TestAWrapper:
 
         found = tables(marks)
 
-        assert [TRAIN, VALIDATE] == loaders(events([marks.pages()]))
+        assert [TRAIN, VALIDATE] == loaders(read(marks))
         assert [16, 16] == ms(found.steps, "wait_s")
         assert {"backward": 14, "another loader": 22, "other": 3} == spent(found)
 
@@ -253,7 +275,7 @@ class TestAWrapper:
         marks.wait(0, takes=10)
         self.wait(marks, [], epoch=0)
 
-        assert [TRAIN] == loaders(events([marks.pages()]))
+        assert [TRAIN] == loaders(read(marks))
         assert 1 == tables(marks).steps.height
 
 
@@ -336,10 +358,10 @@ class TestDeliveries:
     def test_pinned_in_the_order_of_arrival(self):
         """The thread that pins says no batch: the first that it pins is the first to arrive."""
         marks = Marks()
-        marks(Mark.PINS, extra=ELSEWHERE)
+        marks(Mark.PINS, number=ELSEWHERE)
         for _ in range(2):
-            marks(Mark.PIN, thread=ELSEWHERE, takes=4)
-            marks(Mark.PINNED, thread=ELSEWHERE, takes=1)
+            marks.part("pin", 4, thread=ELSEWHERE)
+            marks.at += 1
         for number in (1, 0):
             marks(Mark.ARRIVED, number=number, takes=1)
         for number in (0, 1):
@@ -355,13 +377,13 @@ class TestDeliveries:
         marks = Marks()
         for epoch, takes in enumerate((4, 6)):
             marks(Mark.ITER, epoch=epoch)
-            marks(Mark.PIN, thread=ELSEWHERE, takes=3)  # nothing that anybody asked for
-            marks(Mark.PINNED, thread=ELSEWHERE, takes=1)
+            marks.part("pin", 3, thread=ELSEWHERE)  # nothing that anybody asked for
+            marks.at += 1
             marks(Mark.ASKED, epoch=epoch)
             marks(Mark.ITERATED, epoch=epoch, takes=1)
-            marks(Mark.PINS, extra=ELSEWHERE, epoch=epoch)
-            marks(Mark.PIN, thread=ELSEWHERE, takes=takes)
-            marks(Mark.PINNED, thread=ELSEWHERE, takes=1)
+            marks(Mark.PINS, number=ELSEWHERE, epoch=epoch)
+            marks.part("pin", takes, thread=ELSEWHERE)
+            marks.at += 1
             marks(Mark.ARRIVED, epoch=epoch, takes=1)
             marks.wait(0, takes=1, epoch=epoch)
 

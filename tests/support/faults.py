@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import _utils as torch_utils
 
 import stallscope as ss
-from stallscope.hooks.loop_log import LogPlace
+from stallscope.hooks import worker
 from stallscope.run.script import watching
 from support import leftovers
 from support.faulty_datasets import FillsTheFolder, Large
@@ -89,16 +89,16 @@ def record_slowly(what: str, folder: Path, made: Any) -> None:
     torch_utils.worker.MP_STATUS_CHECK_INTERVAL = 0.2  # how often a worker looks for its parent
     loader = DataLoader(Slow(10_000), 2, num_workers=2)
     if what == "start":
-        open_marks, parent = LogPlace.open_marks, os.getpid()
+        open_log, parent = worker.ProcessLog, os.getpid()
 
-        def wait_for_the_end(place: LogPlace, worker: int) -> Any:
+        def wait_for_the_end(*given: Any) -> Any:
             made.put(1)
-            while worker >= 0 and os.getppid() == parent:
+            while os.getppid() == parent:
                 made.put(1)
                 time.sleep(0.1)
-            return open_marks(place, worker)
+            return open_log(*given)
 
-        LogPlace.open_marks = wait_for_the_end
+        worker.ProcessLog = wait_for_the_end
     if what in ("record", "start"):
         ss.record(loader, lambda _: made.put(1), batches=5_000)
         return

@@ -20,7 +20,7 @@ import pytest
 
 import stallscope.hooks
 from stallscope.hooks import failures, hot_path, libraries
-from stallscope.hooks.loop_log import Mark, MarkWriter
+from stallscope.hooks.event_log import TAGS, Mark, ProcessLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -180,16 +180,17 @@ def planted(path: Path, *, after: bool) -> Iterator[Book]:
                 patch.setattr(there, known_as, failing)
         hot = hot_path.hot_path
         patch.setattr(hot_path, "hot_path", lambda *given: _failing_hot(book, hot(*given), after))
-        writer = MarkWriter._writer
+        writers = ProcessLog._writers
         patch.setattr(
-            MarkWriter, "_writer", lambda *given: _failing_mark(book, writer(*given), after)
+            ProcessLog, "_writers", lambda *given: _failing_marks(book, writers(*given), after)
         )
         made = hot_path.Recorder.__init__
         clock = _failing(book, "clock", hot_path.perf_counter_ns, after=after)
 
         @functools.wraps(made)
         def make(self: Any, log: Any, *_: Any) -> None:
-            log.place = _failing(book, "place", log.place, after=after)
+            here = log.here()
+            here.place = _failing(book, "place", here.place, after=after)
             made(self, log, clock)
 
         patch.setattr(hot_path.Recorder, "__init__", make)
@@ -214,15 +215,17 @@ def _failing_hot(book: Book, made: dict[str, Any], after: bool) -> dict[str, Any
     return made | {n: _failing(book, said, made[n], after=after) for n, said in names.items()}
 
 
-def _failing_mark(book: Book, made: tuple[Any, Any], after: bool) -> tuple[Any, Any]:
+def _failing_marks(book: Book, made: tuple[Any, Any, Any], after: bool) -> tuple[Any, Any, Any]:
     """Let the first mark of each kind fail: each is written by another hook."""
-    mark, write_to = made
+    mark, put, here = made
 
-    def failing(what: int, *rest: int) -> bool:
-        name = f"mark {Mark(what).name}"
-        return _failing(book, name, mark, after=after)(what, *rest)
+    def failing_mark(what: int, *rest: int) -> None:
+        _failing(book, f"mark {Mark(what).name}", mark, after=after)(what, *rest)
 
-    return failing, write_to
+    def failing_put(key: int) -> None:
+        _failing(book, f"mark {Mark(key & TAGS).name}", put, after=after)(key)
+
+    return failing_mark, failing_put, here
 
 
 def _imported(owner: Any, function: Any) -> list[tuple[Any, str]]:

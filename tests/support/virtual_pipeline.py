@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import Dataset, default_collate, default_convert
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
+from stallscope.hooks.event_log import ProcessLog
 from stallscope.hooks.fetchers import Hooks
 from stallscope.hooks.hot_path import Recorder
-from stallscope.hooks.stage_log import LogWriter, read_log
+from stallscope.hooks.log_place import LogPlace
+from stallscope.hooks.log_reader import LogPages, read_log
 from stallscope.run.decode import Decoded, decode
 
 if TYPE_CHECKING:
@@ -82,7 +84,7 @@ def record(
 ) -> Decoded:
     """What the hooks see while torch's fetcher makes these batches of a dataset."""
     CLOCK.ns = START_NS
-    log = LogWriter(tmp_path / "log.events", worker=0, born_ns=START_NS - 1, capacity=capacity)
+    log = ProcessLog(LogPlace(tmp_path, capacity), 0, START_NS - 1)
     hooks = Hooks(Recorder(log, clock=CLOCK, cpu_clock=CLOCK), cost_share=cost_share)
     hooks.put_on()
     try:
@@ -94,7 +96,13 @@ def record(
             fetcher.fetch(indices)
     finally:
         hooks.retire()
-    return decode(read_log(tmp_path / "log.events"), origin_ns=START_NS)
+        log.retire()
+    return decode(log_in(tmp_path), origin_ns=START_NS)
+
+
+def log_in(folder: Path) -> LogPages:
+    """The first file of the log that was recorded in a folder."""
+    return read_log(LogPlace(folder, 0).logs()[0])
 
 
 def time_of(decoded: Decoded) -> dict[str, int]:

@@ -29,7 +29,7 @@ from stallscope.flame.pyspy import Process, Spy
 from stallscope.flame.result import FlameConditions
 from stallscope.flame.sampling import WORKER_LOOP, SamplingLoop, StackCounts
 from stallscope.hooks.loader_access import end
-from stallscope.hooks.loop_log import LogPlace
+from stallscope.hooks.log_place import LogPlace
 from stallscope.hooks.probe import Probe
 from stallscope.interrupts import held_back
 from stallscope.isolation import isolated

@@ -25,12 +25,11 @@ from weakref import ref
 import torch
 
 from stallscope.errors import UnsupportedError
-from stallscope.hooks.loop_log import Mark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from stallscope.hooks.loop_log import MarkWriter
+    from stallscope.hooks.event_log import ProcessLog
 
 
 class Edge(IntEnum):
@@ -269,7 +268,7 @@ class DeviceMarks:
             looked for until some steps have been made.
     """
 
-    def __init__(self, marks: MarkWriter, device: AsyncDevice | None = None) -> None:
+    def __init__(self, marks: ProcessLog, device: AsyncDevice | None = None) -> None:
         self._marks = marks
         self._device = device
         self._clock: EventClock | None = None
@@ -323,7 +322,7 @@ class DeviceMarks:
             self._fail(error)
 
     def _write(self, edge: int, at_ns: int, astray_ns: int) -> None:
-        self._marks.mark(Mark.DEVICE, astray_ns, edge, at_ns)
+        self._marks.mark_device(edge, at_ns, astray_ns)
 
     def _fail(self, error: Exception) -> None:
         self._clock, self.on, self.looks = None, False, 0

@@ -25,12 +25,11 @@ from torch.utils.data import Subset
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
 from stallscope.hooks import libraries
+from stallscope.hooks.event_log import LONGEST_NS, Header, Mark, Tag
 from stallscope.hooks.library_calls import Libraries
-from stallscope.hooks.loop_log import Mark
+from stallscope.hooks.log_place import is_chosen
 from stallscope.hooks.ops import Ops
 from stallscope.hooks.patches import Patches, around, under, unseen, without
-from stallscope.hooks.stage_log import LONGEST_NS, Header, Tag
-from stallscope.hooks.stretches import is_chosen
 from stallscope.hooks.training_step import listeners
 from stallscope.stages import BATCH, GARBAGE, GETITEM
 
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 
     from stallscope.hooks.hot_path import Recorder
     from stallscope.hooks.iterators import Iteration
-    from stallscope.hooks.loop_log import MarkWriter
 
 
 _OLDEST: Final = 2
@@ -136,15 +134,13 @@ class Hooks:
         recorder: writes the log of this thread.
         task: what a fetcher is to make now, None for one that is not measured; without this
             function, who calls sets `number` and begins the epochs.
-        marks: where begin and end of each batch are written, where nobody else does.
-        cost_share: see `loop_log.LogPlace`.
+        cost_share: see `log_place.LogPlace`.
     """
 
     def __init__(
         self,
         recorder: Recorder,
         task: Callable[[Any], Iteration | None] | None = None,
-        marks: MarkWriter | None = None,
         cost_share: float = math.inf,
     ) -> None:
         self.number = -1
@@ -153,7 +149,6 @@ class Hooks:
         self._cost_share = cost_share
         self.failures = failures = recorder.log.failures
         self._task = task
-        self._marks = marks
         self._epoch = 0
         self._busy = False
         self._retired = False
@@ -195,20 +190,18 @@ class Hooks:
         """Take everything off and stop writing, see `Recorder.retire`."""
         self.failures.insist("taking the hooks off", self.take_off)
         if not close:  # in a forked child, where a thread that is no more may hold the lock
-            self._recorder.retire(close=False)
+            self._recorder.retire()
             return
         with self._switch:
             self._retired = True
             if not self._busy:  # whoever is in a circle with a dataset lets its workers end late
                 self._datasets, self._outermost, self._indices = {}, None, iter(())
-        # Another thread may be making a batch: it goes on writing, and closes the log then.
-        retire = functools.partial(self._recorder.retire, close=not self._busy)
-        self.failures.insist("the end of a log", retire)
+        if not self._busy:  # else another thread makes a batch, goes on writing and retires then
+            self._recorder.retire()
 
     def begin_epoch(self, key: int) -> None:
-        """All later batches belong to this epoch, see `loop_log.epoch_key`."""
+        """All later batches belong to this epoch, see `log_place.epoch_key`."""
         self.number, self._epoch = -1, key
-        self._recorder.mark(Tag.EPOCH, key)
 
     def _collects(self, phase: str, about: dict[str, int]) -> None:
         if about["generation"] < _OLDEST:
@@ -266,8 +259,8 @@ class Hooks:
         begun.put_back()
         if begun.first_word is not None:
             with self.failures.within("the ends of batches"):
-                words = self._recorder.leave_batch(begun.first_word, made=error is None)
                 samples = self._recorder.state.samples - begun.samples
+                words = self._recorder.leave_batch(begun.first_word, samples, made=error is None)
                 self._weigh(words, samples, self._recorder.clock() - begun.began_ns)
         elif error is not None and not isinstance(error, StopIteration):  # the end of a stream
             with self.failures.within("where an exception came from"):
@@ -294,20 +287,17 @@ class Hooks:
             return True
 
     def _mark(self, what: Mark) -> None:
-        if self._marks is not None:
-            self._marks.mark(what, self._epoch, self.number)
+        self._recorder.log.mark(what, self._epoch, max(self.number, 0))
 
     def _is_wanted(self, fetcher: Any) -> bool:
         """Count a batch; whether it is to be recorded."""
-        header = self._recorder.log.header
-        is_late = self._recorder.clock() - header[Header.BORN_NS] > LONGEST_NS
-        if header[Header.STOP] or is_late:
+        log = self._recorder.log
+        is_late = self._recorder.clock() - log.started_ns > LONGEST_NS
+        if log.here().header[Header.STOP] or is_late:
             if is_late:
                 self._recorder.note("a worker's clock was full: its later batches are not recorded")
             self.take_off()
             return False
-        if self._recorder.turn_over():
-            self._recorder.mark(Tag.EPOCH, self._epoch)
         number, self._batches = self._batches, self._batches + 1
         if number >= _FIRST_BATCHES and not is_chosen(number, self._every):
             if self._every >= _SELDOM:
@@ -339,7 +329,7 @@ class Hooks:
             self._costs.append(words * word_ns / max(batch_ns, 1))
         if self._batches == _FIRST_BATCHES:
             self._every = max(1, math.ceil(median(self._costs) / self._cost_share))
-            self._recorder.log.header[Header.EVERY] = self._every
+            self._recorder.log.say(every=self._every)
 
     # ---- the dataset ----------------------------------------------------------------------------
 

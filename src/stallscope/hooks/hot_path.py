@@ -18,26 +18,24 @@ from threading import get_ident
 from time import perf_counter_ns, thread_time_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from stallscope.hooks.patches import under, unseen
-from stallscope.hooks.stage_log import (
+from stallscope.hooks.event_log import (
     CODE_SHIFT,
     INDEX_OFFSET,
     MOST_CODES,
-    TAG_SHIFT,
     Header,
     Tag,
     kept_apart,
 )
+from stallscope.hooks.patches import under, unseen
 from stallscope.stages import BATCH, COLLATE, GETITEM, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from stallscope.hooks.stage_log import LogWriter
+    from stallscope.hooks.event_log import ProcessLog, ThreadLog
 
 
 _NOTHING: Final = object()
-_REST: Final = Stage("other ops", "transform")
 _CPU_SHARE: Final = 2.5e-4
 """Reading CPU time may cost this share of the samples' time: a quarter of what is promised, because
 a read costs four times as much between two ops as in a row."""
@@ -61,31 +59,27 @@ class RecorderState:
     batch_key: int = 0
 
 
-def word(tag: Tag, payload: int = 0) -> int:
-    """A word that is not an enter or an exit."""
-    return tag << TAG_SHIFT | payload
-
-
 @unseen
 def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
-    log: LogWriter, clocks: tuple[Callable[[], int], Callable[[], int]], state: RecorderState
+    log: ProcessLog, clocks: tuple[Callable[[], int], Callable[[], int]], state: RecorderState
 ) -> dict[str, Callable[..., Any]]:
     """Make the functions that record into a log, by the names that `Recorder` gives them.
 
     Args:
-        log: of the thread that calls.
+        log: of this process; a batch is recorded in the log of the thread that makes it.
         clocks: of the wall, ns, monotonic and the same in every process; CPU time of this thread.
         state: counts the samples; may be changed from outside.
     """
-    words, place, header = log.words, log.place, log.header
+    here = log.here()
+    words, place, header = here.words, here.place, here.header
     note = log.failures.note
-    born = header[Header.BORN_NS]
+    started = log.started_ns
     home = 0  # the thread that makes a batch; 0 while there is no batch at work
     clock, cpu_clock = clocks
     now, ident = clock, get_ident
     getitem_key, batch_key = state.getitem_key, state.batch_key
-    sample_word, file_word, pixels_word = _SAMPLE_0, word(Tag.FILE), word(Tag.PIXELS)
-    sample_end, cpu_word = word(Tag.SAMPLE_END), word(Tag.CPU)
+    sample_word, file_word, pixels_word = _SAMPLE_0, int(Tag.FILE), int(Tag.PIXELS)
+    sample_end, cpu_word = int(Tag.SAMPLE_END), int(Tag.CPU)
     files: dict[str, int] = {}
     in_sample = False
     in_transform = False  # the innermost stage is one: what gives way is part of it
@@ -100,7 +94,7 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
 
     def raised(key: int) -> None:
         try:
-            words[place()] = word(Tag.RAISED, (key + born >> CODE_SHIFT) % MOST_CODES)
+            words[place()] = Tag.RAISED | (key + started >> CODE_SHIFT) % MOST_CODES
         except Exception as error:  # noqa: BLE001 - the user's own exception is under way
             note("the stages that raised", error)
 
@@ -108,9 +102,18 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
         note(f"the spans of '{state.stage_of_key[key].name}'", error)
 
     def failed(index: Any, key: int) -> None:
+        turn_to(log.here())
         words[place()] = _sample_word(index)
         raised(key)
         words[place()] = sample_end
+
+    def turn_to(thread_log: ThreadLog) -> None:
+        """Write into the log of another thread, or into its next file, which knows no paths."""
+        nonlocal here, words, place, header
+        if thread_log.words is not words:
+            here = thread_log
+            words, place, header = here.words, here.place, here.header
+            files.clear()
 
     def elsewhere(original: Callable[..., Any], *args: Any, **named: Any) -> Any:
         if home:  # another thread of the batch at work, and not somebody else's call
@@ -123,6 +126,7 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
     def leave() -> None:
         nonlocal home
         home = 0
+        here.is_busy = False
 
     def method(
         original: Callable[..., Any], first: object, key: int, key_of: Callable[[Any], int]
@@ -251,7 +255,7 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
 
     def exhausted() -> None:
         try:
-            words[place()] = word(Tag.EXHAUSTED)
+            words[place()] = Tag.EXHAUSTED
         except Exception as error:  # noqa: BLE001
             note("samples", error)
 
@@ -259,8 +263,10 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
         nonlocal in_sample, in_transform, home
         in_sample = in_transform = False  # an interrupt may have left the last batch half done
         read_cpu(on=False)
+        turn_to(log.here())
+        here.is_busy = True
         first = place()
-        words[first] = word(Tag.BATCH, number)
+        words[first] = Tag.BATCH | number
         words[place()] = now() + batch_key
         home = get_ident()
         return first
@@ -290,11 +296,6 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
 
         return end
 
-    def turn_to_new_file() -> None:
-        nonlocal words, place, header
-        words, place, header = log.words, log.place, log.header
-        files.clear()
-
     def is_in_sample() -> bool:
         return in_sample
 
@@ -315,7 +316,6 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
         "file": file,
         "begin_key": begin_key,
         "pixels": pixels,
-        "turn_to_new_file": turn_to_new_file,
     }
 
 
@@ -324,18 +324,18 @@ def _sample_word(index: Any) -> int:
     try:
         number = as_number(index)
     except Exception:  # noqa: BLE001 - whatever a user's sampler gives, the sample goes on
-        return word(Tag.UNINDEXED)
-    return number + _SAMPLE_0 if abs(number) < INDEX_OFFSET else word(Tag.UNINDEXED)
+        return int(Tag.UNINDEXED)
+    return number + _SAMPLE_0 if abs(number) < INDEX_OFFSET else int(Tag.UNINDEXED)
 
 
-_SAMPLE_0: Final = word(Tag.SAMPLE, INDEX_OFFSET)
+_SAMPLE_0: Final = Tag.SAMPLE | INDEX_OFFSET
 
 
 class Recorder:
     """Writes the spans of one thread into its log.
 
     Args:
-        log: where to write.
+        log: of this process.
         clock: nanoseconds, monotonic and the same in every process of the machine.
         cpu_clock: CPU time of this thread, ns.
     """
@@ -372,12 +372,9 @@ class Recorder:
     pixels: Callable[[int, int], None]
     """`(width, height)`: the sample at work opened an image of this size."""
 
-    turn_to_new_file: Callable[[], None]
-    """The log has a new file, which knows no paths yet."""
-
     def __init__(
         self,
-        log: LogWriter,
+        log: ProcessLog,
         clock: Callable[[], int] = perf_counter_ns,
         cpu_clock: Callable[[], int] = thread_time_ns,
     ) -> None:
@@ -385,36 +382,20 @@ class Recorder:
         self.failures = log.failures
         self.clock = clock
         self.state = RecorderState()
-        self._codes: dict[Stage, int] = {}
         self._names: dict[Stage, int] = {}
-        self._files_said = self._samples_before = 0
         self.state.getitem_key, self.state.batch_key = self.key(GETITEM), self.key(BATCH)
         vars(self).update(hot_path(log, (clock, cpu_clock), self.state))
 
-    def retire(self, *, close: bool = True) -> None:
-        """Write nothing from now on: a hook that somebody still holds only calls its original.
-
-        Args:
-            close: also give the mapping back; a forked child leaves it to its parent.
-        """
+    def retire(self) -> None:
+        """Write nothing from now on: a hook that somebody still holds only calls its original."""
         self.failures.insist("the end of the hooks", self.leave)
-        self.log.stay()
-        if close:
-            self.log.close()
 
     # ---- names ----------------------------------------------------------------------------------
 
     def key(self, stage: Stage) -> int:
-        """What to add to the clock to get the word that enters this stage."""
-        code = self._codes.get(stage)
-        if code is None and len(self._codes) >= MOST_CODES - 2:  # the last code is shared
-            if _REST not in self._codes:
-                self.note(f"more than {MOST_CODES - 2} stages: the rest is 'other ops'")
-            stage, code = _REST, self._codes.get(_REST)
-        if code is None:
-            code = self._codes[stage] = len(self._codes) + 1
-            self.log.say(code=code, stage=stage)
-        key = (Tag.ENTER << TAG_SHIFT | code << CODE_SHIFT) - self.log.header[Header.BORN_NS]
+        """Return what to add to the clock to get the word that enters this stage."""
+        stage, code = self.log.numbered(stage)
+        key = (Tag.ENTER | code << CODE_SHIFT) - self.log.started_ns
         self.state.stage_of_key[key] = stage
         return key
 
@@ -457,41 +438,34 @@ class Recorder:
 
     # ---- batches --------------------------------------------------------------------------------
 
-    def turn_over(self) -> bool:
-        """Begin the log's next file, between two batches; whether this was the time to."""
-        if not self.log.turn_over():
-            return False
-        self.turn_to_new_file()
-        self._files_said, self._samples_before = 0, self.state.samples
-        return True
-
     def mark(self, tag: Tag, payload: int = 0) -> None:
         """Write a word that is not an enter or an exit."""
-        self.log.words[self.log.place()] = word(tag, payload)
+        here = self.log.here()
+        here.words[here.place()] = tag | payload
 
-    def leave_batch(self, first: int, *, made: bool) -> int:
-        """The batch is done; returns how many words it wrote.
+    def leave_batch(self, first: int, samples: int, *, made: bool) -> int:
+        """End the batch; return how many words it wrote.
 
         Args:
             first: what `enter_batch` returned.
+            samples: made in this batch.
             made: whether there is a batch, and no exception.
         """
-        words, place, header = self.log.words, self.log.place, self.log.header
+        here = self.log.here()
         self.leave()
         now = self.clock_with_cpu()
-        last = place()
-        words[last] = now
+        last = here.place()
+        here.words[last] = now
         if made:
             self.mark(Tag.BATCH_END)
-        header[Header.SAMPLES] = self.state.samples - self._samples_before
+        here.header[Header.SAMPLES] += samples
         new = self.state.new_files
         if new:
-            self.log.say_files(new, self._files_said + 1)
-            self._files_said += len(new)
+            here.add_paths(new)
             new.clear()
-        if last < first:
-            header[Header.LAPS] += 1
-        return (last - first) % len(words) + 1
+        if self.log.is_retired:  # by another thread, which left this log open
+            here.close()
+        return max(last - first, 0) + 1
 
     def choose_cpu_every(self, events: float, sample_ns: float) -> None:
         """Read CPU time so rarely that it stays below a thousandth of the samples' time.

@@ -30,8 +30,9 @@ from torch.utils.data.dataloader import (
 )
 
 from stallscope.hooks.device_time import Edge
+from stallscope.hooks.event_log import Mark, numbers
 from stallscope.hooks.loader_access import described, value_of
-from stallscope.hooks.loop_log import AROUND, Mark, epoch_key
+from stallscope.hooks.log_place import AROUND, epoch_key
 from stallscope.hooks.patches import ByIdentity, around, once_imported, unseen
 from stallscope.interrupts import held_back
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from stallscope.hooks.device_time import DeviceMarks
-    from stallscope.hooks.loop_log import MarkWriter
+    from stallscope.hooks.event_log import ProcessLog
     from stallscope.hooks.patches import Patches
 
     _Method = Callable[..., Any]
@@ -78,7 +79,7 @@ class Loaders:
         marks: where to write what is known of a loader.
     """
 
-    def __init__(self, marks: MarkWriter) -> None:
+    def __init__(self, marks: ProcessLog) -> None:
         self._marks = marks
         self._loaders: dict[tuple[Any, ...], tuple[ref[Any], int]] = {}
         self._epochs: dict[int, int] = {}
@@ -166,7 +167,7 @@ class Iterations:
 
     def __init__(
         self,
-        marks: MarkWriter,
+        marks: ProcessLog,
         wanted: Callable[[Any], bool],
         starting: Callable[[Any, Iteration | None], None],
         patches: Patches,
@@ -274,7 +275,7 @@ class Iterations:
     def _around_next(self, original: _Method, failed: _Failed) -> _Method:  # noqa: C901 - as above
         """The loop waits for a batch."""
         waits, known, adopted = self.waits, self._known.get, self._adopted
-        mark, turn_over, given = self._marks.mark, self._marks.turn_over, _given
+        mark, given = self._marks.mark, _given
         wait, got, epoch_ends, pins = Mark.WAIT, Mark.GOT, self._epoch_ends, self._pins
         device, nothing, step = self.device, Edge.NOTHING, Edge.STEP
 
@@ -308,8 +309,7 @@ class Iterations:
                 raise
             try:
                 stack.pop()
-                if mark(got, begun.key, given(begun, iterator)):
-                    turn_over()
+                mark(got, begun.key, given(begun, iterator))
                 if device is not None and not stack:
                     if device.on:
                         device.edge(step)
@@ -324,7 +324,7 @@ class Iterations:
     def _pins(self, iteration: Iteration, iterator: Any) -> None:
         iteration.pins = True
         if thread := getattr(iterator, "_pin_memory_thread", None):
-            self._marks.mark(Mark.PINS, iteration.key, 0, thread.ident or 0)
+            self._marks.mark(Mark.PINS, iteration.key, numbers(thread.ident or 0, 0))
 
     def _epoch_ends(self, iteration: Iteration, error: BaseException) -> None:
         """There was no batch, or something was raised."""
@@ -350,7 +350,7 @@ class Iterations:
             if iteration is not None:
                 try:
                     if iterator._send_idx > task:
-                        mark(asked, iteration.key, task, iterator._task_info[task][0])
+                        mark(asked, iteration.key, numbers(task, iterator._task_info[task][0]))
                 except Exception as error:  # noqa: BLE001 - as above
                     failed(error)
             return result
@@ -430,7 +430,7 @@ class Wrappers:
     """
 
     def __init__(
-        self, marks: MarkWriter, waits: Waits, patches: Patches, device: DeviceMarks
+        self, marks: ProcessLog, waits: Waits, patches: Patches, device: DeviceMarks
     ) -> None:
         self._marks = marks
         self._failures = marks.failures
@@ -515,8 +515,7 @@ class Wrappers:
                 stack.pop()
                 try:
                     if got:
-                        if self._marks.mark(Mark.GOT, key, next(numbers)):
-                            self._marks.turn_over()
+                        self._marks.mark(Mark.GOT, key, next(numbers))
                         self._device.edge(Edge.STEP)
                     else:
                         self._marks.mark(Mark.ENDED, key)

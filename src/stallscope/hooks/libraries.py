@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from torch.utils.data import DataLoader
 
 from stallscope.hooks import find_ops
-from stallscope.hooks.stage_log import Tag
+from stallscope.hooks.event_log import Tag
 from stallscope.stages import COLLATE, GETITEM, Stage
 
 if TYPE_CHECKING:

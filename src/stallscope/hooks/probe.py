@@ -20,16 +20,18 @@ from torch.utils.data._utils import worker as torch_worker
 
 from stallscope.errors import UnsupportedError, WorkspaceError
 from stallscope.hooks.device_time import DeviceMarks
+from stallscope.hooks.event_log import MAIN, Mark, ProcessLog, stop_hooks
 from stallscope.hooks.fetchers import Hooks
 from stallscope.hooks.hot_path import Recorder
 from stallscope.hooks.iterators import Iteration, Iterations, Wrappers
 from stallscope.hooks.library_calls import look_ahead
 from stallscope.hooks.loader_access import shut_down, value_of
-from stallscope.hooks.loop_log import MAIN, OUTER, Mark, epoch_key
+from stallscope.hooks.log_place import OUTER, epoch_key
 from stallscope.hooks.patches import ByIdentity, Patches, around, in_this_process
 from stallscope.hooks.training_step import StepParts
 from stallscope.hooks.worker import WorkerEntry
 from stallscope.interrupts import held_back
+from stallscope.stages import PIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from stallscope.hooks.device_time import AsyncDevice
-    from stallscope.hooks.loop_log import LogPlace, MarkWriter
+    from stallscope.hooks.log_place import LogPlace
     from stallscope.stages import Stage
 
 
@@ -116,14 +118,14 @@ class Probe:
             if self in in_this_process:  # and not in a forked child that has come here, too
                 self.retire()
                 with self.failures.within("the end of the hooks in workers"):
-                    self._place.stop()
+                    stop_hooks(self._place)
 
-    def _open_marks(self) -> MarkWriter:
+    def _open_marks(self) -> ProcessLog:
         try:
-            return self._place.open_marks(MAIN)
+            return ProcessLog(self._place, MAIN)
         except OSError as error:
             raise WorkspaceError(
-                f"no room for the marks of the loop in {self._place.folder} "
+                f"no room for the event log of the loop in {self._place.folder} "
                 f"({error.strerror or error}): free some space, or set TMPDIR to a folder on a "
                 "local disk"
             ) from error
@@ -188,7 +190,6 @@ class Probe:
         """The batches of the iterator that was begun last, each with its wait."""
         key = epoch_key(OUTER, self._epoch)
         mark = self.failures.passing("the waits of the loop", self.marks.mark)
-        turn_over = self.failures.passing("the waits of the loop", self.marks.turn_over)
         for number in count():
             mark(Mark.WAIT, key)
             try:
@@ -200,7 +201,6 @@ class Probe:
                 mark(Mark.ENDED, key)
                 raise
             mark(Mark.GOT, key, number)
-            turn_over()
             yield batch
 
     def inside(self, call: Callable[[Any], Any], argument: Any) -> Any:
@@ -282,16 +282,9 @@ class Probe:
     def _hook_this_process(self) -> None:
         if self._hooks is not None or self._ended:  # by another thread, just now
             return
-        try:
-            log = self._place.open(MAIN)
-        except OSError as error:
-            self.marks.say(note=f"samples made in the main process were not recorded ({error})")
-            return
+        recorder = Recorder(self.marks)
         self._hooks = Hooks(
-            Recorder(log),
-            self._iterations.waiting_for,
-            self.marks,
-            cost_share=self._place.cost_share,
+            recorder, self._iterations.waiting_for, cost_share=self._place.cost_share
         )
         in_this_process.add(self._hooks)
         self._hooks.put_on()
@@ -306,17 +299,18 @@ class Probe:
 
     def _pinning(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Torch's `pin_memory`, which calls itself for what is inside of a batch."""
+        begin_pin, end_pin = self.marks.part(PIN)
 
         def begin(*_: Any, **__: Any) -> bool | None:
             if getattr(self._here, "pins", False):
                 return None
-            self.marks.mark(Mark.PIN)
+            self.marks.put(begin_pin)
             self._here.pins = True
             return True
 
         def end(*_: Any) -> None:
             self._here.pins = False
-            self.marks.mark(Mark.PINNED)
+            self.marks.put(end_pin)
 
         failed = partial(self.failures.note, "the copies into pinned memory")
         return around(original, begin, end, failed)

@@ -27,10 +27,9 @@ from torch.optim.optimizer import (
 )
 
 from stallscope.errors import ArgumentError
-from stallscope.hooks.loop_log import Mark
+from stallscope.hooks.event_log import kept_apart
 from stallscope.hooks.patches import ByIdentity, around, once_imported, unseen, without
-from stallscope.hooks.stage_log import kept_apart
-from stallscope.stages import BACKWARD, CHECKPOINT, FORWARD, KINDS, OPTIMIZER, Stage
+from stallscope.stages import BACKWARD, CHECKPOINT, FORWARD, GARBAGE, KINDS, OPTIMIZER, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -38,9 +37,9 @@ if TYPE_CHECKING:
     from torch import nn
     from typing_extensions import Self
 
+    from stallscope.hooks.event_log import ProcessLog
     from stallscope.hooks.failures import Failures
     from stallscope.hooks.iterators import Waits
-    from stallscope.hooks.loop_log import MarkWriter
     from stallscope.hooks.patches import Patches
 
 
@@ -155,12 +154,12 @@ class StepParts:
         patches: what is changed here comes off with them.
     """
 
-    def __init__(self, marks: MarkWriter, waits: Waits, patches: Patches) -> None:
+    def __init__(self, marks: ProcessLog, waits: Waits, patches: Patches) -> None:
         self._marks = marks
         self._waits = waits
         self._patches = patches
         self.failures = marks.failures
-        self._codes: dict[Stage, int] = {}
+        self._keys: dict[Stage, tuple[int, int]] = {}
         self._named: dict[Stage, tuple[int, Callable[[], object]]] = {}
         self._handles: list[Any] = []
         self._imports = ExitStack()
@@ -178,12 +177,12 @@ class StepParts:
             backward = self._timed(torch.autograd.backward, BACKWARD)
             self._patches.put(torch.autograd, "backward", backward)
         with self.failures.within("the steps of the optimizers"):
-            begin, end = self._hook(Mark.BEGIN, OPTIMIZER), self._hook(Mark.END, OPTIMIZER)
+            begin, end = self._hooks(OPTIMIZER)
             self._handles.append(register_optimizer_step_pre_hook(begin))
             self._handles.append(register_optimizer_step_post_hook(end))
         for module in modules:
             with self.failures.within("the forward passes"):
-                begin, end = self._hook(Mark.BEGIN, FORWARD), self._hook(Mark.END, FORWARD)
+                begin, end = self._hooks(FORWARD)
                 self._handles.append(module.register_forward_pre_hook(begin))
                 self._handles.append(module.register_forward_hook(end, always_call=True))
         for call in CALLS:
@@ -271,35 +270,32 @@ class StepParts:
                 self._patches.put(callback, name, self._timed(function, stage))
 
     def _stage_of(self, called: str) -> Stage:
-        return kept_apart(Stage(called, "other"), self._codes, lambda _: None)
+        return kept_apart(Stage(called, "other"), self._keys, lambda _: None)
 
     def begin(self, stage: Stage) -> Callable[[], object] | None:
         """A part of this name begins; returns what to call at its end."""
         if self._waits.stack:
             return None
-        code, end = self._named.get(stage) or self._name(stage)
-        self._marks.mark(Mark.BEGIN, 0, 0, code)
+        key, end = self._named.get(stage) or self._name(stage)
+        self._marks.put(key)
         return end
 
     def _name(self, stage: Stage) -> tuple[int, Callable[[], object]]:
-        """The number of a part that `begin` is asked for, and what ends it."""
+        """The key of a part that `begin` is asked for, and what ends it."""
         stage = kept_apart(stage, self._named, lambda sentence: self._marks.say(note=sentence))
-        code = self._code(stage)
-        named = self._named[stage] = code, partial(self._marks.mark, Mark.END, 0, 0, code)
+        begin, end = self._part(stage)
+        named = self._named[stage] = begin, partial(self._marks.put, end)
         return named
 
-    def _code(self, stage: Stage) -> int:
-        code = self._codes.get(stage)
-        if code is None:
-            code = self._codes[stage] = len(self._codes) + 1
-            self._marks.say(part=code, stage=stage)
-        return code
+    def _part(self, stage: Stage) -> tuple[int, int]:
+        if stage not in self._keys:
+            self._keys[stage] = self._marks.part(stage)
+        return self._keys[stage]
 
     @unseen
     def _timed(self, original: Callable[..., Any], stage: Stage) -> Callable[..., Any]:
         """Mark each call: one function of ours, as those of `hooks.iterators`."""
-        waits, mark, code = self._waits, self._marks.mark, self._code(stage)
-        begins, ends = Mark.BEGIN, Mark.END
+        waits, put, (begin, end) = self._waits, self._marks.put, self._part(stage)
         failed = partial(self.failures.note, f"the {stage.name} passes")
 
         @functools.wraps(original)
@@ -307,7 +303,7 @@ class StepParts:
             begun = False
             try:
                 if not waits.stack:
-                    mark(begins, 0, 0, code)
+                    put(begin)
                     begun = True
             except Exception as error:  # noqa: BLE001 - ours is never the user's
                 failed(error)
@@ -316,31 +312,34 @@ class StepParts:
             finally:
                 if begun:
                     try:
-                        mark(ends, 0, 0, code)
+                        put(end)
                     except Exception as error:  # noqa: BLE001 - as above
                         failed(error)
 
         return hook
 
-    def _hook(self, mark: Mark, stage: Stage) -> Callable[..., None]:
-        """A hook as torch calls it; it must not return anything, which would change the input."""
-        waits, write = self._waits, self._marks.mark
-        code = self._code(stage)
+    def _hooks(self, stage: Stage) -> tuple[Callable[..., None], Callable[..., None]]:
+        """Make the hooks at both ends of a part, as torch calls them.
+
+        They must not return anything, which would change the input.
+        """
+        waits, put = self._waits, self._marks.put
         failed = partial(self.failures.note, f"the parts of a step called '{stage.name}'")
 
-        def hook(*_: Any) -> None:
+        def hook(key: int, *_: Any) -> None:
             try:
                 if not waits.stack:
-                    write(mark, 0, 0, code)
+                    put(key)
             except Exception as error:  # noqa: BLE001 - ours is never the user's
                 failed(error)
 
-        return hook
+        begin, end = self._part(stage)
+        return partial(hook, begin), partial(hook, end)
 
     def _collects(self, phase: str, about: dict[str, int]) -> None:
         if about["generation"] >= _OLDEST:
-            mark = Mark.COLLECT if phase == "start" else Mark.COLLECTED
-            self._marks.mark(mark, 0, about["generation"])
+            begin, end = self._part(GARBAGE)
+            self._marks.put(begin if phase == "start" else end)
 
 
 def _holder(module: str, name: str) -> Any:

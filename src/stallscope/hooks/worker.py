@@ -18,22 +18,19 @@ import sys
 import threading
 from contextlib import ExitStack, suppress
 from importlib import import_module
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
+from stallscope.hooks.event_log import Mark, ProcessLog
 from stallscope.hooks.fetchers import Hooks
 from stallscope.hooks.hot_path import Recorder
-from stallscope.hooks.loop_log import Mark, loader_and_epoch
 from stallscope.hooks.patches import around, in_this_process
 from stallscope.hooks.self_sampler import serve_requests
-from stallscope.hooks.stage_log import Header
 from stallscope.interrupts import no_collection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stallscope.hooks.loop_log import LogPlace, MarkWriter
-    from stallscope.hooks.stage_log import LogWriter
+    from stallscope.hooks.log_place import LogPlace
 
 
 _queues: Any = multiprocessing.queues
@@ -110,23 +107,21 @@ class WorkerEntry:
             loop = loop._original
         let_creator_attach()
         given = inspect.signature(loop).bind(*args).arguments
-        worker, loader = given["worker_id"], loader_and_epoch(key)[0]
         if self._place.stands_by:
             with failures.within("the stacks of a worker"):
                 end_standing_by = serve_requests(self._place.folder)
                 ends.callback(failures.passing("the stacks of a worker", end_standing_by))
         try:
-            marks = self._place.open_marks(worker)
-            log = self._place.open(worker, loader)
+            log = ProcessLog(self._place, given["worker_id"])
         except OSError:  # no room: the user's batches matter more, and the run says so
             return
         # The thread that sends is joined at the end of the process: only then is there no mark left
-        retire = failures.passing("the end of a worker's marks", marks.retire)
+        retire = failures.passing("the end of a worker's log", log.retire)
         multiprocessing.util.Finalize(None, retire, exitpriority=-100)
-        hooks = Hooks(Recorder(log), marks=marks, cost_share=self._place.cost_share)
+        hooks = Hooks(Recorder(log), cost_share=self._place.cost_share)
         ends.callback(failures.insist, "taking the hooks off in a worker", hooks.retire)
         in_this_process.add(hooks)
-        tasks = Tasks(hooks, marks, log, key)
+        tasks = Tasks(hooks, log, key)
         with failures.within("the epochs of a worker"):
             hooks.begin_epoch(key)
         with failures.within("what a worker does"):
@@ -155,18 +150,16 @@ def let_creator_attach() -> None:
 class Tasks:
     """Reads a worker's queues over torch's shoulder: which batch comes and goes, and when."""
 
-    def __init__(self, hooks: Hooks, marks: MarkWriter, log: LogWriter, key: int) -> None:
+    def __init__(self, hooks: Hooks, log: ProcessLog, key: int) -> None:
         self._hooks = hooks
-        self._marks = marks
         self._log = log
         self._key = key
+        self._is_ready = False
         self._sending = threading.local()
 
     def watch(self, index_queue: Any, data_queue: Any) -> None:
         """Hook both queues; they are this process's own objects."""
-        failed = functools.partial(
-            self._marks.failures.note, "when a worker takes and sends batches"
-        )
+        failed = functools.partial(self._log.failures.note, "when a worker takes and sends batches")
         index_queue.get = around(index_queue.get, self._waits, self._take, failed)
         data_queue.put = around(data_queue.put, self._put, None, failed)
         if hasattr(data_queue, "_send_bytes"):  # read when the feeder thread starts
@@ -175,16 +168,16 @@ class Tasks:
             _queues._ForkingPickler = self._pickler(data_queue, failed)
 
     def _waits(self, *_: Any, **__: Any) -> bool:
-        if not self._log.header[Header.READY_NS]:
-            self._log.header[Header.READY_NS] = perf_counter_ns()
+        if not self._is_ready:
+            self._is_ready = True
+            self._log.mark(Mark.READY, self._key)
         return True
 
     def _take(self, _: object, task: Any, error: BaseException | None) -> None:
-        self._marks.turn_over()
         number = None if error is not None else _number(task)
         if number is not None:
             self._hooks.number = number
-            self._marks.mark(Mark.TAKEN, self._key, number)
+            self._log.mark(Mark.TAKEN, self._key, number)
         elif type(task).__name__ == "_ResumeIteration":  # the next epoch of persistent workers
             self._key += 1
             self._hooks.begin_epoch(self._key)
@@ -192,7 +185,7 @@ class Tasks:
     def _put(self, made: Any, *_: Any, **__: Any) -> None:
         number = _number(made)
         if number is not None:
-            self._marks.mark(Mark.MADE, self._key, number)
+            self._log.mark(Mark.MADE, self._key, number)
 
     def _pickler(self, data_queue: Any, failed: Callable[[BaseException], None]) -> type:
         """Python's pickler of what goes through queues, that tells when it begins with a batch."""
@@ -207,7 +200,7 @@ class Tasks:
                     number = _number(sent) if ours else None
                     tasks._sending.number = number
                     if number is not None:
-                        tasks._marks.mark(Mark.PICKLE, tasks._key, number)
+                        tasks._log.mark(Mark.PICKLE, tasks._key, number)
                 except Exception as error:  # noqa: BLE001 - ours is never the user's
                     failed(error)
                 return original.dumps(sent, protocol)
@@ -219,7 +212,7 @@ class Tasks:
 
     def _sent(self, number: int, _: Any, error: BaseException | None) -> None:
         if error is None:
-            self._marks.mark(Mark.SENT, self._key, number)
+            self._log.mark(Mark.SENT, self._key, number)
 
 
 def _number(message: Any) -> int | None:

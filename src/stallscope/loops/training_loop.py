@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 
 from stallscope.errors import ArgumentError
 from stallscope.hooks.device_time import Edge
-from stallscope.hooks.stage_log import Header
+from stallscope.hooks.event_log import Header
 from stallscope.isolation import in_one_thread
 from stallscope.loops.batch_timeout import limited, starting
 from stallscope.loops.devices import device_of
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from stallscope.hooks.loop_log import LogPlace
+    from stallscope.hooks.log_place import LogPlace
     from stallscope.hooks.probe import Probe
     from stallscope.loops.devices import Device
     from stallscope.targets.target import Target

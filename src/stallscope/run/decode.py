@@ -1,4 +1,4 @@
-"""From the words of a log to tables: which stage was at work in which sample, from when to when.
+"""From the words of a log to tables and marks: which stage was at work in which sample, and when.
 
 Spans are exclusive: they never overlap within a thread. A stage that is interrupted by one inside
 of it (a transform that triggers a decode) is two spans. So durations add up, to the sample's time
@@ -9,26 +9,31 @@ one stable sort by depth), because a log may hold tens of millions.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from stallscope.hooks.stage_log import (
+from stallscope.hooks.event_log import (
     CODE_SHIFT,
+    DRIFT_OFFSET,
+    EXTRA_SHIFT,
     INDEX_OFFSET,
     MOST_CODES,
+    NUMBER,
     PAYLOAD,
-    TAG_SHIFT,
+    TAGS,
+    TIME,
+    Mark,
     Tag,
-    event_times,
 )
+from stallscope.hooks.log_place import EPOCHS
 from stallscope.stages import GAUGES, KINDS, SHARES, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stallscope.hooks.stage_log import LogPages
+    from stallscope.hooks.log_reader import LogPages
     from stallscope.store import Schema
 
 
@@ -99,11 +104,14 @@ class DecodedWords:
 
     def __init__(self, log: LogPages) -> None:
         self.log = log
-        self.tags = log.words >> TAG_SHIFT
+        self.tags = log.words & TAGS
         self.payload = log.words & PAYLOAD
         batches = (self.tags == Tag.BATCH) | (self.tags == Tag.SKIPPED)
         self.batch_at = np.flatnonzero(batches)
         self.batch_of_word = np.cumsum(batches) - 1
+        epochs = _latest(self.tags == Tag.EPOCH, self.payload - INDEX_OFFSET)
+        self.epochs = epochs[self.batch_at]
+        """Epoch of each batch; a loader inside of a dataset may have another one meanwhile."""
         begins = (self.tags == Tag.SAMPLE) | (self.tags == Tag.UNINDEXED)
         begins &= self.batch_of_word >= 0  # the word of its batch may be what could not be written
         self.sample_at = np.flatnonzero(begins)
@@ -117,12 +125,17 @@ class DecodedWords:
         is_event = ((self.tags == Tag.ENTER) | (self.tags == 0)) & (self.batch_of_word >= 0)
         self.event_at = np.flatnonzero(is_event)
         self.enters = self.tags[self.event_at] == Tag.ENTER
+        times = np.where(
+            self.enters,
+            (log.words[self.event_at] & TIME) + log.started_ns,
+            log.words[self.event_at],
+        )
         # Python may collect garbage, and record it, just after an event has read the clock
-        self.time_ns = np.maximum.accumulate(event_times(log.words, log.born_ns)[self.event_at])
+        self.time_ns = np.maximum.accumulate(times)
         self.batch = self.batch_of_word[self.event_at]
         self.depth = self._depths()
         self.top = self._tops()
-        self.stages = [log.stages.get(code, UNKNOWN) for code in range(MOST_CODES)]
+        self.stages = [log.names.stages.get(code, UNKNOWN) for code in range(MOST_CODES)]
         """Stage of each code."""
         self.code = ((log.words[self.event_at] & PAYLOAD) >> CODE_SHIFT)[self.top]
         """For each event, the code of the stage that is at work after it."""
@@ -155,11 +168,6 @@ class DecodedWords:
         places: np.ndarray = (np.arange(batch.size) - first)[sample]
         return places
 
-    def epoch(self, place: np.ndarray) -> np.ndarray:
-        """Epoch at each of these words."""
-        last = last_at(self.tags == Tag.EPOCH)[place]
-        return np.where(last >= 0, self.payload[np.maximum(last, 0)], 0)
-
     @property
     def worker(self) -> int | None:
         """Worker id; None for the main process."""
@@ -170,6 +178,49 @@ def last_at(here: np.ndarray) -> np.ndarray:
     """For each position, the last position at or before it where `here` is true; -1 before."""
     last: np.ndarray = np.maximum.accumulate(np.where(here, np.arange(here.size), -1))
     return last
+
+
+def _latest(here: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return for each position the value at the last one at or before it where `here` is true."""
+    last = last_at(here)
+    return np.where(last >= 0, values[np.maximum(last, 0)], 0) if last.size else values
+
+
+class MarkRow(NamedTuple):
+    """A mark of a log."""
+
+    what: int
+    """`event_log.Mark`."""
+    thread: int
+    key: int
+    """Loader and epoch, see `log_place.epoch_key`; 0 where it does not matter."""
+    number: int
+    extra: int
+    """The code of a part, or see `Mark`."""
+    time_ns: int
+    """`perf_counter_ns()`."""
+
+
+def marks(log: LogPages) -> np.ndarray:
+    """Return the marks of a log: int64, a row a mark, columns of `MarkRow`.
+
+    A damaged file may hold any number; marks with numbers that cannot be are left out.
+    """
+    tags, payload = log.words & TAGS, log.words & PAYLOAD
+    key = _latest(tags == Tag.EPOCH, payload - INDEX_OFFSET)
+    number = _latest(tags == Tag.NUMBER, payload)
+    at = np.flatnonzero((tags >= min(Mark)) & (tags <= max(Mark)))
+    what, payload, key, number = tags[at], payload[at], key[at], number[at]
+    is_part, is_edge = what >= Mark.BEGIN, what == Mark.DEVICE
+    # The time of parts begins anew after some days: it is near the time when the file was made
+    since = (payload & TIME) + log.started_ns - log.born_ns + (TIME + 1) // 2
+    time_ns = np.where(is_part, log.born_ns + (since & TIME) - (TIME + 1) // 2, payload)
+    extra = np.where(is_part, payload >> CODE_SHIFT, number >> EXTRA_SHIFT)
+    number = (number & NUMBER) - np.where(is_edge, DRIFT_OFFSET, 0)
+    rows = np.stack([what, np.full(at.size, log.thread), key, number, extra, time_ns], axis=1)
+    sound = (np.abs(key) < EPOCHS << 20) & ((number < EPOCHS << 10) | (what == Mark.PINS))
+    whole: np.ndarray = rows[(sound | is_part | is_edge) & (time_ns > 0)]
+    return whole
 
 
 @dataclass(frozen=True)
@@ -188,8 +239,11 @@ class Interrupted:
 
 
 def inside_of(words: DecodedWords) -> Interrupted | None:
-    """The stage that was open when the log ended; None between two batches."""
-    if not words.depth.size or words.depth[-1] < 1 or words.tags[-1] == Tag.BATCH_END:
+    """Return the stage that was open when the log ended; None between two batches."""
+    if not words.depth.size or words.depth[-1] < 1:
+        return None
+    later = words.tags[words.event_at[-1] :]
+    if np.isin(later, (Tag.BATCH_END, Mark.MADE)).any():
         return None
     return _interrupted(words, int(words.event_at[-1]), int(words.code[-1]))
 
@@ -222,8 +276,13 @@ def _interrupted(words: DecodedWords, at: int, code: int) -> Interrupted:
 
 @dataclass(frozen=True)
 class Decoded:
-    """What one log says."""
+    """Content of one file of a log."""
 
+    log: LogPages
+    loaders: frozenset[int]
+    """Loaders that its thread worked for."""
+    ready_ns: int | None
+    """When the process asked for its first batch; None where that is not in this file."""
     spans: pl.DataFrame
     """Columns of `SPANS`."""
     batches: pl.DataFrame
@@ -237,20 +296,31 @@ class Decoded:
 
 
 def decode(log: LogPages, *, origin_ns: int, rank: int = 0) -> Decoded:
-    """Turn a log into spans.
+    """Turn a file of a log into spans.
 
     Args:
-        log: the words and the names of one process.
+        log: the file's words.
         origin_ns: `perf_counter_ns()` at the start of the run; times count from here.
         rank: rank of the process in a distributed run.
     """
-    words = DecodedWords(log)
+    words = log.words
+    tags, payload = words & TAGS, words & PAYLOAD
+    ready = payload[tags == Mark.READY].tolist()
+    keys = np.unique((payload[tags == Tag.EPOCH] - INDEX_OFFSET) // EPOCHS).tolist()
+    worked_for, ready_ns = frozenset(keys), next(iter(ready), None)
+    if not np.isin(tags, (Tag.BATCH, Tag.SKIPPED)).any():  # a thread that makes no batches
+        spans, batches, samples = (pl.DataFrame(schema=one) for one in (SPANS, BATCHES, SAMPLES))
+        return Decoded(log, worked_for, ready_ns, spans, batches, samples)
+    taken_apart = DecodedWords(log)
     return Decoded(
-        spans=_spans(words, origin_ns, rank),
-        batches=_batches(words, rank),
-        samples=_samples(words, rank),
-        inside=inside_of(words),
-        raised=raised_in(words),
+        log,
+        worked_for,
+        ready_ns,
+        spans=_spans(taken_apart, origin_ns, rank),
+        batches=_batches(taken_apart, rank),
+        samples=_samples(taken_apart, rank),
+        inside=inside_of(taken_apart),
+        raised=raised_in(taken_apart),
     )
 
 
@@ -263,7 +333,7 @@ def _spans(words: DecodedWords, origin_ns: int, rank: int) -> pl.DataFrame:
     code = words.code[begins]
     frame = pl.DataFrame(
         {
-            "epoch": words.epoch(place),
+            "epoch": words.epochs[words.batch[begins]],
             "batch": words.payload[words.batch_at[words.batch[begins]]],
             "sample": in_batch,
             "code": code,
@@ -322,7 +392,7 @@ def _batches(words: DecodedWords, rank: int) -> pl.DataFrame:
     ended[words.batch_of_word[ends]] = True
     frame = pl.DataFrame(
         {
-            "epoch": words.epoch(words.batch_at),
+            "epoch": words.epochs,
             "batch": words.payload[words.batch_at],
             "complete": ended,
         }
@@ -339,23 +409,21 @@ def _samples(words: DecodedWords, rank: int) -> pl.DataFrame:
     numbers = np.arange(at.size)
     pixels = _first_in_sample(words, words.tags == Tag.PIXELS)
     file = _file_of_sample(words, pixels)
-    files = words.log.files
-    # A path with the bytes of its name that are no text written out; a killed process may not have
-    # named the files of its last batch
-    numbers_of_files = np.array(sorted(files), np.int64)
+    # A path with the bytes of its name that are no text written out
     paths = [None] + [
-        files[number].encode("utf-8", "backslashreplace").decode() for number in sorted(files)
+        path.encode("utf-8", "backslashreplace").decode() if isinstance(path, str) else None
+        for path in words.log.paths
     ]
-    place = np.searchsorted(numbers_of_files, file) + 1
     size = np.where(pixels >= 0, words.payload[np.maximum(pixels, 0)], 0) if at.size else numbers
-    batch = words.batch_at[words.batch_of_word[at]]
+    batch = words.batch_of_word[at]
     frame = pl.DataFrame(
         {
-            "epoch": words.epoch(at),
-            "batch": words.payload[batch],
+            "epoch": words.epochs[batch],
+            "batch": words.payload[words.batch_at[batch]],
             "sample": words.sample_place(numbers),
             "index": words.payload[at] - INDEX_OFFSET,
-            "file": np.where(np.isin(file, numbers_of_files), place, 0),
+            # a killed process may not have named the files of its last batch
+            "file": np.where(file < len(paths), file, 0),
             "width": size >> 24,
             "height": size & ((1 << 24) - 1),
             "indexed": words.tags[at] == Tag.SAMPLE,

@@ -1,4 +1,4 @@
-"""From marks to what happened: waits, iterators, parts, deliveries. One pass over the rows."""
+"""From marks to what happened: waits, iterators, parts, deliveries. One pass over the marks."""
 
 from __future__ import annotations
 
@@ -6,21 +6,25 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
 
 from stallscope.hooks.device_time import Edge
-from stallscope.hooks.loop_log import AROUND, OUTER, Mark, epoch_key, loader_and_epoch
-from stallscope.stages import H2D, STEP, Stage
+from stallscope.hooks.event_log import NUMBER, Mark
+from stallscope.hooks.log_place import AROUND, OUTER, epoch_key, loader_and_epoch
+from stallscope.run.decode import UNKNOWN, MarkRow, marks
+from stallscope.stages import GARBAGE, H2D, PIN, STEP, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from stallscope.hooks.loop_log import MarkPages
+    from stallscope.hooks.log_reader import LogPages
 
 
-_UNNAMED = Stage("unnamed", "other")
-"""A part whose name was lost with its process."""
-
+_TIME: Final = MarkRow._fields.index("time_ns")
+_GAP: Final = 0
+"""Row for files of a thread's log that were deleted: nothing goes on from there."""
 
 _WORKS: dict[int, str | None] = {
     Edge.COPY: H2D.kind,
@@ -41,7 +45,7 @@ class Batch(NamedTuple):
     """A batch of a loader."""
 
     key: int
-    """Loader and epoch, see `loop_log.epoch_key`."""
+    """Loader and epoch, see `log_place.epoch_key`."""
     number: int
     """In the epoch, from 0."""
 
@@ -131,23 +135,25 @@ class Events:
     had gone astray then (known at the end)."""
     devices: list[str | None] = field(default_factory=list)
     """As `MarkPages.devices`."""
-    stretches: list[tuple[int, int]] = field(default_factory=list)
-    """What was kept of the loop, in one piece each: begin and end; of a short recording all."""
+    pieces: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+    """Begin and end of each piece that was kept of a thread's log; of a short recording just one.
+    """
     joined: frozenset[int] = frozenset()
     """Loaders whose epochs were taken for another one's, see `LoaderChain`."""
 
-    def seen_until(self, start_ns: int, end_ns: int) -> int:
-        """Until when the loop was seen without a gap from the start on; at most the end."""
-        at = bisect_left(self.stretches, start_ns, key=lambda one: one[1])
-        return min(self.stretches[at][1], end_ns) if at < len(self.stretches) else end_ns
+    def seen_until(self, thread: int, start_ns: int, end_ns: int) -> int:
+        """Return until when a thread was seen without a gap from the start on; at most the end."""
+        pieces = self.pieces.get(thread, [])
+        at = bisect_left(pieces, start_ns, key=lambda piece: piece[1])
+        return min(pieces[at][1], end_ns) if at < len(pieces) else end_ns
 
     def device_work(self) -> Iterator[tuple[str | None, int, int]]:
-        """When the device had work: kind, begin and end; None for the kind where nobody saw it."""
+        """Yield when the device had work: kind, begin, end; None for the kind where none saw it."""
         heard_ns = max(self.last_ns.values(), default=0)
-        if not self.devices or not self.stretches:
+        if not self.devices or not self.pieces:
             return
         if not self.edges or None in self.devices:
-            yield None, self.stretches[0][0], heard_ns
+            yield None, min(pieces[0][0] for pieces in self.pieces.values()), heard_ns
             return
         (_, begin_ns, _), (last, end_ns, astray_ns) = self.edges[0], self.edges[-1]
         rate = astray_ns / max(end_ns - begin_ns, 1)
@@ -159,19 +165,18 @@ class Events:
                 yield _WORKS[edge], start_ns, until_ns
 
 
-def events(pages: Iterable[MarkPages]) -> Events:
-    """What the marks of all processes of a recording say."""
+def events(pages: Iterable[LogPages]) -> Events:
+    """Return what the marks of all threads and processes of a recording say."""
     found, loops = Events(), defaultdict(list)
     for page in pages:
         if page.worker >= 0:
             _read_worker(page, found)
         else:
-            loops[page.pid].append(page)
-    for mine in loops.values():
-        _Loop(sorted(mine, key=lambda page: page.turn), found).read()
-        known = [about for page in mine for about in page.loaders.items()]
-        _see_through(found, {n for n, about in known if about.get("num_workers")})
-    found.stretches.sort()
+            loops[page.pid, page.started_ns].append(page)
+    for loop in loops.values():
+        _Loop(loop, found).read()
+        known = loop[0].names.loaders
+        _see_through(found, {number for number in known if known[number].get("num_workers")})
     return found
 
 
@@ -256,75 +261,74 @@ def join_chained(found: Events) -> LoaderChain | None:
     return chain
 
 
-def _read_worker(page: MarkPages, found: Events) -> None:
-    for what, _, key, number, _, time_ns in page.rows.tolist():
-        delivery = found.deliveries[Batch(key, number)]
-        delivery.worker, delivery.pid = page.worker, page.pid
-        setattr(delivery, _TIMES[what], time_ns)
+def _read_worker(page: LogPages, found: Events) -> None:
+    for what, _, key, number, _, time_ns in marks(page).tolist():
+        if what in _TIMES:
+            delivery = found.deliveries[Batch(key, number)]
+            delivery.worker, delivery.pid = page.worker, page.pid
+            setattr(delivery, _TIMES[what], time_ns)
 
 
 class _Loop:
-    """Reads the marks of a process that trains, its files in their order."""
+    """Reads the marks of all threads of a process that trains, in the order of time."""
 
-    def __init__(self, pages: list[MarkPages], found: Events) -> None:
-        self._pages = pages
+    def __init__(self, pages: list[LogPages], found: Events) -> None:
+        self._pages = sorted(pages, key=lambda page: page.turn)
         self._found = found
-        self._names = pages[0].stages
-        self._begin_ns = self._last_ns = pages[0].born_ns
-        self._after_gap: set[int] | None = None
+        self._names = pages[0].names.stages
+        self._after_gap: set[int] = set()
         self._waits: dict[int, list[Wait]] = defaultdict(list)
         self._parts: dict[int, list[tuple[Stage, int]]] = defaultdict(list)
         self._iter_ns: dict[int, int] = {}
-        self._pin_ns: dict[int, int] = {}
         self._pinned: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self._pinning_for: dict[int, list[int]] = defaultdict(list)
         self._asked_ns: dict[int, int] = {}
-        self._collect_ns: int | None = None
 
     def read(self) -> None:
         """Fill what was found."""
-        turn = self._pages[0].turn
-        for page in self._pages:
-            if page.turn > turn:
-                self._leave_gap(page)
-            turn, self._names = page.turn + 1, page.stages
-            self._read_page(page)
-        self._found.devices += self._pages[-1].devices
-        self._found.stretches.append((self._begin_ns, self._last_ns))
+        self._found.devices += self._pages[0].names.devices
+        rows = np.concatenate([*self._rows()])
+        in_time = np.argsort(rows[:, _TIME], kind="stable")
+        for row in rows[in_time].tolist():
+            self._read(MarkRow(*row))
         self._match_pins()
         for thread, begun in self._parts.items():
             self._found.unfinished += [
-                NamedPart(thread, stage, start, start) for stage, start in begun
+                NamedPart(thread, stage, start, start)
+                for stage, start in begun
+                if stage not in (GARBAGE, PIN)
             ]
 
-    def _read_page(self, page: MarkPages) -> None:
-        for row in page.rows.tolist():
-            what, thread, key, number, extra, time_ns = row
-            if what == Mark.DEVICE:  # it says when it was read, which may be late
-                self._found.edges.append((number, extra, key))
-                continue
-            self._last_ns = time_ns
-            if what in _TIMES:
-                self._deliver(what, Batch(key, number), extra, time_ns)
+    def _rows(self) -> Iterator[np.ndarray]:
+        """Yield the rows of each file, with a row for each gap before one."""
+        turns: dict[int, int] = {}
+        for page in self._pages:
+            rows, pieces = marks(page), self._found.pieces[page.thread]
+            of_host = rows[rows[:, 0] != Mark.DEVICE]  # the device may come there late
+            end_ns = max([page.born_ns, *of_host[-1:, _TIME].tolist()])
+            if page.thread not in turns:
+                pieces.append((page.born_ns, end_ns))
+            elif turns[page.thread] < page.turn - 1:
+                pieces.append((page.born_ns, end_ns))
+                yield np.array([[_GAP, page.thread, 0, 0, 0, page.born_ns]])
             else:
-                self._read(row)
-                self._found.last_ns[thread] = time_ns
+                pieces[-1] = pieces[-1][0], end_ns
+            turns[page.thread] = page.turn
+            yield rows
 
-    def _leave_gap(self, page: MarkPages) -> None:
-        """The files between were deleted: nothing goes on from there.
+    def _leave_gap(self, thread: int) -> None:
+        """Forget what the thread had begun.
 
-        Which batch was pinned when is known only of epochs that began in this stretch.
+        Which batch was pinned when is known only of epochs that began after the gap.
         """
-        self._found.stretches.append((self._begin_ns, self._last_ns))
         if self._found.edges:
             self._found.edges.append((Edge.UNKNOWN, self._found.edges[-1][1], 0))
-        self._begin_ns = page.born_ns
         self._match_pins()
-        for begun in (self._waits, self._parts, self._iter_ns, self._pin_ns, self._pinned):
+        self._waits.pop(thread, None)
+        self._parts.pop(thread, None)
+        for begun in (self._iter_ns, self._pinned, self._pinning_for, self._asked_ns):
             begun.clear()
-        self._pinning_for.clear()
-        self._asked_ns.clear()
-        self._collect_ns, self._after_gap = None, set()
+        self._after_gap.add(thread)
 
     def _deliver(self, what: int, batch: Batch, extra: int, time_ns: int) -> None:
         delivery = self._found.deliveries[batch]
@@ -335,9 +339,13 @@ class _Loop:
         elif what == Mark.TAKEN:
             delivery.pid = self._pages[0].pid
 
-    def _read(self, row: list[int]) -> None:  # noqa: C901 - one case for each kind of mark
+    def _read(self, row: MarkRow) -> None:  # noqa: C901 - one case for each kind of mark
         what, thread, key, number, extra, time_ns = row
+        if what not in (_GAP, Mark.DEVICE, *_TIMES):
+            self._found.last_ns[thread] = time_ns
         match what:
+            case _ if what in _TIMES:
+                self._deliver(what, Batch(key, number), extra, time_ns)
             case Mark.ITER:
                 self._iter_ns[key] = time_ns
             case Mark.ITERATED if key in self._iter_ns:
@@ -349,29 +357,24 @@ class _Loop:
             case Mark.ENDED:
                 self._close(thread, key, time_ns, None)
             case Mark.BEGIN:
-                self._parts[thread].append((self._names.get(extra, _UNNAMED), time_ns))
+                self._parts[thread].append((self._names.get(extra, UNKNOWN), time_ns))
             case Mark.END:
-                self._end(thread, self._names.get(extra, _UNNAMED), time_ns)
-            case Mark.PIN:
-                self._pin_ns[thread] = time_ns
-            case Mark.PINNED if thread in self._pin_ns:
-                self._pinned[thread].append((self._pin_ns.pop(thread), time_ns))
+                self._end(thread, self._names.get(extra, UNKNOWN), time_ns)
             case Mark.PINS:
-                self._pinning_for[extra].append(key)
-            case Mark.COLLECT:
-                self._collect_ns = time_ns
-            case Mark.COLLECTED if self._collect_ns is not None:
-                self._found.collections.append((self._collect_ns, time_ns))
-                self._collect_ns = None
+                self._pinning_for[number & NUMBER].append(key)
+            case Mark.DEVICE:
+                self._found.edges.append((extra, time_ns, number))
+            case 0:  # _GAP
+                self._leave_gap(thread)
 
     def _wait(self, wait: Wait) -> None:
         open_here = self._waits[wait.thread]
         if open_here:
             open_here[-1].inside.append(wait)
-        elif self._after_gap is None or wait.thread in self._after_gap:
+        elif wait.thread in self._after_gap:  # what its batch went through before is not known
+            self._after_gap.remove(wait.thread)
+        else:
             self._found.waits.append(wait)
-        else:  # what its batch went through before is not known
-            self._after_gap.add(wait.thread)
         open_here.append(wait)
 
     def _close(self, thread: int, key: int, time_ns: int, number: int | None) -> None:
@@ -389,7 +392,12 @@ class _Loop:
             return
         while open_here:  # one that raised has no end of its own
             begun, start_ns = open_here.pop()
-            self._found.parts.append(NamedPart(thread, begun, start_ns, time_ns))
+            if begun == GARBAGE:  # all threads wait meanwhile
+                self._found.collections.append((start_ns, time_ns))
+            elif begun == PIN:
+                self._pinned[thread].append((start_ns, time_ns))
+            else:
+                self._found.parts.append(NamedPart(thread, begun, start_ns, time_ns))
             if begun == stage:
                 return
 

@@ -1,4 +1,4 @@
-"""From what the processes of a recording wrote to runs: one for each loader.
+"""From the logs of a recording to runs: one for each loader.
 
 Also when the user's code failed meanwhile: the exception keeps its type and its text, and gets a
 note on where it came from, and the recording as its `run`.
@@ -8,22 +8,16 @@ from __future__ import annotations
 
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from stallscope.apart import computed_apart
 from stallscope.errors import RunFormatError
 from stallscope.files import sizes
-from stallscope.hooks.loop_log import (
-    MarkPages,
-    RecordingInfo,
-    epoch_key,
-    loader_and_epoch,
-    read_marks,
-)
-from stallscope.hooks.stage_log import LogPages, read_lines, read_log
+from stallscope.hooks.event_log import RecordingInfo
+from stallscope.hooks.log_place import epoch_key, loader_and_epoch
+from stallscope.hooks.log_reader import LogPages, ProcessNames, read_lines, read_log
 from stallscope.model.reasons import ordinal
 from stallscope.run import decode
 from stallscope.run import steps as loops
@@ -33,15 +27,10 @@ from stallscope.run.steps import Owners, loaders, mark_steady
 from stallscope.units import count, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Iterator
 
-    from stallscope.hooks.failures import Failures
-    from stallscope.hooks.loop_log import LogPlace
+    from stallscope.hooks.log_place import LogPlace
     from stallscope.run.decode import Decoded, Interrupted
-
-
-_Page = TypeVar("_Page", MarkPages, LogPages)
 
 
 @dataclass(frozen=True)
@@ -57,117 +46,106 @@ class Recording:
 
 @dataclass(frozen=True)
 class _Written:
-    """All that was written, read."""
+    """Everything that was written; of all loaders of the recording."""
 
     about: RecordingInfo
     events: Events
-    marks: list[MarkPages]
-    logs: list[LogPages]
+    main: ProcessNames
+    """What the process that trains said."""
     decoded: list[Decoded]
     who: loops.Who
     resources: pl.DataFrame
-    """Of all processes of the recording, so the same for each loader."""
     device: pl.DataFrame
-    """Columns of `run.result.DEVICE`; the same for each loader, too."""
-    said: list[str]
-    """What the sampler of the resources had to say, and what failed in stallscope itself."""
+    """Columns of `run.result.DEVICE`."""
+    notes: list[str]
+    """Of the sampler of the resources, and on what failed in stallscope itself."""
 
-    def loader(self, number: int) -> dict[str, Any]:
-        """What is known of a loader."""
-        known = (page.loaders[number] for page in self.marks if number in page.loaders)
-        return next(known, {})
+    def began_ns(self, number: int) -> dict[int, int]:
+        """Return when the loop asked for the iterator of each epoch of a loader."""
+        pairs = ((loader_and_epoch(key), start) for start, _, key, _ in self.events.iterators)
+        return {epoch: start for (loader, epoch), start in pairs if loader == number}
 
 
 @computed_apart
 def collect(place: LogPlace, about: RecordingInfo | None = None) -> Recording:
-    """Read all that was written in a recording.
+    """Read the logs of a recording.
 
     Args:
         place: where the logs are.
-        about: what the run is to say of itself; what lies with the logs by default.
+        about: description of the run; by default the one that lies with the logs.
     """
     written = _read(place, about)
     order = loaders(written.events)
-    known = {number for page in written.marks for number in page.loaders}
-    known -= written.events.joined
+    known = written.main.loaders.keys() - written.events.joined
     numbers = [*order, *sorted(known - set(order))] or [0]
     runs = [_run(written, number) for number in numbers]
-    inside = {d.inside.pid: d.inside for d in written.decoded if d.inside}
-    raised = {d.raised.pid: d.raised for d in written.decoded if d.raised}
+    inside = {one.inside.pid: one.inside for one in written.decoded if one.inside}
+    raised = {one.raised.pid: one.raised for one in written.decoded if one.raised}
     run = replace(runs[0], others=tuple(runs[1:]))
     return Recording(run, tuple(inside.values()), tuple(raised.values()))
 
 
 def readable(place: LogPlace) -> Run:
-    """The run, or an empty one that says why there is no other: the user's program goes on."""
+    """Return the run, or an empty one that says why there is none: the user's program goes on."""
     try:
         return collect(place).run
     except Exception as error:  # noqa: BLE001 - whatever the logs have become
-        notes = (f"what was recorded cannot be read ({error!r})", *place.failures.sentences())
+        notes = (f"the recording cannot be read ({error!r})", *place.failures.sentences())
     about, who = RecordingInfo(notes=notes), loops.Who(0, 0, 0)
-    used = decode.table([], origin_ns=0, rank=0)
-    device = pl.DataFrame(schema=DEVICE)
-    return _run(_Written(about, events([]), [], [], [], who, used, device, []), 0)
+    used, device = decode.table([], origin_ns=0, rank=0), pl.DataFrame(schema=DEVICE)
+    return _run(_Written(about, events([]), ProcessNames(), [], who, used, device, []), 0)
 
 
 def _read(place: LogPlace, about: RecordingInfo | None) -> _Written:
-    marks = _whole(read_marks, place.marks(), place.failures)
-    pages = _whole(read_log, place.logs(), place.failures)
-    pages.sort(key=lambda page: (page.born_ns, page.worker, page.turn))
-    main = next((page for page in marks if page.worker < 0), None)
+    known: dict[str, ProcessNames] = {}
+    pages: list[LogPages] = []
+    for path in place.logs():
+        # no log: the process was killed while it made the file
+        with place.failures.within("the log of a process"), suppress(RunFormatError):
+            pages.append(read_log(path, known))
+    pages.sort(key=lambda page: (page.born_ns, page.worker))
+    main = next((page for page in pages if page.worker < 0), None)
+    names = main.names if main else ProcessNames()
     if about is None:
-        said = main.about if main else {}
-        told = {"unix_offset_ns": None, **said, "notes": tuple(said.get("notes", ()))}
-        about = RecordingInfo(**told)
-    began = [page.born_ns for page in [*marks, *pages]]
-    who = loops.Who(about.rank, main.pid if main else 0, min(began, default=0))
-    logs: list[LogPages] = []
+        fields = {"unix_offset_ns": None, **names.about}
+        about = RecordingInfo(**{**fields, "notes": tuple(fields.get("notes", ()))})
+    origin_ns = pages[0].born_ns if pages else 0
+    who = loops.Who(about.rank, main.pid if main else 0, origin_ns)
     decoded: list[Decoded] = []
     for page in pages:
         with place.failures.within("the log of a process"), _no_panic():
-            decoded.append(decode.decode(page, origin_ns=who.origin_ns, rank=who.rank))
-            logs.append(page)
+            decoded.append(decode.decode(page, origin_ns=origin_ns, rank=who.rank))
     sampled: list[dict[str, Any]] = []
     used = decode.table([], origin_ns=0, rank=0)
-    with place.failures.within("what was used meanwhile"), _no_panic():
+    with place.failures.within("the samples of resources"), _no_panic():
         sampled = list(read_lines(place.resources()))
-        used = decode.table(sampled, origin_ns=who.origin_ns, rank=who.rank)
-    heard = [str(entry["note"]) for entry in sampled if "note" in entry]
-    heard += place.failures.sentences()
-    found = events(marks)
+        used = decode.table(sampled, origin_ns=origin_ns, rank=who.rank)
+    notes = [str(entry["note"]) for entry in sampled if "note" in entry]
+    notes += place.failures.sentences()
+    found = events(pages)
     if chain := join_chained(found):
-        joined = [_chained(*both, chain) for both in zip(logs, decoded, strict=True)]
-        logs, decoded = [page for page, _ in joined], [one for _, one in joined]
-    return _Written(about, found, marks, logs, decoded, who, used, _device(found, who), heard)
+        decoded = [_chained(one, chain) for one in decoded]
+    return _Written(about, found, names, decoded, who, used, _device(found, who), notes)
 
 
-def _chained(page: LogPages, one: Decoded, chain: LoaderChain) -> tuple[LogPages, Decoded]:
-    """The log of a process, with the epochs that its batches have become."""
+def _chained(one: Decoded, chain: LoaderChain) -> Decoded:
+    """Give the tables of a log the epochs that its batches have become."""
     frames = {name: getattr(one, name) for name in ("spans", "batches", "samples")}
     had = {int(key) for frame in frames.values() for key in frame["epoch"].unique()}
     epoch = pl.col("epoch").replace({key: chain.key(key) for key in sorted(had)})
     renamed = {name: frame.with_columns(epoch) for name, frame in frames.items()}
-    loader = chain.main if page.loader in chain.loaders else page.loader
-    return replace(page, loader=loader), replace(one, **renamed)
+    joined = {chain.main} if one.loaders & chain.loaders else set()
+    return replace(one, loaders=one.loaders - chain.loaders | joined, **renamed)
 
 
 def _device(found: Events, who: loops.Who) -> pl.DataFrame:
-    """When the device had work."""
+    """Return when the device had work."""
     name = next(iter(found.devices), None)
     rows = [
         (who.rank, name, kind, start_ns - who.origin_ns, end_ns - who.origin_ns)
         for kind, start_ns, end_ns in found.device_work()
     ]
     return pl.DataFrame(rows, DEVICE, orient="row")
-
-
-def _whole(read: Callable[[Path], _Page], paths: list[Path], failures: Failures) -> list[_Page]:
-    """What was in these files, without those whose process was killed while it made them."""
-    pages = []
-    for path in paths:
-        with failures.within("the log of a process"), suppress(RunFormatError):
-            pages.append(read(path))
-    return pages
 
 
 @contextmanager
@@ -180,18 +158,17 @@ def _no_panic() -> Iterator[None]:
 
 
 def _run(written: _Written, number: int) -> Run:
-    """The run of one loader."""
-    about, known = written.about, written.loader(number)
+    """Make the run of one loader."""
+    about, known = written.about, written.main.loaders.get(number, {})
     loop = loops.loop(written.events, number, written.who)
-    # Of the processes that worked for this loader, also those that worked for several
-    pairs = zip(written.logs, written.decoded, strict=True)
-    mine = [(page, one) for page, one in pairs if page.loader in (0, number)]
-    pages, decoded = [page for page, _ in mine], [one for _, one in mine]
-    made = _stack([d.batches for d in decoded], decode.BATCHES, number)
-    samples = _stack([d.samples for d in decoded], decode.SAMPLES, number)
+    # The main process, and the workers that worked for this loader, maybe among others
+    mine = [one for one in written.decoded if one.log.worker < 0 or number in one.loaders]
+    made = _stack([one.batches for one in mine], decode.BATCHES, number)
+    samples = _stack([one.samples for one in mine], decode.SAMPLES, number)
     known_sizes = sizes(samples["path"].drop_nulls().unique(maintain_order=True))
     size = pl.col("path").replace_strict(known_sizes, default=None, return_dtype=pl.Int64)
     batches, steps = mark_steady(made, loop, about.warmup)
+    began_unix_ns = about.unix_offset_ns
     settings = Settings(
         name=about.name or known.get("dataset", ""),
         num_workers=known.get("num_workers", 0),
@@ -202,30 +179,29 @@ def _run(written: _Written, number: int) -> Run:
         prefetch_factor=known.get("prefetch_factor"),
         persistent_workers=known.get("persistent_workers", False),
         streams=known.get("streams", False),
-        began_unix_ns=None
-        if about.unix_offset_ns is None
-        else about.unix_offset_ns + written.who.origin_ns,
+        began_unix_ns=None if began_unix_ns is None else began_unix_ns + written.who.origin_ns,
     )
+    notes = [*_notes(written, known, number, mine), *_about_steady(batches)]
     return Run(
-        all_spans=_stack([d.spans for d in decoded], decode.SPANS, number),
+        all_spans=_stack([one.spans for one in mine], decode.SPANS, number),
         all_samples=samples.with_columns(bytes=size) if known_sizes else samples,
         batches=batches.drop("first"),
         all_steps=steps,
         waits=loop.waits,
         deliveries=loop.deliveries,
         side_spans=loop.side_spans,
-        startup=_startup(written, number, pages, decoded),
+        startup=_startup(written, number, mine),
         settings=settings,
         all_resources=written.resources,
         device_work=written.device,
         first_batch_s=_first_batch_s(written, number),
         machine=about.machine,
-        notes=tuple(dict.fromkeys(_notes(written, number, pages, batches))),
+        notes=tuple(dict.fromkeys(notes)),
     )
 
 
 def _stack(frames: list[pl.DataFrame], schema: dict[str, Any], number: int) -> pl.DataFrame:
-    """The rows of a loader, whose epochs carry its number until here."""
+    """Return the rows of a loader, whose epochs carry its number until here."""
     if not frames:
         return pl.DataFrame(schema=schema)
     rows = pl.concat(frames, how="vertical")
@@ -235,56 +211,46 @@ def _stack(frames: list[pl.DataFrame], schema: dict[str, Any], number: int) -> p
 
 
 def _notes(
-    written: _Written,
-    number: int,
-    pages: list[LogPages],
-    batches: pl.DataFrame,
+    written: _Written, known: dict[str, Any], number: int, mine: list[Decoded]
 ) -> Iterator[str]:
-    known = written.loader(number)
+    logs = [one.log for one in mine]
     yield from written.about.notes
-    yield from (note for page in written.marks for note in page.notes)
-    yield from _about_gaps(written.events.stretches)
-    if any(page.full for page in written.marks):
-        yield "the marks of the loop were full: the oldest were overwritten"
-    yield from written.said
+    yield from written.main.notes
+    yield from _about_gaps(max(written.events.pieces.values(), key=len, default=[]))
+    if any(log.is_full for log in logs):
+        yield "the logs were full: later events are missing"
+    yield from written.notes
     if known.get("whole"):
         yield "batch_size=None: a row is one item of the dataset, which may hold a batch"
-    yield from (note for page in pages for note in page.notes)
-    every = max((page.every for page in pages), default=1)
+    yield from (note for log in logs for note in log.names.notes)
+    every = max((every for log in logs for every in log.names.every), default=1)
     if every > 1:
         yield f"About every {ordinal(every)} batch was recorded, to limit overhead"
-    dropped = sum(page.dropped for page in pages)
-    if dropped:
-        yield f"the logs were full: the oldest {dropped:,} events were overwritten"
-    others = sum(page.other_threads for page in pages)
+    others = sum(log.other_threads for log in logs)
     if others:
         yield f"{others:,} calls in other threads of the workers were not recorded"
-    there = {page.worker for page in pages if page.worker >= 0}
-    missing = known.get("num_workers", 0) - len(there)
+    missing = known.get("num_workers", 0) - len({log.worker for log in logs if log.worker >= 0})
     came = (b.loader == number and way.arrived_ns for b, way in written.events.deliveries.items())
     if missing > 0 and any(came) and not known.get("lived"):
         yield f"{count(missing, 'worker')} left no log (no room for it, or a thread)"
+
+
+def _about_gaps(pieces: list[tuple[int, int]]) -> Iterator[str]:
+    if len(pieces) > 1:
+        kept_s = sum(end - begin for begin, end in pieces) / 1e9
+        total_s = (pieces[-1][1] - pieces[0][0]) / 1e9
+        yield (
+            f"{len(pieces)} pieces of the recording were kept, from its beginning to its end, "
+            f"{seconds(kept_s)} of {seconds(total_s)}, so that its logs stay small"
+        )
+
+
+def _about_steady(batches: pl.DataFrame) -> Iterator[str]:
     steady = batches.filter("steady")
     if steady.is_empty():
         yield "no batch was recorded from beginning to end: there is nothing to show"
     elif steady["first"].any():
         yield "the recording is so short that start-up could not be kept apart"
-
-
-def _about_gaps(stretches: list[tuple[int, int]]) -> Iterator[str]:
-    if len(stretches) > 1:
-        kept_s = sum(end - begin for begin, end in stretches) / 1e9
-        total_s = (stretches[-1][1] - stretches[0][0]) / 1e9
-        yield (
-            f"{len(stretches)} pieces of the recording were kept, from its beginning to its end, "
-            f"{seconds(kept_s)} of {seconds(total_s)}, so that its logs stay small"
-        )
-
-
-def _began_ns(written: _Written, number: int) -> dict[int, int]:
-    """When the loop asked for the iterator of each epoch."""
-    pairs = ((loader_and_epoch(key), start) for start, _, key, _ in written.events.iterators)
-    return {epoch: start for (loader, epoch), start in pairs if loader == number}
 
 
 def _first_batch_s(written: _Written, number: int) -> float | None:
@@ -294,34 +260,32 @@ def _first_batch_s(written: _Written, number: int) -> float | None:
         for wait in written.events.waits
         if wait.number is not None and owners.of(wait.key) == number
     ]
-    began = min(_began_ns(written, number).values(), default=None)
-    began = min(_began_ns(written, 0).values(), default=began)
+    began = min(written.began_ns(number).values(), default=None)
+    began = min(written.began_ns(0).values(), default=began)
     return (min(arrived) - began) / 1e9 if arrived and began else None
 
 
-def _startup(
-    written: _Written, number: int, pages: list[LogPages], decoded: list[Decoded]
-) -> pl.DataFrame:
-    began, of_loader, rows = _began_ns(written, number), partial(_stack, number=number), []
-    for page, one in zip(pages, decoded, strict=True):
-        if page.turn:  # the process began in another file
+def _startup(written: _Written, number: int, mine: list[Decoded]) -> pl.DataFrame:
+    began, rows = written.began_ns(number), []
+    for one in mine:
+        batches = _stack([one.batches], decode.BATCHES, number)
+        if one.log.turn or not (batches.height or one.ready_ns):  # it began in another file, or not
             continue
-        spans = of_loader([one.spans], decode.SPANS)
+        spans = _stack([one.spans], decode.SPANS, number)
         samples = (
             spans.filter(pl.col("sample").is_not_null())
             .group_by("epoch", "batch", "sample", maintain_order=True)
             .agg((pl.col("end_ns") - pl.col("start_ns")).sum() / 1e9)
             .get_column("end_ns")
         )
-        epochs = of_loader([one.batches], decode.BATCHES)["epoch"]
-        epoch = int(epochs[0]) if epochs.len() else 0
+        epoch = int(batches["epoch"][0]) if batches.height else 0
         began_ns = began.get(epoch)
         rows.append(
             (
-                page.worker if page.worker >= 0 else None,
-                page.pid,
+                one.log.worker if one.log.worker >= 0 else None,
+                one.log.pid,
                 epoch,
-                (page.ready_ns - began_ns) / 1e9 if page.ready_ns and began_ns else None,
+                (one.ready_ns - began_ns) / 1e9 if one.ready_ns and began_ns else None,
                 samples[0] if samples.len() else None,
                 samples[1:].median() if samples.len() > 1 else None,
             )

@@ -15,7 +15,8 @@ import torch
 
 from stallscope.errors import NoBatchError, StallscopeError, UnsupportedError
 from stallscope.files import log_capacity, workspace
-from stallscope.hooks.loop_log import COST_SHARE_DRIVEN, LogPlace, RecordingInfo
+from stallscope.hooks.event_log import RecordingInfo
+from stallscope.hooks.log_place import COST_SHARE_DRIVEN, LogPlace
 from stallscope.hooks.probe import Probe
 from stallscope.isolation import isolated, modules_of
 from stallscope.loops.batch_timeout import time_limit

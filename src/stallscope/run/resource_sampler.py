@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from stallscope.hooks.event_log import JsonLines
 from stallscope.hooks.patches import in_this_process
-from stallscope.hooks.stage_log import JsonLines
 from stallscope.interrupts import held_back
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from stallscope.hooks.loop_log import LogPlace
+    from stallscope.hooks.log_place import LogPlace
 
 
 _COMMAND: Final = """

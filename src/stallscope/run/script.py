@@ -236,7 +236,8 @@ def _begin(begun: list[Any], logs: Path, name: str, warmup: int) -> None:
     """
     try:
         from stallscope.files import log_capacity
-        from stallscope.hooks.loop_log import LogPlace, RecordingInfo
+        from stallscope.hooks.event_log import RecordingInfo
+        from stallscope.hooks.log_place import LogPlace
         from stallscope.hooks.probe import Probe
         from stallscope.run.resource_sampler import Sampler
 
@@ -255,8 +256,8 @@ def _begin(begun: list[Any], logs: Path, name: str, warmup: int) -> None:
 def _saved(folder: Path, logs: Path) -> Run | None:
     """Save the run and return it; None where there is none."""
     run = None
-    if any(logs.glob("*.marks")):
-        from stallscope.hooks.loop_log import LogPlace
+    if any(logs.glob("*.events")):
+        from stallscope.hooks.log_place import LogPlace
         from stallscope.run.read_logs import collect
 
         found = collect(LogPlace(logs, 0)).run

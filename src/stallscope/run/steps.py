@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
-from stallscope.hooks.loop_log import AROUND, OUTER, loader_and_epoch
+from stallscope.hooks.log_place import AROUND, OUTER, loader_and_epoch
 from stallscope.run.decode import SPANS
 from stallscope.run.result import DELIVERIES, STEPS, WAITS
 from stallscope.stages import (
@@ -74,7 +74,7 @@ def loaders(found: Events) -> list[int]:
     for track in owners.tracks.values():
         starts = [wait.start_ns for wait in track]
         for wait, until in zip(track, [*starts[1:], None], strict=True):
-            end = found.seen_until(wait.end_ns, until or wait.end_ns)
+            end = found.seen_until(wait.thread, wait.end_ns, until or wait.end_ns)
             spent[owners.of(wait.key)] += end - wait.start_ns
         for part in found.parts:
             at = bisect_left(starts, part.start_ns) - 1
@@ -140,7 +140,7 @@ class Steps:
                 batch = self._batch(wait) or last
                 at = bisect_left(bounds, wait.end_ns)
                 until = bounds[at] if at < len(bounds) else self._last_end(wait, track)
-                in_gap = self._found.seen_until(wait.end_ns, until) < until
+                in_gap = self._found.seen_until(thread, wait.end_ns, until) < until
                 if batch is None or in_gap or self._failed(wait, until):
                     continue
                 near = track[bisect_left(starts, wait.end_ns) : bisect_left(starts, until)]
@@ -173,7 +173,10 @@ class Steps:
         if last is not None and last.key == batch.key:
             return None
         at = bisect_left(begun, (wait.start_ns,)) - 1
-        if at < 0 or self._found.seen_until(begun[at][1], wait.start_ns) < wait.start_ns:
+        if at < 0:
+            return None
+        until = self._found.seen_until(wait.thread, begun[at][1], wait.start_ns)
+        if until < wait.start_ns:
             return None
         return begun[at][1] - begun[at][0]
 

@@ -1,0 +1,575 @@
+"""The event log: what the threads of a process write while they work (`log_reader.py` reads it).
+
+Each thread has a log of its own, so a log needs no lock. A log is a file of 64-bit words, mapped
+into the process: what was written stays readable when the process is killed or hangs, and the
+notebook reads it while the process runs. Space is reserved when a file is made, so a full disk is
+an error then and never a bus error later. After a header come the words in the order of time; a
+word is never 0, so 0 means "not written". Words that find no room are lost, and the reader says so.
+
+Word            bits 58-62      bits 0-57
+--------------  --------------  ------------------------------------------------------------------
+exit            0               `perf_counter_ns()` as it is
+enter           `Tag.ENTER`     bits 48-57: code of the stage; bits 0-47: ns since the start
+begin, end      `Mark.BEGIN`    the same, of a part of the loop; the time begins anew after 3 days
+mark            its `Mark`      `perf_counter_ns()`; `Tag.EPOCH` and `Tag.NUMBER` say of which batch
+everything else its `Tag`       a number, see the tags
+
+A log begins another file some seconds later or when a file is half full, always between two
+batches, so that the oldest files can be deleted (`log_place.py`). Each process has a `.names` file
+of JSON lines: the codes' stages, its loaders, notes. Paths of the user's files lie beside a log's
+file in `.paths`, one a line, because they are too many to keep for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import struct
+import sys
+import threading
+from dataclasses import asdict, dataclass, field
+from enum import IntEnum
+from itertools import chain, count, repeat
+from json.encoder import encode_basestring_ascii as quoted
+from threading import get_ident
+from time import perf_counter_ns, time_ns
+from typing import TYPE_CHECKING, Any, Final
+
+from stallscope.files import open_to_append
+from stallscope.machine import machine as machine_here
+from stallscope.machine import rank as rank_here
+from stallscope.stages import OTHER_NAMES, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+    from pathlib import Path
+
+    from stallscope.hooks.log_place import LogPlace
+
+
+MAIN: Final = -1
+"""Worker id of the main process."""
+TAG_SHIFT: Final = 58
+CODE_SHIFT: Final = 48
+PAYLOAD: Final = (1 << TAG_SHIFT) - 1
+TAGS: Final = ~PAYLOAD
+TIME: Final = (1 << CODE_SHIFT) - 1
+MOST_CODES: Final = 1 << (TAG_SHIFT - CODE_SHIFT)
+MOST_NAMES: Final = 300
+"""Names of `ss.stage` that a process keeps apart; a loop may make up one for each of its steps."""
+LONGEST_NS: Final = 1 << 47
+"""The clock of enter words overflows after 3.2 days; the recorder stops after 1.6 days."""
+INDEX_OFFSET: Final = 1 << 56
+"""Added to a sample's index, which may be negative, and to an epoch's key."""
+EXTRA_SHIFT: Final = 40
+NUMBER: Final = (1 << EXTRA_SHIFT) - 1
+DRIFT_OFFSET: Final = 1 << (EXTRA_SHIFT - 1)
+"""Added to the drift of a device's clock, which may be negative."""
+
+MAGIC: Final = 0x5354414C4C  # "STALL"
+HEADER_WORDS: Final = 64
+_SMALL: Final = 8
+"""Other threads than the first get this part of the words: they write six words a batch at most."""
+_MOST_THREADS: Final = 64
+"""Threads of a process that get a log; each reserves space."""
+_NEVER: Final = sys.maxsize
+_REST: Final = Stage("other ops", "transform")
+_PATIENCE_S: Final = 1.0
+"""Seconds a thread waits for its turn to write a name."""
+
+
+class Tag(IntEnum):
+    """What a word inside a batch says, if it is not an exit."""
+
+    ENTER = 1 << TAG_SHIFT
+    BATCH = 2 << TAG_SHIFT
+    """A batch begins; its number in the epoch."""
+    EPOCH = 3 << TAG_SHIFT
+    """Later batches and marks belong to this epoch, see `log_place.epoch_key`."""
+    SAMPLE = 4 << TAG_SHIFT
+    """A sample begins; its index in the dataset, offset by `INDEX_OFFSET`."""
+    UNINDEXED = 5 << TAG_SHIFT
+    """A sample begins that has no index."""
+    SAMPLE_END = 6 << TAG_SHIFT
+    CPU = 7 << TAG_SHIFT
+    """CPU time of the thread in ns, read just before the event that follows."""
+    FILE = 8 << TAG_SHIFT
+    """The sample reads this file; its line in `.paths`."""
+    PIXELS = 9 << TAG_SHIFT
+    """Width << 24 | height of an image that the sample opened."""
+    RAISED = 10 << TAG_SHIFT
+    """An exception left this stage; its code."""
+    SKIPPED = 11 << TAG_SHIFT
+    """A batch that was not recorded, because recording would have cost too much."""
+    BATCH_END = 12 << TAG_SHIFT
+    """The batch was made; one that failed has no end."""
+    EXHAUSTED = 13 << TAG_SHIFT
+    """The sample that had begun was none: its iterator has ended."""
+    NUMBER = 14 << TAG_SHIFT
+    """The mark that follows is about this batch; above `EXTRA_SHIFT` a second number."""
+
+
+class Mark(IntEnum):
+    """What happens to whole batches, and what the loop does. In brackets: number and extra."""
+
+    ITER = 16 << TAG_SHIFT
+    """The loop asks for an iterator: an epoch begins."""
+    ITERATED = 17 << TAG_SHIFT
+    """It has got it."""
+    WAIT = 18 << TAG_SHIFT
+    """The loop asks for a batch."""
+    GOT = 19 << TAG_SHIFT
+    """It has got one [batch]."""
+    ENDED = 20 << TAG_SHIFT
+    """There was none: the epoch is over, or something was raised."""
+    ASKED = 21 << TAG_SHIFT
+    """A worker is asked for a batch [batch, worker]."""
+    ARRIVED = 22 << TAG_SHIFT
+    """A batch was received and unpickled [batch]."""
+    READY = 23 << TAG_SHIFT
+    """A worker asks for its first batch."""
+    TAKEN = 24 << TAG_SHIFT
+    """A worker takes a task up [batch]."""
+    MADE = 25 << TAG_SHIFT
+    """The batch is made and handed on [batch]."""
+    PICKLE = 26 << TAG_SHIFT
+    """The thread that sends begins to pickle a batch [batch]."""
+    SENT = 27 << TAG_SHIFT
+    """It has written the batch into the pipe [batch]."""
+    PINS = 28 << TAG_SHIFT
+    """The thread that pins the batches of this epoch [thread]."""
+    DEVICE = 29 << TAG_SHIFT
+    """The device came to an event at this time of its own clock [drift of that clock, edge]."""
+    BEGIN = 30 << TAG_SHIFT
+    """A part of the loop begins."""
+    END = 31 << TAG_SHIFT
+
+
+class Header(IntEnum):
+    """Where in the header a number stands."""
+
+    MAGIC = 0
+    PID = 1
+    WORKER = 2
+    """Worker id, or `MAIN`."""
+    STARTED_NS = 3
+    """When the process began to record: enter, begin and end words count from here."""
+    BORN_NS = 4
+    """When the file was made."""
+    THREAD = 5
+    TURN = 6
+    """Which file of its thread it is, counted from 0; some may have been deleted."""
+    STOP = 7
+    """Set from outside to turn the hooks of a living process off."""
+    SAMPLES = 8
+    """Samples done so far (for the progress bar)."""
+    OTHER_THREADS = 9
+    """Calls of hooked functions in other threads, which were not recorded."""
+
+
+def numbers(number: int, extra: int) -> int:
+    """Return two numbers of a mark as one; the first may be an address."""
+    return extra << EXTRA_SHIFT | number & NUMBER
+
+
+def names_of(pid: int, worker: int, started_ns: int) -> str:
+    """Return the name of the file with a process's names."""
+    return f"{pid}-{worker}-{started_ns}.names"
+
+
+def reserve(path: Path, length: int) -> mmap.mmap:
+    """Make a new file of so many zero bytes, and map it.
+
+    Raises:
+        OSError: the file exists, or there is no room.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, 0, length)
+        else:  # macOS, Windows: written out instead
+            os.write(descriptor, b"\0" * length)
+        return mmap.mmap(descriptor, length)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise
+    finally:
+        os.close(descriptor)
+
+
+class JsonLines:
+    """A file that only grows: a JSON value a line."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = open_to_append(path)
+        # Threads write and close when they like; a closed number may be a user's file.
+        self._turn = threading.Lock()
+
+    def say(self, **line: Any) -> None:
+        """Append one line; it survives the end of the process."""
+        self.write(json.dumps(line) + "\n")
+
+    def write(self, lines: str) -> None:
+        """Append lines of ASCII in one write.
+
+        Never fails: a full disk costs a name and not the user's run.
+        """
+        with self._its_turn() as mine, contextlib.suppress(OSError):
+            if mine and self._descriptor >= 0:
+                os.write(self._descriptor, lines.encode("ascii"))
+
+    def close(self) -> None:
+        """Close the file; later lines are lost."""
+        with self._its_turn():
+            descriptor, self._descriptor = self._descriptor, -1
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    @contextlib.contextmanager
+    def _its_turn(self) -> Iterator[bool]:
+        """Wait for other threads; not for ever, as in a forked child there is none to end."""
+        mine = self._turn.acquire(timeout=_PATIENCE_S)
+        try:
+            yield mine
+        finally:
+            if mine:
+                self._turn.release()
+
+
+# ---- writing -------------------------------------------------------------------------------------
+
+
+class ThreadLog:
+    """The log of one thread, in one file after the other.
+
+    Attributes:
+        words: the places after the header; `words[place()] = word` writes.
+        place: gives the next place, forever; writing needs no other state.
+        header: the header's words, see `Header`.
+        is_busy: whether a batch is being made, so that no file may begin.
+        due_ns: when the next file begins.
+        half: place that is written when the file is half full.
+        epoch: the one that the last mark was about.
+    """
+
+    words: memoryview
+    place: Callable[[], int]
+    header: memoryview
+
+    def __init__(self, process: ProcessLog, words: int) -> None:
+        self._process = process
+        self._words = words
+        self._turn = 0
+        self._mapping: mmap.mmap | None = None
+        self._paths: JsonLines | None = None
+        self.is_busy = False
+        self.epoch: int | None = None
+        self._write_nowhere()
+
+    def begin(self) -> None:
+        """Begin the first file.
+
+        Raises:
+            OSError: there is no room for it.
+        """
+        process, place = self._process, self._process.place
+        born_ns, self._stretch = perf_counter_ns(), place.stretch()
+        name = f"{os.getpid()}-{process.worker}-{born_ns}-{self._stretch}"
+        self._path = place.folder / f"{name}.events"
+        self._mapping = reserve(self._path, (HEADER_WORDS + self._words) * 8)
+        self._lay_out(memoryview(self._mapping))
+        for at, number in {
+            Header.PID: os.getpid(),
+            Header.WORKER: process.worker,
+            Header.STARTED_NS: process.started_ns,
+            Header.BORN_NS: born_ns,
+            Header.THREAD: get_ident() & NUMBER,
+            Header.TURN: self._turn,
+            Header.MAGIC: MAGIC,
+        }.items():
+            self.header[at] = number
+        if self.epoch is not None:  # of the batch that comes next
+            self.words[self.place()] = self.epoch + INDEX_OFFSET | Tag.EPOCH
+        self.due_ns = place.stretch_ends_ns()
+
+    def _lay_out(self, bytes_of_file: memoryview) -> None:
+        self._view = bytes_of_file.cast("q")
+        self.header, self.words = self._view[:HEADER_WORDS], self._view[HEADER_WORDS:]
+        # In C and without memory: 20 ns less than a counter (tests/benchmarks/overhead.py). What
+        # finds no room goes to place 0.
+        self.place = chain(range(1, len(self.words)), repeat(0)).__next__
+        self.half = len(self.words) // 2
+
+    def _write_nowhere(self) -> None:
+        """Write from now on into a few words that nobody reads."""
+        self._mapping = None
+        self._lay_out(memoryview(bytearray((HEADER_WORDS + 4) * 8)))
+        self._stay()
+
+    def _stay(self) -> None:
+        """Begin no other file from now on."""
+        self.due_ns = self.half = _NEVER
+
+    def turn_over(self, at: int) -> None:
+        """Begin the next file, unless a batch is being made or the recording is over.
+
+        Args:
+            at: place of the last word.
+        """
+        if self.is_busy or self.half == _NEVER:
+            return
+        place, old, stretch = self._process.place, self._files(), self._stretch
+        if 0 < at < self.half and place.stretch() == stretch:
+            return
+        if place.is_over():
+            self.header[Header.STOP] = 1
+            self._stay()
+            return
+        self._turn += 1
+        try:
+            self.begin()
+        except OSError:  # no room: this file takes the rest
+            self._stay()
+            return
+        self._paths = None
+        _close(*old)
+        if self._process.worker == MAIN and self._stretch != stretch:
+            place.thin()
+
+    def add_paths(self, paths: list[str]) -> None:
+        """Name the files that this log refers to by the number of their line, from 1.
+
+        A write costs 10 us between two ops of a pipeline, so it is not done for every sample.
+        """
+        if self._mapping is None:
+            return
+        if self._paths is None:
+            self._paths = JsonLines(self._path.with_suffix(".paths"))
+        self._paths.write("".join(f"{quoted(path)}\n" for path in paths))
+
+    def close(self, *, files: bool = True) -> None:
+        """Write nothing from now on.
+
+        Args:
+            files: also close the file and free the space that was not used.
+        """
+        old, is_open = self._files(), self._mapping is not None
+        self._write_nowhere()
+        if files and is_open:
+            _close(*old)
+
+    def _files(self) -> tuple[Any, ...]:
+        views = self.header, self.words, self._view
+        return getattr(self, "_path", None), self._mapping, self._paths, self.place, views
+
+
+def _close(
+    path: Path,
+    mapping: mmap.mmap,
+    paths: JsonLines | None,
+    place: Callable[[], int],
+    views: tuple[memoryview, ...],
+) -> None:
+    """Close a log's file, and free the space that was not used."""
+    for view in views:  # a thread that still writes gets an error, and not a bus error
+        view.release()
+    mapping.close()
+    if paths is not None:
+        paths.close()
+    following = place()
+    if following and os.name == "posix":
+        with contextlib.suppress(OSError):
+            os.truncate(path, (HEADER_WORDS + following) * 8)
+
+
+class ProcessLog:
+    """The logs of all threads of a process, and the names of what their words stand for.
+
+    Args:
+        place: where to write.
+        worker: worker id, or `MAIN`.
+        started_ns: the words' times count from this `perf_counter_ns()`; now by default.
+
+    Attributes:
+        mark: `(mark, epoch, number)` writes a mark of the calling thread, with the time.
+        put: `(key)` writes the time as a word, see `part`.
+        here: `()` gives the log of the calling thread.
+        failures: of the recording.
+
+    Raises:
+        OSError: there is no room for the log of this thread.
+    """
+
+    mark: Callable[..., None]
+    put: Callable[[int], None]
+    here: Callable[[], ThreadLog]
+
+    def __init__(self, place: LogPlace, worker: int, started_ns: int | None = None) -> None:
+        self.place, self.worker, self.failures = place, worker, place.failures
+        self.started_ns = perf_counter_ns() if started_ns is None else started_ns
+        self.is_retired = False
+        self._threads: dict[int, ThreadLog] = {}
+        self._codes: dict[Stage, int] = {}
+        self._numbers = count(1)
+        first = ThreadLog(self, place.capacity)
+        first.begin()
+        self._threads[get_ident()] = first
+        name = names_of(os.getpid(), worker, self.started_ns)
+        self._names = JsonLines(place.folder / name)
+        self.mark, self.put, self.here = self._writers()
+
+    def _writers(  # noqa: C901 - `mark` is one function, as it runs some twenty times a batch
+        self,
+    ) -> tuple[Callable[..., None], Callable[[int], None], Callable[[], ThreadLog]]:
+        """Make the functions that write.
+
+        Closures, because they run between two steps of a loop. Hooks keep them for themselves.
+        """
+        threads, ident, clock, another = self._threads, get_ident, perf_counter_ns, self._another
+        epoch_word, number_word = Tag.EPOCH | INDEX_OFFSET, int(Tag.NUMBER)
+        started_ns = self.started_ns
+
+        def here() -> ThreadLog:
+            try:
+                return threads[ident()]
+            except KeyError:
+                return another()
+
+        def mark(mark: int, epoch: int = 0, number: int = 0) -> None:
+            try:
+                log = threads[ident()]
+            except KeyError:
+                log = another()
+            now, words, place = clock(), log.words, log.place
+            try:
+                if epoch != log.epoch:
+                    words[place()] = epoch + epoch_word
+                    log.epoch = epoch
+                words[place()] = number + number_word
+                words[at := place()] = now + mark
+                if now >= log.due_ns or not 0 < at < log.half:
+                    log.turn_over(at)
+            except ValueError:  # the log was closed just now, by another thread
+                if not self.is_retired:
+                    raise
+
+        def put(key: int) -> None:
+            log, now = here(), clock()
+            try:
+                log.words[at := log.place()] = key | now - started_ns & TIME
+                if now >= log.due_ns or not 0 < at < log.half:
+                    log.turn_over(at)
+            except ValueError:  # as above
+                if not self.is_retired:
+                    raise
+
+        return mark, put, here
+
+    def mark_device(self, edge: int, at_ns: int, drift_ns: int) -> None:
+        """Write when a device came to an event; by now it may be later."""
+        words, place = (log := self.here()).words, log.place
+        words[place()] = Tag.NUMBER | numbers(drift_ns + DRIFT_OFFSET, edge)
+        words[place()] = Mark.DEVICE | at_ns
+
+    def _another(self) -> ThreadLog:
+        """Begin the log of a thread that has written nothing yet."""
+        log = ThreadLog(self, self.place.capacity // _SMALL)
+        if self.is_retired:
+            return log
+        if len(self._threads) == _MOST_THREADS:
+            self.say(note=f"more than {_MOST_THREADS} threads: the others were not recorded")
+        if len(self._threads) < _MOST_THREADS:
+            with self.failures.within("what another thread did"):
+                log.begin()
+        return self._threads.setdefault(get_ident(), log)
+
+    def numbered(self, stage: Stage) -> tuple[Stage, int]:
+        """Return a stage and its code; after very many it is one that stands for all others."""
+        code = self._codes.get(stage)
+        if code is None and len(self._codes) >= MOST_CODES - 2:
+            if _REST not in self._codes:
+                self.say(note=f"more than {MOST_CODES - 2} stages: the rest is '{_REST.name}'")
+            stage, code = _REST, self._codes.get(_REST)
+        if code is None:
+            code = self._codes.setdefault(stage, next(self._numbers))
+            self.say(code=code, stage=stage)
+        return stage, code
+
+    def part(self, stage: Stage) -> tuple[int, int]:
+        """Return what `put` has to be called with at the begin and the end of a part."""
+        code = self.numbered(stage)[1] << CODE_SHIFT
+        return Mark.BEGIN | code, Mark.END | code
+
+    def say(self, **line: Any) -> None:
+        """Append one line to the names; it survives the end of the process."""
+        if not self.is_retired:
+            self._names.say(**line)
+
+    def retire(self, *, close: bool = True) -> None:
+        """Write nothing from now on.
+
+        Args:
+            close: also close the files; a forked child leaves them to its parent.
+        """
+        self.is_retired = True
+        for log in list(self._threads.values()):
+            if not (close and log.is_busy):  # the thread that makes a batch closes its log then
+                log.close(files=close)
+        if close:
+            self._names.close()
+
+
+def kept_apart(stage: Stage, known: Collection[Stage], note: Callable[[str], object]) -> Stage:
+    """Return the stage that a user's name counts as: its own, or the one for all late names.
+
+    Args:
+        stage: by a name of the user's.
+        known: the stages that have been kept apart so far.
+        note: told when the names become too many.
+    """
+    if stage in known or len(known) < MOST_NAMES:
+        return stage
+    if OTHER_NAMES not in known:
+        note(
+            f"ss.stage was given more than {MOST_NAMES} names: the rest is '{OTHER_NAMES.name}'; "
+            "give a stage the same name each time"
+        )
+    return OTHER_NAMES
+
+
+def stop_hooks(place: LogPlace) -> None:
+    """End a recording, and turn off the hooks of workers that live on."""
+    place.end()
+    for path in place.logs():
+        with place.failures.within("the end of the hooks in workers"), path.open("r+b") as log:
+            log.seek(Header.STOP * 8)
+            log.write(struct.pack("q", 1))
+
+
+@dataclass(frozen=True)
+class RecordingInfo:
+    """Description that a run carries."""
+
+    name: str = ""
+    """What the user pointed at."""
+    warmup: int = 0
+    """Batches at the start that are not part of the steady state."""
+    simulated_step_s: float | None = None
+    """How long the step was simulated to take; None where nothing was simulated."""
+    has_step: bool = True
+    """Whether batches were used."""
+    notes: tuple[str, ...] = ()
+    """Sentences that the run is to carry."""
+    rank: int = field(default_factory=rank_here)
+    """Of the process that trains, in a distributed run."""
+    machine: dict[str, Any] = field(default_factory=machine_here)
+    """Where it was measured."""
+    unix_offset_ns: int | None = field(default_factory=lambda: time_ns() - perf_counter_ns())
+    """From `perf_counter_ns()` to the time since 1970."""
+
+    def leave_with(self, log: ProcessLog) -> None:
+        """Write this into the log, so that it can be read without this process."""
+        log.say(about=asdict(self))

@@ -1,0 +1,138 @@
+"""Reads event logs (`event_log.py`), also of processes that still run or were killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stallscope.errors import RunFormatError
+from stallscope.files import read_file
+from stallscope.hooks.event_log import HEADER_WORDS, MAGIC, Header, names_of
+from stallscope.stages import Stage
+from stallscope.units import json_without_controls
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class ProcessNames:
+    """What a process said of itself and of its words."""
+
+    stages: dict[int, Stage] = field(default_factory=dict)
+    """Stage of each code."""
+    loaders: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """Settings of each loader."""
+    about: dict[str, Any] = field(default_factory=dict)
+    """Fields of `log_place.RecordingInfo`."""
+    notes: list[str] = field(default_factory=list)
+    """Sentences on what could not be seen."""
+    devices: list[str | None] = field(default_factory=list)
+    """What works behind the host; a None after it: and more devices, which were not watched."""
+    every: list[int] = field(default_factory=list)
+    """One batch in this many was recorded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogPages:
+    """The content of one file of a thread's log when it was read."""
+
+    pid: int
+    worker: int
+    """Worker id, or `MAIN`."""
+    born_ns: int
+    """When the file was made, as `perf_counter_ns()`."""
+    words: np.ndarray
+    """int64, in the order of time, none of them 0."""
+    started_ns: int = 0
+    """When the process began to record: enter, begin and end words count from here."""
+    thread: int = 0
+    turn: int = 0
+    """Which file of its thread it is."""
+    is_full: bool = False
+    """Whether later words are missing."""
+    other_threads: int = 0
+    """Calls of hooked functions in other threads, which were not recorded."""
+    paths: list[Any] = field(default_factory=list)
+    """Paths of the user's files, by number from 1; anything else is a line that was damaged."""
+    names: ProcessNames = field(default_factory=ProcessNames)
+
+
+def read_log(path: Path, known: dict[str, ProcessNames] | None = None) -> LogPages:
+    """Read one file of a log, also while it is being written.
+
+    Args:
+        path: the file.
+        known: names of processes that were read before, by their file; this process's are added.
+
+    Raises:
+        RunFormatError: the file is not an event log.
+    """
+    data = read_file(path)
+    raw = np.frombuffer(data, np.int64, len(data) // 8)
+    if raw.size <= HEADER_WORDS or raw[Header.MAGIC] != MAGIC:
+        raise RunFormatError(f"{path} is not an event log of stallscope")
+    head, words = raw[:HEADER_WORDS].tolist(), raw[HEADER_WORDS + 1 :]
+    name = names_of(head[Header.PID], head[Header.WORKER], head[Header.STARTED_NS])
+    known = {} if known is None else known
+    if name not in known:
+        known[name] = _read_names(path.with_name(name))
+    return LogPages(
+        pid=head[Header.PID],
+        worker=head[Header.WORKER],
+        born_ns=head[Header.BORN_NS],
+        words=words[words != 0],
+        started_ns=head[Header.STARTED_NS],
+        thread=head[Header.THREAD],
+        turn=head[Header.TURN],
+        is_full=bool(raw[HEADER_WORDS]),
+        other_threads=head[Header.OTHER_THREADS],
+        paths=list(_json_lines(path.with_suffix(".paths"))),
+        names=known[name],
+    )
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the whole JSON objects of a file, without control characters; none where it is missing.
+
+    Raises:
+        ValueError: it is no plain file, or larger than any of ours.
+    """
+    for entry in _json_lines(path):
+        if isinstance(entry, dict):
+            yield entry
+
+
+def _json_lines(path: Path) -> Iterator[Any]:
+    if not path.exists():
+        return
+    for line in read_file(path).decode("utf-8", "replace").splitlines():
+        entry = None
+        with contextlib.suppress(ValueError, RecursionError):  # a killed process leaves half a line
+            entry = json_without_controls(json.loads(line))
+        yield entry
+
+
+def _read_names(path: Path) -> ProcessNames:
+    names = ProcessNames()
+    for entry in read_lines(path):
+        match entry:
+            case {"code": code, "stage": stage}:
+                with contextlib.suppress(TypeError):
+                    names.stages[code] = Stage(*stage)
+            case {"loader": int(number)}:
+                names.loaders[number] = entry
+            case {"about": dict(about)}:
+                names.about.update(about)
+            case {"note": str(note)}:
+                names.notes.append(note)
+            case {"device": str() | None as device}:
+                names.devices.append(device)
+            case {"every": int(every)}:
+                names.every.append(every)
+    return names

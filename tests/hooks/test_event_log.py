@@ -1,0 +1,157 @@
+"""The event log on disk."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from stallscope.errors import RunFormatError
+from stallscope.hooks.event_log import Header, Mark, ProcessLog, Tag, stop_hooks
+from stallscope.hooks.log_place import LogPlace
+from stallscope.hooks.log_reader import read_log
+from stallscope.run.decode import MarkRow, marks
+from stallscope.stages import FORWARD, Stage
+
+
+@pytest.fixture
+def place(tmp_path):
+    return LogPlace(tmp_path, 160)
+
+
+def read(place):
+    """The files of a recording in their order."""
+    return [read_log(path) for path in place.logs()]
+
+
+def marks_in(pages):
+    return [MarkRow(*row) for row in marks(pages).tolist()]
+
+
+def test_words_read_back_while_the_log_is_open(place):
+    """What was written can be read before the writer has closed the log."""
+    log = ProcessLog(place, 3)
+    here = log.here()
+    for number in (5, 6, 7):
+        here.words[here.place()] = Tag.SAMPLE | number
+
+    (pages,) = read(place)
+
+    assert [5, 6, 7] == (pages.words & 0xFF).tolist()
+    assert (3, log.started_ns) == (pages.worker, pages.started_ns)
+    log.retire()
+
+
+def test_space_is_reserved_when_the_log_is_made(tmp_path):
+    """The file takes its whole room on the disk from the start, so that no later write can fail."""
+    place = LogPlace(tmp_path, 1 << 16)
+    log = ProcessLog(place, 0)
+
+    assert place.logs()[0].stat().st_blocks * 512 >= (1 << 16) * 8
+    log.retire()
+    assert place.logs()[0].stat().st_size < 1000
+
+
+def test_each_thread_has_a_log(place):
+    """Marks of two threads stand in two files; codes and notes are the process's."""
+    log = ProcessLog(place, -1)
+    begin, end = log.part(FORWARD)
+    log.mark(Mark.GOT, 1 << 20, 4)
+    other = threading.Thread(target=lambda: (log.put(begin), log.put(end)))
+    other.start()
+    other.join()
+    log.retire()
+
+    first, second = read(place)
+
+    (got,) = marks_in(first)
+    assert (Mark.GOT, 1 << 20, 4) == (got.what, got.key, got.number)
+    assert [Mark.BEGIN, Mark.END] == [row.what for row in marks_in(second)]
+    assert first.thread != second.thread
+    assert {1: FORWARD} == first.names.stages == second.names.stages
+
+
+@pytest.mark.parametrize("days", [0, 2, 4, 40])
+def test_parts_are_timed_however_long_the_process_lives(place, monkeypatch, days):
+    """The time of a part begins anew every few days; the file's own time tells which it is."""
+    now_ns = place.origin_ns + days * 86_400 * 10**9
+    monkeypatch.setattr("stallscope.hooks.event_log.perf_counter_ns", lambda: now_ns)
+    log = ProcessLog(place, -1, place.origin_ns)
+
+    log.put(log.part(FORWARD)[0])
+    log.retire()
+
+    ((begin,),) = map(marks_in, read(place))
+    assert now_ns == begin.time_ns
+
+
+def test_a_full_log_says_so(place):
+    """What finds no room is lost, and what stands there stays."""
+    log = ProcessLog(place, 3)
+    here = log.here()
+    for number in range(400):
+        here.words[here.place()] = Tag.BATCH | number + 1
+
+    (pages,) = read(place)
+
+    assert list(range(1, 160)) == (pages.words & 0xFFFF).tolist()
+    assert pages.is_full
+    log.retire()
+
+
+def test_names_survive_a_half_written_line(place):
+    """A process that is killed while it writes a name loses that name only."""
+    log = ProcessLog(place, 3)
+    log.numbered(Stage("decode", "decode"))
+    log.here().add_paths(["/data/\udcff.jpg"])
+    for kind in ("names", "paths"):
+        (path,) = place.folder.glob(f"*.{kind}")
+        with path.open("a") as names:
+            names.write('{"code": 2, "sta')
+
+    (pages,) = read(place)
+
+    assert {1: Stage("decode", "decode")} == pages.names.stages
+    assert ["/data/\udcff.jpg", None] == pages.paths
+    log.retire()
+
+
+def test_a_retired_log_is_written_no_more(place):
+    """Hooks that somebody still holds write nowhere, in new threads, too."""
+    log = ProcessLog(place, -1)
+    mark = log.mark
+    log.retire()
+    mark(Mark.WAIT)
+    thread = threading.Thread(target=mark, args=(Mark.WAIT,))
+    thread.start()
+    thread.join()
+    log.say(note="late")
+
+    (pages,) = read(place)
+
+    assert not pages.words.size
+    assert not pages.names.notes
+    assert [] == list(place.failures.sentences())
+
+
+def test_none_begins_after_the_recording(tmp_path):
+    """A worker that lives on is told to stop, also where it is about to begin a file."""
+    place = LogPlace(tmp_path, 100, stretch_ns=1)
+    log = ProcessLog(place, 0)
+    stop_hooks(place)
+    log.here().header[Header.STOP] = 0
+
+    log.mark(Mark.TAKEN)
+
+    assert log.here().header[Header.STOP]
+    assert 1 == len(place.logs())
+    log.retire()
+
+
+def test_another_file_is_refused(tmp_path):
+    """A file that is no log is named in the error."""
+    np.arange(100).tofile(tmp_path / "b.events")
+
+    with pytest.raises(RunFormatError, match=r"b\.events"):
+        read_log(tmp_path / "b.events")
