@@ -59,7 +59,7 @@ class Placed(NamedTuple):
     """0 is next to what it names."""
 
     def is_clear_of(self, other: Placed, gap: float) -> bool:
-        """Whether neither lies on the other or on the line that leads to it."""
+        """Return whether neither lies on the other or on the line that leads to it."""
         lower, upper = sorted((self, other), key=lambda label: label.row)
         if lower.row == upper.row:
             return lower.right + gap <= upper.left or upper.right + gap <= lower.left

@@ -109,7 +109,7 @@ class ResourceRow(NamedTuple):
     """Resources that saturate it; the first one's threshold is drawn."""
 
     def is_saturated(self, found: Usage) -> bool:
-        """Whether one of its resources was saturated while the loop stalled."""
+        """Return whether one of its resources was saturated while the loop stalled."""
         return any(use["resource"] in self.saturating for use in found.judged.saturated)
 
     @property

@@ -157,10 +157,14 @@ class Sheet(Figure):
                 self.parts = [subfigure.subplots() for subfigure in subfigures]
 
     def png(self) -> bytes:
-        """The picture, with `SHARP` times the pixels that are shown."""
+        """Return the picture, with `SHARP` times the pixels that are shown."""
         stream = io.BytesIO()
         self.savefig(stream, format="png", dpi=DOTS * SHARP, facecolor=PAPER)
         return stream.getvalue()
+
+    def png_text(self) -> str:
+        """Return the picture in base64, for a page."""
+        return base64.b64encode(self.png()).decode("ascii")
 
     @styled
     def draw(self, renderer: RendererBase) -> None:
@@ -172,7 +176,7 @@ class Sheet(Figure):
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, str], dict[str, Any]]:
         width, height = self.get_size_inches() * DOTS
         data = {
-            "image/png": base64.b64encode(self.png()).decode("ascii"),
+            "image/png": self.png_text(),
             "text/plain": "\n".join([self.title, *self.notes]),
         }
         return data, {"image/png": {"width": int(width), "height": int(height)}}
@@ -204,7 +208,7 @@ def text_width(text: str, size: float = SMALL_SIZE, *, bold: bool = False) -> fl
 
 
 def fitting(text: str, room: float, size: float = SMALL_SIZE, *, bold: bool = False) -> str:
-    """The text, shortened in the middle until it is no wider than `room` inches; "" at last."""
+    """Shorten a text in the middle until it is no wider than `room` inches; "" at last."""
     for letters in range(min(len(text), 180), 3, -1):
         shorter = printable(text, letters)
         if text_width(shorter, size, bold=bold) <= room:
@@ -213,7 +217,7 @@ def fitting(text: str, room: float, size: float = SMALL_SIZE, *, bold: bool = Fa
 
 
 def ink_on(colour: str) -> str:
-    """The colour of a text on this ground."""
+    """Return the colour of a text on this ground."""
     red, green, blue = to_rgb(colour)
     return INK if red * 0.299 + green * 0.587 + blue * 0.114 >= _BRIGHT else PAPER
 
@@ -260,7 +264,7 @@ def linear_time(ax: Axes, high: float, low: float = 0.0, *, vertical: bool = Fal
 
 
 def spans_decades(low: float, high: float) -> bool:
-    """Whether values between two ends need a logarithmic axis."""
+    """Return whether values between two ends need a logarithmic axis."""
     return low > 0 and high / low > _DECADE
 
 
@@ -327,12 +331,12 @@ def draw_key(
 
 
 def key_height(names: Collection[str], room: float) -> float:
-    """Of the rows of a key but the first one, inches."""
+    """Return the height of the rows of a key but the first one, inches."""
     return _KEY_ROW * (-(-len(names) // _key_columns(names, room)) - 1)
 
 
 def _key_columns(names: Collection[str], room: float) -> int:
-    """How many names stand beside one another in a row of so many inches."""
+    """Count the names that stand beside one another in a row of so many inches."""
     beside = (_KEY_PATCH + _KEY_PAD + _KEY_SPACE) * TEXT_SIZE / 72
     widths = [text_width(name, TEXT_SIZE) + beside for name in names]
     for columns in range(len(widths), 1, -1):

@@ -120,15 +120,15 @@ class Layout:
         self.bottom = self.loop + _BELOW + _NAME_ROW * rows
 
     def awaits(self, **values: Any) -> bool:
-        """Whether what has these values (of the batch, or of the step) is of a long stall."""
+        """Return whether a batch or a step with these values is of a long stall."""
         return any(values.items() <= stall.items() for stall in self.long)
 
     def seen(self, span: dict[str, Any]) -> tuple[float, float]:
-        """What is inside of the window of a piece of time."""
+        """Cut a piece of time to the window."""
         return max(span["start_s"], 0.0), min(span["end_s"], self.found.length_s)
 
     def fits(self, text: str, begin: float, end: float) -> bool:
-        """Whether a text has room in a piece of time."""
+        """Return whether a text has room in a piece of time."""
         return (text_width(text, bold=True) + 0.1) * self.inch <= end - begin
 
     def _called(self) -> Iterator[tuple[str, Any]]:
@@ -259,7 +259,7 @@ def _box(ax: Axes, begin: float, end: float, row: float, half: float, **look: An
 
 
 def _draw_block(ax: Axes, block: dict[str, Any], layout: Layout) -> None:
-    """A batch, with its number where there is room in what is seen of it."""
+    """Draw a batch, with its number where there is room in what is seen of it."""
     row, start = layout.lanes[block["worker"]], block["start_s"]
     if not block["recorded"]:
         _box(ax, start, block["end_s"], row, _HALF, **_UNKNOWN)
@@ -280,7 +280,7 @@ def _draw_block(ax: Axes, block: dict[str, Any], layout: Layout) -> None:
 
 
 def _draw_send(ax: Axes, sent: dict[str, Any], layout: Layout) -> None:
-    """A thin mark under the lane of whoever sends; pinning is next to the loop."""
+    """Draw a thin mark under the lane of whoever sends; pinning is next to the loop."""
     pins = sent["kind"] == "pin"
     row = layout.loop if pins else layout.lanes.get(sent["worker"])
     if row is not None:
@@ -290,7 +290,7 @@ def _draw_send(ax: Axes, sent: dict[str, Any], layout: Layout) -> None:
 
 
 def _draw_device(ax: Axes, layout: Layout, row: float) -> None:
-    """When the device had work; white: it was idle."""
+    """Draw when the device had work; white: it was idle."""
     for work in layout.found.device.iter_rows(named=True):
         look = _UNKNOWN if work["kind"] is None else {"color": COLOURS[work["kind"]], "lw": 0}
         _box(ax, work["start_s"], work["end_s"], row, _HALF, **look)

@@ -92,7 +92,7 @@ class Comparison(Result):
         return self.changes
 
     def of(self, measure: str, run: int = 1) -> dict[str, Any]:
-        """The row of a measure.
+        """Return the row of a measure.
 
         Args:
             measure: its name.
@@ -109,7 +109,7 @@ class Comparison(Result):
         return row
 
     def exceeds(self, limit: str) -> bool:
-        """Whether a change is beyond a limit, and not only noise.
+        """Return whether a change is beyond a limit, and not only noise.
 
         Args:
             limit: as in "stall_share > +0.05", "samples_per_s < -10%" (of its value before), or
@@ -208,7 +208,7 @@ class _Blocks(NamedTuple):
     """Share (0 to 1) of the cores that other processes had."""
 
     def of(self, part: tuple[str, str]) -> np.ndarray:
-        """Seconds a sample of a part of the loop; 0 where there is no such part."""
+        """Return the seconds a sample of a part of the loop; 0 where there is no such part."""
         took_s: np.ndarray = self.loop.get(part, np.zeros(len(self.samples))) / self.samples
         return took_s
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
+from stallscope.columns import Column, Schema
 from stallscope.model.reasons import (
     SPIKE,
     Explained,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
     from stallscope.model.reasons import Reason
     from stallscope.model.step_series import Evidence, Rhythm
-    from stallscope.store import Schema
 
     Recurring = Callable[[Residual, int], Iterator[Explained]]
 
@@ -66,25 +66,20 @@ NEARLY: Final = 0.8
 """A more specific pattern is preferred when it explains this share of what the other one does."""
 MOST: Final = 12
 """More patterns are not looked for on one side of one rank."""
-PATTERNS: Schema = {
-    "pattern": pl.String,
-    "title": pl.String,
-    "stalls": pl.Int64,
-    "stalled_s": pl.Float64,
-    "share": pl.Float64,
-    "period": pl.Int32,
-    "chance": pl.Float64,
-    "side": pl.Enum(("wait", "step")),
-    "rank": pl.Int16,
-    "steps": pl.List(pl.Int32),
-    "named": pl.List(pl.Int32),
-}
-"""One row a pattern, the one that explains most first. `stalls`: the stalls, or the long steps,
-that it explains, over all ranks; `stalled_s`: how long they are, or by how much longer than usual;
-`share` (0 to 1) of all such time; `period` in steps, null where there is no rhythm; `chance`: the
-probability that it is an accident, null where nothing is claimed; `side`: whether the loop waited
-for data or a step was long; `steps`: which steps, of `rank` (the rank with most of it); `named`:
-those of them that the title speaks of; the others lie beside these."""
+PATTERNS: Final = Schema(
+    "One row a pattern, the one that explains most first.",
+    Column("pattern", pl.String),
+    Column("title", pl.String),
+    Column("stalls", pl.Int64, "stalls, or long steps, that it explains, over all ranks"),
+    Column("stalled_s", pl.Float64, "how long they are, or by how much longer than usual"),
+    Column("share", pl.Float64, "share (0 to 1) of all such time"),
+    Column("period", pl.Int32, "in steps; null: there is no rhythm"),
+    Column("chance", pl.Float64, "probability of an accident; null: nothing is claimed"),
+    Column("side", pl.Enum(("wait", "step")), "the loop waited for data, or a step was long"),
+    Column("rank", pl.Int16, "rank with most of it"),
+    Column("steps", pl.List(pl.Int32), "its steps of this rank"),
+    Column("named", pl.List(pl.Int32), "those that the title speaks of"),
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import polars as pl
 
 from stallscope.apart import apart, computed_apart
+from stallscope.columns import Column, Schema
 from stallscope.model import attribution
 from stallscope.model.attribution import StallBreakdown, break_down_stalls
 from stallscope.model.exposure import exposed, exposure_of
@@ -27,80 +28,71 @@ from stallscope.store import Contents, StoredTable
 
 if TYPE_CHECKING:
     from stallscope.model.exposure import Exposure
-    from stallscope.store import Schema
 
-STEPS: Schema = {
-    "step": pl.Int32,
-    "epoch": pl.Int32,
-    "batch": pl.Int32,
-    "worker": pl.Int16,
-    "wait_s": pl.Float64,
-    "pin_s": pl.Float64,
-    "h2d_s": pl.Float64,
-    "step_s": pl.Float64,
-    "other_s": pl.Float64,
-    "rank": pl.Int16,
-    "start_ns": pl.Int64,
-    "end_ns": pl.Int64,
-    "restart_s": pl.Float64,
-    "steady": pl.Boolean,
-}
-"""One row a step of the training loop; null is what was not measured. The loop waits from
-`start_ns` to `end_ns`, counted from the start of the run; then it uses the batch: `h2d_s`, `step_s`
-and `other_s` add up to the time until the next wait. What a copy waits for earlier work of the
-device is part of `step_s`. `restart_s` is what `iter(loader)` took just
-before, on the first step of an epoch."""
+STEPS: Final = Schema(
+    "One row a step of the training loop; null is what was not measured.",
+    Column("step", pl.Int32),
+    Column("epoch", pl.Int32),
+    Column("batch", pl.Int32),
+    Column("worker", pl.Int16, "worker that made its batch; null: the main process"),
+    Column("wait_s", pl.Float64, "time inside `next(loader)`"),
+    Column("pin_s", pl.Float64),
+    Column("h2d_s", pl.Float64, "with `step_s` and `other_s` the time until the next wait"),
+    Column("step_s", pl.Float64, "with what a copy waits for earlier work of the device"),
+    Column("other_s", pl.Float64),
+    Column("rank", pl.Int16),
+    Column("start_ns", pl.Int64, "begin of the wait, from the start of the run"),
+    Column("end_ns", pl.Int64, "end of the wait"),
+    Column("restart_s", pl.Float64, "time in `iter(loader)` before the first step of an epoch"),
+    Column("steady", pl.Boolean),
+)
 
-DELIVERIES: Schema = {
-    "rank": pl.Int16,
-    "pid": pl.Int32,
-    "worker": pl.Int16,
-    "epoch": pl.Int32,
-    "batch": pl.Int32,
-    "asked_ns": pl.Int64,
-    "taken_ns": pl.Int64,
-    "made_ns": pl.Int64,
-    "pickle_ns": pl.Int64,
-    "sent_ns": pl.Int64,
-    "arrived_ns": pl.Int64,
-}
-"""One row a batch, whether its samples were recorded or not: when the loop asked for it, when its
-worker took the task up and had made it, when the worker's feeder thread began to pickle it and had
-sent it, and when the loop had received and unpickled it. Null is what was not seen."""
+DELIVERIES: Final = Schema(
+    "One row a batch, whether its samples were recorded or not; null is what was not seen.",
+    Column("rank", pl.Int16),
+    Column("pid", pl.Int32),
+    Column("worker", pl.Int16),
+    Column("epoch", pl.Int32),
+    Column("batch", pl.Int32),
+    Column("asked_ns", pl.Int64, "the loop asked for it"),
+    Column("taken_ns", pl.Int64, "its worker took the task up"),
+    Column("made_ns", pl.Int64, "its worker had made it"),
+    Column("pickle_ns", pl.Int64, "the worker's feeder thread began to pickle it"),
+    Column("sent_ns", pl.Int64, "the thread had sent it"),
+    Column("arrived_ns", pl.Int64, "the loop had received and unpickled it"),
+)
 
-WAITS: Schema = {
-    "rank": pl.Int16,
-    "step": pl.Int32,
-    "epoch": pl.Int32,
-    "batch": pl.Int32,
-    "start_ns": pl.Int64,
-    "end_ns": pl.Int64,
-}
-"""One row a `next` of the DataLoader inside of a step's wait. There is one, which fills the wait,
-unless the loop iterates something around the DataLoader, which may take several batches or none
-for one of its own."""
+WAITS: Final = Schema(
+    "One row a `next` of the DataLoader inside of a step's wait.",
+    Column("rank", pl.Int16),
+    Column("step", pl.Int32),
+    Column("epoch", pl.Int32),
+    Column("batch", pl.Int32),
+    Column("start_ns", pl.Int64),
+    Column("end_ns", pl.Int64),
+)
+"""There is one, which fills the wait, unless the loop iterates something around the DataLoader,
+which may take several batches or none for one of its own."""
 
-STARTUP: Schema = {
-    "worker": pl.Int16,
-    "pid": pl.Int32,
-    "epoch": pl.Int32,
-    "ready_s": pl.Float64,
-    "first_sample_s": pl.Float64,
-    "typical_sample_s": pl.Float64,
-}
-"""One row a process: when it was ready for its first batch (from the start of its epoch), what
-its first sample cost, and what one of its samples costs later (median)."""
+STARTUP: Final = Schema(
+    "One row a process.",
+    Column("worker", pl.Int16),
+    Column("pid", pl.Int32),
+    Column("epoch", pl.Int32),
+    Column("ready_s", pl.Float64, "from the start of its epoch until it was ready"),
+    Column("first_sample_s", pl.Float64, "time of its first sample"),
+    Column("typical_sample_s", pl.Float64, "median of its later samples"),
+)
 
-DEVICE: Schema = {
-    "rank": pl.Int16,
-    "device": pl.String,
-    "kind": pl.Enum(KINDS),
-    "start_ns": pl.Int64,
-    "end_ns": pl.Int64,
-}
-"""One row a piece of time in which a device that works behind the host had work: a copy (h2d) or a
-step, from the event before it to the one after it; null where nobody saw what it did. No row: the
-device had nothing to do. A rank without any row computes on the host."""
+DEVICE: Final = Schema(
+    "One row a piece of time in which a device that works behind the host had work.",
+    Column("rank", pl.Int16),
+    Column("device", pl.String),
+    Column("kind", pl.Enum(KINDS), "a copy (h2d) or a step; null: nobody saw what it did"),
+    Column("start_ns", pl.Int64, "the event before it"),
+    Column("end_ns", pl.Int64, "the event after it"),
+)
+"""No row: the device had nothing to do. A rank without any row computes on the host."""
 
 _NEVER_NULL: Final = {
     *("rank", "pid", "epoch", "batch", "step", "stage", "kind"),

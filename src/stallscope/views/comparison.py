@@ -24,7 +24,7 @@ WITHIN_DRIFT: Final = "may be the machine's"
 
 
 def document(comparison: Comparison) -> Document:
-    """The answer, what differs between the runs, and the changes as a table."""
+    """Return the answer, what differs between the runs, and the changes as a table."""
     blocks: list[Any] = []
     for run in range(1, len(comparison.names)):
         heads = ("", "kind", comparison.names[0], comparison.names[run], "change", INTERVAL)
@@ -55,7 +55,7 @@ def headline(comparison: Comparison, run: int = -1) -> str:
 
 
 def verdicts(comparison: Comparison, run: int) -> str:
-    """What each of the two runs waits for."""
+    """Say what each of the two runs waits for."""
     before, after = comparison.verdicts[0], comparison.verdicts[run]
     return f"verdict: {before.code} → {after.code}: {printable(after.title, 400)}"
 
@@ -72,13 +72,13 @@ def signed(measure: str, number: float | None) -> str:
 
 
 def name_of(measure: str) -> str:
-    """A measure in words."""
+    """Return a measure in words."""
     words = {SPEED: "samples per second", STALLS: "stalled share", LOOP: "loop, per sample"}
     return words.get(measure, printable(measure.removesuffix("_s").replace("/", ": ")))
 
 
 def _change(row: dict[str, Any]) -> str:
-    """A change that is told from nothing; else what it may be: chance, or the machine."""
+    """Return a significant change; else what it may be: chance, or the machine."""
     if row["distinguishable"]:
         return signed(row["measure"], row["change"])
     low, high = row["change_low"], row["change_high"]

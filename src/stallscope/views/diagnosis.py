@@ -52,7 +52,7 @@ _TONES: Final = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#999999
 
 
 def panel(diagnosis: Diagnosis) -> Any:
-    """Give widgets to choose a picture of what was measured."""
+    """Return widgets to choose a picture of what was measured."""
     from stallscope.views.panels import pictures
 
     offered = {
@@ -67,7 +67,7 @@ def panel(diagnosis: Diagnosis) -> Any:
 
 
 def document(diagnosis: Diagnosis) -> Document:
-    """The verdict, what else was found, and what was measured."""
+    """Return the verdict, what else was found, and what was measured."""
     return Document("diagnosis", [Findings(diagnosis)])
 
 
@@ -126,14 +126,14 @@ class Findings(Block):
 
 
 def brief(diagnosis: Diagnosis) -> list[str]:
-    """The verdict alone, in a few lines of a terminal."""
+    """Return the verdict alone, in a few lines of a terminal."""
     verdict = all_words(diagnosis)[0]
     lines = [*_wrapped(verdict.title), *_about(replace(verdict, numbers=()))]
     return lines[:_BRIEF]
 
 
 def _about(found: FindingText, indent: str = "") -> Iterator[str]:
-    """What stands under a finding's sentence."""
+    """Yield what stands under a finding's sentence."""
     sure = f"how sure: {found.sure}" if found.sure else ""
     code = found.code if indent else f"verdict: {found.code}"
     yield from _wrapped(" · ".join(filter(None, (code, found.costs, sure))), indent)
@@ -146,7 +146,7 @@ def _about(found: FindingText, indent: str = "") -> Iterator[str]:
 
 
 def _wrapped(told: str, first: str = "", rest: str | None = None) -> list[str]:
-    """A sentence as lines of a terminal; a path or a command is never broken."""
+    """Break a sentence into lines of a terminal; a path or a command is never broken."""
     return textwrap.wrap(
         told,
         WIDTH,
@@ -158,7 +158,7 @@ def _wrapped(told: str, first: str = "", rest: str | None = None) -> list[str]:
 
 
 def linked(step: str) -> Markup:
-    """A next step; the name of a guided notebook opens it, where it lies beside this."""
+    """Return a next step as HTML; the name of a guided notebook beside this page opens it."""
     return Markup(GUIDED.sub(_link, escape(step)))  # noqa: S704 - a link's name has no markup
 
 

@@ -57,7 +57,7 @@ def plot(flame: Flame | FlameDifference) -> Sheet:
 
 
 def panel(flame: Flame | FlameDifference) -> Any:
-    """Give the viewer: zoom, search, details, switches; see `views.flame_viewer`."""
+    """Return the viewer: zoom, search, details, switches; see `views.flame_viewer`."""
     from stallscope.views.flame_viewer import FlamePanel
 
     return FlamePanel(_tree(flame), plot(flame), document(flame).html())
@@ -68,7 +68,7 @@ def _tree(flame: Flame | FlameDifference) -> dict[str, Any]:
 
 
 def document(flame: Flame | FlameDifference) -> Document:
-    """The user's functions as a table."""
+    """Return the user's functions as a table."""
     if not isinstance(flame, Flame):
         shares, interval = CHANGES.shown("before_share after_share"), CHANGES.shown("change_low")
         change = RowText("change", _change)
@@ -93,7 +93,7 @@ def _title(flame: Flame | FlameDifference) -> str:
 
 
 def _notes(flame: Flame) -> list[str]:
-    """What the shares are of, how their intervals were made, and what was left out."""
+    """Say what the shares are of, how their intervals were computed, and what was left out."""
     if flame.samples.is_empty():
         return list(flame.notes)
     rows = flame.table()
@@ -138,7 +138,7 @@ def collapsed(stacks: pl.DataFrame) -> str:
 
 
 def speedscope(flame: Flame) -> dict[str, Any]:
-    """The whole recording and, where there are several, each worker's, in speedscope's format.
+    """Return the recording, and each worker's where there are several, in speedscope's format.
 
     (https://github.com/jlfwong/speedscope/wiki/Importing-from-custom-sources)
     """

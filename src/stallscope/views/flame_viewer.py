@@ -6,7 +6,6 @@ shows stays on the machine.
 
 from __future__ import annotations
 
-import base64
 import json
 from functools import cache
 from importlib.resources import files
@@ -28,12 +27,12 @@ FRAME_HEIGHT: Final = 560
 
 @cache
 def static(name: str) -> str:
-    """A file of `static/`."""
+    """Read a file of `static/`."""
     return files("stallscope.views").joinpath("static", name).read_text(encoding="utf-8")
 
 
 def script() -> str:
-    """The viewer with the library that it draws with: it defines `mountFlame`."""
+    """Return the viewer with the library that it draws with: it defines `mountFlame`."""
     return f"{static('d3-flame-graph.min.js')}\n{static('viewer.js')}"
 
 
@@ -43,13 +42,13 @@ def to_json(data: dict[str, Any]) -> str:
 
 
 def page_script() -> str:
-    """The viewer for a page: it draws the element `data` into the element `flame`."""
+    """Return the viewer for a page: it draws the element `data` into the element `flame`."""
     data = 'JSON.parse(document.getElementById("data").textContent)'
     return f'{script()}\nmountFlame(document.getElementById("flame"), {data});\n'
 
 
 def page(data: dict[str, Any], below: Markup | None = None) -> Markup:
-    """The page.
+    """Return the page.
 
     Args:
         data: as `flame.tree.of_flame` or `of_difference` gives it.
@@ -66,7 +65,7 @@ def page(data: dict[str, Any], below: Markup | None = None) -> Markup:
 
 
 def framed(data: dict[str, Any], table: Markup, still: str) -> Markup:
-    """The page in a frame of its own and a table below it, for the output of a notebook's cell.
+    """Return the page in a frame and a table below it, for the output of a notebook's cell.
 
     Where a notebook is not trusted, the frame is taken out: what stands inside of it, which a
     browser passes over otherwise, is then seen above the table.
@@ -118,7 +117,7 @@ class FlamePanel(anywidget.AnyWidget):  # type: ignore[misc]  # its base, ipywid
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         found = super()._repr_mimebundle_(**kwargs)
         data, metadata = found if isinstance(found, tuple) else (found, {})
-        still = base64.b64encode(self.still.png()).decode("ascii")
+        still = self.still.png_text()
         bundle = {
             **(data or {}),
             "text/html": framed(self.data, self._table, still),
@@ -133,7 +132,7 @@ class FlamePanel(anywidget.AnyWidget):  # type: ignore[misc]  # its base, ipywid
 
 
 def _frame(data: dict[str, Any], picked: dict[str, Any]) -> dict[str, Any]:
-    """What was clicked, in words; a page may send anything."""
+    """Return what was clicked, in words; a page may send anything."""
     place = picked.get("place")
     if not isinstance(place, int) or not 0 < place < len(data["frame"]):
         return {}

@@ -7,7 +7,6 @@ equal panel.
 
 from __future__ import annotations
 
-import base64
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import anywidget
@@ -38,7 +37,7 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         bundle = dict(super()._repr_mimebundle_(**kwargs) or {})
         if self.still:
-            bundle["image/png"] = base64.b64encode(self.still.png()).decode("ascii")
+            bundle["image/png"] = self.still.png_text()
             bundle["text/plain"] = f"{self.still.title}\n(a notebook shows the panel's controls)"
         return bundle
 
@@ -100,7 +99,7 @@ def pictures(result: Result, kinds: Mapping[str, str], first: str) -> Panel:
 
 
 def saying(sentence: str, still: Sheet | None = None) -> Panel:
-    """A panel with nothing to choose: it says why."""
+    """Return a panel with nothing to choose, which says why."""
     panel = Panel([ipywidgets.HTML(html("<p>{}</p>", sentence))])
     panel.still = still
     return panel
@@ -117,7 +116,7 @@ def guarded(say: Callable[[str], None], act: Callable[..., None], *arguments: An
 
 
 def dropdown(label: str, options: Sequence[Any], value: Any = None) -> Any:
-    """A list to choose from; the first option is chosen unless another one is given."""
+    """Return a list to choose from; the first option is chosen unless another one is given."""
     control = ipywidgets.Dropdown(
         options=options, description=label, style=WIDE, layout={"max_width": "100%"}
     )
@@ -127,20 +126,20 @@ def dropdown(label: str, options: Sequence[Any], value: Any = None) -> Any:
 
 
 def slider(label: str, value: int = 0, low: int = 0, high: int = 100) -> Any:
-    """A slider over whole numbers, which counts when it is let go."""
+    """Return a slider over whole numbers, which counts when it is let go."""
     return ipywidgets.IntSlider(
         value, low, high, description=label, continuous_update=False, style=WIDE
     )
 
 
 def image(sheet: Sheet | None) -> str:
-    """The picture with its answer as the text that a screen reader reads."""
+    """Return the picture as HTML, with its answer for a screen reader."""
     if sheet is None:
         return ""
     return html(
         "<img alt='{}' src='data:image/png;base64,{}' style='width:{}px;max-width:100%'>",
         sheet.title,
-        base64.b64encode(sheet.png()).decode("ascii"),
+        sheet.png_text(),
         int(sheet.get_figwidth() * 100),
     )
 

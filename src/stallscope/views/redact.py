@@ -157,7 +157,7 @@ class _Redaction:
         return (chunk if stays else LEFT_OUT) + match[0][len(chunk) :]
 
     def _is_own(self, word: str) -> bool:
-        """Whether a word, or all of what underscores connect, is no name of a file's."""
+        """Return whether a word, or all of what underscores connect, is no name of a file's."""
         parts = [part.lower() for part in word.split("_") if part]
         return word in self._kept or all(
             {part, part.removesuffix("s")} & self._words or _NUMBER.fullmatch(part)

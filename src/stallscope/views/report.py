@@ -80,7 +80,7 @@ def export(diagnosis: Diagnosis, path: str | Path, *, redact: bool = False) -> P
 
 
 def page(diagnosis: Diagnosis, *, redact: bool = False) -> str:
-    """The report.
+    """Return the report.
 
     Args:
         diagnosis: what was found.
@@ -111,7 +111,7 @@ def page(diagnosis: Diagnosis, *, redact: bool = False) -> str:
 
 
 def _rules(program: str) -> str:
-    """What the page may do: nothing but show itself, and run this one script."""
+    """Return what the page may do: show itself, and run this one script."""
     digest = base64.b64encode(hashlib.sha256(program.encode()).digest()).decode("ascii")
     allowed = f"'sha256-{digest}'" if program else "'none'"
     return (
@@ -121,7 +121,7 @@ def _rules(program: str) -> str:
 
 
 def _sections(diagnosis: Diagnosis, *, redact: bool) -> Iterator[dict[str, str]]:
-    """What was measured: a picture and, as HTML whose texts are escaped, a table."""
+    """Yield what was measured: a picture and, as HTML whose texts are escaped, a table."""
     for name, title in TITLES.items():
         part = getattr(diagnosis, PICTURE_SOURCES[name])
         shown = {"name": name, "title": title, "table": "", "alt": "", "picture": ""}
@@ -132,7 +132,7 @@ def _sections(diagnosis: Diagnosis, *, redact: bool) -> Iterator[dict[str, str]]
         if not redact:
             sheet: Any = diagnosis.plot(name)
             shown["alt"] = sheet.title
-            shown["picture"] = base64.b64encode(sheet.png()).decode("ascii")
+            shown["picture"] = sheet.png_text()
         if shown["table"] or shown["picture"]:
             yield shown
 

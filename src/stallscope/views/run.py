@@ -52,7 +52,7 @@ _WORK_NAMES: Final = {
 
 
 def document(run: Run) -> Document:
-    """What the loop waits for, then what the workers do; without a step the other way round."""
+    """Return what the loop waits for and what the workers do; without a step the workers first."""
     found = run.profile
     loop, work = list(_loop(run)), list(_work(found))
     first = [*loop, *work] if run.steps()["step_s"].sum() else [*work, *loop]
@@ -60,7 +60,7 @@ def document(run: Run) -> Document:
 
 
 def _loop(run: Run) -> Iterator[Block]:
-    """What stalls the loop; nothing where no waits were recorded."""
+    """Yield what stalls the loop; nothing where no waits were recorded."""
     time = loop_breakdown(run.steps(), run.stalls(), run.side_spans)
     if time is None:
         return
@@ -84,7 +84,7 @@ def _patterns(run: Run) -> list[str]:
 
 
 def _work(found: Profile) -> Iterator[Block]:
-    """The stages, the longest first."""
+    """Yield the stages, the longest first."""
     stages = found.stages[:MOST_ROWS]
     rows = [
         (

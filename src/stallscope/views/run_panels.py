@@ -126,7 +126,7 @@ def timeline_panel(run: Run) -> Panel:
 
 
 def live_panel(run: Run) -> Panel:
-    """A training that still runs, looked at again and again until it ends, or the panel is closed.
+    """Follow a training that still runs, until it ends or the panel is closed.
 
     It is read by a process of its own: neither the training nor this notebook computes for it.
     """

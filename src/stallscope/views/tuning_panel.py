@@ -66,7 +66,7 @@ class WhatIf:
         return replace(self.now, num_workers=workers, prefetch_factor=prefetch_factor).normal()
 
     def has(self, kind: str) -> bool:
-        """Whether batches have a stage of a kind."""
+        """Return whether batches have a stage of a kind."""
         return any(kind == known for _, known in self._costs.stages)
 
     def answer(
