@@ -126,6 +126,22 @@ def test_an_interrupt_while_one_is_stopped_leaves_nothing():
     assert not workers()
 
 
+def test_a_worker_stopped_while_it_looks_whether_to_end_can_be_ended(monkeypatch):
+    """It holds the lock of the event that ends it; asking before it goes on would wait for ever."""
+
+    def slow_look(event):
+        with event._cond:
+            time.sleep(0.02)
+            return event._flag.acquire(False) and (event._flag.release() or True)
+
+    monkeypatch.setattr("multiprocessing.synchronize.Event.is_set", slow_look)
+    with Measurement("ladder", 20.0) as measurement:
+        turns = turns_of(measurement, loop(Computes()), loop(Computes()))
+        turns.run(until(turns, 6))
+
+    assert not workers()
+
+
 def test_a_worker_that_dies_while_it_is_stopped():
     """Its variant is out, and the other goes on; the user's own passes."""
     killed = []

@@ -369,10 +369,10 @@ def _end_all(running: dict[int, _Running]) -> None:
     with ExitStack() as ends:
         for one in running.values():
             ends.callback(one.end)
+        for one in running.values():  # a stopped worker may hold the lock that asking needs
+            one.go_on()
         for one in running.values():  # else those whose turn comes later go on making batches
             ask_to_end(one.lap.source)
-        for one in running.values():
-            one.go_on()
         running.clear()
 
 
