@@ -7,7 +7,6 @@ import pytest
 import torch
 from support.build_run import a_run, steps_of
 from support.device_loops import Naps, WatchedStep, idleness
-from support.virtual_loop import a_loop, on_device
 from torch.utils.data import DataLoader
 
 import stallscope as ss
@@ -214,12 +213,3 @@ def test_the_batches_are_those_of_the_plain_loader():
     ss.record(loader, lambda batch: (seen.append(batch.clone()), step(batch)), batches=4, warmup=2)
 
     assert all(torch.equal(a, b) for a, b in zip(plain, seen, strict=False))
-
-
-def test_a_step_takes_what_its_device_works():
-    """The host has given it to a device long before it is done."""
-    loop = a_loop({"fetch": 1.0}, using={"forward": 0.2})
-
-    assert 0.0002 == pytest.approx(loop.step_time_s)
-    assert 0.05 == pytest.approx(on_device(loop, 0.001, 0.05).step_time_s, rel=0.05)
-    assert a_loop({"fetch": 1.0}, using={}).step_time_s is None

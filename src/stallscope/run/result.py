@@ -304,20 +304,6 @@ class Run(SavedResult):
         return attribution.with_hidden(self.all_steps, self.device_work)
 
     @property
-    def step_time_s(self) -> float | None:
-        """What the training step takes, seconds: on its device where that works behind the host.
-
-        The median on the host, the mean on a device; None where there is no step.
-        """
-        host_s: Any = self.steps()["step_s"].median()
-        works = self.device_work.filter(pl.col("kind") == "step")
-        if not works.height:
-            return host_s or None
-        steps = self.all_steps.filter(pl.col("step_s").is_not_null()).height
-        busy_ns: Any = (works["end_ns"] - works["start_ns"]).sum()
-        return float(max(busy_ns / 1e9 / max(steps, 1), host_s or 0.0))
-
-    @property
     def device(self) -> str | None:
         """What works behind the host, in words; None where the host is the device."""
         return next(iter(self.device_work["device"]), None)
