@@ -34,11 +34,14 @@ class Bench(TuneBench):
         return a_tuning({NOW: [200] * 6, asked: [380] * 6}, settings=(asked,))
 
 
+def board_of(costs) -> SettingBoard:
+    tuning = replace(a_tuning(), bench=Bench(None, None, costs))
+    return SettingBoard(WhatIf(tuning), None)
+
+
 @pytest.fixture
 def board(costs):
-    tuning = a_tuning()
-    object.__setattr__(tuning, "bench", Bench(None, None, costs))
-    return SettingBoard(WhatIf(tuning), None)
+    return board_of(costs)
 
 
 def rate(board) -> float:
@@ -61,11 +64,7 @@ def test_each_slider_changes_the_answer(board):
 
 def test_a_stage_that_was_not_seen_cannot_be_made_faster(board, costs):
     """Its slider would change nothing; that of the other stage does."""
-    tuning = a_tuning()
-    seen = replace(costs, stages=(("fetch", "fetch"), ("Blur", "transform")))
-    object.__setattr__(tuning, "bench", Bench(None, None, seen))
-
-    without = SettingBoard(WhatIf(tuning), None)
+    without = board_of(replace(costs, stages=(("fetch", "fetch"), ("Blur", "transform"))))
 
     assert (True, False) == (without.decode.disabled, without.reading.disabled)
     assert "none recorded" in without.decode.description

@@ -66,7 +66,7 @@ _STEP = ["rank", "step"]
 
 
 def with_hidden(steps: pl.DataFrame, device_work: pl.DataFrame) -> pl.DataFrame:
-    """The steps, with how long of each wait the device still had work (`hidden_s`).
+    """Add to the steps how long of each wait the device still had work (`hidden_s`).
 
     Args:
         steps: columns of `run.result.STEPS`.
@@ -83,18 +83,18 @@ def with_hidden(steps: pl.DataFrame, device_work: pl.DataFrame) -> pl.DataFrame:
 
 
 def hidden_known(steps: pl.DataFrame) -> pl.DataFrame:
-    """The steps with a `hidden_s`: 0 where there is none, for then the host is the device."""
+    """Add `hidden_s` to the steps: 0 where it is missing, as the host is the device then."""
     return steps if "hidden_s" in steps.columns else steps.with_columns(hidden_s=pl.lit(0.0))
 
 
 def begin_ns() -> pl.Expr:
-    """When a step begins to wait: on an epoch's first step, for `iter(loader)`."""
+    """Return when a step begins to wait: on an epoch's first step, for `iter(loader)`."""
     restart_s = pl.col("restart_s").fill_null(0.0)
     return pl.col("start_ns") - (restart_s * 1e9).round().cast(pl.Int64)
 
 
 def find_stalls(steps: pl.DataFrame) -> pl.DataFrame:
-    """The waits that matter, by the median of these steps; columns of `STALLS`, in their order.
+    """Return the waits that matter, by the median of these steps; columns of `STALLS`.
 
     On an epoch's first step `iter(loader)` is part of the wait. Of a device that works behind the
     host, what counts is the end of the wait, in which it is idle; where that is not known, nothing.
@@ -120,7 +120,7 @@ def stall_parts(
     spans: pl.DataFrame,
     side_spans: pl.DataFrame,
 ) -> pl.DataFrame:
-    """What each stall consists of; columns of `PARTS`, in the order of the stalls."""
+    """Divide each stall; columns of `PARTS`, in the order of the stalls."""
     found = (
         attribute_sections(
             lifecycle_of(stalls, deliveries, side_spans), deliveries, spans, side_spans
@@ -135,7 +135,7 @@ def stall_parts(
 
 
 def table(parts: pl.DataFrame) -> pl.DataFrame:
-    """All stalls together: of `parts`, the columns of `EXPOSED`.
+    """Add the parts of all stalls up; columns of `EXPOSED`.
 
     Recorded batches stand for those that were not: the time of these is given to the stages in
     proportion. Where no stage was seen, it stays a part of its own.
@@ -157,7 +157,7 @@ def table(parts: pl.DataFrame) -> pl.DataFrame:
 
 
 def _is_own(part: str) -> pl.Expr:
-    """Whether a row is this part, and not a stage of the user's with the same name."""
+    """Return whether a row is this part, and no stage of the user's with the same name."""
     return (pl.col("part") == part) & pl.col("kind").eq_missing(
         pl.lit(KIND_OF[part], PARTS["kind"])
     )
@@ -165,7 +165,7 @@ def _is_own(part: str) -> pl.Expr:
 
 @dataclass(frozen=True)
 class StallBreakdown:
-    """Stalls and what they consist of."""
+    """Stalls and their parts."""
 
     stalls: pl.DataFrame
     """Columns of `STALLS`."""
@@ -180,7 +180,7 @@ def break_down_stalls(
     spans: pl.DataFrame,
     side_spans: pl.DataFrame,
 ) -> StallBreakdown:
-    """What the loop stalled for in these steps."""
+    """Divide the stalls of these steps."""
     stalls = find_stalls(steps)
     found = stall_parts(_windows(stalls, steps, waits), deliveries, spans, side_spans)
     merged = found.group_by("rank", "step", "part", "kind", maintain_order=True).agg(
@@ -190,7 +190,7 @@ def break_down_stalls(
 
 
 def _windows(stalls: pl.DataFrame, steps: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
-    """The DataLoader's own waits inside of the stalls; making an iterator belongs to the first."""
+    """Return the DataLoader's own waits in the stalls; making an iterator is part of the first."""
     restarted = pl.col("restart_s").is_not_null() & pl.int_range(pl.len()).over(_STEP).eq(0)
     stall = stalls.select(*_STEP, "worker", "hidden_s", stalled_ns="start_ns")
     return (
@@ -205,7 +205,7 @@ def _windows(stalls: pl.DataFrame, steps: pl.DataFrame, waits: pl.DataFrame) -> 
 
 
 def _rest(stalls: pl.DataFrame, parts: pl.DataFrame) -> pl.DataFrame:
-    """What lies outside of the DataLoader's own waits."""
+    """Return the time outside of the DataLoader's own waits."""
     known = parts.group_by(_STEP).agg(known_s=pl.col("exposed_s").sum())
     rest_s = pl.col("stall_s") - pl.col("known_s").fill_null(0.0)
     return (

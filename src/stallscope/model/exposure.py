@@ -28,7 +28,7 @@ from stallscope.stages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from stallscope.model.machine_use import MachineUse, RunTables
 
@@ -41,9 +41,9 @@ WORK = (FETCH, DECODE, TRANSFORM, GETITEM_, COLLATE)
 """Those that make a batch."""
 PIN, MAIN, START, UNATTRIBUTED = "pin", "main", "start", "unattributed"
 CROWDED = lifecycle.NO_CORE
-"""Groups of what is no work on samples."""
+"""Groups that are no work on samples."""
 _QUICK: Final = 0.1
-"""Quantile of what threads beside the workers' own take: most of them had to wait for a core."""
+"""Quantile of the seconds of threads beside the workers' own: most had to wait for a core."""
 _GROUP_OF_PART: Final = {
     lifecycle.QUEUED: SENDING,
     lifecycle.SEND: SENDING,
@@ -57,28 +57,22 @@ _GROUP_OF_PART: Final = {
 }
 _GROUP_OF_STAGE: Final = {BATCH.name: COLLATE, GETITEM.name: GETITEM_}
 """Of stages of the kind `other`; any other is code of the user's, as a transform is."""
-
-
-_WAY: Final = {
-    group: place
-    for place, group in enumerate((*WORK, SENDING, PIN, MAIN, START, UNATTRIBUTED, CROWDED))
-}
-"""Place of a group on a sample's way to the loop: the order of what is equally long."""
+_WAY: Final = (*WORK, SENDING, PIN, MAIN, START, UNATTRIBUTED, CROWDED)
+"""Groups in the order of a sample's way to the loop: the order of equally long ones."""
 _NOTHING: Final = 1e-6
-"""A share of the stalls that differences of clocks leave of nothing."""
+"""Share of the stalls that differences of clocks leave of nothing."""
 DIGITS: Final = 9
-"""Shares that agree in so many digits are equal: the last ones of a sum of times depend on the
-order in which threads add them up."""
+"""Digits of shares that count: the last ones depend on the order in which threads add times up."""
 
 
 @dataclass(frozen=True)
 class StagePart:
-    """One stage of the work, as far as the loop stalled for it."""
+    """Part of the stalls: one stage."""
 
     stage: str
-    """Its name."""
+    """Name of the stage."""
     group: str
-    """What it belongs to."""
+    """Group of the stage."""
     share: float
     """Share (0 to 1) of the stalls, as if each worker had a core for itself."""
     waiting: float
@@ -89,7 +83,7 @@ class StagePart:
 
 @dataclass(frozen=True)
 class Exposure:
-    """What all stalls consist of; the parts add up to 1."""
+    """Division of all stalls among stages; the parts add up to 1."""
 
     parts: tuple[StagePart, ...] = ()
     """The longest first."""
@@ -97,15 +91,15 @@ class Exposure:
     """Share (0 to 1) of the stalls that would be left if nobody ever waited for a core."""
 
     def of(self, *groups: str) -> float:
-        """Share (0 to 1) of the stalls that lies in these groups."""
+        """Return the share (0 to 1) of the stalls in these groups."""
         return sum(part.share for part in self.parts if part.group in groups)
 
     def waiting(self, *groups: str) -> float:
-        """Share (0 to 1) of the stalls that lies in these groups and is waiting."""
+        """Return the share (0 to 1) of the stalls that is waiting in these groups."""
         return sum(part.share * part.waiting for part in self.parts if part.group in groups)
 
     def computing(self, *groups: str) -> Exposure:
-        """The same where what seems to wait in these groups computes; without any, in all."""
+        """Return the division if all time in these groups (default: in all) is computing."""
         parts = (
             replace(part, waiting=0.0) if part.group in groups or not groups else part
             for part in self.parts
@@ -113,38 +107,37 @@ class Exposure:
         return replace(self, parts=tuple(parts))
 
     def longest(self, group: str) -> StagePart | None:
-        """The longest stage of a group."""
+        """Return the longest stage of a group."""
         return next((part for part in self.parts if part.group == group), None)
 
     def leads(self, group: str) -> bool:
-        """Whether no other group holds more, but waiting for a core."""
+        """Return whether this group is the largest, apart from waiting for a core."""
         return group == next((name for name in self.groups() if name != CROWDED), None)
 
     def groups(self) -> dict[str, float]:
-        """Share of each group, the largest first."""
+        """Return the share of each group, the largest first."""
         found = {name: self.of(name) for name in dict.fromkeys(part.group for part in self.parts)}
         return {name: found[name] for name in sorted(found, key=lambda g: _first(found[g], g))}
 
 
 def _first(share: float, group: str) -> tuple[float, int]:
-    """Key of an order: the largest share first, and equal ones by a sample's way."""
-    return -round(share, DIGITS), _WAY.get(group, len(_WAY))
+    return -round(share, DIGITS), _WAY.index(group) if group in _WAY else len(_WAY)
 
 
 def longest_first(parts: Iterable[StagePart]) -> tuple[StagePart, ...]:
-    """Order parts by their length; those of one length by a sample's way and by their names."""
+    """Order parts by length; equally long ones by a sample's way and by name."""
     return tuple(sorted(parts, key=lambda part: (*_first(part.share, part.group), part.stage)))
 
 
 def exposure_of(run: RunTables) -> Exposure:
-    """What the stalls of a run consist of: the one accounting of them."""
+    """Divide the stalls of a run among stages: the one accounting."""
     found = pace(run)
     busy = found.making.busy_share if found.making and found.is_behind else None
     return exposure(run, found.use, busy)
 
 
 def exposure(run: RunTables, used: MachineUse, busy_share: float | None = None) -> Exposure:
-    """The same, of a run whose use of the machine is known.
+    """Divide the stalls of a run whose use of the machine is known.
 
     A worker that was still on an earlier batch, or on one that was not recorded, did what it does
     for every batch: that time is given to the stages in the proportion of all their work.
@@ -153,10 +146,8 @@ def exposure(run: RunTables, used: MachineUse, busy_share: float | None = None) 
         run: the loop as it is.
         used: what it used of the machine.
         busy_share: share (0 to 1) of their time in which workers make batches, where they or the
-            cores cannot keep up. The loop then waits for what they do all the time, also where a
-            stall falls upon the sending of a batch, upon what they do last for it, or upon a core
-            that a worker has: that share of the stalls is given to their stages in the proportion
-            of all their work.
+            cores cannot keep up. The loop then waits for all their work, wherever a stall falls:
+            that share of the stalls is given to their stages in the proportion of all their work.
     """
     stages = _stages(run)
     works = {
@@ -174,7 +165,7 @@ def exposure(run: RunTables, used: MachineUse, busy_share: float | None = None) 
     if busy_share is not None and works:
         exposed_s = _of_busy_workers(exposed_s, works, busy_share)
     parts = [_part(key, part_s, stages.get(key), used) for key, part_s in exposed_s.items()]
-    parts = list(_uncrowded(parts, _quickness(run), _of_computing(used)))
+    parts = list(_uncrowded(parts, _quickness(run), used))
     whole_s = sum(part.share for part in parts)
     free_s = sum(part.share for part in parts if part.group != CROWDED)
     stalled_s = sum(exposed_s.values())
@@ -185,11 +176,11 @@ def exposure(run: RunTables, used: MachineUse, busy_share: float | None = None) 
 
 
 def exposed(divided: Exposure, parts: pl.DataFrame) -> pl.DataFrame:
-    """The accounting as a table.
+    """Return the accounting as a table.
 
     Args:
         divided: the stalls of a run.
-        parts: what was seen of each stall, columns of `attribution.PARTS`.
+        parts: of each stall, columns of `attribution.PARTS`.
 
     Returns:
         Columns of `EXPOSED`, the longest first; they add up to all stalls.
@@ -226,9 +217,9 @@ def _of_busy_workers(
     works: dict[tuple[str, str | None], float],
     busy_share: float,
 ) -> dict[tuple[str, str | None], float]:
-    """The stalls of workers that cannot keep up: so much of them is what they do for batches.
+    """Give the busy share of the stalls to the work of workers that cannot keep up.
 
-    Their start is kept as it is: it is no part of the steady state.
+    The start of workers stays as it is: it is no part of the steady state.
     """
     start = lifecycle.START, lifecycle.KIND_OF[lifecycle.START]
     kept = {key: part_s for key, part_s in exposed_s.items() if key == start}
@@ -242,7 +233,7 @@ def _of_busy_workers(
 
 
 def _stages(run: RunTables) -> dict[tuple[str, str | None], dict[str, Any]]:
-    """What is known of each stage; one that lies in samples and beside them, too, is one."""
+    """Return a row for each stage; a stage in samples and beside them is one."""
     seen = pl.col("cpu_share").is_not_null()
     busy_s = pl.col("busy_s").filter(seen)
     rows = run.work_stages.group_by("stage", "kind", maintain_order=True)
@@ -251,14 +242,14 @@ def _stages(run: RunTables) -> dict[tuple[str, str | None], dict[str, Any]]:
         many=pl.col("count").sum(),
         cpu_share=(pl.col("cpu_share").filter(seen) * busy_s).sum() / busy_s.sum(),
     )
-    told = summed.with_columns(pl.col("cpu_share").fill_nan(None))
-    return {(row["stage"], row["kind"]): row for row in told.iter_rows(named=True)}
+    known = summed.with_columns(pl.col("cpu_share").fill_nan(None))
+    return {(row["stage"], row["kind"]): row for row in known.iter_rows(named=True)}
 
 
 def _part(
     key: tuple[str, str | None], part_s: float, row: dict[str, Any] | None, used: MachineUse
 ) -> StagePart:
-    """One part with its own time, that is without what it waited for a core."""
+    """Return a part with its own time, without its waiting for a core."""
     group = group_of(*key)
     cpu = row["cpu_share"] if row else None
     if not isinstance(cpu, float) or group not in WORK:
@@ -270,28 +261,30 @@ def _part(
 
 
 def waiting_share(cpu_share: float, used: MachineUse) -> float:
-    """Share (0 to 1) of a stage's time in which it neither computes nor wants a core."""
+    """Return the share (0 to 1) of a stage's time that neither computes nor wants a core."""
     return 1 - min(min(cpu_share, 1.0) * _crowding(used), 1.0)
 
 
 def waiting_s(run: RunTables, used: MachineUse) -> float:
-    """What a worker waits for something that is no core, for each batch; mean, seconds."""
-    batches = run.batches.filter("steady").height
-    rows = run.work_stages.drop_nulls("cpu_share").filter(pl.col("kind").is_in(WORK_KINDS))
-    pairs = rows.select("busy_s", "cpu_share").iter_rows()
-    waited_s: float = sum(busy_s * waiting_share(cpu, used) for busy_s, cpu in pairs)
-    return waited_s / max(batches, 1)
+    """Return the mean seconds that a worker waits for anything but a core, for each batch."""
+    return _for_each_batch(run, lambda cpu: waiting_share(cpu, used))
 
 
 def computed_s(run: RunTables) -> float:
-    """What a worker computes for each batch: CPU time, mean, seconds."""
-    batches = run.batches.filter("steady").height
+    """Return the mean CPU seconds of a worker for each batch."""
+    return _for_each_batch(run, float)
+
+
+def _for_each_batch(run: RunTables, share: Callable[[float], float]) -> float:
+    """Return the mean seconds for a batch of a share of the work, by its CPU share."""
     rows = run.work_stages.drop_nulls("cpu_share").filter(pl.col("kind").is_in(WORK_KINDS))
-    return float((rows["busy_s"] * rows["cpu_share"]).sum()) / max(batches, 1)
+    pairs = rows.select("busy_s", "cpu_share").iter_rows()
+    whole_s = sum(busy_s * share(cpu) for busy_s, cpu in pairs)
+    return float(whole_s) / max(run.batches.filter("steady").height, 1)
 
 
 def _crowding(used: MachineUse) -> float:
-    """How many times as long computing takes a worker as it would with a core for itself."""
+    """Return how many times as long computing takes as with a core for each worker."""
     cpu, queued = used.worker_cpu, used.queued_share
     if cpu is None:
         cpu = used.loop_cpu
@@ -301,7 +294,7 @@ def _crowding(used: MachineUse) -> float:
 
 
 def group_of(stage: str, kind: str | None) -> str:
-    """The group of a part of a stall."""
+    """Return the group of a part of a stall."""
     if is_own(stage, kind):
         return _GROUP_OF_PART.get(stage, UNATTRIBUTED)
     if kind == "other":
@@ -311,34 +304,28 @@ def group_of(stage: str, kind: str | None) -> str:
 
 
 def _quickness(run: RunTables) -> dict[str, float]:
-    """How much of what sending and receiving take they would take with a core for each thread."""
+    """Return the share of sending and receiving that is left with a core for each thread."""
     sends = run.side_spans.filter(pl.col("kind") == "send")
     took_s = ((sends["end_ns"] - sends["start_ns"]) / 1e9).to_numpy()
     received = run.parts().filter(pl.col("part") == lifecycle.UNPICKLE)["exposed_s"].to_numpy()
-    sending, receiving = _quick_share(took_s), _quick_share(received)
-    return {
-        lifecycle.SEND: sending,
-        lifecycle.QUEUED: sending,  # until the same thread comes to it
-        lifecycle.UNPICKLE: receiving,
-    }
+    sending = _quick_share(took_s)
+    # A batch is queued until the thread that sends comes to it
+    shares = {lifecycle.SEND: sending, lifecycle.QUEUED: sending}
+    return shares | {lifecycle.UNPICKLE: _quick_share(received)}
 
 
 def _quick_share(took_s: np.ndarray) -> float:
-    """The quick ones over the mean; 1 where there are none."""
+    """Return the quick ones over the mean; 1 where there are none."""
     return float(np.quantile(took_s, _QUICK) / took_s.mean()) if took_s.size else 1.0
 
 
-def _of_computing(used: MachineUse) -> float:
-    """How much of what the loop's process wants to compute it does not wait for a core for."""
-    cpu, queued = used.loop_cpu or 0.0, used.loop_queued_share or 0.0
-    return cpu / (cpu + queued) if cpu else 1.0
-
-
 def _uncrowded(
-    parts: list[StagePart], quickness: dict[str, float], computing: float
+    parts: list[StagePart], quickness: dict[str, float], used: MachineUse
 ) -> Iterator[StagePart]:
-    """Parts of sending and of the loop without what they waited for a core, and that by itself."""
+    """Yield parts of sending and of the loop without waiting for a core, and that by itself."""
     crowded_s = 0.0
+    cpu, queued = used.loop_cpu or 0.0, used.loop_queued_share or 0.0
+    computing = cpu / (cpu + queued) if cpu else 1.0
     for part in parts:
         kept = 1.0
         if part.group == SENDING:

@@ -1,7 +1,4 @@
-"""The training loop's time: how long it stalls, and what for, in numbers and in a sentence.
-
-The pictures and the table have these in common, so that they never disagree.
-"""
+"""Time of the training loop: its stalls and their causes, in numbers and in a sentence."""
 
 from __future__ import annotations
 
@@ -42,14 +39,14 @@ if TYPE_CHECKING:
 NO_LOOP: Final = "No training loop was recorded: nothing is known of its waits"
 UNKNOWN: Final = "whether its device had work meanwhile is not known"
 ALIKE: Final = 0.85
-"""A second part that takes this share of the first is named beside it."""
+"""Share of the longest part from which on a second one is named beside it."""
 REST: Final = "rest of the step"
-"""What is left of a step beside its parts that are known."""
+"""Name of the rest of a step beside its known parts."""
 NOTHING: Final = 0.01
-"""Below this share, it is not even told what its stalls consist of."""
+"""Share of the loop's time below which stalls are not broken down."""
 _MODEL: Final = tuple(one.name for one in (UNTIL_BACKWARD, FORWARD, BACKWARD, OPTIMIZER))
 _ROUNDING: Final = 1e-9
-"""Share of the time that the errors of sums are below."""
+"""Share of the time above the errors of sums."""
 OWN_WORDS: Final = {
     EARLIER: "a worker still on an earlier batch",
     START: "the start of the workers",
@@ -61,35 +58,35 @@ OWN_WORDS: Final = {
     MAIN_GARBAGE: "garbage collection in the main process",
     NOT_RECORDED: "the making of batches that were not recorded",
 }
-"""The parts that are no stages of the user's pipeline, in a sentence."""
+"""Words for parts that are no stages of the user's pipeline."""
 
 
 @dataclass(frozen=True)
 class LoopBreakdown:
-    """What the steps of a training loop consist of; seconds, all steps together."""
+    """Division of the time of a training loop; seconds, all steps together."""
 
     steps: int
-    """How many of them."""
+    """Number of steps."""
     ranks: int
-    """Of how many processes of a distributed run."""
+    """Number of processes of a distributed run."""
     stalls: int
-    """Waits that matter."""
+    """Number of stalls."""
     stall_s: float
-    """In stalls."""
+    """Stalls."""
     wait_s: float
-    """In waits that are too short to matter."""
+    """Waits that are too short to matter."""
     h2d_s: float
-    """Copying batches to the device, where that was seen."""
+    """Copies of batches to the device, where recorded."""
     step_s: float
-    """Using batches: forward, backward, optimizer."""
+    """Use of batches: forward, backward, optimizer."""
     other_s: float
-    """The rest of the loop."""
+    """Rest of the loop."""
     longest_wait_s: float
-    """The longest wait of a step."""
+    """Longest wait of a step."""
     hidden_s: float = 0.0
-    """In waits while a device that works behind the host still had work."""
+    """Waits while a device that works behind the host still had work."""
     unknown_s: float = 0.0
-    """In waits of which nobody knows whether the device was idle."""
+    """Waits in which the device may have been idle or not."""
     parts: tuple[tuple[str, str, float], ...] = ()
     """Name, kind and seconds of the parts of `step_s` and `other_s` that have a name."""
 
@@ -115,11 +112,11 @@ class LoopBreakdown:
         return self.share(self.unknown_s) < HARDLY
 
     def share(self, part_s: float) -> float:
-        """A part as a share (0 to 1) of the loop's time."""
+        """Return a part as a share (0 to 1) of the loop's time."""
         return part_s / self.total_s if self.total_s else 0.0
 
     def pieces(self, smallest: float = 0.0) -> list[tuple[str, str, float]]:
-        """Name, kind and seconds of what it consists of, in the order of a step; nothing empty.
+        """Return name, kind and seconds of its parts, in the order of a step; none is empty.
 
         The kind is "stall", "wait" or one of `stallscope.stages.KINDS`.
 
@@ -149,7 +146,7 @@ class LoopBreakdown:
 def loop_breakdown(
     steps: pl.DataFrame, stalls: pl.DataFrame, side_spans: pl.DataFrame | None = None
 ) -> LoopBreakdown | None:
-    """What the time of these steps, with these stalls, consists of; None: no wait was recorded.
+    """Divide the time of these steps, with these stalls; None: no wait was recorded.
 
     Args:
         steps: as of `Run.steps`.
@@ -180,7 +177,7 @@ def loop_breakdown(
 
 
 def _parts(steps: pl.DataFrame, side_spans: pl.DataFrame) -> tuple[tuple[str, str, float], ...]:
-    """What the loop did by name: the model's parts in their order, then what took longest."""
+    """Return the loop's named parts: the model's in their order, then the longest first."""
     batch = ["rank", "epoch", "batch"]
     mine = side_spans.filter(
         pl.col("worker").is_null(), pl.col("kind").cast(pl.String).is_in([STEP.kind, OTHER.kind])
@@ -192,11 +189,8 @@ def _parts(steps: pl.DataFrame, side_spans: pl.DataFrame) -> tuple[tuple[str, st
         .filter(~pl.col("stage").is_in([STEP.name, OTHER.name]))
     )
     rows = found.select("stage", "kind", "took_s").rows()
-    return tuple(sorted(rows, key=lambda row: (_place(row[0]), -row[2], row[0])))
-
-
-def _place(stage: str) -> int:
-    return _MODEL.index(stage) if stage in _MODEL else len(_MODEL)
+    order = {stage: place for place, stage in enumerate(_MODEL)}
+    return tuple(sorted(rows, key=lambda row: (order.get(row[0], len(order)), -row[2], row[0])))
 
 
 def sentence(
@@ -205,7 +199,7 @@ def sentence(
     workers: int,
     name: Callable[[str], str] = str,
 ) -> str:
-    """How much of its time the loop stalls, and the longest part of that if it matters.
+    """Say how much of its time the loop stalls, and name the longest part if it matters.
 
     Without `workers` (0) the main process loads; `name` makes a stage's name fit to be shown.
     """
@@ -221,11 +215,9 @@ def sentence(
         return f"The training loop hardly waits: it stalls {share(time.stall_share)} of the time"
     stalls = f"The training loop stalls {share(time.stall_share)} of the time"
     if time.hidden_s:
-        stalls += f" for its idle device ({hidden})"
+        stalls = f"The device is idle {share(time.stall_share)} of the time, waiting for data"
     elif not time.step_s:
-        stalls = (
-            "The training loop has no step here: it takes batches as they come, so it only waits"
-        )
+        stalls = "The training loop has no step, so it only waits for batches"
     if exposed.is_empty():
         return stalls
     first, *others = exposed.head(2).iter_rows(named=True)
@@ -238,18 +230,18 @@ def sentence(
 
 
 def leading(patterns: pl.DataFrame) -> dict[str, Any] | None:
-    """The pattern that explains most, if one is claimed that explains enough to be looked at."""
+    """Return the claimed pattern that explains most, if it explains enough."""
     claimed = patterns.filter(pl.col("chance").is_not_null(), pl.col("share") >= LEADING_SHARE)
     return next(claimed.head(1).iter_rows(named=True), None)
 
 
 def is_own(part: str, kind: str | None) -> bool:
-    """Whether a part of a stall is no stage of the user's pipeline."""
+    """Return whether a part of a stall is no stage of the user's pipeline."""
     return KIND_OF.get(part, "") == kind
 
 
 def _word(part: dict[str, Any], name: Callable[[str], str]) -> str:
-    told: str = part["part"]
-    if is_own(told, part["kind"]):
-        return OWN_WORDS.get(told, told)
-    return READING_WORDS.get(told) or name(told)
+    stage: str = part["part"]
+    if is_own(stage, part["kind"]):
+        return OWN_WORDS.get(stage, stage)
+    return READING_WORDS.get(stage) or name(stage)
