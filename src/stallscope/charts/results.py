@@ -385,7 +385,7 @@ def _draw_finding(
     down += _LINE * len(title) + 0.04
     for length, colour in ((1.0, RULE), (found.severity, found.colour)):
         ax.add_patch(Rectangle((0, down), length, _BAR, color=colour, lw=0))
-    sure = f"how sure: {found.sure}" if found.sure else ""
+    sure = f"confidence: {found.sure}" if found.sure else ""
     down += _BAR + 0.06
     ax.text(0, down, " · ".join(filter(None, (found.costs, sure))), va="top")
     ax.text(0, down + _LINE, "\n".join(because), color=FAINT, va="top")

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from stallscope.diagnose.result import Diagnosis, Finding
-    from stallscope.tune.result import Tuning
 
 
 LONGEST_NAME: Final = 120
@@ -42,7 +41,7 @@ class Number(NamedTuple):
 
 
 def numbers_of(evidence: Mapping[str, float]) -> Iterator[Number]:
-    """The numbers in their order, each with its interval.
+    """Yield the numbers in their order, each with its interval.
 
     Args:
         evidence: of a finding; a name ends in its unit, as columns of tables do.
@@ -87,22 +86,16 @@ SMALL: Final = 0.01
 STOP: Final = "stop"
 """The phase that says why the measurement ended."""
 SIMULATED: Final = "the step is simulated"
-TWICE: Final = (
-    "two findings can name the same seconds; the first is what to fix first, also where another "
-    "costs more: look again afterwards"
-)
+TWICE: Final = "Findings can overlap. Fix the first, then run the diagnosis again"
 OPENS: Final = "names like 2_fetch_vs_transform are guided notebooks: `stallscope lab` opens them"
 NOT_TESTED: Final = "this rule is not tested: no loader with this cause was built"
-HOW_SURE: Final = (
-    "how sure: 0 to 1, from limits that were set by hand: how clearly the rule is met, how much of "
-    "the stalls is explained at all, how steady the measurement was; it is no probability"
-)
+HOW_SURE: Final = "Confidence is a heuristic from 0 to 1, not a probability"
 SHARES: Final = (
-    "shares of the stalls are those that would be left if no worker waited for a core; the panel "
-    "of a single stall and the trace show what was, with that in it"
+    "Shares of the stall time leave out waiting for a core; the panel of a single stall and the "
+    "trace include it"
 )
 _OF_STALLS: Final = "_exposed_share"
-"""How evidence ends that is such a share."""
+"""End of the names of such shares."""
 
 NOTEBOOKS: Final = (
     "1_start_here",
@@ -156,7 +149,7 @@ class FindingText:
 
 
 def words(found: Finding, diagnosis: Diagnosis) -> FindingText:
-    """A finding of a diagnosis as text."""
+    """Return a finding of a diagnosis as text."""
     return FindingText(
         code=found.code,
         title=sentence(found.title),
@@ -171,41 +164,37 @@ def words(found: Finding, diagnosis: Diagnosis) -> FindingText:
 
 
 def all_words(diagnosis: Diagnosis) -> list[FindingText]:
-    """Every finding, the verdict first; its first step is what was proved to help."""
-    found = [words(one, diagnosis) for one in diagnosis.findings]
-    if found[0].sure and (others := _others_share(diagnosis)) >= OTHERS:
+    """Return every finding as text, the verdict first; its first step is what proved to help."""
+    found = [words(each, diagnosis) for each in diagnosis.findings]
+    run = diagnosis.run
+    has_steps = run is not None and not run.all_steps.is_empty()
+    others = (find_saturated(run).others_share or 0.0) if run and has_steps else 0.0
+    if found[0].sure and others >= OTHERS:
         beside = f"other processes had {share(others)} of the cores: read shares, not milliseconds"
         found[0] = replace(found[0], sure=f"{found[0].sure}; {beside}")
-    if said := proof(diagnosis):
-        found[0] = replace(found[0], steps=(said, *found[0].steps))
+    if proved := proof(diagnosis):
+        found[0] = replace(found[0], steps=(proved, *found[0].steps))
     return found
 
 
-def _others_share(diagnosis: Diagnosis) -> float:
-    """Share (0 to 1) of the cores that other processes had while the loop was recorded."""
-    run = diagnosis.run
-    known = None if run is None or run.all_steps.is_empty() else find_saturated(run).others_share
-    return known or 0.0
-
-
 def proof(diagnosis: Diagnosis) -> str:
-    """The change that gives most of those that were measured; empty where none gives anything."""
+    """Name the change that was measured to gain most; '' where none gains anything."""
     gains = [row for row in fix_rows(diagnosis) if row["says"] == FASTER]
     best = max(gains, key=lambda row: float(row["gain"]), default=None)
     if best is None:
         return ""
-    ends = f"{INTERVAL} {best['gain_low']:.2f} to {best['gain_high']:.2f}"
-    return f"{best['fix']}: {times(best['gain'])} as many samples ({ends}), measured"
+    interval = f"{INTERVAL} {best['gain_low']:.2f} to {best['gain_high']:.2f}"
+    return f"{best['fix']}: {times(best['gain'])} faster ({interval}), measured"
 
 
-def _steps(told: str) -> Iterator[str]:
-    """The parts of a next step; a notebook that is only named is opened."""
-    for part in (one.removeprefix("and ") for one in told.split("; ") if one):
+def _steps(next_step: str) -> Iterator[str]:
+    """Yield the parts of a next step; a notebook that is only named is opened."""
+    for part in (part.removeprefix("and ") for part in next_step.split("; ") if part):
         yield f"open {part}" if GUIDED.fullmatch(part) else part
 
 
 def _costs(found: Finding, diagnosis: Diagnosis) -> str:
-    """What its severity is a share of depends on the cause."""
+    """Say what its remedy gains, where that is known, and what it costs: a share of what it is."""
     part = share(found.severity)
     simulated = diagnosis.circumstances.simulated_step_s is not None
     step = ", with a simulated step" if simulated else ""
@@ -213,12 +202,24 @@ def _costs(found: Finding, diagnosis: Diagnosis) -> str:
         return f"next to nothing to gain in the loader{step}"
     if found.code == INCONCLUSIVE.code:
         return f"the loop stalls {part} of the time" if found.severity >= SMALL else ""
+    gains = f"{_remedy(found, diagnosis)}; " if _remedy(found, diagnosis) else ""
     of_epoch = found.code == START_UP.code or BEGIN in diagnosis.accounts["part"].to_list()
     if of_epoch:
-        return f"costs {part} of an epoch's time{step}"
+        return f"{gains}costs {part} of an epoch's time{step}"
     if not diagnosis.circumstances.has_step:
-        return f"{part} of the time in which batches are made"
-    return f"costs {part} of the loop's time{step}"
+        return f"{gains}{part} of the time in which batches are made"
+    return f"{gains}costs {part} of the loop's time{step}"
+
+
+def _remedy(found: Finding, diagnosis: Diagnosis) -> str:
+    """Say what the best change for a finding gains, measured or predicted for sure; '' for none."""
+    for row in fix_rows(diagnosis):
+        if row["code"] == found.code and row["says"] == FASTER:
+            return f"{times(row['gain'])} faster with {printable(row['fix'], LONGEST_WORD)}"
+        if row["code"] == found.code and row["predicted_gain"] and _promises(row):
+            fix = printable(row["fix"], LONGEST_WORD)
+            return f"{times(row['predicted_gain'])} faster with {fix} (predicted)"
+    return ""
 
 
 def _sure(found: Finding) -> str:
@@ -230,77 +231,65 @@ def _sure(found: Finding) -> str:
 
 
 def headline(diagnosis: Diagnosis) -> str:
-    """The verdict's sentence: the answer."""
+    """Return the verdict's sentence: the answer."""
     return sentence(diagnosis.verdict.title)
 
 
-def sentence(told: str) -> str:
-    """A sentence that can be broken into lines: names of the user's may be as long as they like."""
+def sentence(title: str) -> str:
+    """Make a sentence fit to be broken into lines: names of the user's may be of any length."""
     return " ".join(
-        printable(word, LONGEST_WORD) for word in printable(told, LONGEST_TITLE).split(" ")
+        printable(word, LONGEST_WORD) for word in printable(title, LONGEST_TITLE).split(" ")
     )
 
 
-WOULD_HELP: Final = (
-    "What would help, replayed from the recording (try_fix measures it; 3_cached_baseline)"
-)
+WOULD_HELP: Final = "What would help (predicted; try_fix measures it; 3_cached_baseline)"
 _MOST_HELPING: Final = 4
 
 
 def helping(diagnosis: Diagnosis) -> list[str]:
-    """The changes that promise most, each with what it should give and, where tried, gives."""
-    said, epoch_s = [], diagnosis.circumstances.epoch_s
+    """List the changes that promise most, each with its predicted and its measured gain."""
+    lines, epoch_s = [], diagnosis.circumstances.epoch_s
     rows = [row for row in fix_rows(diagnosis) if row["gain"] or _promises(row)]
     for row in rows[:_MOST_HELPING]:
-        told = "not predicted"
+        line = "not predicted"
         if row["predicted_gain"] is not None:
             low, high = row["predicted_gain_low"], row["predicted_gain_high"]
-            told = f"{row['predicted_gain']:.2f}× as many samples ({low:.2f} to {high:.2f})"
+            line = f"{row['predicted_gain']:.2f}× faster ({low:.2f} to {high:.2f})"
         if row["gain"] is not None:
-            told += f"; measured {row['gain']:.2f}×"
+            line += f"; measured {row['gain']:.2f}×"
         gain = row["gain"] or row["predicted_gain"]
         is_sure = row["gain"] is not None or (row["predicted_gain_low"] or 0.0) > 1
         if is_sure and epoch_s and gain and duration(epoch_s / gain) != duration(epoch_s):
-            told += f"; an epoch in {duration(epoch_s / gain)} instead of {duration(epoch_s)}"
-        own = "" if row["measurable"] else "; yours to make"
-        said.append(f"{printable(row['fix'], LONGEST_WORD)}: {told}{own}")
-    return said
+            line += f"; an epoch in {duration(epoch_s / gain)} instead of {duration(epoch_s)}"
+        own = "" if row["measurable"] else "; needs a code change"
+        lines.append(f"{printable(row['fix'], LONGEST_WORD)}: {line}{own}")
+    return lines
 
 
 def _promises(row: dict[str, Any]) -> bool:
-    """Whether a gain is predicted of a change for sure, or nothing is known of it."""
+    """Return whether a gain is predicted of a change for sure, or nothing is known of it."""
     gain, low = row["predicted_gain"], row["predicted_gain_low"]
     return gain is None or (gain >= WORTH_A_LINE and (low or 0.0) > 1)
 
 
 def fix_rows(diagnosis: Diagnosis) -> list[dict[str, Any]]:
-    """The changes that would help, with what was measured of them; also others that were tried."""
+    """Return the changes that would help, and others that were tried, with what was measured."""
     tried = {} if diagnosis.bench is None else dict(diagnosis.bench.tried)
-    rows = [{**row, **_measured(tried.pop(row["fix"], None))} for row in _known(diagnosis)]
-    for name, tuning in tried.items():  # what is no fix of the table
-        more = {"code": "", "measurable": True, "outside": "", **dict.fromkeys(_PREDICTED)}
-        rows.append({**more, "fix": name, **_measured(tuning)})
-    return rows
+    none = {"code": "", "measurable": True, "outside": "", **dict.fromkeys(_PREDICTED)}
+    rows = {row["fix"]: row for row in diagnosis.fixes.to_dicts()}
+    for name, tuning in tried.items():
+        found = measured_of(tuning)
+        known = {name: found[name] for name in (*MEASURED, *_PREDICTED) if found[name] is not None}
+        empty = {**none, "fix": name, **dict.fromkeys(MEASURED)}
+        rows[name] = {**rows.get(name, empty), **known}
+    return list(rows.values())
 
 
 _PREDICTED: Final = ("predicted_gain", "predicted_gain_low", "predicted_gain_high")
 
 
-def _known(diagnosis: Diagnosis) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = diagnosis.fixes.to_dicts()
-    return found
-
-
-def _measured(tuning: Tuning | None) -> dict[str, Any]:
-    """What was measured of a fix, and what it was predicted to give then."""
-    if tuning is None:
-        return {}
-    row = measured_of(tuning)
-    return {name: row[name] for name in (*MEASURED, *_PREDICTED) if row[name] is not None}
-
-
 def measured(diagnosis: Diagnosis) -> str:
-    """What was measured, on which machine and for how long, in one line."""
+    """Say what was measured, on which machine and for how long, in one line."""
     told = diagnosis.circumstances
     parts = [printable(told.name, LONGEST_NAME)] if told.name else []
     parts.append(count(told.num_workers, "worker") if told.num_workers else "no workers")
@@ -320,7 +309,7 @@ def _step(diagnosis: Diagnosis) -> str:
 
 
 def machine_line(diagnosis: Diagnosis) -> str:
-    """Where it was measured."""
+    """Say where it was measured."""
     told = dict(diagnosis.circumstances.machine)
     cores = told.get("cores")
     parts = [count(cores, "core")] if cores else []
@@ -331,12 +320,12 @@ def machine_line(diagnosis: Diagnosis) -> str:
 
 
 def is_measured(diagnosis: Diagnosis) -> bool:
-    """Whether it was measured for the verdict; otherwise its run was recorded before."""
+    """Return whether it was measured for the verdict, and not recorded before."""
     return bool(diagnosis.circumstances.budget_s)
 
 
 def took(diagnosis: Diagnosis) -> str:
-    """How much of the budget was used, or how long the recorded run is."""
+    """Say how much of the budget was used, or how long the recorded run is."""
     told = diagnosis.circumstances
     if not is_measured(diagnosis):
         return f"{told.wall_s:.0f} s recorded"
@@ -344,7 +333,7 @@ def took(diagnosis: Diagnosis) -> str:
 
 
 def phases(diagnosis: Diagnosis) -> list[Phase]:
-    """What the budget went to, in order, without the reason why it ended."""
+    """List what the budget went to, in order, without the reason why it ended."""
     rows = diagnosis.spent.iter_rows(named=True)
     return [
         Phase(
@@ -358,7 +347,7 @@ def phases(diagnosis: Diagnosis) -> list[Phase]:
 
 
 def ended(diagnosis: Diagnosis) -> str:
-    """Why the measurement ended; empty where that is not known."""
+    """Say why the measurement ended; '' where that is not known."""
     for row in diagnosis.spent.iter_rows(named=True):
         if row["phase"] == STOP:
             return printable(row["why"] or "", LONGEST_TITLE)
@@ -366,7 +355,7 @@ def ended(diagnosis: Diagnosis) -> str:
 
 
 def notes_of(diagnosis: Diagnosis) -> list[str]:
-    """What a reader has to know, a sentence each; what `measured` says is not said again."""
+    """List what a reader has to know; without what `measured` says already."""
     notes = (printable(note, 1000) for note in diagnosis.notes)
     named = (name for found in diagnosis.findings for name in found.evidence)
     shares = [SHARES] if any(name.endswith(_OF_STALLS) for name in named) else []
@@ -374,6 +363,6 @@ def notes_of(diagnosis: Diagnosis) -> list[str]:
 
 
 def outside_notes(diagnosis: Diagnosis) -> list[str]:
-    """The same where a guided notebook is no link."""
+    """List the same where a guided notebook is no link."""
     named = any(GUIDED.search(found.next_step) for found in diagnosis.findings)
     return [*notes_of(diagnosis), *([OPENS] if named else [])]

@@ -134,7 +134,7 @@ def brief(diagnosis: Diagnosis) -> list[str]:
 
 def _about(found: FindingText, indent: str = "") -> Iterator[str]:
     """Yield what stands under a finding's sentence."""
-    sure = f"how sure: {found.sure}" if found.sure else ""
+    sure = f"confidence: {found.sure}" if found.sure else ""
     code = found.code if indent else f"verdict: {found.code}"
     yield from _wrapped(" · ".join(filter(None, (code, found.costs, sure))), indent)
     if found.because:
