@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
 
 from stallscope.hooks import find_ops
 from stallscope.loops.cached_values import bytes_of, fresh, is_image
@@ -23,11 +22,10 @@ from stallscope.orders.deferred_calls import (
     CallPlan,
     CallSite,
     CodeCall,
-    CodeRunner,
     Deferring,
+    NoticedCalls,
     OrderedCalls,
     Waiting,
-    looked_at,
 )
 from stallscope.orders.equivalence import described, digest
 from stallscope.orders.pipeline import Op, Place, numbered
@@ -276,7 +274,7 @@ def _in_dataset(
 ) -> FoundCalls | None:
     recorded: list[list[list[SeenCall]]] = []
     samples: list[CapturedSample] = []
-    watched = _WatchedDataset(place.value)
+    watched = NoticedCalls(place.value)
     outer = place.filled(dataset, watched)
     room, notes = room_bytes, []
     for number, index in enumerate(indices):
@@ -308,26 +306,6 @@ def _in_dataset(
     if not chains:
         return None
     return _found(place, chains, recorded, samples, notes)
-
-
-class _WatchedDataset(Dataset[Any]):
-    """A dataset that tells a session of the calls in its `__getitem__`."""
-
-    def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
-        self.session: Any = None
-        self._runner = CodeRunner(dataset)
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: Any) -> Any:
-        return looked_at(self._runner.run(index, self.session))
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("dataset", "session", "_runner"):
-            raise AttributeError(name)
-        return getattr(self.dataset, name)
 
 
 def _merged(recorded: list[list[list[SeenCall]]]) -> list[list[CallSite]]:
@@ -364,7 +342,7 @@ def _tried(
 ) -> tuple[list[list[CallSite]], bool]:
     """Make the samples with calls that wait; return chains that are cut, or that give the same."""
     plan = CallPlan({site: (n, at) for n, row in enumerate(chains) for at, site in enumerate(row)})
-    watched = _WatchedDataset(place.value)
+    watched = NoticedCalls(place.value)
     outer = place.filled(dataset, watched)
     cuts: set[tuple[CallSite, CallSite]] = set()
     is_same = True

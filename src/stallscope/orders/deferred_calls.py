@@ -317,16 +317,19 @@ class Deferring:
         return Waiting(looked_at(first), (call,), self)
 
 
-class OrderedCalls(Dataset[Any]):
-    """A dataset whose `__getitem__` makes its calls in another order.
+class NoticedCalls(Dataset[Any]):
+    """A dataset that tells a session of the calls in its `__getitem__`.
 
     Args:
         dataset: the user's.
-        plan: the order.
+
+    Attributes:
+        session: is to be set before a sample is made; has a `called`, as `Deferring`.
     """
 
-    def __init__(self, dataset: Any, plan: CallPlan) -> None:
-        self.dataset, self.plan = dataset, plan
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+        self.session: Any = None
         self._runner: CodeRunner | None = None
 
     def __len__(self) -> int:
@@ -335,12 +338,29 @@ class OrderedCalls(Dataset[Any]):
     def __getitem__(self, index: Any) -> Any:
         if self._runner is None:
             self._runner = CodeRunner(self.dataset)
-        return looked_at(self._runner.run(index, Deferring(self.plan)))
+        return looked_at(self._runner.run(index, self.session))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_runner": None}
+        return {**vars(self), "_runner": None, "session": None}
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("dataset", "_runner"):
+        if name.startswith("__") or name in ("dataset", "session", "_runner", "plan"):
             raise AttributeError(name)
         return getattr(self.dataset, name)
+
+
+class OrderedCalls(NoticedCalls):
+    """A dataset whose `__getitem__` makes its calls in another order.
+
+    Args:
+        dataset: the user's.
+        plan: the order.
+    """
+
+    def __init__(self, dataset: Any, plan: CallPlan) -> None:
+        super().__init__(dataset)
+        self.plan = plan
+
+    def __getitem__(self, index: Any) -> Any:
+        self.session = Deferring(self.plan)
+        return super().__getitem__(index)
