@@ -43,7 +43,7 @@ a read costs four times as much between two ops as in a row."""
 
 @dataclass
 class RecorderState:
-    """What changes while samples go by, and what the numbers in the log stand for."""
+    """State that changes while samples go by, and the meaning of the numbers in the log."""
 
     samples: int = 0
     """Samples so far."""
@@ -320,7 +320,7 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
 
 
 def _sample_word(index: Any) -> int:
-    """The word that begins a sample; an index that is not a whole number is not kept."""
+    """Return the word that begins a sample; an index that is no whole number is dropped."""
     try:
         number = as_number(index)
     except Exception:  # noqa: BLE001 - whatever a user's sampler gives, the sample goes on
@@ -351,9 +351,9 @@ class Recorder:
     sample: Callable[..., Any]
     """`(get, index, call=False)`: makes one sample by `get(index)`, or `get()`, and records it."""
     in_sample: Callable[[], bool]
-    """Whether a sample is at work."""
+    """Returns whether a sample is being made."""
     at_work: Callable[[], bool]
-    """Whether a batch is at work, in the thread that asks."""
+    """Returns whether a batch is being made in the calling thread."""
     read_cpu: Callable[..., None]
     """`(on=)`: whether the hooks read CPU time, too."""
     enter_batch: Callable[[int], int]
@@ -361,7 +361,7 @@ class Recorder:
     leave: Callable[[], None]
     """No batch is at work any more: the hooks only call their originals."""
     clock_with_cpu: Callable[[], int]
-    """The clock; writes the CPU time into the log first."""
+    """Reads the clock; writes the CPU time into the log first."""
     failed: Callable[[Any, int], None]
     """`(index, key)`: a sample of a batch that is not recorded has failed in this stage."""
     file: Callable[[str], None]
@@ -400,7 +400,7 @@ class Recorder:
         return key
 
     def begin(self, stage: Stage) -> Callable[[], None] | None:
-        """A stage that the user names begins here and now, see `begin_key`."""
+        """Begin a stage that the user names, see `begin_key`."""
         return self.begin_key(self._names.get(stage) or self._name(stage))
 
     def _name(self, stage: Stage) -> int:
@@ -414,7 +414,7 @@ class Recorder:
 
     @unseen
     def collate(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """The collate function, recorded with its CPU time in every batch."""
+        """Return the collate function, recorded with its CPU time in every batch."""
         timed = self.call(original, self.key(COLLATE))
 
         def cpu(*, on: bool) -> None:
@@ -480,7 +480,7 @@ class Recorder:
 
 @functools.cache
 def _cpu_clock_cost_ns() -> float:
-    """What reading the CPU clock costs here; a system call on most machines."""
+    """Return what reading the CPU clock costs here; a system call on most machines."""
     began = perf_counter_ns()
     for _ in range(50):
         thread_time_ns()

@@ -55,7 +55,7 @@ Frame = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class Request:
-    """What to sample."""
+    """Request to sample stacks."""
 
     number: int
     """Of the request, so that none is answered twice."""
@@ -64,19 +64,19 @@ class Request:
     seconds: float
     """For how long."""
     idle: bool = False
-    """Whether waiting threads are of interest."""
+    """Whether to sample waiting threads, too."""
 
 
 @dataclass
 class Sampled:
-    """What was seen in one process."""
+    """Stacks of one process."""
 
     frames: list[Frame] = field(default_factory=list)
     """Each once."""
     threads: dict[str, list[list[int]]] = field(default_factory=dict)
     """For each thread its stacks in order: numbers of frames, the outermost first."""
     looks: int = 0
-    """How often was looked."""
+    """Number of samples taken."""
 
 
 def serve_requests(folder: Path) -> Callable[[], None]:
@@ -189,13 +189,13 @@ def _name(code: Any) -> str:
 
 
 class _States:
-    """Whether a thread runs (or would, had it a core): Linux tells, elsewhere its stack must."""
+    """States of threads: running (or ready) or idle, from Linux; elsewhere from the stack."""
 
     def __init__(self) -> None:
         self._files: dict[int, int] = {}
 
     def is_idle(self, ident: int, stack: Stack) -> bool:
-        """Ask soon after its stack was read."""
+        """Return whether a thread waits; to be asked soon after its stack was read."""
         file = self._files.get(ident)
         if file is None:
             file = self._files[ident] = self._open(ident)

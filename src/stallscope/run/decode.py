@@ -100,7 +100,7 @@ SHORTEST_NS: Final = 20_000_000
 
 
 class DecodedWords:
-    """The words of a log, taken apart. Arrays over all words, and over the events among them."""
+    """Words of a log, taken apart: arrays over all words, and over the events among them."""
 
     def __init__(self, log: LogPages) -> None:
         self.log = log
@@ -141,7 +141,7 @@ class DecodedWords:
         """For each event, the code of the stage that is at work after it."""
 
     def _depths(self) -> np.ndarray:
-        """How many stages are open after each event; every batch begins with none."""
+        """Count the stages that are open after each event; every batch begins with none."""
         steps = np.where(self.enters, 1, -1)
         height = np.cumsum(steps)
         first = np.flatnonzero(np.diff(self.batch, prepend=-1))
@@ -187,7 +187,7 @@ def _latest(here: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 class MarkRow(NamedTuple):
-    """A mark of a log."""
+    """Mark of a log."""
 
     what: int
     """`event_log.Mark`."""
@@ -196,7 +196,7 @@ class MarkRow(NamedTuple):
     """Loader and epoch, see `log_place.epoch_key`; 0 where it does not matter."""
     number: int
     extra: int
-    """The code of a part, or see `Mark`."""
+    """Code of a part, or see `Mark`."""
     time_ns: int
     """`perf_counter_ns()`."""
 
@@ -225,7 +225,7 @@ def marks(log: LogPages) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Interrupted:
-    """The stage that a process was inside of when its log ended, or that an exception left."""
+    """Stage that a process was in when its log ended, or that an exception left."""
 
     worker: int | None
     """Worker id; None for the main process."""
@@ -282,7 +282,7 @@ class Decoded:
     loaders: frozenset[int]
     """Loaders that its thread worked for."""
     ready_ns: int | None
-    """When the process asked for its first batch; None where that is not in this file."""
+    """Time when the process asked for its first batch; None where that is not in this file."""
     spans: pl.DataFrame
     """Columns of `SPANS`."""
     batches: pl.DataFrame
@@ -290,9 +290,9 @@ class Decoded:
     samples: pl.DataFrame
     """Columns of `SAMPLES`."""
     inside: Interrupted | None = None
-    """Where the process was when its log ended; None between two batches."""
+    """Stage of the process when its log ended; None between two batches."""
     raised: Interrupted | None = None
-    """The innermost stage that the last failing sample's exception came from."""
+    """Innermost stage that the last failing sample's exception came from."""
 
 
 def decode(log: LogPages, *, origin_ns: int, rank: int = 0) -> Decoded:
@@ -462,7 +462,7 @@ _Row = tuple[Any, ...]
 
 
 def table(entries: list[dict[str, Any]], *, origin_ns: int, rank: int) -> pl.DataFrame:
-    """What was used, columns of `RESOURCES`, out of the lines that a sampler wrote."""
+    """Return the samples of resources, columns of `RESOURCES`, from the sampler's lines."""
     limits: dict[str, dict[str, float]] = {}
     rows: list[_Row] = []
     for entry in entries:

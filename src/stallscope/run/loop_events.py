@@ -42,7 +42,7 @@ _TIMES: dict[int, str] = {
 
 
 class Batch(NamedTuple):
-    """A batch of a loader."""
+    """Batch of a loader."""
 
     key: int
     """Loader and epoch, see `log_place.epoch_key`."""
@@ -51,12 +51,12 @@ class Batch(NamedTuple):
 
     @property
     def loader(self) -> int:
-        """Number of its loader."""
+        """Return the number of its loader."""
         return loader_and_epoch(self.key)[0]
 
     @property
     def epoch(self) -> int:
-        """Its epoch."""
+        """Return its epoch."""
         return loader_and_epoch(self.key)[1]
 
 
@@ -71,16 +71,16 @@ class Wait:
     number: int | None = None
     """Of the batch in its epoch; None where there was none."""
     inside: list[Wait] = field(default_factory=list)
-    """Those that came right inside of it."""
+    """Waits directly inside this one."""
 
     @property
     def loader(self) -> int:
-        """Number of the loader that was waited for."""
+        """Return the number of the loader that was waited for."""
         return loader_and_epoch(self.key)[0]
 
     @property
     def batch(self) -> Batch | None:
-        """The batch that came; None where there was none."""
+        """Return the batch that came; None where there was none."""
         return None if self.number is None else Batch(self.key, self.number)
 
 
@@ -95,7 +95,7 @@ class NamedPart(NamedTuple):
 
 @dataclass
 class Delivery:
-    """The way of one batch; None is what was not seen."""
+    """Times of one batch on its way to the loop; None is unknown."""
 
     worker: int | None = None
     pid: int | None = None
@@ -107,34 +107,34 @@ class Delivery:
     arrived_ns: int | None = None
 
     def times(self) -> list[int | None]:
-        """All of its times, in the order of the way."""
+        """Return all of its times, in their order."""
         return [getattr(self, name) for name in _TIMES.values()]
 
 
 @dataclass
 class Events:
-    """What happened in a recording, of all loaders. Times are `perf_counter_ns()`."""
+    """Events of a recording, of all loaders. Times are `perf_counter_ns()`."""
 
     waits: list[Wait] = field(default_factory=list)
-    """The loop's own, in the order in which they began; others are inside of them."""
+    """Waits of the loop, in the order in which they began; others are inside of them."""
     iterators: list[tuple[int, int, int, int]] = field(default_factory=list)
-    """The making of each iterator: begin, end, its epoch's key, thread."""
+    """Creation of each iterator: begin, end, its epoch's key, thread."""
     parts: list[NamedPart] = field(default_factory=list)
     """Named parts of the loop; those of one thread are nested, and inner ones end first."""
     unfinished: list[NamedPart] = field(default_factory=list)
-    """Those that something raised out of, or that the end of the process cut off."""
+    """Parts that an exception or the end of the process cut off."""
     collections: list[tuple[int, int]] = field(default_factory=list)
     """Garbage collections: begin and end."""
     deliveries: dict[Batch, Delivery] = field(default_factory=lambda: defaultdict(Delivery))
     pins: dict[Batch, tuple[int, int]] = field(default_factory=dict)
     """Copying of a batch into pinned memory: begin and end."""
     last_ns: dict[int, int] = field(default_factory=dict)
-    """When each thread of the loop was last heard of."""
+    """Time of the last mark of each thread of the loop."""
     edges: list[tuple[int, int, int]] = field(default_factory=list)
-    """What the device came to: `hooks.device_time.Edge`, when by its own clock, by how much that
-    had gone astray then (known at the end)."""
+    """Events of the device: `hooks.device_time.Edge`, time of its own clock, drift of that clock
+    (known at the end)."""
     devices: list[str | None] = field(default_factory=list)
-    """As `MarkPages.devices`."""
+    """As `ProcessNames.devices`."""
     pieces: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     """Begin and end of each piece that was kept of a thread's log; of a short recording just one.
     """
@@ -221,14 +221,14 @@ class LoaderChain:
     """
 
     main: int
-    """The one that gave most batches."""
+    """Loader that gave most batches."""
     loaders: frozenset[int]
-    """All of them."""
+    """All loaders of the chain."""
     epochs: dict[int, int] = field(default_factory=dict)
     """Of each key, the epoch that it has become."""
 
     def key(self, key: int) -> int:
-        """The key of an epoch, by the one that it had."""
+        """Return the new key of an epoch."""
         if loader_and_epoch(key)[0] not in self.loaders:
             return key
         return epoch_key(self.main, self.epochs.setdefault(key, len(self.epochs)))
@@ -402,7 +402,7 @@ class _Loop:
                 return
 
     def _match_pins(self) -> None:
-        """The batches of a thread that pins arrive in the order in which they were pinned.
+        """Give each batch its pin: those of a thread arrive in the order in which they were pinned.
 
         A thread pins for one epoch after the other: it may live on, or a later one has its number.
         What is left of an epoch that was not used up comes before the next asks for a batch.

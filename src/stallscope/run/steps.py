@@ -47,7 +47,7 @@ _BATCH: Final = ["rank", "epoch", "batch"]
 
 
 class Interval(NamedTuple):
-    """A stage of the loop, from when to when; `perf_counter_ns()`."""
+    """Stage of the loop with its begin and end, `perf_counter_ns()`."""
 
     start_ns: int
     end_ns: int
@@ -56,18 +56,18 @@ class Interval(NamedTuple):
 
 @dataclass
 class PendingStep:
-    """A step that is being put together."""
+    """Step that is being put together."""
 
     number: int
     wait: Wait
     batch: Batch
     spans: list[Interval]
-    """What the loop did with the batch, until the next wait."""
+    """Use of the batch by the loop, until the next wait."""
     restart_ns: int | None = None
 
 
 def loaders(found: Events) -> list[int]:
-    """The numbers of the loaders that the loop iterates: those that train first, then by time."""
+    """Return the numbers of the loop's loaders: those that train first, then by time."""
     owners = Owners(found)
     spent: Counter[int] = Counter()
     trained: Counter[int] = Counter()
@@ -85,7 +85,7 @@ def loaders(found: Events) -> list[int]:
 
 
 class Owners:
-    """Which loader the loop's waits are about, also where it waits for something around one."""
+    """Loader of each of the loop's waits, also where it waits for something around a loader."""
 
     def __init__(self, found: Events) -> None:
         self._inner: dict[int, Counter[int]] = defaultdict(Counter)
@@ -93,20 +93,20 @@ class Owners:
             if wait.loader <= OUTER:
                 self._inner[_outer(wait.key)].update(inner.loader for inner in wait.inside)
         self.tracks: dict[int, list[Wait]] = defaultdict(list)
-        """The loop's own waits by thread; without those for what has no loader inside."""
+        """Waits of the loop by thread; without those for what has no loader inside."""
         for wait in found.waits:
             if wait.end_ns and self.of(wait.key) != AROUND:
                 self.tracks[wait.thread].append(wait)
 
     def of(self, key: int) -> int:
-        """The loader that an epoch is of; of something around a loader, the one inside of it."""
+        """Return the loader of an epoch; of something around a loader, the loader inside."""
         number = loader_and_epoch(key)[0]
         inner = self._inner.get(_outer(key)) if number <= OUTER else None
         return inner.most_common(1)[0][0] if inner else number
 
 
 def _outer(key: int) -> int:
-    """The same for all epochs of a recording's own loop; each other iteration for itself."""
+    """Return one key for all epochs of a recording's own loop, and other keys as they are."""
     return OUTER if loader_and_epoch(key)[0] == OUTER else key
 
 
@@ -128,7 +128,7 @@ class Steps:
         )
 
     def steps(self) -> Iterator[PendingStep]:
-        """All steps, in their order."""
+        """Yield all steps, in their order."""
         number, last = 0, None
         for thread, track in self._owners.tracks.items():
             mine = [wait for wait in track if self._is_mine(wait.key)]
@@ -150,7 +150,7 @@ class Steps:
                 number, last = number + 1, batch
 
     def _last_end(self, wait: Wait, track: Sequence[Wait]) -> int:
-        """Where the last step of all ends: where its thread was last heard of.
+        """Return where the last step of all ends: at the last mark of its thread.
 
         A recording's own loop is broken off there, and ends workers in the middle of a batch: the
         step ends with the last thing that is known to be part of it.
@@ -169,7 +169,7 @@ class Steps:
         last: Batch | None,
         batch: Batch,
     ) -> int | None:
-        """What making the iterator took, for the first batch that comes out of it."""
+        """Return how long the iterator's creation took, for its first batch."""
         if last is not None and last.key == batch.key:
             return None
         at = bisect_left(begun, (wait.start_ns,)) - 1
@@ -181,7 +181,7 @@ class Steps:
         return begun[at][1] - begun[at][0]
 
     def _failed(self, wait: Wait, until: int) -> bool:
-        """Whether the recording's own step raised, so that its time says nothing."""
+        """Return whether the recording's own step raised, so that its time says nothing."""
         return self._recorded and any(
             part.stage == STEP and wait.end_ns <= part.start_ns <= until
             for part in self._found.unfinished
@@ -191,20 +191,20 @@ class Steps:
         return self._owners.of(key) == self._loader
 
     def _is_waiting(self, thread: int, at_ns: int) -> bool:
-        """Whether this moment lies inside of a wait, so that what begins then is a piece of it."""
+        """Return whether this moment lies inside of a wait."""
         track = self._owners.tracks.get(thread, [])
         at = bisect_left(track, at_ns, key=lambda wait: wait.start_ns) - 1
         return at >= 0 and at_ns < track[at].end_ns
 
     def _batch(self, wait: Wait) -> Batch | None:
-        """The batch that came: of the loader inside, where there is one."""
+        """Return the batch that came: of the loader inside, where there is one."""
         if wait.loader > OUTER or self._loader == OUTER:
             return wait.batch
         inside = [w.batch for w in wait.inside if w.batch and w.batch.loader == self._loader]
         return inside[-1] if inside else None
 
     def _use(self, wait: Wait, until: int, near: Sequence[Wait]) -> list[Interval]:
-        """What the loop did from the end of a wait on."""
+        """Return what the loop did from the end of a wait on."""
         begin = wait.end_ns
         here = self._parts[
             bisect_left(self._part_starts, begin) : bisect_left(self._part_starts, until)
@@ -228,7 +228,7 @@ class Steps:
         return list(_exclusive([*base, *parts, *away, *collected]))
 
     def _forward(self, begin: int, parts: list[Interval]) -> Iterator[Interval]:
-        """What lies before each backward pass, where no module says when it begins.
+        """Yield the forward pass before each backward pass, where no module says when it begins.
 
         It begins with the batch, after another part of the model, or in an optimizer that was
         given a closure.
@@ -246,7 +246,7 @@ class Steps:
     def _base(
         self, begin: int, until: int, parts: list[Interval], away: list[Interval]
     ) -> list[Interval]:
-        """The step, and what comes after it: where nothing tells them apart, all is the step."""
+        """Return the step and the time after it; without training, all time is the step."""
         if self._recorded:
             return [Interval(begin, until, OTHER)]
         trained = [part.end_ns for part in parts if part.stage in _TRAINS]
@@ -275,7 +275,7 @@ class Steps:
 
 
 def _exclusive(intervals: list[Interval]) -> Iterator[Interval]:
-    """What is innermost at each moment; of two that begin at once, the shorter one."""
+    """Yield the innermost stage at each moment; of two that begin at once, the shorter one."""
     open_here: list[Interval] = []
     at = 0
 
@@ -309,7 +309,7 @@ class Who:
 
 @dataclass(frozen=True)
 class LoopTables:
-    """What the loop over one loader did."""
+    """Tables of the loop over one loader."""
 
     steps: pl.DataFrame
     """Columns of `run.result.STEPS`; `steady` is false throughout."""
@@ -322,7 +322,7 @@ class LoopTables:
 
 
 def loop(found: Events, loader: int, who: Who) -> LoopTables:
-    """The tables of the loop over one loader, by its number."""
+    """Return the tables of the loop over one loader, by its number."""
     steps = list(Steps(found, loader).steps())
     _split_copies(steps, found)
     ways = {batch: way for batch, way in found.deliveries.items() if batch.loader == loader}
@@ -364,7 +364,7 @@ def _split_copies(steps: list[PendingStep], found: Events) -> None:
 
 
 def _waited(copy: Interval, busy: list[tuple[int, int]], starts: list[int]) -> Iterator[Interval]:
-    """A copy as what it waits, up to the end of the work that it began in, and the rest."""
+    """Split a copy into its wait for the device's earlier work, and the rest."""
     at = bisect_left(starts, copy.start_ns + 1) - 1
     until = min(max(busy[at][1] if at >= 0 else 0, copy.start_ns), copy.end_ns)
     if until > copy.start_ns:
@@ -374,7 +374,7 @@ def _waited(copy: Interval, busy: list[tuple[int, int]], starts: list[int]) -> I
 
 
 def _table(rows: list[tuple[Any, ...]], schema: dict[str, Any], who: Who) -> pl.DataFrame:
-    """The rows with their times counted from the start of the run."""
+    """Make a table of the rows, with times from the start of the run."""
     moments = [name for name in schema if name.endswith("_ns") and name != "cpu_ns"]
     return pl.DataFrame(rows, schema, orient="row").with_columns(pl.col(moments) - who.origin_ns)
 
@@ -425,7 +425,7 @@ def _side_spans(
     ways: dict[Batch, Delivery],
     who: Who,
 ) -> Iterator[tuple[Any, ...]]:
-    """What the loop did, what was pinned, and what the workers sent."""
+    """Yield the spans of the loop, of pinning and of sending."""
 
     def row(pid: int, worker: int | None, batch: Batch, span: Interval) -> tuple[Any, ...]:
         place = (who.rank, pid, worker, batch.epoch, batch.number, None)
@@ -467,7 +467,7 @@ def mark_steady(
 
 
 def _first(batches: pl.DataFrame, deliveries: pl.DataFrame) -> pl.DataFrame:
-    """The first batch of each process that makes batches."""
+    """Return the first batch of each process that makes batches."""
     known = deliveries.filter(pl.col("pid").is_not_null(), pl.col("taken_ns").is_not_null())
     made = known.select(*_BATCH, "pid") if known.height else batches.select(*_BATCH, "pid")
     first = made.sort("epoch", "batch").unique(["rank", "pid"], keep="first", maintain_order=True)
@@ -477,7 +477,7 @@ def _first(batches: pl.DataFrame, deliveries: pl.DataFrame) -> pl.DataFrame:
 def _steady(
     steps: pl.DataFrame, batches: pl.DataFrame, first: pl.DataFrame, warmup: int
 ) -> pl.DataFrame:
-    """The steps with `steady`: the strictest choice that leaves a batch that was recorded whole."""
+    """Add `steady` to the steps: the strictest choice that leaves a complete batch."""
     whole = batches.filter("complete").select(*_BATCH, whole=pl.lit(value=True)).unique(_BATCH)
     marked = (
         steps.select(*_BATCH, "step")
@@ -494,7 +494,7 @@ def _steady(
 
 
 def _of_steps(batches: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """The batches with `steady`: those of a steady step that were recorded whole."""
+    """Add `steady` to the batches: complete, and used by a steady step."""
     steady = steps.filter("steady").select(_BATCH).unique().with_columns(used=pl.lit(value=True))
     joined = batches.join(steady, on=_BATCH, how="left", maintain_order="left")
     used = pl.col("used").fill_null(value=False)

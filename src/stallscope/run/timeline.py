@@ -1,8 +1,8 @@
-"""A piece of the steady state to look at: what each worker and the training loop did when.
+"""A window of the steady state: what each worker and the training loop did when.
 
-What is drawn should be what happens again and again, so the window holds a stall of about the
-median length, not the worst one. Somebody can choose a place, too. A batch has hundreds of spans,
-far more than a picture can show, so within a batch the spans of one kind are put together.
+The picture should show what happens again and again, so the window holds a stall of about the
+median length, not the worst one. The reader can choose a step instead. A batch has hundreds of
+spans, far more than a picture can show, so the spans of one kind are put together.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ MOST_STEPS: Final = 36
 ROUNDS: Final = 4
 """Batches of each worker that a window has room for, where that is not too many steps."""
 BEFORE: Final = 0.55
-"""Share of the window's steps that stand before the chosen one."""
+"""Share of the window's steps before the chosen one."""
 NEAR: Final = 1.5
 """A stall within this factor of the median is a typical one."""
 SMALL: Final = 0.2
-"""The shortest stalls that together are this share of the time in stalls are not looked for."""
-_LENGTHS: Final = ("length_s", "length_ns")
+"""Stalls that together are this share of the stall time, the shortest ones, are not typical."""
 
 _LOOP_KINDS: Final = ("h2d", "step", "other")
 _BATCH: Final = ("epoch", "batch")
@@ -43,7 +42,7 @@ _ONE_BATCH: Final = ("rank", "pid", "worker", "epoch", "batch")
 
 @dataclass(frozen=True)
 class Window:
-    """A piece of the run, from the begin of a step to the end of one."""
+    """Part of a run, from the begin of a step to the end of one."""
 
     begin_ns: int
     """From the start of the run."""
@@ -51,12 +50,12 @@ class Window:
     steps: pl.DataFrame
     """The steps in it, columns of `run.result.STEPS`."""
 
-    def holds(self, start: str = "start_ns", end: str = "end_ns") -> pl.Expr:
-        """Whether something from `start` to `end` reaches into it."""
-        return (pl.col(end) > self.begin_ns) & (pl.col(start) < self.end_ns)
+    def holds(self) -> pl.Expr:
+        """Return whether a row's time from `start_ns` to `end_ns` reaches into the window."""
+        return (pl.col("end_ns") > self.begin_ns) & (pl.col("start_ns") < self.end_ns)
 
     def since(self, *columns: str) -> list[pl.Expr]:
-        """Columns of times as seconds from the window's begin, named `_s`."""
+        """Return columns of times as seconds from the window's begin, named `_s`."""
         return [
             ((pl.col(name) - self.begin_ns) / 1e9).alias(name.replace("_ns", "_s"))
             for name in columns
@@ -64,7 +63,7 @@ class Window:
 
 
 def steps_in(workers: int, period: int | None) -> int:
-    """How many steps fit: some rounds of the workers, and two periods of a pattern if possible."""
+    """Return how many steps fit: rounds of the workers, two periods of a pattern if possible."""
     fitting = min(max(ROUNDS * workers, FEWEST_STEPS), MOST_STEPS)
     twice = 2 * period + 2 if period else 0
     return max(fitting, twice) if twice <= MOST_STEPS else fitting
@@ -77,7 +76,7 @@ def window(
     many: int,
     favoured: Collection[int] = (),
 ) -> Window:
-    """So many steps around a stall of typical length.
+    """Return a window of `many` steps around a stall of typical length.
 
     Args:
         steps: columns of `run.result.STEPS`, of one rank, in order, with their times.
@@ -98,29 +97,32 @@ def window(
         length_ns=pl.col("last_ns").gather(last) - pl.col("first_ns").gather("first"),
     )
     chosen = _typical(tries, favoured)
-    begin = int(chosen["first"])
-    shown = ends[begin : begin + many]
-    return Window(shown["first_ns"][0], shown["last_ns"][-1], steps[begin : begin + many])
+    return _window_at(int(chosen["first"]), many, steps)
 
 
 def steps_from(steps: pl.DataFrame, step: int, many: int) -> Window:
-    """So many steps of one rank, from a certain one on, or the last ones."""
+    """Return a window of `many` steps of one rank, from this step on, or of the last ones."""
     begin = int(min((steps["step"] < step).sum(), max(steps.height - many, 0)))
-    shown = _ends(steps[begin : begin + many])
-    return Window(shown["first_ns"][0], shown["last_ns"][-1], steps[begin : begin + many])
+    return _window_at(begin, many, steps)
+
+
+def _window_at(begin: int, many: int, steps: pl.DataFrame) -> Window:
+    shown = steps[begin : begin + many]
+    ends = _ends(shown)
+    return Window(ends["first_ns"][0], ends["last_ns"][-1], shown)
 
 
 def _ends(steps: pl.DataFrame) -> pl.DataFrame:
-    """Each step's ends, with an `iter(loader)` before it."""
+    """Add each step's ends, with an `iter(loader)` before it."""
     used_ns = (pl.sum_horizontal("h2d_s", "step_s", "other_s") * 1e9).round().cast(pl.Int64)
     return steps.with_columns(first_ns=begin_ns(), last_ns=pl.col("end_ns") + used_ns)
 
 
 def _typical(tries: pl.DataFrame, favoured: Collection[int]) -> dict[str, Any]:
-    """The try whose stall, and then whose whole window, is nearest to the median one.
+    """Choose the step whose stall, and then whose whole window, is nearest to the median.
 
     Where the favoured steps do not stall (a checkpoint), their own length counts; where no step
-    stalls, it is a typical piece of the middle.
+    stalls, the step in the middle is chosen.
     """
     length_s = pl.coalesce("stall_s", (pl.col("last_ns") - pl.col("first_ns")) / 1e9)
     lengths = tries.with_columns(length_s=length_s.clip(1e-9))
@@ -132,26 +134,27 @@ def _typical(tries: pl.DataFrame, favoured: Collection[int]) -> dict[str, Any]:
     among = next(some for some in asked if some.height)
     so_far = pl.col("length_s").cum_sum() / pl.col("length_s").sum()
     among = among.sort("length_s", maintain_order=True).filter(so_far > SMALL).sort("step")
-    off = {name: (pl.col(name) / pl.col(name).median()).log().abs() for name in _LENGTHS}
-    far = off["length_s"] > math.log(NEAR)
-    ordered = among.sort("gap", far, off["length_ns"], maintain_order=True)
+    stall_off, window_off = (
+        (pl.col(name) / pl.col(name).median()).log().abs() for name in ("length_s", "length_ns")
+    )
+    ordered = among.sort("gap", stall_off > math.log(NEAR), window_off, maintain_order=True)
     return ordered.row(0, named=True)
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """What happened in a window; times in seconds from its begin, reaching over its ends."""
+    """Events of a window; times in seconds from its begin, reaching over its ends."""
 
     window: Window
     workers: tuple[int | None, ...]
-    """Everyone who makes batches, in order; None is the main process."""
+    """Processes that make batches, in order; None is the main process."""
     blocks: pl.DataFrame
     """One row a batch: `worker, epoch, batch, start_s, end_s, recorded` and a column of seconds for
     each of `WORK_KINDS`, zero in a batch that was not recorded."""
     sends: pl.DataFrame
     """`worker, kind, start_s, end_s`: sending (with its worker) and pinning (without)."""
     uses: pl.DataFrame
-    """What the loop did with its batches: `epoch, batch, stage, kind, start_s, end_s`."""
+    """Use of the batches by the loop: `epoch, batch, stage, kind, start_s, end_s`."""
     stalls: pl.DataFrame
     """`step, worker, epoch, batch, start_s, end_s, stall_s, left_s`, of the batch that was waited
     for: when it had left its worker; null where that was not seen."""
@@ -161,7 +164,7 @@ class Timeline:
 
     @property
     def begins_s(self) -> list[float]:
-        """When the loop began to use each of its batches."""
+        """Begin of the use of each batch."""
         ends_s = self.window.steps.select(*self.window.since("end_ns"))
         return ends_s.to_series().to_list()
 
@@ -172,7 +175,7 @@ class Timeline:
 
 
 def timeline(run: Run) -> Timeline | None:
-    """A typical piece of a run; None where no loop was recorded."""
+    """Return a typical window of a run; None where no loop was recorded."""
     steps = run.steps().drop_nulls(["start_ns", "end_ns"])
     if steps.is_empty():
         return None
@@ -182,34 +185,35 @@ def timeline(run: Run) -> Timeline | None:
     rank, favoured, period = (
         (pattern["rank"], pattern["steps"], pattern["period"]) if pattern else (ranks[0], [], None)
     )
-    return _typical_piece(run, rank, favoured, period)
+    return _typical_window(run, rank, favoured, period)
 
 
-def in_window(run: Run, rank: int, found: Window) -> Timeline:
-    """What the processes of a rank did in a window."""
+def _in_window(run: Run, rank: int, found: Window) -> Timeline:
+    """Collect what the processes of a rank did in a window."""
     first = pl.col("rank") == rank
     side_spans = run.side_spans.filter(first)
     return Timeline(
         window=found,
-        workers=makers(run, rank),
-        blocks=blocks_in(run, first, found),
-        sends=sends_in(side_spans, found),
-        uses=uses_in(side_spans, found),
-        stalls=stalls_in(run.stalls().filter(first), run, found),
+        workers=_makers(run, rank),
+        blocks=_blocks(run, first, found),
+        sends=side_spans.filter(pl.col("kind").is_in(["send", "pin"]), found.holds()).select(
+            "worker", "kind", *found.since("start_ns", "end_ns")
+        ),
+        uses=_uses(side_spans, found),
+        stalls=_stalls(run.stalls().filter(first), run, found),
         device=run.device_work.filter(first, found.holds()).select(
             pl.col("kind").cast(pl.String), *found.since("start_ns", "end_ns")
         ),
     )
 
 
-def makers(run: Run, rank: int) -> tuple[int | None, ...]:
-    """Everyone who makes batches in a rank, in order; None is the main process."""
+def _makers(run: Run, rank: int) -> tuple[int | None, ...]:
     known = [table.filter(rank=rank)["worker"].unique() for table in (run.deliveries, run.batches)]
     return tuple(pl.concat(known).unique().sort(nulls_last=True))
 
 
-def blocks_in(run: Run, first: pl.Expr, found: Window) -> pl.DataFrame:
-    """The batches that were being made: out of what, where that was recorded."""
+def _blocks(run: Run, first: pl.Expr, found: Window) -> pl.DataFrame:
+    """Return the batches that were being made, with the seconds of each kind of work."""
     known = run.all_spans.filter(first, found.holds()).select(_ONE_BATCH).unique()
     wall_s = (pl.col("end_ns") - pl.col("start_ns")) / 1e9
     made = (
@@ -240,38 +244,25 @@ def blocks_in(run: Run, first: pl.Expr, found: Window) -> pl.DataFrame:
     return both.with_columns(found.since("start_ns", "end_ns")).sort("worker", "start_ns")
 
 
-def sends_in(side_spans: pl.DataFrame, found: Window) -> pl.DataFrame:
-    """When batches were being sent and pinned."""
-    sent = side_spans.filter(pl.col("kind").is_in(["send", "pin"]), found.holds())
-    return sent.select("worker", "kind", *found.since("start_ns", "end_ns"))
-
-
-def uses_in(side_spans: pl.DataFrame, found: Window) -> pl.DataFrame:
-    """As the spans have it; where a step has none, its parts in their usual order."""
+def _uses(side_spans: pl.DataFrame, found: Window) -> pl.DataFrame:
+    """Return the parts of each step; one without spans gets its times in the usual order."""
     of_loop = pl.col("worker").is_null() & pl.col("kind").is_in(_LOOP_KINDS)
     spans = side_spans.filter(of_loop, found.holds()).sort("start_ns")
     columns = (*_BATCH, "stage", "kind", "start_ns", "end_ns")
-    told = spans.select(columns).with_columns(pl.col("stage", "kind").cast(pl.String))
-    rows = [told]
+    recorded = spans.select(columns).with_columns(pl.col("stage", "kind").cast(pl.String))
+    rows = [recorded]
     for kind in _LOOP_KINDS:
         before = [f"{other}_s" for other in _LOOP_KINDS[: _LOOP_KINDS.index(kind)]]
         start_ns = pl.col("end_ns") + _ns(pl.sum_horizontal(pl.lit(0.0), *before))
-        part = found.steps.join(told, on=_BATCH, how="anti").with_columns(
+        part = found.steps.join(recorded, on=_BATCH, how="anti").with_columns(
             start_ns=start_ns, stage=pl.lit(kind), kind=pl.lit(kind)
         )
         part = part.with_columns(
             end_ns=pl.col("start_ns") + _ns(pl.col(f"{kind}_s").fill_null(0.0))
         )
         rows.append(part.select(columns).filter(pl.col("end_ns") > pl.col("start_ns")))
-    return _joined(pl.concat(rows).sort("start_ns")).with_columns(found.since("start_ns", "end_ns"))
-
-
-def _ns(seconds: pl.Expr) -> pl.Expr:
-    return (seconds * 1e9).round().cast(pl.Int64)
-
-
-def _joined(uses: pl.DataFrame) -> pl.DataFrame:
-    """Neighbours of one part as one: garbage collection, say, cuts a part in two."""
+    uses = pl.concat(rows).sort("start_ns")
+    # Neighbours of one part are one: garbage collection, say, cuts a part in two
     same = pl.struct(*_BATCH, "kind", "stage").rle_id()
     return (
         uses.group_by(same.alias("run"), maintain_order=True)
@@ -281,11 +272,16 @@ def _joined(uses: pl.DataFrame) -> pl.DataFrame:
             pl.col("end_ns").last(),
         )
         .drop("run")
+        .with_columns(found.since("start_ns", "end_ns"))
     )
 
 
-def stalls_in(stalls: pl.DataFrame, run: Run, found: Window) -> pl.DataFrame:
-    """With the batch that was waited for: usually the step's own."""
+def _ns(seconds: pl.Expr) -> pl.Expr:
+    return (seconds * 1e9).round().cast(pl.Int64)
+
+
+def _stalls(stalls: pl.DataFrame, run: Run, found: Window) -> pl.DataFrame:
+    """Return the stalls with the batch that was waited for: usually the step's own."""
     who = ("rank", "step")
     awaited = (
         run.waits.sort("end_ns").group_by(who).agg(pl.col(*_BATCH).last().name.suffix("_awaited"))
@@ -311,38 +307,22 @@ def stalls_in(stalls: pl.DataFrame, run: Run, found: Window) -> pl.DataFrame:
 
 
 def around(run: Run, rank: int, step: int) -> Timeline:
-    """What the workers and the loop did around a stall.
-
-    Args:
-        run: what was measured.
-        rank: of the stall.
-        step: of the stall, a steady one.
-    """
-    return _typical_piece(run, rank, [step], None)
+    """Return what the workers and the loop did around the stall of a steady step."""
+    return _typical_window(run, rank, [step], None)
 
 
-def _typical_piece(run: Run, rank: int, favoured: list[int], period: int | None) -> Timeline:
-    found = window(
-        timed_steps(run, rank),
-        run.stalls().filter(rank=rank),
-        many=steps_in(len(makers(run, rank)), period),
-        favoured=favoured,
-    )
-    return in_window(run, rank, found)
+def _typical_window(run: Run, rank: int, favoured: list[int], period: int | None) -> Timeline:
+    many = steps_in(len(_makers(run, rank)), period)
+    stalls = run.stalls().filter(rank=rank)
+    found = window(timed_steps(run, rank), stalls, many=many, favoured=favoured)
+    return _in_window(run, rank, found)
 
 
 def from_step(run: Run, rank: int, step: int, many: int) -> Timeline:
-    """What the workers and the loop did from a step on.
-
-    Args:
-        run: what was measured.
-        rank: one of the run's.
-        step: the first one; where it is not there, or too near to the end, the nearest that is.
-        many: steps to show.
-    """
-    return in_window(run, rank, steps_from(timed_steps(run, rank), step, many))
+    """Return what the workers and the loop did from a step on, or in the nearest steps there."""
+    return _in_window(run, rank, steps_from(timed_steps(run, rank), step, many))
 
 
 def timed_steps(run: Run, rank: int) -> pl.DataFrame:
-    """The steady steps of a rank whose times are known."""
+    """Return the steady steps of a rank whose times are known."""
     return run.steps().drop_nulls(["start_ns", "end_ns"]).filter(rank=rank)
