@@ -1,13 +1,13 @@
-"""What in a step makes the host wait for its device, and the user's line that does it.
+"""Lines of a step that make the host wait for its device, and the time of copies.
 
-A value that the host wants to know (`.item()`, `print`, a condition, how many elements a mask has)
-is there only when the device has come to it. Meanwhile the host gives it no work, and the device
-is idle afterwards. Torch tells each of its functions to a mode before it runs it. On CUDA, torch's
-own debug mode for synchronisations tells of those inside of its C++ code as well. Without CUDA
-nothing waits: then this says what would.
+A value that the host wants to know (`.item()`, `print`, a condition, the number of elements of a
+mask) is there only when the device has computed it. Meanwhile the host launches nothing, so the
+device is idle afterwards. A torch function mode sees each function before it runs. On CUDA, torch's
+debug mode for synchronizations also reports those inside of its C++ code. Without CUDA nothing
+waits: then the lines that would wait are reported.
 
-Copies of a batch make it wait, too: how long they take, from which memory, waited for or not, and
-as bytes.
+Copies of a batch make the host wait, too, depending on the memory, on `non_blocking` and on the
+type.
 """
 
 from __future__ import annotations
@@ -57,20 +57,20 @@ _WAITING: Final = {
     "equal": "torch.equal()",
     "allclose": "torch.allclose()",
 }
-"""Functions of torch by name, whose result the host has to know."""
+"""Functions of torch whose result the host has to know, by name."""
 _SYNCHRONIZE: Final = "synchronize()"
 _IN_CPP: Final = "called a synchronizing CUDA operation"
-"""How the warning of `torch.cuda.set_sync_debug_mode` begins."""
+"""Beginning of the warning of `torch.cuda.set_sync_debug_mode`."""
 _OURS: Final = ("torch", "stallscope", "contextlib", "warnings")
 _BETWEEN: Final = (__name__, "torch.overrides", "functools")
-"""Between a call and what is told of it."""
+"""Modules between a call and the mode that sees it."""
 _MOVED: Final = (".cpu()", ".item()")
 _USERS: Final = "stallscope.demo"
-"""Stands for a user's module."""
+"""Module that counts as the user's."""
 
 
 class Line(NamedTuple):
-    """Where in the user's code something is, and what it is."""
+    """Line of the user's code that waits, and for what."""
 
     what: str
     function: str
@@ -81,25 +81,25 @@ class Line(NamedTuple):
 
 @dataclass
 class StepFacts:
-    """What some steps showed."""
+    """Observations of some steps."""
 
     steps: int = 0
     waits: dict[Line, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """How long the host stood in each call, seconds."""
+    """Seconds that the host waited in each call."""
     autocasts: bool = False
     """Whether anything of torch's ran under autocast."""
     zero_grads: list[bool] = field(default_factory=list)
     """`set_to_none` of each call of a `zero_grad`."""
     failure: str = ""
-    """Why nothing is known; empty where it is."""
+    """Reason why nothing is known; empty where it is."""
 
 
 class StepWatch(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
-    """Sees what a step does; active as a context.
+    """Observer of a step; active as a context.
 
     Args:
-        kind: of the device that the step computes on: "cuda", "cpu".
-        simulated: stands for it; what would wait for a device waits for this one.
+        kind: type of the step's device: "cuda", "cpu".
+        simulated: the simulated device to wait for, in place of a real one.
     """
 
     def __init__(self, kind: str, simulated: SimulatedDevice | None) -> None:
@@ -117,7 +117,7 @@ class StepWatch(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
         return self._waited(what, call) if what else call()
 
     def _what(self, func: Any, args: Any, named: Any) -> str | None:
-        """What the host has to know of it; None where nothing."""
+        """Return what the host has to know of a call; None where nothing."""
         name = getattr(func, "__name__", "")
         if not args or not isinstance(args[0], torch.Tensor):
             what = None
@@ -140,7 +140,7 @@ class StepWatch(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
         return what if _would_wait(what) else None
 
     def _waited(self, what: str, call: Callable[[], Any]) -> Any:
-        """Call it; the line that did is known, and how long it took."""
+        """Make a call, and note its line and seconds."""
         line, began_ns = _line(what), perf_counter_ns()
         self._inside = True
         try:
@@ -153,7 +153,7 @@ class StepWatch(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
 
     @contextmanager
     def watching(self) -> Iterator[StepFacts]:
-        """Watch what this process does in the block; afterwards nothing of this is left."""
+        """Watch this process in the block; afterwards all patches are gone."""
         with ExitStack() as ends:
             patches = Patches()
             ends.callback(patches.undo)
@@ -190,7 +190,7 @@ class StepWatch(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
         return synchronize
 
     def _watch_cuda(self, ends: ExitStack) -> None:
-        """Hear torch's warnings of synchronisations; the user's own mode is put back."""
+        """Hear torch's warnings of synchronizations; restore the user's own mode."""
         before = torch.cuda.get_sync_debug_mode()
         ends.callback(torch.cuda.set_sync_debug_mode, before)
         self.hear_warnings(ends)
@@ -198,7 +198,7 @@ class StepWatch(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
         torch.cuda.set_sync_debug_mode("warn")
 
     def hear_warnings(self, ends: ExitStack) -> None:
-        """Take torch's warnings of synchronisations for calls that wait; others are shown."""
+        """Note torch's warnings of synchronizations as calls that wait; show the others."""
         ends.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("always", message=_IN_CPP)
         shown = warnings.showwarning
@@ -213,7 +213,7 @@ class StepWatch(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
 
 
 def _would_wait(what: str) -> bool:
-    """Whether a value on the host would be one on the device, where there is one.
+    """Return whether a value on the host would be on the device, if there was one.
 
     Optimizers keep counters on the host, and torch moves values to where others of the step are.
     """
@@ -226,7 +226,7 @@ def _would_wait(what: str) -> bool:
 
 
 def _line(what: str) -> Line:
-    """The innermost line that is neither torch's nor ours."""
+    """Return the innermost line that is neither torch's nor ours."""
     frame = inspect.currentframe()
     first = None
     while frame is not None and frame.f_code is not use_watched.__code__:
@@ -243,7 +243,7 @@ def _line(what: str) -> Line:
 
 
 def use_watched(step: Callable[[Any], object], batch: Any) -> object:
-    """Call a step; no frame above this one is the step's."""
+    """Call a step; its frames end here."""
     return step(batch)
 
 
@@ -252,15 +252,15 @@ PINNED: Final = "from pinned memory"
 NON_BLOCKING: Final = "pinned, non_blocking=True"
 AS_BYTES: Final = "pinned, non_blocking=True, as uint8, scaled on the device"
 _ROUNDS: Final = 9
-"""Of all ways in turn; the first is left out."""
+"""Rounds of all ways in turn; the first is left out."""
 
 
 def copy_times(device: Device, batch: Any) -> list[tuple[Any, ...]]:
-    """Copy a batch in each way, in turn; rows of `result.COPY_TIMES`.
+    """Copy a batch in each way, in turn, and return rows of `result.COPY_TIMES`.
 
     Args:
-        device: works behind the host, and has a memory of its own.
-        batch: as the loader gives it; the first row is how it can be copied from there.
+        device: with a memory of its own.
+        batch: as the loader gives it; the first row is the way to copy it from there.
     """
     is_pinned = any(_is_pinned(leaf) for leaf in leaves(batch))
     pageable = mapped(batch, lambda leaf: leaf.clone() if _is_pinned(leaf) else leaf)
@@ -285,7 +285,7 @@ def copy_times(device: Device, batch: Any) -> list[tuple[Any, ...]]:
     rows = []
     for number in range(_ROUNDS):
         for way, (source, reading, waits) in ways.items():
-            host_s, copy_s = _timed(device, _copying(reading, source, waits=waits))
+            host_s, copy_s = _timed(reading, source, waits=waits)
             if number:
                 apart = difference if way == AS_BYTES else None
                 rows.append((way, bytes_of(source), copy_s, host_s, apart))
@@ -313,7 +313,7 @@ def _pinned(device: Device, small: Any) -> Any:
 
 
 def _difference(batch: Any, small: Any) -> float:
-    """How far the floats that come out are from those that went in, at most."""
+    """Return the largest difference between the floats that went in and came out."""
     pairs = zip(_tensors(batch), _tensors(small), strict=True)
     apart = (
         float((one - other.floats()).abs().max())
@@ -329,17 +329,13 @@ def _tensors(batch: Any) -> list[Any]:
     return [leaf for leaf in found if isinstance(leaf, (torch.Tensor, Bytes))]
 
 
-def _copying(device: Device, batch: Any, *, waits: bool) -> Callable[[], object]:
-    return lambda: device.copied(batch, waits=waits)
-
-
-def _timed(device: Device, copy: Callable[[], object]) -> tuple[float, float]:
-    """How long the host was held, and until the copy was there, seconds."""
+def _timed(device: Device, batch: Any, *, waits: bool) -> tuple[float, float]:
+    """Return the seconds that a copy blocks the host, and those until it is complete."""
     behind = device.behind
-    assert behind is not None  # noqa: S101 - who has a memory of its own works behind the host
+    assert behind is not None  # noqa: S101 - a device with its own memory works behind the host
     behind.synchronize()
     began_ns = perf_counter_ns()
-    there = copy()
+    there = device.copied(batch, waits=waits)
     host_ns = perf_counter_ns() - began_ns
     behind.synchronize()
     copy_ns = perf_counter_ns() - began_ns
