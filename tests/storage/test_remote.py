@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from importlib import import_module
 from pathlib import Path
@@ -189,11 +190,11 @@ class TestRuns:
     def test_a_damaged_one_is_named_by_its_address(self, ranks, tmp_path):
         """Not by the copy, of which nobody knows, and of which nothing is left."""
         (tmp_path / "rank2" / "steps.arrow").write_bytes(b"ARROW1")
-        before = set(Path(tempfile.gettempdir()).glob("stallscope*"))
+        before = set(Path(tempfile.gettempdir()).glob(f"stallscope-{os.getpid()}-*"))
 
         with pytest.raises(ss.StallscopeError, match=f"{ranks}rank2 is not a whole run"):
             ss.load(f"{ranks}rank2")
-        assert before == set(Path(tempfile.gettempdir()).glob("stallscope*"))
+        assert before == set(Path(tempfile.gettempdir()).glob(f"stallscope-{os.getpid()}-*"))
 
     @pytest.mark.parametrize(
         ("given", "words"),

@@ -1,12 +1,11 @@
-"""The guided notebooks in a folder of the user's, pointed at a target.
+"""Copies of the guided notebooks in a folder of the user's, pointed at a target.
 
-The user works in copies, and a copy is the user's: what they changed is not written over, and
-outputs that would be lost are put aside first. Only a changed cell counts as a change, because
-running a notebook and saving it is what it is for. A small file beside the copies remembers what
-was written.
+A copy is the user's: changes are not written over, and outputs that would be lost are moved aside
+first. Only a changed cell counts as a change, as notebooks are meant to be run and saved. A small
+file beside the copies remembers what was written.
 
-The target stands in one file, `my_target.py`, with the training step and the device; the cell
-tagged `parameters` of each notebook names that file's function as its TARGET.
+The target is in one file, `my_target.py`, with the training step and the device; the cell tagged
+`parameters` of each notebook names that file's function as its TARGET.
 """
 
 from __future__ import annotations
@@ -31,27 +30,27 @@ from stallscope.targets.target import IN_NOTEBOOKS
 
 _NAME: Final = "TARGET"
 _MODULE: Final = "my_target.py"
-"""What all notebooks measure; a copy is the user's to change."""
+"""File with the target of all notebooks; a copy is the user's to change."""
 _GLOB: Final = frozenset("*?[{")
 _CODE: Final = tuple(all_suffixes())
-"""How the name of a module ends."""
+"""Suffixes of modules."""
 
 
 @dataclass(frozen=True)
 class Aim:
-    """A target in words that hold wherever the notebook lies."""
+    """A target that means the same wherever the notebook is."""
 
     target: str
-    """As for `ss.target`; paths are absolute."""
+    """Target as for `ss.target`; paths are absolute."""
     import_from: str | None = None
-    """Folder that holds the module of a `package.module:factory`; None where it is installed."""
+    """Folder of the module of a `package.module:factory`; None: it is installed."""
 
     @classmethod
     def of(cls, target: str) -> Aim:
-        """What a user typed in the current folder.
+        """Resolve a target that a user typed in the current folder.
 
         Raises:
-            StallscopeError: it is a path, and there is nothing.
+            StallscopeError: it is a path that does not exist.
         """
         if target == "sample" or is_address(target):
             return cls(target)
@@ -73,12 +72,12 @@ class Aim:
 
 
 def plain_path(path: str | Path) -> Path:
-    """An absolute path without `~` and `..`; symbolic links stay what they are."""
+    """Return an absolute path without `~` and `..`; symbolic links are kept."""
     return Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 - resolve follows links
 
 
 def _set_target(source: str, target: str, name: str) -> str:
-    """Python's source with another TARGET; its `name` is for the error.
+    """Return Python source with another TARGET; its `name` is for the error.
 
     Raises:
         StallscopeError: it does not set TARGET.
@@ -92,7 +91,7 @@ def _set_target(source: str, target: str, name: str) -> str:
 
 
 def _pointed_notebook(path: Path) -> str:
-    """A guided notebook that measures what `my_target.py` says.
+    """Return a guided notebook that measures the target of `my_target.py`.
 
     Raises:
         StallscopeError: no cell is tagged `parameters`, or it does not set TARGET.
@@ -110,7 +109,7 @@ def _pointed_notebook(path: Path) -> str:
 
 
 def _pointed_module(path: Path, aim: Aim) -> str:
-    """`my_target.py` for a target.
+    """Return `my_target.py` for a target.
 
     Raises:
         StallscopeError: it does not set TARGET.
@@ -142,7 +141,7 @@ def _value(source: str) -> ast.expr | None:
 
 
 def _replaced(source: str, old: ast.expr, new: str) -> str:
-    """The source with one expression replaced; what stands around it, comments too, stays."""
+    """Replace one expression in source, and keep all around it, comments too."""
     lines = source.encode().splitlines(keepends=True)  # ast counts columns in bytes
     last = (old.end_lineno or old.lineno) - 1
     before = b"".join(lines[: old.lineno - 1]) + lines[old.lineno - 1][: old.col_offset]
@@ -156,27 +155,26 @@ _ASIDE: Final = "earlier"
 
 @dataclass(frozen=True)
 class Copies:
-    """The user's folder of notebooks, and what was done there."""
+    """The user's folder of notebooks, and notes on what was done there."""
 
     folder: Path
-    """Where they are."""
     notebooks: tuple[Path, ...]
-    """All guided notebooks in it, in name order."""
+    """All guided notebooks in it, sorted by name."""
     notes: tuple[str, ...]
-    """What was kept, replaced or put aside, in sentences."""
+    """Files that were kept, replaced or moved aside, in sentences."""
 
 
 def copy_notebooks(folder: Path, target: str | None = None, *, force: bool = False) -> Copies:
     """Copy the guided notebooks into a folder, and `my_target.py`, which points them at a target.
 
     Args:
-        folder: made where it does not exist.
-        target: a string as for `ss.target`; None takes the one of the last time, else "sample".
-        force: replace notebooks that the user changed, too; they are put aside.
+        folder: made if it does not exist.
+        target: a string as for `ss.target`; None: that of the last time, else "sample".
+        force: replace notebooks that the user changed, too; they are moved aside.
 
     Raises:
-        StallscopeError: the folder cannot be written, the target is not there, or a notebook has
-            no TARGET to set.
+        StallscopeError: the folder cannot be written, the target does not exist, or a notebook
+            has no TARGET to set.
     """
     folder, source = plain_path(folder), packaged_folder("notebooks")
     if folder.resolve() == source.resolve():
@@ -205,7 +203,7 @@ def copy_notebooks(folder: Path, target: str | None = None, *, force: bool = Fal
 
 
 def _check_no_module_hides_ours(folder: Path) -> None:
-    """Refuse a folder in which a notebook would import something else than what is installed.
+    """Refuse a folder whose modules would hide installed ones from a notebook.
 
     Python looks there first, and the folder may have come with something downloaded.
 
@@ -224,7 +222,7 @@ def _check_no_module_hides_ours(folder: Path) -> None:
 
 
 def _is_known(module: str) -> bool:
-    """Whether Python has a module of that name without looking into the current folder."""
+    """Tell if Python has a module of that name outside the current folder."""
     if module in sys.stdlib_module_names:
         return True
     here = {"", str(Path.cwd())}
@@ -232,7 +230,7 @@ def _is_known(module: str) -> bool:
 
 
 def _about_last(aim: Aim, folder: Path) -> str:
-    """What the notebooks are pointed at though nobody said so this time; nothing for the sample."""
+    """Return a note on a target that was taken from the last time; nothing for the sample."""
     if aim.target == "sample":
         return ""
     module = f", imported from {aim.import_from}" if aim.import_from else ""
@@ -241,17 +239,17 @@ def _about_last(aim: Aim, folder: Path) -> str:
 
 @dataclass(frozen=True)
 class _Copy:
-    """A notebook or a module, as far as it matters here."""
+    """Contents of a notebook or a module."""
 
     cells: tuple[tuple[str, str], ...]
-    """What it says, without what running it adds."""
+    """Cells, without what running them adds."""
     target: str
-    """The line that sets the target, such as `TARGET = 'sample'`; for a sentence."""
+    """Line that sets the target, such as `TARGET = 'sample'`; for a note."""
     has_outputs: bool = False
 
     @classmethod
     def of(cls, text: str, name: str) -> _Copy:
-        """Of a file's text."""
+        """Parse a file's text."""
         if name == _MODULE:
             return cls((("module", text),), _target_line(text))
         notebook = nbformat.reads(text, as_version=4)  # type: ignore[no-untyped-call,unused-ignore]
@@ -264,7 +262,7 @@ class _Copy:
 
     @property
     def digest(self) -> str:
-        """Remembers what it says."""
+        """Digest of the cells."""
         return hashlib.sha256(json.dumps(self.cells).encode()).hexdigest()
 
 
@@ -275,9 +273,9 @@ def _target_line(source: str) -> str:
 
 
 def _place(path: Path, text: str, *, memory: dict[str, Any], force: bool, another: bool) -> str:
-    """Write a file where that loses nothing; a sentence where there was another.
+    """Write a file where that loses nothing; returns a note if there was another.
 
-    Outputs are of `another` target sometimes: then they are put aside, too.
+    Outputs of `another` target are moved aside, too.
     """
     written, old, new, note = memory["notebooks"], _read_copy(path), _Copy.of(text, path.name), ""
     same = old is not None and old.digest == new.digest and not (another and old.has_outputs)
@@ -309,7 +307,7 @@ def _put_aside(path: Path) -> Path:
 
 
 def _read_copy(path: Path) -> _Copy | None:
-    """The user's copy; None where there is none, or it is no notebook any more."""
+    """Read the user's copy; None: there is none, or it is not a notebook any more."""
     try:
         return _Copy.of(read_file(path).decode(), path.name)
     except (OSError, ValueError, AttributeError, nbformat.ValidationError):
@@ -317,7 +315,7 @@ def _read_copy(path: Path) -> _Copy | None:
 
 
 def _recall(folder: Path) -> dict[str, Any]:
-    """What was written into the folder before; where that is unreadable, nothing was."""
+    """Return what was written into the folder before; if unreadable, nothing."""
     try:
         memory = json.loads(read_file(folder / _MEMORY))
         known = (

@@ -1,7 +1,7 @@
-"""JupyterLab as a child of this process: on this machine only, behind a token, and gone at the end.
+"""JupyterLab as a child of this process: on this machine only, behind a token, and ended with it.
 
-What is on the command line can be read by every user of the machine, so the token is not there: it
-comes in a private settings file, which also outranks a user's settings that turn the token off.
+Every user of the machine can read a command line, so the token is in a private settings file, which
+also outranks a user's settings that turn the token off.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ def open_lab(
     port: int | None = None,
     announce: Callable[[str], object] = lambda _: None,
 ) -> None:
-    """Start JupyterLab with a notebook, and stay until it ends or this process is interrupted.
+    """Start JupyterLab with a notebook, and wait until it ends or this process is interrupted.
 
-    Ctrl-C, SIGTERM and SIGHUP end JupyterLab and its kernels before they end this; where this is
-    killed, they end themselves.
+    Ctrl-C, SIGTERM and SIGHUP end JupyterLab and its kernels before this process; if this process
+    is killed, they end themselves.
 
     Args:
-        folder: what JupyterLab can see.
-        notebook: the one to open, in that folder.
+        folder: root of JupyterLab's file browser.
+        notebook: is opened; a file in that folder.
         browser: let JupyterLab open the user's browser.
-        port: this one or none; None takes the first free one from 8888.
-        announce: is given the address, which holds the token, once it answers.
+        port: the only one to try; None: the first free one from 8888.
+        announce: is called with the address, which holds the token, once it answers.
 
     Raises:
-        StallscopeError: JupyterLab does not start; it says itself why.
+        StallscopeError: JupyterLab does not start; its own output says why.
     """
     with workspace() as private, ended_politely():
         process = subprocess.Popen(  # noqa: S603 - our own interpreter, no shell
@@ -84,9 +84,9 @@ def _command(folder: Path, notebook: Path, *, browser: bool, port: int | None) -
 
 
 def _environment(private: Path) -> dict[str, str]:
-    """The user's, with the token, without news, and this interpreter's kernel before theirs.
+    """Return the user's environment, with the token and this interpreter's kernel first.
 
-    It is for another folder, so paths that count from the current one are made absolute.
+    JupyterLab starts in another folder, so relative paths are made absolute.
     """
     settings = json.dumps(
         {
@@ -108,7 +108,7 @@ def _environment(private: Path) -> dict[str, str]:
 
 
 def _address(process: subprocess.Popen[Any], notebook: Path) -> str:
-    """Where the notebook is, as soon as JupyterLab can be reached there."""
+    """Return the address of the notebook, as soon as JupyterLab answers there."""
     from jupyter_core.paths import jupyter_runtime_dir
 
     place = Path(jupyter_runtime_dir()) / f"jpserver-{process.pid}.json"
@@ -123,12 +123,14 @@ def _address(process: subprocess.Popen[Any], notebook: Path) -> str:
             return f"{found['url']}lab/tree/{quote(notebook.as_posix())}?token={found['token']}"
         time.sleep(0.05)
     code = process.returncode
-    why = f"not within {_START_S:.0f} s" if code is None else f"exit code {code}, its words above"
+    why = (
+        f"not within {_START_S:.0f} s" if code is None else f"exit code {code}, its output is above"
+    )
     raise StallscopeError(f"JupyterLab did not start ({why}); the copied notebooks are there")
 
 
 def _stop(process: subprocess.Popen[Any]) -> None:
-    """End JupyterLab, which ends its kernels; the hard way when it takes too long."""
+    """End JupyterLab, which ends its kernels; kill it when that takes too long."""
     try:
         process.terminate()
         with suppress(subprocess.TimeoutExpired):

@@ -1,13 +1,14 @@
-"""`ss.lines`: which lines of the dataset, its transforms and its collate function take the time.
+"""`ss.lines`: time of each line of a dataset, its transforms and its collate function.
 
-Some samples are made in this process by torch's own fetcher, over and over while a thread looks
-where they stand, and once more to count how often each line runs.
+Some samples are made in this process by torch's own fetcher: again and again while a thread looks
+which line runs, and once more to count how often each line runs.
 """
 
 from __future__ import annotations
 
 import difflib
 import time
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import cycle
@@ -56,10 +57,10 @@ if TYPE_CHECKING:
     from stallscope.targets.target import Target
 
 
-_MOST: Final = 12
-"""Functions: more listings nobody reads, and each costs time."""
+_MOST_FUNCTIONS: Final = 12
+"""Functions that are listed: nobody reads more, and each costs time."""
 _LEAST_SHARE: Final = 0.02
-"""Of all time, for a function to be chosen unasked."""
+"""Share of the time from which a function is listed unasked."""
 _LIBRARIES: Final = frozenset({"torch", "torchvision", "torchaudio", "datasets", "webdataset"})
 """Packages whose datasets people use, and whose code is not theirs."""
 _MOST_NAMES: Final = 12
@@ -70,56 +71,154 @@ class Choice(NamedTuple):
 
     functions: Sequence[FunctionType] = ()
     names: Mapping[CodeType, str] = {}
-    """How each is called in the result; no two alike."""
+    """Name of each in the result; no two alike."""
     stages: Mapping[CodeType, Stage] = {}
-    """The stage that each is part of, where it is part of one."""
+    """Stage of each that is part of one."""
     notes: Sequence[str] = ()
 
 
-def select_functions(parts: LoaderCallables, ran: _Ran, wanted: Sequence[Any] | None) -> Choice:
-    """Choose the functions that are wanted by name or as objects; None: those that cost most.
+class FunctionSelector:
+    """Chooses functions among those that make the samples.
 
-    By default the user's own code: where a sample begins, and what takes a share of its time worth
-    looking at. A library's transform is taken where it is one of the pipeline's ops and costs much;
-    its insides are not the user's to change, and stay the time of the line that calls them.
-
-    Raises:
-        ArgumentError: a name that nothing has, or an object without Python code.
+    Args:
+        parts: the callables of the loader.
+        sampler: has looked where the time goes.
+        modules: module of each function that ran.
     """
-    seen, notes = _seen(parts, ran), list[str]()
-    if wanted is None:
-        codes = _costly(parts, seen, notes)
-        notes += _without_lines(parts)
-    else:
-        codes = list(dict.fromkeys(c for one in wanted for c in _named(one, parts, seen)))
-    functions = list(_functions(codes, parts, notes, asked=wanted is not None))
-    return Choice(functions, _distinct(functions), ran.sampler.nearest(parts.stages), notes)
 
+    def __init__(
+        self, parts: LoaderCallables, sampler: LineSampler, modules: Mapping[CodeType, str]
+    ) -> None:
+        self._parts, self._sampler = parts, sampler
+        measured = sampler.shares()
+        shares = {code: measured.get(code, 0.0) for code in modules}
+        self._shares = dict(sorted(shares.items(), key=itemgetter(1), reverse=True))
+        homes = parts.homes - _LIBRARIES or {""}
+        self._users = {
+            code
+            for code, module in modules.items()
+            if any(not is_librarys(module, code.co_filename, home) for home in homes)
+        }
+        self._notes: list[str] = []
 
-def _functions(
-    codes: list[CodeType], parts: LoaderCallables, notes: list[str], *, asked: bool
-) -> Iterator[FunctionType]:
-    """What runs each code; a decorator's own wrapper is nothing to look at."""
-    found = functions_with(codes)
-    for code in codes:
-        known = [parts.functions[code]] if code in parts.functions else []
-        every = list({id(one): one for one in [*known, *found.get(code, ())]}.values())
-        inner = [one for one in every if "__wrapped__" not in vars(one)]
-        yield from inner
-        if not every:
-            notes.append(
-                f"`{qualified(code)}` is made anew for each call, so its lines cannot be shown: "
-                "they are part of the line that calls it"
+    def choose(self, wanted: Sequence[Any] | None) -> Choice:
+        """Choose the functions that are wanted by name or as objects; None: the costly ones.
+
+        By default the user's own code: where a sample begins, and functions with a notable share of
+        its time. A library's transform is listed where it is one of the pipeline's ops and costs
+        much; its insides are not the user's to change, and stay the time of the line that calls
+        them.
+
+        Raises:
+            ArgumentError: a name that nothing has, or an object without Python code.
+        """
+        if wanted is None:
+            codes = self._costly()
+            without_source = self._parts.without_source
+            for why in dict.fromkeys(without_source.values()):
+                names = [f"`{name}`" for name, reason in without_source.items() if reason == why]
+                verb = "has" if len(names) == 1 else "have"
+                self._notes.append(f"{', '.join(names)} {verb} no lines: {why}")
+        else:
+            codes = list(dict.fromkeys(code for one in wanted for code in self._named(one)))
+        functions = list(self._functions(codes, asked=wanted is not None))
+        stages = self._sampler.nearest(self._parts.stages)
+        return Choice(functions, _distinct(functions), stages, self._notes)
+
+    def _costly(self) -> list[CodeType]:
+        parts, known = self._parts, self._users | self._parts.stages.keys()
+        candidates = [
+            code
+            for code, share in self._shares.items()
+            if code in parts.entries or (share >= _LEAST_SHARE and code in known)
+            if not code.co_name.startswith("<") or code.co_name == "<lambda>"  # comprehensions
+        ]
+        hidden = candidates[_MOST_FUNCTIONS:]
+        if hidden:
+            names = ", ".join(f"`{qualified(code)}`" for code in hidden[:_MOST_NAMES])
+            self._notes.append(
+                f"not shown: {count(len(hidden), 'function')} with a smaller share ({names}); ask "
+                "for them with functions="
             )
-        elif not inner and asked:
-            notes.append(f"`{qualified(code)}` is a decorator's: name what it decorates")
+        return candidates[:_MOST_FUNCTIONS]
+
+    def _functions(self, codes: list[CodeType], *, asked: bool) -> Iterator[FunctionType]:
+        """Yield the functions that run each code, without the wrappers of decorators."""
+        found = functions_with(codes)
+        for code in codes:
+            known = [self._parts.functions[code]] if code in self._parts.functions else []
+            every = list({id(one): one for one in [*known, *found.get(code, ())]}.values())
+            inner = [one for one in every if "__wrapped__" not in vars(one)]
+            yield from inner
+            if not every:
+                self._notes.append(
+                    f"`{qualified(code)}` is made anew for each call, so its lines cannot be "
+                    "shown: they are part of the line that calls it"
+                )
+            elif not inner and asked:
+                self._notes.append(
+                    f"`{qualified(code)}` is a decorator's: name the function that it decorates"
+                )
+
+    def _named(self, one: Any) -> list[CodeType]:
+        """Return the codes of a name or an object."""
+        parts = self._parts
+        if not isinstance(one, str):
+            return _codes_of(one)
+        known = dict.fromkeys([*parts.functions, *self._shares])
+        names = {code: qualified(code, parts.functions.get(code)) for code in known}
+        stages = {code: stage.name for code, stage in parts.stages.items()}
+        matches = (
+            [c for c in known if names[c].rpartition(".")[0] == one or stages.get(c) == one],
+            [code for code in known if names[code] == one],
+            [code for code in known if code.co_name == one],
+        )
+        if any(matches):
+            return next(filter(None, matches))
+        if one in parts.without_source:
+            raise ArgumentError(
+                f"functions={one!r} has no Python source ({parts.without_source[one]}), so it has "
+                "no lines: name a function that is written in Python"
+            )
+        ran = [code for code in self._shares if code in self._users or code in parts.functions]
+        unique = dict.fromkeys(names[code] for code in [*ran, *parts.functions])
+        possible = [name for name in unique if not name.startswith("<")][:_MOST_NAMES]
+        close = difflib.get_close_matches(one, possible, 1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise ArgumentError(
+            f"functions={one!r} names nothing that makes these samples; {hint}There are "
+            f"{', '.join(possible)}"
+        )
+
+
+def _codes_of(one: Any) -> list[CodeType]:
+    if not callable(one):
+        raise ArgumentError(f"functions holds {one!r}: give names or functions")
+    function = function_of(one)
+    found = [function] if function else list(functions_of(one))
+    if not found:
+        raise ArgumentError(
+            f"functions holds `{name_of(one)}`, which has no Python source ({why_no_lines(one)}), "
+            "so it has no lines"
+        )
+    return [function.__code__ for function in found]
+
+
+def _distinct(functions: list[FunctionType]) -> dict[CodeType, str]:
+    """Return a name for each code; with its place if another has the same name."""
+    names = {function.__code__: qualified(function.__code__, function) for function in functions}
+    counts = Counter(names.values())
+    return {
+        code: f"{name} ({place_of(code)})" if counts[name] > 1 else name
+        for code, name in names.items()
+    }
 
 
 def as_list(functions: Any) -> list[Any] | None:
-    """What was asked for as a list; one name or one function is a list of one.
+    """Return the requested functions as a list; None: none are requested.
 
     Raises:
-        ArgumentError: it is neither.
+        ArgumentError: these are neither names nor functions.
     """
     if functions is None:
         return None
@@ -132,138 +231,20 @@ def as_list(functions: Any) -> list[Any] | None:
     return list(functions)
 
 
-class _Seen(NamedTuple):
-    """What ran."""
-
-    shares: dict[CodeType, float]
-    """Of each function, the longest first, the share of all time with what it calls."""
-    users: set[CodeType]
-    """Those that are not a library's."""
-
-
-class _Ran(NamedTuple):
-    """What is known of the functions that ran."""
-
-    sampler: LineSampler
-    modules: Mapping[CodeType, str]
-
-
-def _seen(parts: LoaderCallables, ran: _Ran) -> _Seen:
-    modules, homes = ran.modules, parts.homes - _LIBRARIES or {""}
-    found = dict.fromkeys(modules, 0.0)
-    found |= {code: share for code, share in ran.sampler.shares().items() if code in modules}
-    shares = dict(sorted(found.items(), key=itemgetter(1), reverse=True))
-    users = {
-        code
-        for code in shares
-        if any(not is_librarys(modules[code], code.co_filename, home) for home in homes)
-    }
-    return _Seen(shares, users)
-
-
-def _costly(parts: LoaderCallables, seen: _Seen, notes: list[str]) -> list[CodeType]:
-    known = seen.users | parts.stages.keys()
-    candidates = [
-        code
-        for code, share in seen.shares.items()
-        if code in parts.entries or (share >= _LEAST_SHARE and code in known)
-        if not code.co_name.startswith("<") or code.co_name == "<lambda>"  # comprehensions
-    ]
-    hidden = candidates[_MOST:]
-    if hidden:
-        names = ", ".join(f"`{qualified(code)}`" for code in hidden[:_MOST_NAMES])
-        notes.append(
-            f"not shown: {count(len(hidden), 'function')} that "
-            f"{'take' if len(hidden) > 1 else 'takes'} less than the others ({names}); ask for "
-            "them with functions="
-        )
-    return candidates[:_MOST]
-
-
-def _without_lines(parts: LoaderCallables) -> Iterator[str]:
-    for why in dict.fromkeys(parts.without_source.values()):
-        names = [f"`{name}`" for name, said in parts.without_source.items() if said == why]
-        verb = "has" if len(names) == 1 else "have"
-        yield f"{', '.join(names)} {verb} no lines: {why}"
-
-
-def _named(one: Any, parts: LoaderCallables, seen: _Seen) -> list[CodeType]:
-    """The codes that a name or an object stands for."""
-    if not isinstance(one, str):
-        return _codes_of(one)
-
-    def is_stage(code: CodeType) -> bool:
-        return code in parts.stages and parts.stages[code].name == one
-
-    known = dict.fromkeys([*parts.functions, *seen.shares])
-    names = {code: qualified(code, parts.functions.get(code)) for code in known}
-    ways = (
-        [code for code in known if names[code].rpartition(".")[0] == one or is_stage(code)],
-        [code for code in known if names[code] == one],
-        [code for code in known if code.co_name == one],
-    )
-    if any(ways):
-        return next(filter(None, ways))
-    if one in parts.without_source:
-        raise ArgumentError(
-            f"functions={one!r} has no Python source ({parts.without_source[one]}), so it has no "
-            "lines: name a function that is written in Python"
-        )
-    possible = _names(parts, seen)
-    close = difflib.get_close_matches(one, possible, 1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    raise ArgumentError(
-        f"functions={one!r} names nothing that makes these samples; {hint}There are "
-        f"{', '.join(possible)}"
-    )
-
-
-def _codes_of(one: Any) -> list[CodeType]:
-    function = function_of(one)
-    found = [function] if function else list(functions_of(one)) if callable(one) else []
-    if not callable(one) and not found:
-        raise ArgumentError(f"functions holds {one!r}: give names or functions")
-    if not found:
-        raise ArgumentError(
-            f"functions holds `{name_of(one)}`, which has no Python source ({why_no_lines(one)}), "
-            "so it has no lines"
-        )
-    return [function.__code__ for function in found]
-
-
-def _names(parts: LoaderCallables, seen: _Seen) -> list[str]:
-    """The names that could have been given, the most expensive first; the user's own, mostly."""
-    ran = [code for code in seen.shares if code in seen.users or code in parts.functions]
-    codes = dict.fromkeys([*ran, *parts.functions])
-    names = [qualified(code, parts.functions.get(code)) for code in codes]
-    return list(dict.fromkeys(name for name in names if not name.startswith("<")))[:_MOST_NAMES]
-
-
-def _distinct(functions: list[FunctionType]) -> dict[CodeType, str]:
-    """A name for each code; with its place, where another one is called alike."""
-    codes = {function.__code__: function for function in functions}
-    names = {code: qualified(code, function) for code, function in codes.items()}
-    alike = [name for name in names.values() if list(names.values()).count(name) > 1]
-    return {
-        code: f"{name} ({place_of(code)})" if name in alike else name
-        for code, name in names.items()
-    }
-
-
 _WITHIN: Final = 0.02
-"""Shares are known when all lie within this of the truth, 19 times of 20; at most 2,400 looks."""
+"""Half width of the intervals at which shares are known well enough; at most 2,400 looks."""
 _LEAST_LOOKS: Final = 200
-"""Before that a share that seems to be all or nothing may be chance."""
+"""Looks below which a share of all or nothing may be chance."""
 _LEAST_S: Final = 0.02
-"""A piece that takes less is made several times in a row: beginning it takes a millisecond."""
+"""Seconds below which a piece is made several times in a row: its start takes a millisecond."""
 _LOOKING_SHARE: Final = 0.6
-"""Of the budget, for looking; the rest is for counting, where each line takes longer."""
-_WORTH_SAYING: Final = 0.1
-"""Of all decoding, for a line to be called the place of it."""
+"""Share of the budget for looking; the rest is for counting, where each line takes longer."""
+_NOTABLE_DECODING: Final = 0.1
+"""Share of all decoding from which a line is named as its place."""
 
 
 def _seconds_of(batches: Iterator[Any], many: int) -> float:
-    """Make the next batches; what stands above this function is not looked at."""
+    """Make the next batches; frames above this function are not looked at."""
     began_ns = time.perf_counter_ns()
     for _ in range(many):
         next(batches)
@@ -271,7 +252,7 @@ def _seconds_of(batches: Iterator[Any], many: int) -> float:
 
 
 class LineMeasurement:
-    """Which samples are made, what was seen meanwhile."""
+    """One measurement of the lines of a loader."""
 
     def __init__(
         self, target: Target, parts: LoaderCallables, samples: int, measurement: Measurement
@@ -285,8 +266,7 @@ class LineMeasurement:
         self._sampler = LineSampler(_seconds_of.__code__)
         self._choice: Choice | None = None
         self._counter = LineCounter([])
-        self._looked_at = self._counted = 0
-        """Samples."""
+        self._looked_at = self._counted = 0  # samples
         self._wall_s = 0.0
         self._ended = False
 
@@ -296,7 +276,7 @@ class LineMeasurement:
         self._measurement.now("the first samples")
         self._make(self._pieces.all[0])
         self._make(self._pieces.all[0], self._ran.watching)
-        self._chosen()  # a name that nothing has is said before time is spent
+        self._chosen()  # reports an unknown name before time is spent
         self._choice = None
         self._measurement.now("where the time goes")
         with self._sampler.looking():
@@ -352,7 +332,7 @@ class LineMeasurement:
         *,
         many: int = 1,
     ) -> float | None:
-        """Make a piece so many times; returns the seconds, None where a stream has no more."""
+        """Make a piece so many times; returns the seconds, None: a stream has no more."""
         for _ in range(2):
             batches = self._pieces.prepare(piece, many)
             try:
@@ -365,12 +345,12 @@ class LineMeasurement:
 
     def _chosen(self) -> Choice:
         if self._choice is None:
-            ran = _Ran(self._sampler, self._ran.modules)
-            self._choice = select_functions(self._parts, ran, self._wanted)
+            selector = FunctionSelector(self._parts, self._sampler, self._ran.modules)
+            self._choice = selector.choose(self._wanted)
         return self._choice
 
     def result(self) -> Lines:
-        """What is known by now."""
+        """Return what has been measured so far."""
         choice = self._chosen()
         names = choice.names
         sources = {code: source_of(code) for code in names}
@@ -427,7 +407,7 @@ class LineMeasurement:
             yield "made in this process: worker_init_fn was not called"
 
     def _decoding(self, names: Mapping[CodeType, str]) -> Iterator[str]:
-        """Which lines decode images without saying so."""
+        """Name the lines that decode images without showing it."""
         decoders = {
             code
             for code, module in self._ran.modules.items()
@@ -439,7 +419,7 @@ class LineMeasurement:
             if callers and any(code in decoders for code, _ in stack):
                 parts[callers[-1]] = parts.get(callers[-1], 0.0) + part
         for (code, line), part in parts.items():
-            if part > _WORTH_SAYING * sum(parts.values()):
+            if part > _NOTABLE_DECODING * sum(parts.values()):
                 yield (
                     f"line {line} of `{names[code]}` decodes the image: PIL reads pixels when they "
                     "are first needed, so whatever stood there would take that time"
@@ -449,29 +429,27 @@ class LineMeasurement:
 def lines(
     target: Any, *, functions: Any = None, samples: int = 32, budget_s: float = BUDGET_S
 ) -> Lines:
-    """Tell which lines of the code that makes a loader's samples take the time.
+    """Time the lines of the code that makes a loader's samples.
 
-    Shares come from looking every two milliseconds where Python stands, hits from line_profiler.
+    Shares come from a look at the running line every two milliseconds, hits from line_profiler.
     Makes the samples in this process with one torch thread, in smaller batches than the loader's.
-    Afterwards all random generators and the samplers are as they were, the attributes of the
-    dataset and its transforms hold what they held, and nothing of line_profiler is left on any
-    function; a debugger or another profiler that was on is on again. An exception of the dataset's
-    passes unchanged; its attribute `lines` holds what was measured before.
+    Afterwards all random generators, the samplers and the attributes of the dataset and its
+    transforms are as before, and nothing of line_profiler is left on any function; a debugger or
+    another profiler that was on is on again. An exception of the dataset passes unchanged; its
+    attribute `lines` holds what was measured before.
 
     Args:
         target: a DataLoader, a `Target`, or a string as for `ss.target`.
         functions: names ("RandomMask", "RandomMask.dilate", "collate") or functions, one or
             several; by default the user's own that cost most: `__getitem__` (or `__iter__`), the
             transforms, what these call, and the collate function.
-        samples: how many different ones to make, over and over until enough was seen.
-        budget_s: it is over after this time, seconds, and the piece of the samples that is under
-            way then.
+        samples: number of different samples, which are made again until enough was seen.
+        budget_s: time limit, seconds; the samples that are under way then are finished.
 
     Raises:
-        ArgumentError: `samples` or `budget_s` is no number that can be used, or `functions` names
-            nothing.
-        TargetError: the target is nothing that can be iterated.
-        UnsupportedError: there is not one DataLoader in it that torch's own code iterates, or this
+        ArgumentError: `samples` or `budget_s` is not a usable number, or `functions` names nothing.
+        TargetError: the target cannot be iterated.
+        UnsupportedError: the target is not one DataLoader that torch's own code iterates, or this
             process is one of several ranks.
     """
     measurement = Measurement("lines", budget_s)

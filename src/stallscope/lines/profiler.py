@@ -1,9 +1,9 @@
-"""Where a loader's samples take their time, line by line, so that nothing is left on anything.
+"""Time of a loader's samples, line by line, without a trace left on anything.
 
 Samples are made in this process, in batches smaller than the loader's. A thread looks every two
-milliseconds where Python stands; a line has the share of the time that it has of the looks, however
-many lines there are. How often a line runs is counted by line_profiler, whose own times are not
-used: it costs as much for each line, which makes loops look dearer than they are.
+milliseconds which line runs; a line's share of the looks is its share of the time, however many
+lines there are. line_profiler counts how often a line runs; its times are not used, as it costs the
+same for each line, which makes loops look dearer than they are.
 
 line_profiler wraps nothing here, but it knows a function by its bytecode, which it makes unique:
 it gives the function a code object with some no-ops behind its end. That is taken back. While it
@@ -43,18 +43,18 @@ if TYPE_CHECKING:
     from stallscope.stages import Stage
 
     Line = tuple[CodeType, int]
-    """Of the user's function, and its number in the file."""
+    """Code of a function, and the number of a line in its file."""
 
 
 class LineShare(NamedTuple):
-    """How much of all time a line takes, shares from 0 to 1."""
+    """Share (0 to 1) of a line of all time."""
 
     share: float
-    """With all that it calls."""
+    """Share with all that the line calls."""
     own_share: float
-    """Without the chosen functions that it calls."""
+    """Share without the chosen functions that it calls."""
     own_low: float
-    """The ends of the interval of `own_share`."""
+    """Ends of the interval of `own_share`."""
     own_high: float
 
 
@@ -68,7 +68,7 @@ class LineCounter:
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        """Know the functions for the length of the block; afterwards they are what they were."""
+        """Add the functions to the profiler for the block; afterwards they are as before."""
         try:
             with held_back():
                 for function in self._functions:
@@ -95,7 +95,7 @@ class LineCounter:
                 self._profiler.disable_by_count()
 
     def hits(self) -> dict[Line, int]:
-        """How often each line has run by now."""
+        """Return how often each line has run."""
         stats = self._profiler.get_stats()
         places = {
             (code.co_filename, code.co_firstlineno, code.co_name): code
@@ -109,7 +109,7 @@ class LineCounter:
 
 
 class FunctionsSeen:
-    """The functions that run in this thread, and where they live."""
+    """The functions that run in this thread, and their modules."""
 
     def __init__(self) -> None:
         self.modules: dict[CodeType, str] = {}
@@ -131,26 +131,25 @@ class FunctionsSeen:
 
 
 EVERY_S: Final = 0.002
-"""Between two looks, on average; what is looked at loses some 50 microseconds each time."""
+"""Seconds between two looks, on average; each costs the samples some 50 microseconds."""
 _SWITCH_S: Final = 1e-4
-"""So soon a thread that computes in Python lets the one that looks have its turn. Waiting longer
-would find it where it gives up its turn by itself, as in a call into a library."""
+"""Seconds after which a thread that computes in Python yields to the one that looks. A longer wait
+would find it where it yields by itself, as in a call into a library."""
 _WINDOW: Final = 20
-"""Looks in a window at least."""
+"""Looks in a window, at least."""
 
 
 class LineSampler:
-    """Where a thread stands while a function of ours runs, seen by another thread.
+    """Samples the stacks of a thread below a function of ours, from another thread.
 
     Each look counts as the time since the one before: while a library holds Python's lock nobody
     can look, and the look after that finds the line that has called it.
 
     Args:
-        base: of the function; what stands above it is not looked at.
+        base: code of the function; frames above it are left out.
 
     Attributes:
-        windows: parts of the time, for each how long each stack was there, seconds, the outermost
-            line first.
+        windows: parts of the time; for each, the seconds of each stack, outermost line first.
         count: looks that found it.
     """
 
@@ -178,7 +177,7 @@ class LineSampler:
                 sys.setswitchinterval(usual_s)
 
     def turn_over(self) -> None:
-        """Begin another window, where this one is long enough to be compared with others."""
+        """Begin another window if this one is long enough to be compared with others."""
         if self.count - self._began_at >= _WINDOW:
             self._began_at = self.count
             self.windows.append(defaultdict(float))
@@ -200,7 +199,7 @@ class LineSampler:
     # ---- what was seen ------------------------------------------------------------------------
 
     def stacks(self) -> dict[tuple[Line, ...], float]:
-        """All stacks, as shares of the time."""
+        """Return all stacks, as shares of the time."""
         found: defaultdict[tuple[Line, ...], float] = defaultdict(float)
         whole_s = sum(sum(window.values()) for window in self.windows)
         for window in self.windows:
@@ -209,7 +208,7 @@ class LineSampler:
         return found
 
     def line_shares(self) -> NDArray[np.float64]:
-        """Of each line seen by now, whoever's, the share of the time with all that it calls."""
+        """Return the share of the time of each line, anybody's, with all that it calls."""
         spent: defaultdict[Line, float] = defaultdict(float)
         for window in self.windows:
             for stack, took_s in list(window.items()):  # the other thread goes on
@@ -219,7 +218,7 @@ class LineSampler:
         return np.minimum(np.array(list(spent.values())) / whole_s, 1.0)
 
     def shares(self) -> dict[CodeType, float]:
-        """Of each function, the share of all time that it and what it calls take."""
+        """Return the share of the time of each function with all that it calls."""
         spent: defaultdict[CodeType, float] = defaultdict(float)
         for stack, part in self.stacks().items():
             for code in {code for code, _ in stack}:
@@ -227,7 +226,7 @@ class LineSampler:
         return spent
 
     def nearest(self, stages: Mapping[CodeType, Stage]) -> dict[CodeType, Stage]:
-        """For each function its stage, or that of the one nearest above it."""
+        """Return the stage of each function, or that of the nearest one above it."""
         spent: defaultdict[CodeType, defaultdict[Stage, float]]
         spent = defaultdict(lambda: defaultdict(float))
         for stack, part in self.stacks().items():
@@ -239,7 +238,7 @@ class LineSampler:
         return {code: max(parts, key=parts.__getitem__) for code, parts in spent.items()}
 
     def lines(self, chosen: Collection[CodeType]) -> dict[Line, LineShare]:
-        """The lines of chosen functions that were seen."""
+        """Return the shares of the lines of chosen functions."""
         whole: defaultdict[Line, float] = defaultdict(float)
         for stack, part in self.stacks().items():
             for line in {line for line in stack if line[0] in chosen}:
@@ -265,16 +264,16 @@ class LineSampler:
 
 
 PIECES: Final = 8
-"""Into so many the samples are cut, where there are enough of them."""
+"""Number of pieces into which the samples are cut, if there are enough."""
 _MOST_TIMES: Final = 1_000
 
 
 class Pieces:
-    """Which samples are made, and the making.
+    """The samples that are made, cut into pieces.
 
     Args:
         loader: torch's own.
-        samples: how many in all; whole batches where the loader's batch sampler is the user's own.
+        samples: number of samples; whole batches if the batch sampler is the user's own.
 
     Raises:
         TargetError: the sampler gives nothing.
@@ -284,11 +283,11 @@ class Pieces:
         self._loader = loader
         self._batches = loader.batch_sampler is not None
         self.stream = is_stream(loader)
-        """Whether the samples come as they come, and none can be made twice."""
+        """True if samples come in a stream, so that none can be made twice."""
         self.unit = "sample" if self._batches else "batch"
-        """What one index stands for, as far as is known."""
+        """Meaning of one index, as far as is known."""
         self.all: list[Any] = list(self._cut(samples))
-        """For each piece its indices, or the one."""
+        """Indices of each piece, or its one index."""
         if not self.all:
             raise TargetError("the loader's sampler gives no index, so there is no sample to make")
         self._going: Iterator[Any] | None = None
@@ -315,7 +314,7 @@ class Pieces:
                 made += self.count(batch)
 
     def count(self, piece: Any) -> int:
-        """How many samples a piece has; one where an index stands for all of it."""
+        """Return the samples of a piece; 1 if an index stands for all of it."""
         return len(piece) if self._batches else 1
 
     def restart(self) -> None:
@@ -323,11 +322,11 @@ class Pieces:
         self._going = None
 
     def times(self, wanted: float) -> int:
-        """How often a piece may be made in a row, where so often is wanted; once in a stream."""
+        """Return how often a piece may be made in a row; once in a stream."""
         return 1 if self.stream else max(1, min(round(wanted), _MOST_TIMES))
 
     def prepare(self, piece: Any, many: int = 1) -> Iterator[Any]:
-        """An iterator whose next batches are this piece; a stream's is always the same one."""
+        """Return an iterator whose next batches are this piece; a stream keeps its one iterator."""
         if not self.stream:
             return iter(self._copy([piece] * many))
         if self._going is None:
