@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
+from stallscope.columns import Column, Schema
 from stallscope.stages import (
     BATCH,
     COMPUTING_KINDS,
@@ -28,24 +29,19 @@ from stallscope.units import LONGEST, printable, share
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from polars._typing import PolarsDataType
-
-    Schema = dict[str, PolarsDataType]
-
-STAGES: Schema = {
-    "stage": pl.String,
-    "kind": pl.Enum(KINDS),
-    "count": pl.Int64,
-    "busy_s": pl.Float64,
-    "busy_share": pl.Float64,
-    "exposed_s": pl.Float64,
-    "p50_s": pl.Float64,
-    "p95_s": pl.Float64,
-    "p99_s": pl.Float64,
-    "cpu_share": pl.Float64,
-}
-"""One row a stage, the longest first. Counts and percentiles are per sample for the stages of a
-sample, per batch for the others; `cpu_share` is null where CPU time was not read."""
+STAGES: Final = Schema(
+    "One row a stage, the longest first; per sample for the stages of a sample, else per batch.",
+    Column("stage", pl.String),
+    Column("kind", pl.Enum(KINDS)),
+    Column("count", pl.Int64, "samples, or batches, in which it occurs"),
+    Column("busy_s", pl.Float64, "time in all workers"),
+    Column("busy_share", pl.Float64, "share of all stages' busy time"),
+    Column("exposed_s", pl.Float64, "part of it for which the loop stalled"),
+    Column("p50_s", pl.Float64),
+    Column("p95_s", pl.Float64),
+    Column("p99_s", pl.Float64),
+    Column("cpu_share", pl.Float64, "share on a CPU; null: not read"),
+)
 
 _ONE_BATCH: Final = ("rank", "pid", "epoch", "batch")
 UNIT_KEYS: Final = (*_ONE_BATCH, "sample")
