@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 from pathlib import Path
@@ -22,20 +21,6 @@ def childlike(monkeypatch):
     """As in a process that has not used polars yet, and forks its workers."""
     monkeypatch.setattr(apart_module, "polars_runs", lambda: False)
     monkeypatch.setattr(apart_module, "_forks_workers", lambda: True)
-
-
-def in_a_new_process(program):
-    """What a program prints, which ends well within two minutes."""
-    process = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
-    )
-    assert not process.returncode, process.stderr[-2000:]
-    return process.stdout
 
 
 @pytest.mark.usefixtures("childlike")
@@ -112,46 +97,48 @@ class TestHere:
 FORKS = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="workers are spawned")
 
 
+PROGRAM = """
+from support.faulty_datasets import UsesPolars
+from torch.utils.data import DataLoader
+import stallscope as ss
+from stallscope.apart import polars_runs
+
+loader, step = DataLoader(UsesPolars(), 2, num_workers=2), ss.simulated_step(0.001)
+"""
+TWO_RECORDINGS = """
+run = ss.record(loader, batches=4)
+str(run), run.samples(), run.stages(), run.exposed(), run.plot("naive")
+print(polars_runs(), ss.record(loader, batches=4).samples().height)
+"""
+OTHER_VERBS = """
+for verb, seconds in ((ss.flame, {"seconds": 0.5}), (ss.ladder, {"budget_s": 6}),
+                      (ss.diagnose, {"budget_s": 6})):
+    found = verb(loader, step, **seconds)
+    str(found), found.table(), found.plot(), found._repr_mimebundle_()
+    print(verb.__name__, polars_runs())
+"""
+
+
 @FORKS
-class TestADatasetThatUsesPolars:
-    @pytest.mark.slow
-    def test_that_is_measured_twice(self):
-        """The second recording has its samples, after the tables and pictures of the first one."""
-        said = in_a_new_process(
-            """
-            from support.faulty_datasets import UsesPolars
-            from torch.utils.data import DataLoader
-            import stallscope as ss
-            from stallscope.apart import polars_runs
+@pytest.mark.parametrize(
+    ("measurements", "printed"),
+    [
+        pytest.param(TWO_RECORDINGS, "False 8", marks=pytest.mark.slow),
+        pytest.param(
+            OTHER_VERBS, "flame False ladder False diagnose False", marks=pytest.mark.thorough
+        ),
+    ],
+)
+def test_a_dataset_that_uses_polars_is_measured_again(measurements, printed):
+    """Tables, text and pictures of the first measurement leave no thread of polars in between."""
+    process = subprocess.run(
+        [sys.executable, "-c", PROGRAM + measurements],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
+    )
 
-            loader = DataLoader(UsesPolars(), 2, num_workers=2)
-            run = ss.record(loader, batches=4)
-            str(run), run.samples(), run.stages(), run.exposed(), run.plot("naive")
-            print(polars_runs(), ss.record(loader, batches=4).samples().height)
-            """
-        )
-
-        assert ["False", "8"] == said.split()
-
-    @pytest.mark.thorough
-    def test_that_other_measurements_are_made_of(self):
-        """They, their text and their pictures leave no thread of polars' either."""
-        said = in_a_new_process(
-            """
-            from support.faulty_datasets import UsesPolars
-            from torch.utils.data import DataLoader
-            import stallscope as ss
-            from stallscope.apart import polars_runs
-
-            loader, step = DataLoader(UsesPolars(), 2, num_workers=2), ss.simulated_step(0.001)
-            for verb, limit in (
-                (ss.flame, {"seconds": 0.5}), (ss.ladder, {"budget_s": 6}),
-                (ss.diagnose, {"budget_s": 6}),
-            ):
-                found = verb(loader, step, **limit)
-                str(found), found.table(), found.plot(), found._repr_mimebundle_()
-                print(verb.__name__, polars_runs())
-            """
-        )
-
-        assert ["flame False", "ladder False", "diagnose False"] == said.splitlines()
+    assert not process.returncode, process.stderr[-2000:]
+    assert printed.split() == process.stdout.split()

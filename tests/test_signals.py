@@ -9,7 +9,6 @@ Python ignores.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
@@ -17,9 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -39,10 +36,6 @@ MOST_S = 90.0
 and then the watchdog ends it, after its grace."""
 GONE_S = 30.0
 """So long processes may take to be gone: those of a killed one look for it every few seconds."""
-LATE = 0.15
-"""Share of the cases that begin with Python's own start, ..."""
-START_S = 5.0
-"""... which takes about so long."""
 AT_ONCE = int(os.environ.get("STALLSCOPE_SIGNALS_AT_ONCE", "2"))
 MARK = "STALLSCOPE_TESTED"
 TARGET = """
@@ -106,7 +99,7 @@ SIGNALS = ["INT", "TERM", "HUP", "PIPE", "KILL"]
 
 @dataclass
 class Case:
-    """One command, and what became of it."""
+    """One command, and the result of a signal to it."""
 
     number: int
     verb: str
@@ -116,63 +109,44 @@ class Case:
     """'main', 'worker', or 'group' for all, as a terminal does."""
     at_s: float
     status: int | None = None
-    said: str = ""
+    printed: str = ""
     sent: bool = False
-    had_made: bool = False
+    had_batches: bool = False
     """Whether there were twenty batches when the signal came."""
     wrong: list[str] = field(default_factory=list)
 
 
 class Command:
-    """A command in a session of its own; it begins at once, or where its imports are made."""
+    """A command in a session of its own."""
 
-    def __init__(self, verb, where, marked, pid, early=None):
-        self.arguments = [verb, *(str(pid) if one == "PID" else one for one in COMMANDS[verb])]
-        self.where, self.early = where, early
-        self.status = None
-        self.env = {
+    def __init__(self, verb, where, marked, pid):
+        arguments = [str(pid) if one == "PID" else one for one in COMMANDS[verb]]
+        out, self.err = where / "stdout", where / "stderr"
+        os.mkfifo(out)
+        self.reading = os.open(out, os.O_RDONLY | os.O_NONBLOCK)
+        environment = {
             MARK: marked,
             "TMPDIR": str(where.parent / "tmp"),
             "TQDM_DISABLE": "1",
             "PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path))),
         }
-        out, self.err = where / "stdout", where / "stderr"
-        os.mkfifo(out)
-        self.reading = os.open(out, os.O_RDONLY | os.O_NONBLOCK)
-        if early is not None:
-            order = {"argv": self.arguments, "cwd": str(where), "env": self.env}
-            self.pid = early.asked(**order, out=str(out), err=str(self.err))
-            return
         with out.open("wb") as to_out, self.err.open("wb") as to_err:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "stallscope", *self.arguments],
+                [sys.executable, "-m", "stallscope", verb, *arguments],
                 cwd=where,
                 stdin=subprocess.DEVNULL,
                 stdout=to_out,
                 stderr=to_err,
                 start_new_session=True,
-                env={**os.environ, **self.env},
+                env={**os.environ, **environment},
             )
         self.pid = self.process.pid
 
-    def is_over(self):
-        """Whether it has ended; then its status is a shell's."""
-        if self.status is None:
-            code = self._code()
-            self.status = 128 - code if code is not None and code < 0 else code
-        return self.status is not None
-
-    def _code(self):
-        if self.early is None:
-            return self.process.poll()
-        status = self.early.asked(pid=self.pid)
-        return None if status is None else os.waitstatus_to_exitcode(status)
-
-    def read(self):
-        """Take what it has printed by now."""
-        with suppress(BlockingIOError):
-            while self.reading is not None and os.read(self.reading, 1 << 16):
-                pass
+    @property
+    def status(self):
+        """A shell's status; None while it runs."""
+        code = self.process.poll()
+        return 128 - code if code is not None and code < 0 else code
 
     def go_away(self):
         """Read no more."""
@@ -181,40 +155,18 @@ class Command:
             self.reading = None
 
     def wait(self, most_s):
-        """Read it until its end; returns whether that came."""
+        """Read its output until its end; return whether that came."""
         until_s = time.monotonic() + most_s
-        while not self.is_over() and time.monotonic() < until_s:
-            self.read()
+        while self.status is None and time.monotonic() < until_s:
+            with suppress(BlockingIOError):
+                while self.reading is not None and os.read(self.reading, 1 << 16):
+                    pass
             time.sleep(0.02)
-        return self.is_over()
-
-    def said(self):
-        """What it has written to stderr."""
-        return self.err.read_text(errors="replace") if self.err.exists() else ""
-
-
-class Early:
-    """The process that starts commands early; several threads ask it."""
-
-    def __init__(self):
-        self.turn = threading.Lock()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "support.early_start"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
-
-    def asked(self, **order):
-        """Its answer."""
-        with self.turn:
-            print(json.dumps(order), file=self.process.stdin, flush=True)
-            return json.loads(self.process.stdout.readline())
+        return self.status is not None
 
 
 def family(marked, session):
-    """Processes of a command that still live: of its session, or called by it."""
+    """Return processes of a command that still live: of its session, or called by it."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, ProcessLookupError):
@@ -233,9 +185,8 @@ class Ground:
     """With a saved run."""
     training: subprocess.Popen
     """Goes on all the time."""
-    early: Early
     takes_s: dict[str, float]
-    """How long each command takes, begun early."""
+    """Time of each command that nothing disturbs."""
 
 
 @pytest.fixture(scope="module")
@@ -249,17 +200,16 @@ def ground():
             cwd=furnished(folder / "training"),
             stderr=subprocess.DEVNULL,
         )
-        early = Early()
 
         def undisturbed_s(verb):
             where, began_s = furnished(folder / f"undisturbed-{verb}"), time.monotonic()
-            command = Command(verb, where, f"{folder}/{verb}", training.pid, early)
+            command = Command(verb, where, f"{folder}/{verb}", training.pid)
             if verb == "lab":
-                command.wait(5)
+                command.wait(10)
                 os.kill(command.pid, signal.SIGTERM)
             assert command.wait(MOST_S), verb
             command.go_away()
-            assert command.status in ENDS.get(verb, {0}), (verb, command.said())
+            assert command.status in ENDS.get(verb, {0}), (verb, command.err.read_text())
             return time.monotonic() - began_s
 
         takes_s = {"record": undisturbed_s("record")}
@@ -267,16 +217,14 @@ def ground():
         others = [verb for verb in COMMANDS if verb != "record"]
         with ThreadPoolExecutor(AT_ONCE) as pool:
             takes_s.update(zip(others, pool.map(undisturbed_s, others), strict=True))
-        yield Ground(folder, training, early, takes_s)
+        yield Ground(folder, training, takes_s)
         assert training.poll() is None, "flame ended the training"
         training.kill()
         training.wait()
-        early.process.stdin.close()
-        early.process.wait()
 
 
 def furnished(where):
-    """A new current folder with a target and a script."""
+    """Make a new current folder with a target and a script."""
     where.mkdir()
     (where / "mine.py").write_text(TARGET)
     (where / "train.py").write_text(SCRIPT)
@@ -288,15 +236,13 @@ def tried(number, ground):
     chance = random.Random(number)
     verb = chance.choice([*COMMANDS, *OFTEN])
     whom = chance.choice(["main", "main", "main", "group", "worker"])
-    starts_late = chance.random() < LATE
-    most_s = ground.takes_s[verb] + (START_S if starts_late else 0.0)
-    case = Case(number, verb, chance.choice(SIGNALS), whom, chance.uniform(0.05, 0.6 * most_s))
+    at_s = chance.uniform(0.05, 0.6 * ground.takes_s[verb])
+    case = Case(number, verb, chance.choice(SIGNALS), whom, at_s)
     where, marked = furnished(ground.folder / f"case{number}"), f"{ground.folder}/{number}"
-    early = None if starts_late else ground.early
-    command = Command(verb, where, marked, ground.training.pid, early)
+    command = Command(verb, where, marked, ground.training.pid)
     command.wait(case.at_s)
     pids = send(case, command)
-    case.had_made = case.sent and (where / "made").exists()
+    case.had_batches = case.sent and (where / "made").exists()
     if verb == "lab" and (case.name == "PIPE" or case.whom == "worker" or not case.sent):
         command.wait(2)
         with suppress(ProcessLookupError):
@@ -306,7 +252,7 @@ def tried(number, ground):
         os.kill(command.pid, signal.SIGKILL)
         command.wait(MOST_S)
     command.go_away()
-    case.status, case.said = command.status, command.said()
+    case.status, case.printed = command.status, command.err.read_text(errors="replace")
     until_s = time.monotonic() + GONE_S
     while (left := family(marked, command.pid)) and time.monotonic() < until_s:
         time.sleep(0.1)
@@ -329,13 +275,13 @@ def tried(number, ground):
 
 
 def send(case, command):
-    """Send the signal, or go away as a reader; returns the processes that there were, as texts."""
+    """Send the signal, or go away as a reader; return the processes that there were, as texts."""
     pids = {str(command.pid)}
     with suppress(psutil.Error, ProcessLookupError):
         children = psutil.Process(command.pid).children(recursive=True)
         pids |= {str(one.pid) for one in children}
         number = getattr(signal, f"SIG{case.name}")
-        case.sent = not command.is_over() and (case.whom != "worker" or bool(children))
+        case.sent = command.status is None and (case.whom != "worker" or bool(children))
         if not case.sent:
             return pids
         if case.whom == "worker":
@@ -359,12 +305,9 @@ def judge(case, where):
     if case.status not in allowed:
         case.wrong.append(f"status {case.status}, not one of {sorted(allowed)}")
     is_quiet = case.name in ("INT", "TERM", "HUP", "PIPE") and case.whom == "main"
-    if case.verb != "run" and is_quiet and "Traceback" in case.said and "torch" in case.said:
+    if case.verb != "run" and is_quiet and "Traceback" in case.printed and "torch" in case.printed:
         case.wrong.append("a traceback")
-    for run in ("out", "lab"):
-        if (where / run / "run.json").exists():
-            ss.load(where / run)
-    was_asked = case.verb in ("record", "run") and case.had_made and case.status == number
+    was_asked = case.verb in ("record", "run") and case.had_batches and case.status == number
     if was_asked and (case.name in ("INT", "TERM", "HUP") or case.verb == "run"):
         try:
             steps = ss.load(where / "out").all_steps.height
@@ -378,15 +321,12 @@ def judge(case, where):
 @pytest.mark.timeout(7200)
 def test_at_random_moments(ground):
     """A shell's status, the result so far where it was asked for, and nothing left."""
-    cases = []
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for case in pool.map(partial(tried, ground=ground), range(FIRST, FIRST + NUMBER)):
-            cases.append(case)
-            came = f"after {case.at_s:.1f} s" if case.sent else "too late"
-            told = f"{case.number}: {case.verb}, SIG{case.name} to {case.whom} {came}"
-            print(f"{told}: {case.status} {case.wrong or ''}", flush=True)
+        cases = list(pool.map(partial(tried, ground=ground), range(FIRST, FIRST + NUMBER)))
+    for case in cases:
+        came = f"after {case.at_s:.1f} s" if case.sent else "too late"
+        what = f"{case.number}: {case.verb}, SIG{case.name} to {case.whom} {came}"
+        print(f"{what}: {case.status} {case.wrong or ''}", flush=True)
 
-    ended = Counter(f"{one.name} {one.status}" for one in cases if one.sent)
-    print(f"{ended.total()} of {len(cases)} came in time; signals and statuses: {dict(ended)}")
     wrong = [one for one in cases if one.wrong]
-    assert [] == wrong, "\n\n".join(f"{one}\n{one.said[-2000:]}" for one in wrong)
+    assert [] == wrong, "\n\n".join(f"{one}\n{one.printed[-2000:]}" for one in wrong)

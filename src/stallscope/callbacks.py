@@ -1,4 +1,4 @@
-"""Inside of other people's training loops: a window of steps is recorded now and then, and logged.
+"""Callbacks for other people's training loops, which record and log a window of steps now and then.
 
 `Watcher` is for a loop of one's own; `lightning()` and `trainer()` give the callbacks of Lightning
 and of Hugging Face's Trainer, which log to whatever these are set up with. `tensorboard()`,
@@ -18,7 +18,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable  # noqa: TC003 - of a dataclass
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -35,6 +35,8 @@ from stallscope.run.record import begin_window
 from stallscope.units import said_by
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from typing_extensions import Self
 
     from stallscope.diagnose.result import Diagnosis
@@ -158,47 +160,40 @@ class Watcher:
         return self
 
     def step(self) -> None:
-        """Say that a step is over."""
+        """Count a step that is over."""
         self._number += 1
         place = self._number % self._every
         if self._ended is not None and self._ended.is_read:
-            self._tell()
+            self._log_ended()
         if place == self._steps % self._every:
             self._close()
         if place == 0:
             self._open()
 
     def __exit__(self, *_: object) -> None:
-        """End the window that is under way, and wait for what was seen in it."""
+        """End the window that is under way, and wait for its results."""
         self._close()
-        self._tell()
+        self._log_ended()
 
     def _open(self) -> None:
-        if self._window is not None or self._failed:
-            return
-        try:
-            self._window = _Window(self._warmup)
-        except Exception as error:  # noqa: BLE001 - the training goes on without us
-            self._say(error)
+        if self._window is None and not self._failed:
+            with self._warning():
+                self._window = _Window(self._warmup)
 
     def _close(self) -> None:
         window, self._window = self._window, None
-        if window is None:
-            return
-        try:
-            window.close(self._number, draws=isinstance(self._log, Logger))
-        except Exception as error:  # noqa: BLE001 - likewise
-            self._say(error)
-            return
-        self._tell()  # of the one before, if it is that slow: no time of this one's
-        self._ended = window
+        if window is not None:
+            with self._warning():
+                window.close(self._number, draws=isinstance(self._log, Logger))
+                self._log_ended()  # of the one before, if it is that slow: no time of this one's
+                self._ended = window
 
-    def _tell(self) -> None:
+    def _log_ended(self) -> None:
         """Log what was seen in the window that has ended."""
         window, self._ended = self._ended, None
         if window is None:
             return
-        try:
+        with self._warning():
             seen = window.seen()
             if seen is None:
                 return
@@ -207,20 +202,21 @@ class Watcher:
                 self._log(seen.numbers, window.step)
             if isinstance(self._log, Logger):
                 self._log.show(seen.diagnosis.verdict.title, seen.pictures, window.step)
-        except Exception as error:  # noqa: BLE001 - likewise
-            self._say(error)
 
-    def _say(self, error: Exception) -> None:
-        """Warn once; what failed is not tried again."""
-        if self._failed:
-            return
-        self._failed = True
-        with suppress(Exception):  # where warnings are errors
-            warnings.warn(f"stallscope stops watching: {said_by(error)}", stacklevel=4)
+    @contextmanager
+    def _warning(self) -> Iterator[None]:
+        """Warn once of what fails in the block: the training goes on, and it is not tried again."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            if not self._failed:
+                self._failed = True
+                with suppress(Exception):  # where warnings are errors
+                    warnings.warn(f"stallscope stops watching: {said_by(error)}", stacklevel=5)
 
 
 class _WatchedSteps(NamedTuple):
-    """What a window was."""
+    """Results of a window."""
 
     numbers: dict[str, float]
     diagnosis: Diagnosis
@@ -228,7 +224,7 @@ class _WatchedSteps(NamedTuple):
 
 
 class _Window:
-    """Some steps that are recorded; what they were is found out beside the training.
+    """Some steps that are recorded; they are analysed beside the training.
 
     Attributes:
         step: number of its last step.
@@ -267,11 +263,11 @@ class _Window:
 
     @property
     def is_read(self) -> bool:
-        """Whether `seen` would not wait."""
+        """Return whether `seen` would not wait."""
         return self._reading is None or self._reading.is_ready()
 
     def seen(self) -> _WatchedSteps | None:
-        """What it was; None where no step was seen, or in a child of the training."""
+        """Return the results; None where no step was seen, or in a child of the training."""
         if self._reading is None or os.getpid() != self._pid:
             return None
         try:
@@ -295,7 +291,7 @@ def _seen(run: Run, *, draws: bool) -> _WatchedSteps | None:
 
 
 def numbers_of(run: Run) -> dict[str, float]:
-    """What is logged of a window, by name."""
+    """Return what is logged of a window, by name."""
     steps = run.steps().drop_nulls(["wait_s", "start_ns"])
     time = loop_breakdown(steps, run.stalls())
     if time is None or not time.total_s:
@@ -312,7 +308,7 @@ def numbers_of(run: Run) -> dict[str, float]:
 
 
 def lightning(*, steps: int = 50, every: int = 1000, warmup: int = 4) -> Any:
-    """A callback for Lightning's Trainer: `Trainer(callbacks=[callbacks.lightning()])`.
+    """Return a callback for Lightning's Trainer: `Trainer(callbacks=[callbacks.lightning()])`.
 
     Args:
         steps: as for `Watcher`.
@@ -354,7 +350,7 @@ def lightning(*, steps: int = 50, every: int = 1000, warmup: int = 4) -> Any:
 
 
 def trainer(of: Any, *, steps: int = 50, every: int = 1000, warmup: int = 4) -> Any:
-    """A callback for Hugging Face's Trainer: `trainer.add_callback(callbacks.trainer(trainer))`.
+    """Return a callback for Hugging Face's Trainer: `t.add_callback(callbacks.trainer(t))`.
 
     Args:
         of: the Trainer, through which it logs.

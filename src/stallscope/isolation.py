@@ -1,4 +1,4 @@
-"""Putting back what an active measurement moves: generators, samplers, modules, optimizers.
+"""Restores what an active measurement moves: generators, samplers, modules, optimizers.
 
 It iterates the user's loader and may run the user's training step. Afterwards every random
 generator, global or held by the loader, its samplers, its dataset or its transforms, stands where
@@ -14,8 +14,9 @@ import functools
 import inspect
 import random
 from collections.abc import Mapping, MutableMapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
@@ -48,7 +49,7 @@ _BESIDE: Final = (
 
 
 def restore_generators(loader: Any) -> Iterator[Callable[[], object]]:
-    """What to call to put every generator and sampler back.
+    """Yield what puts every generator and sampler back.
 
     Global ones, and those of a DataLoader (or something around some), its samplers, its dataset and
     its transforms. A sampler of the user's may count its epochs or shuffle its list.
@@ -62,15 +63,11 @@ def restore_generators(loader: Any) -> Iterator[Callable[[], object]]:
 
 
 def _global_generators() -> Iterator[Callable[[], object]]:
-    torch_state = torch.get_rng_state()
-    yield lambda: torch.set_rng_state(torch_state)
-    python_state = random.getstate()
-    yield lambda: random.setstate(python_state)
+    numpy_global = np.random.mtrand._rand  # noqa: SLF001
+    python_global = random._inst  # noqa: SLF001
+    yield from filter(None, map(state_of, (torch.default_generator, python_global, numpy_global)))
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        cuda_states = torch.cuda.get_rng_state_all()
-        yield lambda: torch.cuda.set_rng_state_all(cuda_states)
-    numpy_state = np.random.get_state()  # noqa: NPY002 - the user's code may draw from it
-    yield lambda: np.random.set_state(numpy_state)  # noqa: NPY002
+        yield functools.partial(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all())
 
 
 def seed_everywhere(seed: int) -> None:
@@ -81,19 +78,16 @@ def seed_everywhere(seed: int) -> None:
 
 
 def state_of(thing: Any) -> Callable[[], object] | None:
-    """What to call to put a generator back to where it is; None for anything else."""
+    """Return what puts a generator back to where it is; None for anything else."""
     if isinstance(thing, torch.Generator):
-        torch_state = thing.get_state()
-        return lambda: thing.set_state(torch_state)
+        return functools.partial(thing.set_state, thing.get_state())
     if isinstance(thing, random.Random) and not isinstance(thing, random.SystemRandom):
-        python_state = thing.getstate()
-        return lambda: thing.setstate(python_state)
+        return functools.partial(thing.setstate, thing.getstate())
     if isinstance(thing, np.random.Generator):
-        numpy_state = copy.deepcopy(thing.bit_generator.state)
-        return lambda: setattr(thing.bit_generator, "state", numpy_state)
+        state = copy.deepcopy(thing.bit_generator.state)
+        return lambda: setattr(thing.bit_generator, "state", state)
     if isinstance(thing, np.random.RandomState):
-        legacy_state = thing.get_state()
-        return lambda: thing.set_state(legacy_state)
+        return functools.partial(thing.set_state, thing.get_state())
     return None
 
 
@@ -129,7 +123,7 @@ def as_before(loader: Any, step: Any = None) -> Iterator[tuple[str, ...]]:
     drawn = filter(None, map(state_of, walk(step, _reached)))
     restores = [*restore_generators(loader), *drawn, *map(_training_state, trained)]
     try:
-        yield _say(step, trained, lazy)
+        yield _notes(step, trained, lazy)
     finally:
         with held_back(), ExitStack() as rest:
             for restore in restores:
@@ -137,7 +131,7 @@ def as_before(loader: Any, step: Any = None) -> Iterator[tuple[str, ...]]:
 
 
 def trainable(step: Any) -> list[Any]:
-    """Modules, optimizers, schedulers and scalers that a step can reach.
+    """Return modules, optimizers, schedulers and scalers that a step can reach.
 
     Looks at its bound object, its closure, the arguments of a partial, and the globals it names.
     """
@@ -145,17 +139,17 @@ def trainable(step: Any) -> list[Any]:
 
 
 def reached(step: Any, kind: type[_Kind]) -> list[_Kind]:
-    """The objects of a kind that a step can reach."""
+    """Return the objects of a kind that a step can reach."""
     return [thing for thing in walk(step, _reached) if isinstance(thing, kind)]
 
 
 def modules_of(step: Any) -> list[nn.Module]:
-    """The modules that a step can reach, without those inside of others."""
+    """Return the modules that a step can reach, without those inside of others."""
     return [thing for thing in _outermost(trainable(step)) if isinstance(thing, nn.Module)]
 
 
 def _outermost(things: list[Any]) -> list[Any]:
-    """Without the modules inside of others, whose state has theirs in it."""
+    """Leave out the modules inside of others, whose state has theirs in it."""
     modules = [thing for thing in things if isinstance(thing, nn.Module)]
     inner = {id(part) for module in modules for part in module.modules() if part is not module}
     return [thing for thing in things if id(thing) not in inner]
@@ -179,7 +173,10 @@ def _reached(thing: Any) -> list[Any]:
     if inspect.ismethod(thing):
         return [thing.__self__, thing.__func__]
     if inspect.isfunction(thing):
-        cells = [cell.cell_contents for cell in thing.__closure__ or () if _is_set(cell)]
+        cells = []
+        for cell in thing.__closure__ or ():
+            with suppress(ValueError):  # an empty one
+                cells.append(cell.cell_contents)
         names = [thing.__globals__.get(name) for name in names_in(thing.__code__)]
         usual = [*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()]
         return [*cells, *usual, *names]
@@ -189,7 +186,7 @@ def _reached(thing: Any) -> list[Any]:
 
 
 def _beside(module: nn.Module) -> list[Any]:
-    """What a module keeps of that, also in a list or a mapping of its own."""
+    """Return what a module keeps of `_BESIDE`, also in a list or a mapping of its own."""
     named = [(name, one) for name, one in own_attributes(module).items() if name not in _OF_TORCH]
     return [
         one
@@ -197,14 +194,6 @@ def _beside(module: nn.Module) -> list[Any]:
         if isinstance(one, _BESIDE)
         or (isinstance(one, (list, tuple, dict)) and not name.startswith("_"))
     ]
-
-
-def _is_set(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018 - an empty cell raises
-    except ValueError:
-        return False
-    return True
 
 
 def _training_state(thing: Any) -> Callable[[], None]:
@@ -237,37 +226,35 @@ def _training_state(thing: Any) -> Callable[[], None]:
     return restore
 
 
-def _say(step: Any, trained: list[Any], lazy: list[Any]) -> tuple[str, ...]:
+def _notes(step: Any, trained: list[Any], lazy: list[Any]) -> tuple[str, ...]:
     if step is None:
         return ()
     if not trained and not lazy:
         return ("the step reaches no model and no optimizer that could be put back afterwards",)
-    said = (f"put back after the measurement: {_names(trained)}",) if trained else ()
-    not_yet = (f"not put back, because it had no weights yet: {_names(lazy)}",) if lazy else ()
-    return said + not_yet
-
-
-def _names(things: list[Any]) -> str:
-    return ", ".join(sorted({type(thing).__name__ for thing in things}))
+    groups = {
+        "put back after the measurement": trained,
+        "not put back, because it had no weights yet": lazy,
+    }
+    return tuple(
+        f"{what}: {', '.join(sorted({type(thing).__name__ for thing in things}))}"
+        for what, things in groups.items()
+        if things
+    )
 
 
 def in_one_thread(batches: Iterator[Any]) -> Generator[Any, None, None]:
-    """The batches; whoever uses them has as many torch threads as ever."""
-    threads = torch.get_num_threads()
+    """Yield the batches; whoever uses them has as many torch threads as ever."""
     while True:
-        try:
-            torch.set_num_threads(1)
-            batch = next(batches)
-        except StopIteration:
+        with one_thread():
+            batch = [*islice(batches, 1)]
+        if not batch:
             return
-        finally:
-            torch.set_num_threads(threads)
-        yield batch
+        yield batch.pop()
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One torch thread, as in a worker."""
+    """Use one torch thread in the block, as in a worker."""
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
@@ -277,7 +264,7 @@ def one_thread() -> Iterator[None]:
 
 
 def to_device(batch: Any, device: Any) -> Any:
-    """The batch with every tensor in it on the device; everything else as it is.
+    """Return the batch with every tensor in it on the device; everything else as it is.
 
     Args:
         batch: a tensor, or lists, tuples and mappings of such, or anything with a `to` method,

@@ -162,3 +162,33 @@ class TestAnImportMeanwhile:
 
         assert ([2, 3, 4], 4) == (numbers, len(batches))
         assert (4, ()) == (watch.run.all_steps.height, watch.run.others)
+
+
+class Guarded:
+    """A loader that raises on any attribute; it can only be iterated."""
+
+    def __init__(self, loader):
+        self.__dict__["__loader__"] = loader
+
+    def __iter__(self):
+        return iter(self.__dict__["__loader__"])
+
+    def __getattribute__(self, name):
+        if name.startswith("__"):
+            return object.__getattribute__(self, name)
+        raise RuntimeError(name)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_that_raises_on_any_attribute_is_recorded(workers):
+    """Driven and watched; the batches are those of plain iteration."""
+    loader, used = Guarded(DataLoader(range(64), 4, num_workers=workers)), []
+    plain = [batch.tolist() for batch in loader]
+
+    run = ss.record(loader, lambda batch: used.append(batch.tolist()), batches=6, warmup=1)
+    with ss.instrumented(loader, warmup=0) as watch:
+        watched = [batch.tolist() for batch in loader]
+
+    assert plain[: len(used)] == used
+    assert plain == watched
+    assert (7, 16) == (run.all_steps.height, watch.run.all_steps.height)

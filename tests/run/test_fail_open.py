@@ -71,8 +71,8 @@ def all_imported(monkeypatch):
     gc.freeze()
 
 
-ROUNDS = {"spawn": 4}
-"""Each takes as long as a worker needs to import everything; the first ones find the most."""
+ROUNDS = {"spawn": 8}
+"""Each takes as long as a worker needs to import everything; in the first four none begins."""
 
 
 @pytest.mark.usefixtures("all_imported")

@@ -36,14 +36,12 @@ OURS = [
 """Modules that run in the processes of a training."""
 AROUND = {
     "fetchers.DatasetStandIn.__getitem__",
-    "fetchers.DatasetStandIn.__getattr__",
     "hot_path._SampleIterator.__iter__",
     "hot_path._SampleIterator.__next__",
-    "iterators.Wrappers._batches",
-    "iterators.Wrappers._next",
+    "iterators.Iterations._batches",
+    "loader_access.StandIn.__getattr__",
     "libraries.Batches.__iter__",
     "libraries.Batches.__next__",
-    "libraries.StageIterator.__getattr__",
     "libraries.StageIterator.__iter__",
     "libraries.StageIterator.__next__",
     "training_step.stage.__enter__",

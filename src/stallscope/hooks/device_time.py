@@ -1,4 +1,4 @@
-"""When a device had work and when it had none, on the host's clock; and a device to try that on.
+"""Times when a device had work and when it had none, on the host's clock; and a simulated device.
 
 A GPU works behind the host: a step returns when its kernels have been given to it, not when they
 have run. So what a wait for data costs is not its length, but what of it the device was idle. An
@@ -16,10 +16,11 @@ import ctypes
 import struct
 import time
 from collections import defaultdict, deque
+from contextlib import contextmanager
 from enum import IntEnum
 from threading import get_ident
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from weakref import ref
 
 import torch
@@ -27,9 +28,12 @@ import torch
 from stallscope.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from stallscope.hooks.event_log import ProcessLog
+
+    AsyncDevice: TypeAlias = "Accelerator | SimulatedDevice"
+    """A device that works behind the host."""
 
 
 class Edge(IntEnum):
@@ -49,36 +53,6 @@ class Edge(IntEnum):
     """Not seen."""
 
 
-class Event(Protocol):
-    """A place in a device's work, as torch's events are."""
-
-    def query(self) -> bool:
-        """Whether the device has come there."""
-
-    def elapsed_time(self, later: Any) -> float:
-        """From here to another event, both reached; milliseconds."""
-
-
-class AsyncDevice(Protocol):
-    """A device that works behind the host."""
-
-    @property
-    def name(self) -> str:
-        """In words."""
-
-    def event(self) -> Any:
-        """A new `Event`, which stands nowhere yet."""
-
-    def give_back(self, events: Iterable[Any]) -> None:
-        """Events that nobody asks any more; they may stand elsewhere next."""
-
-    def record(self, event: Any) -> None:
-        """Put an event behind all the work that was given by now."""
-
-    def synchronize(self) -> None:
-        """Wait until all of it has been done."""
-
-
 _SPARE: Final[defaultdict[torch.device, list[Any]]] = defaultdict(list)
 """Events to be used again. Each that was ever made lives as long as its process: a worker that is
 forked has them, too, and CUDA kills one that destroys them, as its garbage collection would."""
@@ -95,23 +69,22 @@ class Accelerator:
     """
 
     def __init__(self, where: torch.device) -> None:
-        self._module: Any = getattr(torch, where.type, None)
-        if where.type == "cuda" and where.index is None:
+        is_cuda = where.type == "cuda"
+        if is_cuda and where.index is None:
             where = torch.device("cuda", torch.cuda.current_device())
         self.where = where
+        self._module: Any = getattr(torch, where.type, None)
         self._streams = getattr(self._module, "current_stream", None)  # MPS has one, and no name
-        self._number: Callable[[int | None], int] | None = (
-            getattr(torch._C, "_cuda_getCurrentRawStream", None) if where.type == "cuda" else None
-        )
-        self._current: tuple[Any, ...] = ()
-        self._current_number: int | None = None
+        number = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        self._number: Callable[[int | None], int] | None = number if is_cuda else None
+        self._current: tuple[tuple[Any, ...], int | None] = (), None
         events = torch.mps.event if where.type == "mps" else self._module
         self._event: Any = getattr(events, "Event", None)
         named = getattr(self._module, "get_device_name", None)
         self.name: str = named(where) if named else where.type
 
     def event(self) -> Any:
-        """A new event.
+        """Return a new event.
 
         Raises:
             UnsupportedError: torch has none for such a device.
@@ -120,21 +93,20 @@ class Accelerator:
             return _SPARE[self.where].pop()
         if self._event is None:
             raise UnsupportedError(f"torch has no events for {self.where.type}")
-        made = self._event(enable_timing=True)
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))  # see `_SPARE`
-        return made
+        event = self._event(enable_timing=True)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(event))  # see `_SPARE`
+        return event
 
     def give_back(self, events: Iterable[Any]) -> None:
-        """Events that nobody asks any more."""
+        """Take events that nobody asks any more; they may stand elsewhere next."""
         _SPARE[self.where].extend(events)
 
     def record(self, event: Any) -> None:
-        """Put an event behind all the work of the current stream."""
+        """Put an event behind all the work that the current stream was given by now."""
         number = self._number(self.where.index) if self._number else None
-        if number is None or number != self._current_number:  # torch makes an object each time
-            self._current = (self._streams(self.where),) if self._streams else ()
-            self._current_number = number
-        event.record(*self._current)
+        if number is None or number != self._current[1]:  # torch makes an object each time
+            self._current = (self._streams(self.where),) if self._streams else (), number
+        event.record(*self._current[0])
 
     def synchronize(self) -> None:
         """Wait until all streams have done their work."""
@@ -142,12 +114,12 @@ class Accelerator:
 
 
 def works_behind(where: torch.device | None) -> bool:
-    """Whether a device works behind the host."""
+    """Return whether a device works behind the host."""
     return where is not None and where.type not in ("cpu", "meta")
 
 
 def device_in_use(since_ns: int) -> AsyncDevice | None:
-    """The device that this process gives work to, as far as one can tell without waking one.
+    """Return the device that this process gives work to, as far as one can tell without waking one.
 
     Args:
         since_ns: a simulated one has been given some since then (`perf_counter_ns`).
@@ -159,7 +131,7 @@ def device_in_use(since_ns: int) -> AsyncDevice | None:
 
 
 def others_in_use() -> int:
-    """How many more CUDA devices hold something of this process's."""
+    """Return how many more CUDA devices hold something of this process's."""
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return 0
     return sum(map(bool, map(torch.cuda.memory_allocated, range(torch.cuda.device_count())))) - 1
@@ -177,7 +149,7 @@ _POLL_S: Final = 5e-5
 
 
 class EventClock:
-    """Says when a device came to each event, on the host's clock, and waits for none.
+    """Tells when a device came to each event, on the host's clock, and waits for none.
 
     Times count from the first event, each from the one before it, so that they stay exact however
     long it goes on: torch gives a distance as a 32-bit float.
@@ -189,28 +161,21 @@ class EventClock:
     """
 
     def __init__(self, device: AsyncDevice, write: Callable[[int, int, int], object]) -> None:
-        self._device = device
+        self._device: Any = device
         self._write = write
         self._pending: deque[tuple[Edge, Any]] = deque()
         self._spare: list[Any] = []
         self._last, self._at_ns = self._compared()
-        self.edge = self._writer()
-        """Call it with an `Edge`: what was given until now ends here."""
         write(Edge.START, self._at_ns, 0)
 
-    def _writer(self) -> Callable[[Edge], None]:
-        """A closure, because it runs between two steps of a loop."""
-        pending, spare, read = self._pending, self._spare, self._read
-        record, new = self._device.record, self._device.event
-
-        def edge(edge: Edge) -> None:
-            event = spare.pop() if spare else new()
-            record(event)
-            pending.append((edge, event))
-            if len(pending) >= 2 * _READS and pending[_READS - 1][1].query():
-                read(_READS)
-
-        return edge
+    def edge(self, edge: Edge) -> None:
+        """End here what the device was given until now; called between two steps."""
+        pending = self._pending
+        event = self._spare.pop() if self._spare else self._device.event()
+        self._device.record(event)
+        pending.append((edge, event))
+        if len(pending) >= 2 * _READS and pending[_READS - 1][1].query():
+            self._read(_READS)
 
     def wait_for(self, edges: int) -> None:
         """Wait until no more edges than that are under way; for a loop of our own."""
@@ -228,31 +193,31 @@ class EventClock:
         self._device.give_back([*self._spare, self._last, event])
         self._spare.clear()
 
-    def _read(self, many: int) -> None:
-        """So many edges, which have been reached, the earliest first."""
-        last, at_ns, write = self._last, self._at_ns, self._write
-        take, give = self._pending.popleft, self._spare.append
-        for _ in range(many):
-            edge, event = take()
-            at_ns += round(last.elapsed_time(event) * 1e6)
-            give(last)
-            last = event
-            write(edge, at_ns, 0)
-        self._last, self._at_ns = last, at_ns
+    def _read(self, edges: int) -> None:
+        """Write the earliest edges, which have been reached."""
+        for _ in range(edges):
+            edge, event = self._pending.popleft()
+            self._at_ns += round(self._last.elapsed_time(event) * 1e6)
+            self._spare.append(self._last)
+            self._last = event
+            self._write(edge, self._at_ns, 0)
 
     def _compared(self) -> tuple[Any, int]:
-        """An event of an idle device, and when it was reached: the narrowest of some tries."""
+        """Return an event of an idle device, and when it was reached: the narrowest of some tries.
+
+        The host's times around it differ least then.
+        """
         self._device.synchronize()
-        found: list[tuple[int, int, Any]] = []
+        tries: list[tuple[int, int, Any]] = []
         for number in range(_TRIES):
             event = self._device.event()
             before_ns = perf_counter_ns()
             self._device.record(event)
             self._device.synchronize()
             after_ns = perf_counter_ns()
-            found.append((after_ns - before_ns, number, (event, (before_ns + after_ns) // 2)))
-        event, host_ns = min(found)[2]
-        self._device.give_back(other for _, _, (other, _) in found if other is not event)
+            tries.append((after_ns - before_ns, number, (event, (before_ns + after_ns) // 2)))
+        event, host_ns = min(tries)[2]
+        self._device.give_back(other for _, _, (other, _) in tries if other is not event)
         return event, host_ns
 
 
@@ -260,7 +225,7 @@ class DeviceMarks:
     """Writes into the marks of a recording when its device had work.
 
     One thread trains; in any other nothing is written, for the current stream is each thread's
-    own. What fails is noted once, and nothing more is said of the device.
+    own. What fails is noted once, and the device is watched no longer.
 
     Args:
         marks: where to write.
@@ -281,48 +246,48 @@ class DeviceMarks:
 
     def look(self) -> None:
         """Begin, if there is a device by now; of a loop in another thread nothing is claimed."""
-        if not self.looks:
-            return
-        self.looks -= 1
-        try:
-            device = self._device or device_in_use(self._began_ns)
-            if device is not None:
-                self.looks = 0
-                self._marks.say(device=device.name)
-                if get_ident() == self._thread:
-                    self._clock = EventClock(device, self._write)
-                    self.on = True
-        except Exception as error:  # noqa: BLE001 - ours is never the user's
-            self._fail(error)
+        if self.looks:
+            self.looks -= 1
+            with self._failing():
+                device = self._device or device_in_use(self._began_ns)
+                if device is not None:
+                    self.looks = 0
+                    self._marks.say(device=device.name)
+                    if get_ident() == self._thread:
+                        self._clock = EventClock(device, self._write)
+                        self.on = True
 
     def edge(self, edge: Edge) -> None:
-        """The host is here now; any thread of the user's may call it."""
-        if self._clock is None or get_ident() != self._thread:
-            return
-        try:
-            self._clock.edge(edge)
-        except Exception as error:  # noqa: BLE001 - as above
-            self._fail(error)
+        """Mark what the host gives the device from now on; any thread of the user's may call it."""
+        if self._clock is not None and get_ident() == self._thread:
+            try:
+                self._clock.edge(edge)
+            except Exception as error:  # noqa: BLE001 - ours is never the user's
+                self._fail(error)
 
     def end(self, *, here: bool = True) -> None:
-        """The recording is over.
+        """End with the recording.
 
         Args:
             here: whether this is still the process that recorded; the device is not a child's.
         """
         clock, self._clock = self._clock, None
         self.on, self.looks = False, 0
-        if clock is None or not here:
-            return
-        try:
-            clock.end()
-            if others_in_use() > 0:
-                self._marks.say(device=None)
-        except Exception as error:  # noqa: BLE001 - as above
-            self._fail(error)
+        if clock is not None and here:
+            with self._failing():
+                clock.end()
+                if others_in_use() > 0:
+                    self._marks.say(device=None)
 
     def _write(self, edge: int, at_ns: int, astray_ns: int) -> None:
         self._marks.mark_device(edge, at_ns, astray_ns)
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - as above
+            self._fail(error)
 
     def _fail(self, error: Exception) -> None:
         self._clock, self.on, self.looks = None, False, 0
@@ -404,12 +369,12 @@ class SimulatedDevice:
 
     @property
     def copies(self) -> bool:
-        """Whether copies take time."""
+        """Return whether copies take time."""
         return any(self._rates.values())
 
     @property
     def work(self) -> list[Work]:
-        """What it did and has still to do, in order: the truth."""
+        """Return what it did and has still to do, in order: the truth."""
         return list(self._done)
 
     def launch(self, seconds: float) -> None:
@@ -463,12 +428,12 @@ class SimulatedDevice:
         _sleep_until(max(self._free_ns.values()))
 
     def event(self) -> SimulatedEvent:
-        """A new event."""
+        """Return a new event."""
         self.events += 1
         return SimulatedEvent(self)
 
     def give_back(self, events: Iterable[SimulatedEvent]) -> None:
-        """Nothing to be done: they are no resource of anybody's."""
+        """Do nothing: they are no resource of anybody's."""
 
     def record(self, event: SimulatedEvent) -> None:
         """Put an event behind the work that was given by now."""
@@ -476,7 +441,7 @@ class SimulatedDevice:
         event.reached_ns = max(now_ns, free_ns)
 
     def shows(self, at_ns: int) -> int:
-        """What its own clock shows at a time of the host's, ns."""
+        """Return what its own clock shows at a time of the host's, ns."""
         return int((at_ns - self._origin_ns) * self._rate) // _TICK_NS * _TICK_NS
 
     def _give(self, stream: str, kind: str, length_ns: int) -> int:
@@ -503,11 +468,11 @@ class SimulatedEvent:
         self.reached_ns = 0
 
     def query(self) -> bool:
-        """Whether the device has come there."""
+        """Return whether the device has come there."""
         return perf_counter_ns() >= self.reached_ns
 
     def elapsed_time(self, later: SimulatedEvent) -> float:
-        """Milliseconds from here, as exact as a 32-bit float, as torch's.
+        """Return the milliseconds from here, as exact as a 32-bit float, as torch's.
 
         Raises:
             RuntimeError: one of them was not reached yet.

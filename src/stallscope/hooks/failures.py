@@ -1,9 +1,9 @@
-"""What goes wrong in stallscope itself in the user's processes: noted for the run, passed over.
+"""Failures of stallscope itself in the user's processes: noted for the run, and passed over.
 
 Whatever of ours runs in the training's processes fails open: the user's call goes on as if nothing
-of ours were there, and the run says what is missing. A process appends what failed to one file of
-the recording, whether it has a log, has none yet or none any more. What was noted in this process
-is kept in memory, too: the disk may be full, or the folder gone.
+of ours were there, and the run says what is missing. A process appends its failures to one file of
+the recording, whether it has a log, has none yet or none any more. The failures of this process
+are kept in memory, too: the disk may be full, or the folder gone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FILE: Final = "failures.lines"
 _MOST_KEPT: Final = 1000
 """Ways to fail that a process keeps apart; each may name a sample."""
 _MOST_TOLD: Final = 50
-"""Ways to fail that a run tells of."""
+"""Ways to fail that a run lists."""
 _LONGEST: Final = 300
 """Letters of an error's text: what a user's object says of itself may be long."""
 
@@ -39,13 +39,13 @@ class _Failure:
     missing: str
     """What the run has not, or not all of."""
     error: str
-    """What it said, and where it was raised."""
+    """The error's text, and where it was raised."""
     pid: int = field(default_factory=os.getpid)
     times: int = 0
 
 
 _met: dict[tuple[Any, ...], _Failure] = {}
-"""All of this process and of the one that it was forked from."""
+"""Failures of this process and of the one that it was forked from."""
 
 
 @dataclass(frozen=True)
@@ -66,25 +66,30 @@ class Failures:
             error: what was raised.
         """
         with suppress(Exception):
-            told = _told(error) if len(_met) < _MOST_KEPT else "and other errors"
-            key = self.folder, os.getpid(), missing, told
-            failure = _met.get(key) or _met.setdefault(key, _Failure(missing, told))
+            text = _text_of(error) if len(_met) < _MOST_KEPT else "and other errors"
+            key = self.folder, os.getpid(), missing, text
+            failure = _met.get(key) or _met.setdefault(key, _Failure(missing, text))
             failure.times += 1
             if failure.times & (failure.times - 1) == 0:  # 1, 2, 4, 8: a hot loop may fail for ever
-                self._append(json.dumps(vars(failure)) + "\n")
+                descriptor = open_to_append(self.folder / _FILE)  # which may be somebody else's
+                try:
+                    os.write(descriptor, (json.dumps(vars(failure)) + "\n").encode("ascii"))
+                finally:
+                    os.close(descriptor)
 
     def within(self, missing: str) -> _Within:
         """Note an exception that leaves the block, and go on after the block."""
         return _Within(self, missing)
 
-    def passing(self, missing: str, function: Callable[..., object]) -> Callable[..., None]:
-        """Make a function that calls this one and notes what it raises."""
+    def passing(self, missing: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Make a function that returns what this one does, or notes what it raises: then None."""
 
-        def call(*args: Any, **named: Any) -> None:
+        def call(*args: Any, **named: Any) -> Any:
             try:
-                function(*args, **named)
+                return function(*args, **named)
             except Exception as error:  # noqa: BLE001 - ours is never the user's
                 self.note(missing, error)
+                return None
 
         return call
 
@@ -98,39 +103,29 @@ class Failures:
                 function()
 
     def sentences(self) -> Iterator[str]:
-        """What failed, in all processes of the recording together."""
+        """Yield a sentence for each way to fail, over all processes of the recording."""
         times: dict[tuple[str, str], dict[int, int]] = {}
         for failure in self._all():
-            of = times.setdefault((failure.missing, failure.error), {})
-            of[failure.pid] = max(of.get(failure.pid, 0), failure.times)
-        for (missing, error), of in islice(times.items(), _MOST_TOLD):
-            total = sum(of.values())
+            by_pid = times.setdefault((failure.missing, failure.error), {})
+            by_pid[failure.pid] = max(by_pid.get(failure.pid, 0), failure.times)
+        for (missing, error), by_pid in islice(times.items(), _MOST_TOLD):
+            total = sum(by_pid.values())
             often = "once" if total == 1 else f"{total:,} times or more"
             why = f"because stallscope failed there {often} ({error})"
             yield f"{missing}: missing in part or not done, {why}"
         if len(times) > _MOST_TOLD:
-            yield f"stallscope failed in {len(times) - _MOST_TOLD:,} more ways, which are not told"
-
-    def _append(self, line: str) -> None:
-        descriptor = open_to_append(self.folder / _FILE)  # the folder may be somebody else's
-        try:
-            os.write(descriptor, line.encode("ascii"))
-        finally:
-            os.close(descriptor)
+            yield f"{len(times) - _MOST_TOLD:,} more internal errors are not listed"
 
     def _all(self) -> Iterator[_Failure]:
         with suppress(OSError, ValueError):
             for line in read_file(self.folder / _FILE).decode("ascii", "replace").splitlines():
-                # a killed process may leave half a line
-                with suppress(ValueError, TypeError, RecursionError):
-                    yield _failure(**json.loads(line))
+                # a killed process may leave half a line, and a file may be anybody's
+                with suppress(ValueError, TypeError, KeyError, RecursionError):
+                    read = json.loads(line)
+                    texts = without_controls(read["missing"]), without_controls(read["error"])
+                    yield _Failure(*texts, int(read["pid"]), int(read["times"]))
         mine = self.folder, os.getpid()
         yield from (failure for key, failure in list(_met.items()) if key[:2] == mine)
-
-
-def _failure(missing: str, error: str, pid: int, times: int) -> _Failure:
-    """One as a file tells it, which may be anybody's."""
-    return _Failure(without_controls(missing), without_controls(error), int(pid), int(times))
 
 
 class _Within:
@@ -150,8 +145,8 @@ class _Within:
         return True
 
 
-def _told(error: BaseException) -> str:
-    """What an error says, where it was raised, and the one that was under way then."""
+def _text_of(error: BaseException) -> str:
+    """Describe an error, where it was raised, and the one that was being handled then."""
     text, trace = type(error).__name__, error.__traceback__
     with suppress(Exception):  # it may hold an object of the user's
         text = repr(error)[:_LONGEST]

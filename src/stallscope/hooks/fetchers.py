@@ -27,9 +27,10 @@ from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFe
 from stallscope.hooks import libraries
 from stallscope.hooks.event_log import LONGEST_NS, Header, Mark, Tag
 from stallscope.hooks.library_calls import Libraries
+from stallscope.hooks.loader_access import StandIn
 from stallscope.hooks.log_place import is_chosen
 from stallscope.hooks.ops import Ops
-from stallscope.hooks.patches import Patches, around, under, unseen, without
+from stallscope.hooks.patches import Patches, around, under, unseen
 from stallscope.hooks.training_step import listeners
 from stallscope.stages import BATCH, GARBAGE, GETITEM
 
@@ -55,26 +56,28 @@ _CROWDING: Final = 150
 0.7% to 1.3% on a busy machine; `tests/benchmarks/overhead.py` shows if it is low."""
 _FIRST_BATCHES: Final = 8
 """The first batches of a process are always recorded: they tell what recording costs."""
+_MISSING: Final = "what is recorded of each batch"
 _REPLACED: Final = frozenset({"dataset", "dataset_iter", "collate_fn"})
 
 
 def asked_by_bulk(dataset: Any) -> Iterator[Any]:
-    """The datasets whose `__getitem__` a `__getitems__` calls: itself, or that of its subset."""
+    """Yield datasets whose `__getitem__` a `__getitems__` calls: itself, or that of its subset."""
     yield dataset
     while isinstance(dataset, Subset):
         dataset = dataset.dataset
         yield dataset
 
 
-class DatasetStandIn:
+class DatasetStandIn(StandIn):
     """A dataset whose every sample is recorded, or every batch where it gives whole batches."""
 
-    def __init__(self, dataset: Any, recorder: Recorder, whole: bool) -> None:  # noqa: FBT001
-        self._dataset = dataset
+    def __init__(self, dataset: Any, recorder: Recorder, *, whole: bool) -> None:
+        super().__init__(dataset)
         key, get = recorder.key(GETITEM), getattr(dataset, "__getitem__", None)
         if get is not None:
-            one = functools.partial(recorder.sample, get)
-            self._get = recorder.call(get, key) if whole else one
+            self._get = (
+                recorder.call(get, key) if whole else functools.partial(recorder.sample, get)
+            )
         if bulk := getattr(dataset, "__getitems__", None):
             self.__getitems__ = recorder.call(bulk, key)
 
@@ -82,12 +85,9 @@ class DatasetStandIn:
     def __getitem__(self, index: Any) -> Any:
         return self._get(index)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._dataset, name)
-
 
 def is_one(index: Any) -> bool:
-    """Whether a sampler's index names one sample and not a list of them."""
+    """Return whether a sampler's index names one sample and not a list of them."""
     if isinstance(index, (list, tuple, slice)):
         return False
     return not getattr(index, "ndim", 0)
@@ -114,17 +114,12 @@ class _Begun:
     fetcher: Any
     """Torch's, which makes it."""
     before: dict[str, Any]
-    """What the fetcher held, where a stand-in may have taken its place."""
+    """Attributes of the fetcher whose place a stand-in may take."""
     first_word: int | None = None
     """Where it begins in the log; None: it is not recorded."""
     samples: int = 0
     """How many there were before."""
     began_ns: int = 0
-
-    def put_back(self) -> None:
-        """Leave the fetcher as it was."""
-        for name, value in self.before.items():
-            setattr(self.fetcher, name, value)
 
 
 class Hooks:
@@ -164,7 +159,6 @@ class Hooks:
         self._outermost: Any = None
         self._indices: Iterator[Any] = iter(())
         self._collected: Callable[[], None] | None = None
-        self._on_garbage = failures.passing("the collection of garbage", self._collects)
         self._batches = 0
         self._costs: list[float] = []
         self._every = 1
@@ -172,17 +166,16 @@ class Hooks:
     def put_on(self) -> None:
         """Hook torch's fetchers; the rest follows at the first batch, when the dataset is known."""
         for cls in (_MapDatasetFetcher, _IterableDatasetFetcher):
-            with self.failures.within("what is recorded of each batch"):
+            with self.failures.within(_MISSING):
                 self._fetchers.put(cls, "fetch", self._fetch(cls.fetch))
         with self.failures.within("the stages of the loader's library"):
             self._adapters.hook()  # before the dataset's iterator is made
-        listeners.append(self._recorder)
-        gc.callbacks.append(self._on_garbage)
+        on_garbage = self.failures.passing("the collection of garbage", self._collects)
+        self._fetchers.add(listeners, self._recorder)
+        self._fetchers.add(gc.callbacks, on_garbage)
 
     def take_off(self) -> None:
         """Leave everything as it was before `put_on`."""
-        without(listeners, self._recorder)
-        without(gc.callbacks, self._on_garbage)
         for hooks in (self._fetchers, self._inside):
             self.failures.insist("taking the hooks off", hooks.undo)
 
@@ -200,7 +193,7 @@ class Hooks:
             self._recorder.retire()
 
     def begin_epoch(self, key: int) -> None:
-        """All later batches belong to this epoch, see `log_place.epoch_key`."""
+        """Begin an epoch, to which all later batches belong: see `log_place.epoch_key`."""
         self.number, self._epoch = -1, key
 
     def _collects(self, phase: str, about: dict[str, int]) -> None:
@@ -217,18 +210,14 @@ class Hooks:
     @unseen
     def _fetch(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Record torch's `fetch` of one batch."""
-        failed = functools.partial(self.failures.note, "what is recorded of each batch")
+        takes = self.failures.passing(_MISSING, self._takes)
         close = self.failures.passing("the end of a log", self._recorder.retire)
-        recorded = under(BATCH, around(original, self._begins, self._ends, failed))
+        hook = around(original, self._begins, self._ends, self.failures, _MISSING)
+        recorded = under(BATCH, hook)
 
         @functools.wraps(original)
         def fetch(fetcher: Any, index: Any) -> Any:
-            takes = False
-            try:
-                takes = self._takes(fetcher)
-            except Exception as error:  # noqa: BLE001 - ours is never the user's
-                failed(error)
-            if not takes:
+            if not takes(fetcher):
                 return original(fetcher, index)
             try:
                 return recorded(fetcher, index)
@@ -241,9 +230,10 @@ class Hooks:
 
     def _begins(self, fetcher: Any, index: Any) -> _Begun:
         """Make everything ready for a batch."""
-        held = vars(fetcher)
-        begun = _Begun(fetcher, {name: held[name] for name in _REPLACED & held.keys()})
-        with self.failures.within("what is recorded of each batch"):
+        attributes = vars(fetcher)
+        replaced = {name: attributes[name] for name in _REPLACED & attributes.keys()}
+        begun = _Begun(fetcher, replaced)
+        with self.failures.within(_MISSING):
             self._mark(Mark.TAKEN)
             if self._is_wanted(fetcher):
                 self._stand_in(fetcher, index)
@@ -251,12 +241,12 @@ class Hooks:
                 begun.began_ns = self._recorder.clock()
                 begun.first_word = self._recorder.enter_batch(self.number)
         if begun.first_word is None:
-            begun.put_back()
+            vars(begun.fetcher).update(begun.before)
         return begun
 
     def _ends(self, begun: _Begun, _: Any, error: BaseException | None) -> None:
         """Put everything back, and weigh what recording has cost."""
-        begun.put_back()
+        vars(begun.fetcher).update(begun.before)
         if begun.first_word is not None:
             with self.failures.within("the ends of batches"):
                 samples = self._recorder.state.samples - begun.samples
@@ -268,7 +258,7 @@ class Hooks:
         self._mark(Mark.MADE)
 
     def _takes(self, fetcher: Any) -> bool:
-        """Whether a batch is to be recorded; then none other is until it is made.
+        """Return whether a batch is to be recorded; then none other is until it is made.
 
         A loader inside of a dataset makes its batches while one of ours is at work. One in another
         thread would write into the same log.
@@ -290,7 +280,7 @@ class Hooks:
         self._recorder.log.mark(what, self._epoch, max(self.number, 0))
 
     def _is_wanted(self, fetcher: Any) -> bool:
-        """Count a batch; whether it is to be recorded."""
+        """Count a batch, and return whether it is to be recorded."""
         log = self._recorder.log
         is_late = self._recorder.clock() - log.started_ns > LONGEST_NS
         if log.here().header[Header.STOP] or is_late:
@@ -386,6 +376,6 @@ class Hooks:
         else:
             whole = not fetcher.auto_collation and not is_one(index)
             self._outermost = fetcher.dataset
-            fetcher.dataset = DatasetStandIn(fetcher.dataset, recorder, whole)
+            fetcher.dataset = DatasetStandIn(fetcher.dataset, recorder, whole=whole)
             # Only what can be read without being used up.
             self._indices = iter(index if isinstance(index, (list, tuple)) else ())

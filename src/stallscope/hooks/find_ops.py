@@ -50,6 +50,10 @@ _PLAIN_CODE: Final = (types.FunctionType, types.MethodType, functools.partial)
 _WHOLE: Final = frozenset({"webdataset"})
 """Packages whose stages have an adapter: what these are made of stays in them."""
 _MODULE_FIELDS: Final = frozenset(vars(nn.Module()))
+_MOST_ITEMS: Final = 2000
+"""A dataset may hold a million paths: nobody's pipeline is so long ..."""
+_DEEPEST: Final = 3
+"""... or so deep."""
 
 
 class Slot(NamedTuple):
@@ -63,45 +67,45 @@ class Slot(NamedTuple):
 
 
 def kind_of_name(name: str) -> str:
-    """The kind of stage that a function's name promises; 'other' where it promises nothing."""
+    """Return the kind of stage that a function's name promises; 'other' where it promises none."""
     lower = name.lower()
     return next((kind for kind, pattern in KIND_OF_NAME if pattern.search(lower)), "other")
 
 
 def is_container(value: Any) -> bool:
-    """Whether this is one of the known containers of ops."""
+    """Return whether this is one of the known containers of ops."""
     return any((cls.__module__, cls.__name__) in CONTAINERS for cls in type(value).__mro__)
 
 
 def is_function(value: Any) -> bool:
-    """Whether this is code without a class of its own: it can only be hooked where it stands."""
+    """Return whether this is code without a class of its own: only its place can be hooked."""
     return isinstance(value, (*_PLAIN_CODE, types.BuiltinFunctionType))
 
 
 def is_op(value: Any) -> bool:
-    """Whether this is a callable object with a class of its own."""
-    return (
-        callable(value)
-        and not is_function(value)
-        and not isinstance(value, (type, Dataset, types.ModuleType))
-        and not (isinstance(value, nn.Module) and is_container(value))
-    )
+    """Return whether this is a callable object with a class of its own."""
+    is_other = is_function(value) or isinstance(value, (type, Dataset, types.ModuleType))
+    return callable(value) and not is_other and not (_is_module(value) and is_container(value))
 
 
 def is_inner_op(slot: Slot) -> bool:
-    """Whether what an op holds is an op again, rather than a function or a layer it is made of."""
+    """Return whether what an op holds is an op again, and no function or layer it is made of."""
     if type(slot.value).__module__.startswith("torch.nn.modules"):
         return is_container(slot.value)
-    listed = isinstance(slot.owner, (list, tuple, dict)) and not isinstance(slot.value, nn.Module)
-    return listed or is_container(slot.value) or is_op(slot.value)
+    is_listed = isinstance(slot.owner, (list, tuple, dict)) and not _is_module(slot.value)
+    return is_listed or is_container(slot.value) or is_op(slot.value)
 
 
 def is_own_part(holder: Any, value: Any) -> bool:
-    """Whether a callable is no op but part of its holder: a method, or a library's own piece."""
+    """Return whether a callable is part of its holder: a method, or a library's own piece."""
     if getattr(value, "__self__", None) is holder:
         return True
     home = _package(type(holder))
     return home in _WHOLE and _package(value if is_function(value) else type(value)) == home
+
+
+def _is_module(value: Any) -> bool:
+    return isinstance(value, nn.Module)
 
 
 def _package(named: Any) -> str:
@@ -109,39 +113,45 @@ def _package(named: Any) -> str:
 
 
 def datasets(dataset: Any) -> list[Any]:
-    """The dataset and every dataset inside it (Subset, ConcatDataset, a wrapper of the user's)."""
+    """Return the dataset and every dataset in it (Subset, ConcatDataset, a wrapper)."""
     found: dict[int, Any] = {}
     todo = [dataset]
     while todo:
         current = todo.pop()
-        if id(current) in found:
-            continue
-        found[id(current)] = current
-        attributes = dict(own_attributes(current))
-        todo.extend(value for value in attributes.values() if isinstance(value, Dataset))
-        todo.extend(value for name, value in attributes.items() if name == "dataset")
-        for name, value in attributes.items():
-            if name == "datasets" and isinstance(value, (list, tuple)):
-                todo.extend(value)
+        if id(current) not in found:
+            found[id(current)] = current
+            for name, value in dict(own_attributes(current)).items():
+                if isinstance(value, Dataset) or name == "dataset":
+                    todo.append(value)
+                elif name == "datasets" and isinstance(value, (list, tuple)):
+                    todo.extend(value)
     return list(found.values())
 
 
 def slots(holder: Any) -> Iterator[Slot]:
-    """Every place of an object that holds something callable, lists and dicts included."""
+    """Yield every place of an object that holds something callable, lists and dicts included."""
     for name, value in dict(own_attributes(holder)).items():  # which may change meanwhile
-        if name.startswith("__") or (isinstance(holder, nn.Module) and name in _MODULE_FIELDS):
-            continue
-        yield from _expand(holder, name, value, str(name))
-    if isinstance(holder, nn.Module):
+        if not (name.startswith("__") or (_is_module(holder) and name in _MODULE_FIELDS)):
+            yield from _expand(holder, name, value, str(name))
+    if _is_module(holder):
         for name, value in holder._modules.items():
             yield Slot(holder._modules, name, value, name)
 
 
+def _expand(owner: Any, name: Any, value: Any, hint: str, depth: int = 0) -> Iterator[Slot]:
+    if isinstance(value, (list, tuple, dict)) and depth < _DEEPEST and len(value) <= _MOST_ITEMS:
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _expand(value, key, inner, hint, depth + 1)
+    elif callable(value) and not isinstance(value, type):
+        yield Slot(owner, name, value, hint)
+
+
 def helpers(dataset: Any) -> Iterator[Slot]:
-    """Functions and methods of the user's own that the dataset's `__getitem__` names.
+    """Yield functions and methods of the user's own that the dataset's `__getitem__` names.
 
     Only those whose own name says that they read, decode or transform; the others stay what they
-    are, a part of `__getitem__`. What they call in turn is not followed.
+    are, a part of `__getitem__`. What they call in turn is not followed, and neither are functions
+    of libraries: those that matter are in `library_calls.py`.
     """
     cls = type(dataset)
     for entry in ("__getitem__", "__getitems__", "__iter__"):
@@ -154,12 +164,17 @@ def helpers(dataset: Any) -> Iterator[Slot]:
             base = next((base for base in cls.__mro__ if name in vars(base)), None)
             owner = vars(base) if base else code.__globals__
             function = owner.get(name)
-            if _is_helper(function, home) and not name.startswith("__"):
+            if not isinstance(function, types.FunctionType) or name.startswith("__"):
+                continue
+            # Its work is done by whoever goes through it or awaits it, and not by the call
+            is_late = inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function)
+            is_named = kind_of_name(function.__name__) != "other"
+            if is_named and not is_late and not _is_foreign(function, home):
                 yield Slot(base or code.__globals__, name, function, name)
 
 
 def stage_of(slot: Slot, *, gives_way: bool = False) -> Stage:
-    """Name and kind of what stands in a slot, by the name that the user gave the slot.
+    """Return name and kind of what stands in a slot, by the name that the user gave the slot.
 
     A name that promises nothing is a transform's, which may be part of one around it.
     """
@@ -170,7 +185,7 @@ def stage_of(slot: Slot, *, gives_way: bool = False) -> Stage:
 
 
 def name_of(value: Any) -> str:
-    """The name that a person recognises: a class's, a function's, where a lambda stands."""
+    """Return the name that a person recognises: a class's, a function's, where a lambda stands."""
     if isinstance(value, functools.partial):
         return name_of(value.func)
     if not is_function(value):
@@ -186,7 +201,7 @@ def name_of(value: Any) -> str:
 
 
 def own_attributes(thing: Any) -> dict[str, Any]:
-    """The attributes that an object holds itself; past any `__getattr__` of the user's."""
+    """Return the attributes that an object holds itself; past any `__getattr__` of the user's."""
     try:
         attributes = object.__getattribute__(thing, "__dict__")
     except AttributeError:  # a list, a tuple, a class with slots
@@ -194,42 +209,18 @@ def own_attributes(thing: Any) -> dict[str, Any]:
     return attributes if isinstance(attributes, dict) else {}
 
 
-def _expand(owner: Any, name: Any, value: Any, hint: str, depth: int = 0) -> Iterator[Slot]:
-    most, deepest = 2000, 3  # a dataset may hold a million paths: nobody's pipeline is so long
-    if isinstance(value, (list, tuple)) and len(value) <= most and depth < deepest:
-        for place, inner in enumerate(value):
-            yield from _expand(value, place, inner, hint, depth + 1)
-    elif isinstance(value, dict) and len(value) <= most and depth < deepest:
-        for key, inner in value.items():
-            yield from _expand(value, key, inner, hint, depth + 1)
-    elif callable(value) and not isinstance(value, type):
-        yield Slot(owner, name, value, hint)
-
-
 def names_in(code: types.CodeType) -> list[str]:
-    """Names that a function and the functions inside it (comprehensions) look up."""
+    """Return names that a function and the functions inside it (comprehensions) look up."""
     nested = [const for const in code.co_consts if isinstance(const, types.CodeType)]
     return [*code.co_names, *(name for inner in nested for name in names_in(inner))]
 
 
-def _is_helper(function: Any, home: str) -> bool:
-    """Whether this is a function of the user's own that does its work when it is called."""
-    return (
-        isinstance(function, types.FunctionType)
-        and not inspect.isgeneratorfunction(function)
-        and not inspect.iscoroutinefunction(function)
-        and kind_of_name(function.__name__) != "other"
-        and not _is_foreign(function, home)
-    )
-
-
 def _is_foreign(function: types.FunctionType, home: str) -> bool:
-    """Whether a function is a library's: those that matter are in `libraries.py`."""
     return is_librarys(function.__module__ or "", function.__code__.co_filename, home)
 
 
 def is_librarys(module: str, file: str, home: str) -> bool:
-    """Whether code is a library's; what lives in the package `home` is the user's, wherever."""
+    """Return whether code is a library's; what lives in the package `home` is the user's."""
     package = module.partition(".")[0]
     installed = re.search(r"[\\/](site|dist)-packages[\\/]", file)
     return package != home and (bool(installed) or package in sys.stdlib_module_names)

@@ -1,11 +1,11 @@
-"""What the training loop does: hooks on torch's iterators, in the process that trains.
+"""Waits and epochs of the training loop: hooks on torch's iterators, in the process that trains.
 
 Each iterator of a loader that is measured writes marks: when the loop waits, which batch it gets,
 which worker was asked for it and when, when it arrived. The hooks lie on the classes of the
 iterators, because an iterator asks its workers for batches before anybody has got hold of it.
 
 What other libraries put around loaders normalises, moves or shuffles batches in the main process,
-after torch's loader has given them, so a loop waits longer than torch's iterator tells. Where such
+after torch's loader has given them, so a loop waits longer than torch's iterator shows. Where such
 a library has been imported, the `__iter__` of its class gives a generator of ours that marks the
 outermost wait. Nothing else of the user's object changes.
 """
@@ -33,7 +33,7 @@ from stallscope.hooks.device_time import Edge
 from stallscope.hooks.event_log import Mark, numbers
 from stallscope.hooks.loader_access import described, value_of
 from stallscope.hooks.log_place import AROUND, epoch_key
-from stallscope.hooks.patches import ByIdentity, around, once_imported, unseen
+from stallscope.hooks.patches import ByIdentity, around, unseen
 from stallscope.interrupts import held_back
 
 if TYPE_CHECKING:
@@ -43,16 +43,6 @@ if TYPE_CHECKING:
     from stallscope.hooks.event_log import ProcessLog
     from stallscope.hooks.patches import Patches
 
-    _Method = Callable[..., Any]
-    _Failed = Callable[[BaseException], None]
-
-_HOOKED: Final = {
-    "__next__": "the waits of the loop",
-    "_reset": "the epochs",
-    "_try_put_index": "which worker was asked for a batch",
-    "_get_data": "when batches arrived",
-}
-"""Methods of iterators, and what of a run each tells."""
 LOADER_WRAPPERS: Final[dict[str, tuple[str, ...]]] = {
     "timm.data.loader": ("PrefetchLoader",),
     "fastai.data.load": ("DataLoader",),
@@ -68,8 +58,8 @@ class Waits(threading.local):
     """The waits for a batch that this thread is in, the innermost last."""
 
     def __init__(self) -> None:
-        self.stack: list[tuple[Iteration | None, Any]] = []
-        """The iteration, None around other libraries' loaders; and the iterator."""
+        self.stack: list[tuple[Iteration, Any]] = []
+        """The iteration and the iterator."""
 
 
 class Loaders:
@@ -86,28 +76,25 @@ class Loaders:
         self._lock = threading.RLock()
 
     def begin(self, loader: Any) -> tuple[int, int]:
-        """An epoch of a loader begins: its numbers."""
+        """Return the numbers of a loader and of its epoch that begins."""
         with self._lock:
             number = self._number(loader)
             return number, self.next_epoch(number)
 
     def next_epoch(self, loader: int) -> int:
-        """Number of the epoch of a loader that begins now."""
+        """Return the number of the epoch of a loader that begins now."""
         self._epochs[loader] = self._epochs.get(loader, -1) + 1
         return self._epochs[loader]
 
     def _number(self, loader: Any) -> int:
-        """The loader's number: its own, or that of the one that it takes the place of.
+        """Return the loader's number: its own, or that of the one that it takes the place of.
 
         A script may make its loader anew for each epoch: the same kind of dataset, read in the same
         way, and the one before is no more.
         """
         about = described(loader)
-        alike = (
-            type(value_of(loader, "dataset")),
-            type(value_of(loader, "sampler")),
-            *about.values(),
-        )
+        types = [type(value_of(loader, name)) for name in ("dataset", "sampler")]
+        alike = (*types, *about.values())
         for key, (there, number) in list(self._loaders.items()):
             if there() is loader:
                 return number
@@ -141,24 +128,24 @@ class Iteration:
     pins: bool = False
     """Whether the thread that pins its batches is known."""
     key: int = field(init=False)
-    """Loader and epoch as one number; asked for several times a step, so it is kept."""
+    """Loader and epoch as one number; asked for several times a step."""
 
     def __post_init__(self) -> None:
         self.key = epoch_key(self.loader, self.epoch)
 
     def restart(self, epoch: int) -> None:
-        """The next epoch begins."""
+        """Begin the next epoch."""
         self.epoch, self.key = epoch, epoch_key(self.loader, epoch)
         self.given, self.arrived, self.pins = 0, -1, False
 
 
 class Iterations:
-    """Hooks the iterators of the loaders that are measured.
+    """Hooks the iterators of the loaders that are measured, and what other libraries put around.
 
     Args:
         marks: where to write.
         wanted: whether a loader is measured; asked when it makes an iterator.
-        starting: told of each iterator that is about to start, measured (or None): its workers'
+        starting: called with each iterator that is about to start, measured (or None): its workers'
             processes come next in this thread.
         patches: what is changed here comes off with them.
         adopts: whether to measure the waits of an iterator that lives already; its workers cannot
@@ -177,7 +164,8 @@ class Iterations:
         self._marks = marks
         self._failures = marks.failures
         self.device: DeviceMarks | None = None
-        """Told where the outermost waits begin and end, where nobody else does that."""
+        """Gets the begin and end of the outermost waits; None: the recording's own loop reports
+        them, and what other libraries put around loaders is not watched."""
         self._adopts = adopts
         self._wanted = wanted
         self._starting = starting
@@ -188,36 +176,53 @@ class Iterations:
         self._met: set[type] = set()
         self._raised = 0
         self._lock = threading.RLock()  # threads may make iterators at once
+        self._methods = {
+            "__next__": ("the waits of the loop", self._wait, self._got),
+            "_reset": ("the epochs", self._before_reset, self._after_reset),
+            "_try_put_index": ("which worker was asked for a batch", self._ask, self._asked),
+            "_get_data": ("when batches arrived", self._iteration_of, self._arrived),
+        }
+        """What a run shows by the hook on a method, and what is called before and after it."""
 
     def put_on(self) -> None:
         """Hook torch's iterators; those of other libraries when they are made."""
-        base, workers = _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
-        with self._failures.within("the loaders"):
-            failed = partial(self._failures.note, "a loader")
-            begins = around(base.__init__, self._begin, None, failed)
-            self._patches.put(base, "__init__", begins)
-        with self._failures.within("holding interrupts back"):
-            failed = partial(self._failures.note, "holding interrupts back")
-            starts = around(workers.__init__, _hold_back, _let_go, failed)
-            self._patches.put(workers, "__init__", starts)
-        for cls in (workers, _SingleProcessDataLoaderIter):
+        self._hook(_BaseDataLoaderIter, "__init__", "a loader", self._begin, None)
+        name = "holding interrupts back"
+        self._hook(_MultiProcessingDataLoaderIter, "__init__", name, _hold_back, _let_go)
+        for cls in (_MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter):
             self._meet(cls)
+        for module in LOADER_WRAPPERS if self.device is not None else ():
+            missing = f"the waits for {module.partition('.')[0]}"
+            self._patches.when_imported(module, missing, partial(self._hook_wrappers, module))
 
     def waiting_for(self, fetcher: Any) -> Iteration | None:
-        """The iteration whose batch this thread waits for, if it is this fetcher that makes it."""
+        """Return the iteration whose batch this thread waits for, if this fetcher makes it."""
         stack = self.waits.stack
         if not stack:
             return None
         iteration, iterator = stack[-1]
-        return iteration if getattr(iterator, "_dataset_fetcher", None) is fetcher else None
+        return iteration if value_of(iterator, "_dataset_fetcher") is fetcher else None
 
     def living(self) -> list[Any]:
-        """The iterators that were made and are still held by somebody."""
+        """Return the iterators that were made and are still held by somebody."""
         return self._known.living()
 
     def raised(self, error: BaseException) -> bool:
-        """Whether this exception came out of the wait that was left last by one."""
+        """Return whether this exception came out of the wait that was left last by one."""
         return id(error) == self._raised
+
+    def _hook(self, cls: type, name: str, missing: str, before: Any, after: Any) -> None:
+        with self._failures.within(missing):
+            hooked = around(vars(cls)[name], before, after, self._failures, missing)
+            self._patches.put(cls, name, hooked)
+
+    def _meet(self, kind: type) -> None:
+        """Hook the methods of a class of iterators, each where it is defined."""
+        for cls in kind.__mro__[:-1]:
+            if cls not in self._met:
+                self._met.add(cls)
+                for name in self._methods.keys() & vars(cls).keys():
+                    self._hook(cls, name, *self._methods[name])
 
     # ---- iterators --------------------------------------------------------------------------
 
@@ -225,20 +230,19 @@ class Iterations:
         iteration = None
         with self._failures.within("a loader"):
             if self._wanted(loader):
-                iteration = self._begun(iterator, loader)
+                with self._lock:
+                    self._meet(type(iterator))
+                workers = value_of(loader, "num_workers") or 0
+                iteration = Iteration(*self._loaders.begin(loader), workers)
+                self._known.put(iterator, iteration)
+                self._marks.mark(Mark.ITER, iteration.key)
         self._starting(iterator, iteration)  # else its workers would be those of the one before
 
-    def _begun(self, iterator: Any, loader: Any) -> Iteration:
-        workers = value_of(loader, "num_workers") or 0
-        with self._lock:
-            self._meet(type(iterator))
-        iteration = Iteration(*self._loaders.begin(loader), workers)
-        self._known.put(iterator, iteration)
-        self._marks.mark(Mark.ITER, iteration.key)
-        return iteration
+    def _iteration_of(self, iterator: Any, *_: Any, **__: Any) -> Iteration | None:
+        return self._known.get(iterator) or self._adopted(iterator)
 
     def _adopted(self, iterator: Any) -> Iteration | None:
-        """An iterator that was made before; what its workers do is not seen."""
+        """Measure an iterator that was made before; what its workers do is not seen."""
         # One without this is half made
         if not hasattr(iterator, "_sampler_iter") or not self._adopts(iterator):
             return None
@@ -253,140 +257,64 @@ class Iterations:
             )
         return iteration
 
-    # ---- their methods ----------------------------------------------------------------------
+    # ---- their methods: the loop waits for a batch ------------------------------------------
 
-    def _meet(self, kind: type) -> None:
-        """Hook the methods of a class of iterators, each where it is defined."""
-        for cls in kind.__mro__[:-1]:
-            if cls in self._met:
-                continue
-            self._met.add(cls)
-            for name, missing in _HOOKED.items():
-                if name in vars(cls):
-                    with self._failures.within(missing):
-                        failed = partial(self._failures.note, missing)
-                        hooked = getattr(self, f"_around_{name.strip('_')}")
-                        self._patches.put(cls, name, hooked(vars(cls)[name], failed))
+    def _wait(self, iterator: Any) -> Iteration | None:
+        iteration, stack = self._iteration_of(iterator), self.waits.stack
+        if iteration is None or any(iteration is inner for inner, _ in stack):
+            return None  # not measured, or a base class's own
+        if not iteration.pins:
+            iteration.pins = True
+            if thread := value_of(iterator, "_pin_memory_thread"):
+                self._marks.mark(Mark.PINS, iteration.key, numbers(thread.ident or 0, 0))
+        return self._enter(iteration, iterator)
 
-    # Between two steps of a loop nothing of ours is in the caches, and each function that is called
-    # then costs a microsecond or two. So a hook that runs in each step is one function.
+    def _enter(self, iteration: Iteration, iterator: Any) -> Iteration:
+        stack, device = self.waits.stack, self.device
+        self._marks.mark(Mark.WAIT, iteration.key)
+        if device is not None and device.on and not stack:
+            device.edge(Edge.NOTHING)
+        stack.append((iteration, iterator))
+        return iteration
 
-    @unseen
-    def _around_next(self, original: _Method, failed: _Failed) -> _Method:  # noqa: C901 - as above
-        """The loop waits for a batch."""
-        waits, known, adopted = self.waits, self._known.get, self._adopted
-        mark, given = self._marks.mark, _given
-        wait, got, epoch_ends, pins = Mark.WAIT, Mark.GOT, self._epoch_ends, self._pins
-        device, nothing, step = self.device, Edge.NOTHING, Edge.STEP
+    def _got(self, iteration: Iteration, _: Any, error: BaseException | None) -> None:
+        stack, device = self.waits.stack, self.device
+        _, iterator = stack.pop()
+        if error is not None:
+            self._raised = id(error)
+            if not isinstance(error, StopIteration):
+                iteration.given += 1  # the next batch is another one
+            self._marks.mark(Mark.ENDED, iteration.key)
+            return
+        self._marks.mark(Mark.GOT, iteration.key, _number_of_batch(iteration, iterator))
+        if device is not None and not stack:
+            if device.on:
+                device.edge(Edge.STEP)
+            elif device.looks:
+                device.look()
 
-        @functools.wraps(original)
-        def hook(iterator: Any) -> Any:  # noqa: C901 - as above
-            begun = None
-            try:
-                stack, iteration = waits.stack, known(iterator) or adopted(iterator)
-                if iteration is not None and not (
-                    stack and any(iteration is inner for inner, _ in stack)  # a base class's own
-                ):
-                    if not iteration.pins:
-                        pins(iteration, iterator)
-                    mark(wait, iteration.key)
-                    if device is not None and device.on and not stack:
-                        device.edge(nothing)
-                    stack.append((iteration, iterator))
-                    begun = iteration
-            except Exception as error:  # noqa: BLE001 - ours is never the user's
-                failed(error)
-            if begun is None:
-                return original(iterator)
-            try:
-                batch = original(iterator)
-            except BaseException as raised:
-                try:
-                    stack.pop()
-                    epoch_ends(begun, raised)
-                except Exception as error:  # noqa: BLE001 - as above
-                    failed(error)
-                raise
-            try:
-                stack.pop()
-                mark(got, begun.key, given(begun, iterator))
-                if device is not None and not stack:
-                    if device.on:
-                        device.edge(step)
-                    elif device.looks:
-                        device.look()
-            except Exception as error:  # noqa: BLE001 - as above
-                failed(error)
-            return batch
+    # ---- a worker is asked for a batch, unless none is left; a batch comes from the workers ---
 
-        return hook
+    def _ask(self, iterator: Any, *_: Any, **__: Any) -> tuple[Any, ...] | None:
+        iteration = self._iteration_of(iterator)
+        return None if iteration is None else (iteration, iterator, iterator._send_idx)
 
-    def _pins(self, iteration: Iteration, iterator: Any) -> None:
-        iteration.pins = True
-        if thread := getattr(iterator, "_pin_memory_thread", None):
-            self._marks.mark(Mark.PINS, iteration.key, numbers(thread.ident or 0, 0))
+    def _asked(self, begun: tuple[Any, ...], _: Any, error: BaseException | None) -> None:
+        iteration, iterator, task = begun
+        if error is None and iterator._send_idx > task:
+            worker = iterator._task_info[task][0]
+            self._marks.mark(Mark.ASKED, iteration.key, numbers(task, worker))
 
-    def _epoch_ends(self, iteration: Iteration, error: BaseException) -> None:
-        """There was no batch, or something was raised."""
-        self._raised = id(error)
-        if not isinstance(error, StopIteration):
-            iteration.given += 1  # the next batch is another one
-        self._marks.mark(Mark.ENDED, iteration.key)
+    def _arrived(self, iteration: Iteration, data: Any, error: BaseException | None) -> None:
+        if error is None and type(data[0]) is int:  # else word that they are ready
+            iteration.arrived = data[0]
+            self._marks.mark(Mark.ARRIVED, iteration.key, data[0])
 
-    @unseen
-    def _around_try_put_index(self, original: _Method, failed: _Failed) -> _Method:
-        """The loop asks a worker for a batch, unless there is nothing left to ask for."""
-        known, adopted = self._known.get, self._adopted
-        mark, asked = self._marks.mark, Mark.ASKED
+    # ---- an epoch begins; the iterator of persistent workers has more than one --------------
 
-        @functools.wraps(original)
-        def hook(iterator: Any, *rest: Any, **named: Any) -> Any:
-            iteration = None
-            try:
-                task, iteration = iterator._send_idx, known(iterator) or adopted(iterator)
-            except Exception as error:  # noqa: BLE001 - ours is never the user's
-                failed(error)
-            result = original(iterator, *rest, **named)
-            if iteration is not None:
-                try:
-                    if iterator._send_idx > task:
-                        mark(asked, iteration.key, numbers(task, iterator._task_info[task][0]))
-                except Exception as error:  # noqa: BLE001 - as above
-                    failed(error)
-            return result
-
-        return hook
-
-    @unseen
-    def _around_get_data(self, original: _Method, failed: _Failed) -> _Method:
-        """Something comes from the workers: a batch, or word that they are ready."""
-        known, adopted = self._known.get, self._adopted
-        mark, arrived = self._marks.mark, Mark.ARRIVED
-
-        @functools.wraps(original)
-        def hook(iterator: Any, *rest: Any, **named: Any) -> Any:
-            got = original(iterator, *rest, **named)
-            try:
-                iteration = known(iterator) or adopted(iterator)
-                if iteration is not None and type(got[0]) is int:
-                    iteration.arrived = got[0]
-                    mark(arrived, iteration.key, got[0])
-            except Exception as error:  # noqa: BLE001 - ours is never the user's
-                failed(error)
-            return got
-
-        return hook
-
-    def _around_reset(self, original: _Method, failed: _Failed) -> _Method:
-        def begin(iterator: Any, *_: Any, **__: Any) -> Iteration | None:
-            iteration = self._known.get(iterator) or self._adopted(iterator)
-            return None if iteration is None else self._before_reset(iteration)
-
-        return around(original, begin, self._reset, failed)
-
-    def _before_reset(self, iteration: Iteration) -> Iteration | None:
-        """An epoch begins; the iterator of persistent workers has more than one."""
-        if iteration.resetting:
+    def _before_reset(self, iterator: Any, *_: Any, **__: Any) -> Iteration | None:
+        iteration = self._iteration_of(iterator)
+        if iteration is None or iteration.resetting:
             return None
         if not iteration.fresh:
             iteration.restart(self._loaders.next_epoch(iteration.loader))
@@ -394,13 +322,69 @@ class Iterations:
         iteration.fresh, iteration.resetting = False, True
         return iteration
 
-    def _reset(self, iteration: Iteration, _: Any, __: BaseException | None) -> None:
+    def _after_reset(self, iteration: Iteration, _: Any, __: BaseException | None) -> None:
         iteration.resetting = False
         self._marks.mark(Mark.ITERATED, iteration.key)
 
+    # ---- what other libraries put around loaders --------------------------------------------
+
+    def _hook_wrappers(self, module: str) -> None:
+        for name in LOADER_WRAPPERS[module]:
+            cls = getattr(sys.modules[module], name, None)
+            original = vars(cls).get("__iter__") if isinstance(cls, type) else None
+            if original is not None:
+                self._patches.put(cls, "__iter__", self._iterating(original))
+
+    @unseen
+    def _iterating(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        missing, epochs = "the waits for a library's loader", count()
+
+        def begin() -> Iteration | None:
+            if self.waits.stack:  # the stall is the outermost iterator's
+                return None
+            iteration = Iteration(AROUND, next(epochs), 0)
+            self._marks.mark(Mark.ITER, iteration.key)
+            return iteration
+
+        def marked(batches: Any, iteration: Iteration) -> Any:
+            self._marks.mark(Mark.ITERATED, iteration.key)
+            # An iterator with more to it than its batches stays what it is
+            plain = isinstance(batches, (GeneratorType, islice))
+            return self._batches(batches, iteration, missing) if plain else None
+
+        begins = self._failures.passing(missing, begin)
+        marks = self._failures.passing(missing, marked)
+
+        @functools.wraps(original)
+        def iterate(wrapper: Any) -> Any:
+            iteration = begins()
+            batches = original(wrapper)
+            return batches if iteration is None else marks(batches, iteration) or batches
+
+        return iterate
+
+    @unseen
+    def _batches(self, batches: Any, iteration: Iteration, missing: str) -> Iterator[Any]:
+        """Yield what the library's iterator gives; it is closed when this is."""
+
+        def begin(iterator: Any) -> Iteration | None:
+            return None if self.waits.stack else self._enter(iteration, iterator)
+
+        advance = around(next, begin, self._got, self._failures, missing)
+        try:
+            while True:
+                try:
+                    batch = [advance(batches)]
+                except StopIteration:
+                    return
+                yield batch.pop()  # a batch that the loop drops must not live on here
+        finally:
+            if isinstance(batches, GeneratorType):
+                batches.close()
+
 
 def _hold_back(*_: Any, **__: Any) -> ExitStack:
-    """An interrupt while a worker starts would leave it behind."""
+    """Delay an interrupt while workers start, which would leave one behind."""
     with ExitStack() as held:
         held.enter_context(held_back())
         return held.pop_all()
@@ -410,114 +394,10 @@ def _let_go(held: ExitStack, *_: Any) -> None:
     held.close()
 
 
-def _given(iteration: Iteration, iterator: Any) -> int:
-    """Number of the batch that was just given, in its epoch."""
+def _number_of_batch(iteration: Iteration, iterator: Any) -> int:
+    """Return the number of the batch that was just given, in its epoch."""
     if not iteration.workers:
         iteration.given += 1
         return iteration.given - 1
     in_order = getattr(iterator, "_in_order", True)  # torch 2.6 made that a choice
     return iterator._rcvd_idx - 1 if in_order else iteration.arrived
-
-
-class Wrappers:
-    """Marks the waits for what other libraries put around loaders.
-
-    Args:
-        marks: where to write.
-        waits: what is iterated while this thread waits for a batch is part of making it.
-        patches: what is changed here comes off with them.
-        device: told where these waits begin and end.
-    """
-
-    def __init__(
-        self, marks: ProcessLog, waits: Waits, patches: Patches, device: DeviceMarks
-    ) -> None:
-        self._marks = marks
-        self._failures = marks.failures
-        self._waits = waits
-        self._device = device
-        self._patches = patches
-        self._imports = ExitStack()
-        self._numbers = count()
-
-    def put_on(self) -> None:
-        """Hook the libraries that are there; the others when they are imported."""
-        for module in LOADER_WRAPPERS:
-            missing = f"the waits for {module.partition('.')[0]}"
-            hook = self._failures.passing(missing, partial(self._hook, module))
-            with self._failures.within(missing):
-                self._imports.enter_context(once_imported(module, hook))
-
-    def take_off(self) -> None:
-        """Wait for no import any more; the patches are undone by their owner."""
-        self._imports.close()
-
-    def _hook(self, module: str) -> None:
-        for name in LOADER_WRAPPERS[module]:
-            cls = getattr(sys.modules[module], name, None)
-            original = vars(cls).get("__iter__") if isinstance(cls, type) else None
-            if original is not None:
-                self._patches.put(cls, "__iter__", self._around(original))
-
-    @unseen
-    def _around(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        @functools.wraps(original)
-        def iterate(wrapper: Any) -> Any:
-            key, plain = None, False
-            try:
-                if not self._waits.stack:  # else the stall is the outermost iterator's
-                    key = epoch_key(AROUND, next(self._numbers))
-                    self._marks.mark(Mark.ITER, key)
-            except Exception as error:  # noqa: BLE001 - ours is never the user's
-                self._failures.note("the waits for a library's loader", error)
-            made = original(wrapper)
-            if key is None:
-                return made
-            try:
-                self._marks.mark(Mark.ITERATED, key)
-                # An iterator with more to it than its batches stays what it is.
-                plain = isinstance(made, (GeneratorType, islice))
-            except Exception as error:  # noqa: BLE001 - as above
-                self._failures.note("the waits for a library's loader", error)
-            return self._batches(made, key) if plain else made
-
-        return iterate
-
-    @unseen
-    def _batches(self, made: Any, key: int) -> Iterator[Any]:
-        """What the library's iterator gives; it is closed when this is."""
-        numbers = count()
-        try:
-            while got := self._next(made, key, numbers):
-                yield got.pop()  # a batch that the loop drops must not live on here
-        finally:
-            if isinstance(made, GeneratorType):
-                made.close()
-
-    @unseen
-    def _next(self, made: Iterator[Any], key: int, numbers: Iterator[int]) -> list[Any]:
-        """The next batch as a list of one; empty at the end."""
-        got: list[Any] = []
-        marked = False
-        try:
-            if not (stack := self._waits.stack):
-                self._marks.mark(Mark.WAIT, key)
-                self._device.edge(Edge.NOTHING)
-                stack.append((None, made))
-                marked = True
-        except Exception as error:  # noqa: BLE001 - ours is never the user's
-            self._failures.note("the waits for a library's loader", error)
-        try:
-            got += islice(made, 1)
-            return got
-        finally:
-            if marked:
-                stack.pop()
-                try:
-                    if got:
-                        self._marks.mark(Mark.GOT, key, next(numbers))
-                        self._device.edge(Edge.STEP)
-                    else:
-                        self._marks.mark(Mark.ENDED, key)
-                except Exception as error:  # noqa: BLE001 - as above
-                    self._failures.note("the waits for a library's loader", error)

@@ -13,6 +13,7 @@ import copy
 import functools
 import inspect
 import sys
+from itertools import takewhile
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +21,7 @@ from torch.utils.data import DataLoader
 
 from stallscope.hooks import find_ops
 from stallscope.hooks.event_log import Tag
+from stallscope.hooks.loader_access import StandIn
 from stallscope.stages import COLLATE, GETITEM, Stage
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ _WEBDATASET_KINDS: Final = {
 
 
 def hook_fastai(recorder: Recorder, patches: Patches) -> None:
-    """Make every item a sample, every transform a stage, and tell the collating."""
+    """Make every item a sample, every transform a stage, and record the collating."""
     cls = sys.modules["fastai.data.load"].DataLoader
     original = cls.do_item
 
@@ -56,8 +58,30 @@ def hook_fastai(recorder: Recorder, patches: Patches) -> None:
     patches.put(cls, "do_item", do_item)
     patches.put(cls, "create_batch", recorder.call(cls.create_batch, recorder.key(COLLATE)))
     module = sys.modules.get("fasttransform.transform") or sys.modules["fastcore.transform"]
-    transform = module.Transform
-    patches.put(transform, "_call", _transform(recorder, transform, transform._call))
+    patches.put(module.Transform, "_call", _transform(recorder, module.Transform))
+
+
+def _transform(recorder: Recorder, cls: Any) -> Callable[..., Any]:
+    """Make every transform's work a stage by the name of its class, or of its function."""
+    original = cls._call
+
+    def key_of(transform: Any) -> int:
+        name = transform.name if type(transform) is cls else type(transform).__name__
+        return recorder.key(Stage(name, "transform"))
+
+    def works(self: Any, method: str, named: dict[str, Any]) -> bool:
+        idle = self.split_idx is not None and named.get("split_idx") != self.split_idx
+        can = method == "encodes" and not idle and hasattr(self, method)
+        return can and recorder.at_work() and self.name != "noop"
+
+    timed = recorder.method(original, None, recorder.key(Stage("Transform", "transform")), key_of)
+    is_work = recorder.failures.passing("the transforms of fastai", works)
+
+    @functools.wraps(original)
+    def call(self: Any, method: str, *args: Any, **named: Any) -> Any:
+        return (timed if is_work(self, method, named) else original)(self, method, *args, **named)
+
+    return call
 
 
 class Batches:
@@ -74,35 +98,12 @@ class Batches:
         try:
             return next(self._batches)
         except StopIteration:
-            with self._recorder.log.failures.within("the ends of iterators"):
+            with self._recorder.failures.within("the ends of iterators"):
                 self._recorder.mark(Tag.EXHAUSTED)
             raise
 
 
-def _transform(recorder: Recorder, cls: Any, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Every transform's work is a stage by the name of its class, or of its function."""
-
-    def key_of(transform: Any) -> int:
-        name = transform.name if type(transform) is cls else type(transform).__name__
-        return recorder.key(Stage(name, "transform"))
-
-    timed = recorder.method(original, None, recorder.key(Stage("Transform", "transform")), key_of)
-
-    @functools.wraps(original)
-    def call(self: Any, method: str, *args: Any, **named: Any) -> Any:
-        try:
-            idle = self.split_idx is not None and named.get("split_idx") != self.split_idx
-            works = method == "encodes" and not idle and hasattr(self, method)
-            works = works and recorder.at_work() and self.name != "noop"
-        except Exception as error:  # noqa: BLE001 - ours is never the user's
-            works = False
-            recorder.log.failures.note("the transforms of fastai", error)
-        return (timed if works else original)(self, method, *args, **named)
-
-    return call
-
-
-class StageIterator:
+class StageIterator(StandIn):
     """An iterator of the library's whose every `next` is a span of one stage.
 
     Args:
@@ -112,7 +113,7 @@ class StageIterator:
     """
 
     def __init__(self, recorder: Recorder, key: int, inner: Iterator[Any]) -> None:
-        self._inner = inner
+        super().__init__(inner)
         # Its end is no exception here: that would be a failed sample.
         self._next = recorder.call(functools.partial(next, inner, _END), key)
 
@@ -125,105 +126,87 @@ class StageIterator:
             raise StopIteration
         return item
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
-
-def _staged(recorder: Recorder, made: Iterator[Any], key: Callable[[], int]) -> Iterator[Any]:
-    """The iterator as a stage, or itself where that fails."""
-    try:
-        return StageIterator(recorder, key(), made)
-    except Exception as error:  # noqa: BLE001 - ours is never the user's
-        recorder.log.failures.note("the iterators of a library", error)
-        return made
+def _staging(recorder: Recorder) -> Callable[[Iterator[Any], Callable[[], int]], Iterator[Any]]:
+    """Return a function that makes an iterator a stage; where that fails it returns the same."""
+    missing = "the iterators of a library"
+    make = recorder.failures.passing(missing, lambda one, key: StageIterator(recorder, key(), one))
+    return lambda iterator, key: make(iterator, key) or iterator
 
 
 def hook_iterable(recorder: Recorder, patches: Patches) -> None:
     """Make every iterator of an iterable dataset a stage, and every function that is mapped."""
     module = sys.modules["datasets.iterable_dataset"]
     base, mapped = module._BaseExamplesIterable, module.MappedExamplesIterable
-    classes = [base, *_below(base)]
+    classes = [base, *subclasses(base)]
     keys = {cls: recorder.key(_stage_of(cls)) for cls in classes}
+    copied, staged = _with_timed(recorder), _staging(recorder)
+
+    def generating(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def generate(self: Any, *args: Any, **named: Any) -> Any:
+            yield from original(copied(self, "function"), *args, **named)
+
+        return generate
+
+    def nested(original: Callable[..., Any], inherited: int) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def start(self: Any, *args: Any, **named: Any) -> Any:
+            iterator = iter(original(self, *args, **named))
+            return staged(iterator, lambda: keys.get(type(self), inherited))
+
+        return start
+
     for name in ("_iter", "_iter_arrow"):
-        patches.put(mapped, name, _with_timed(recorder, "function", vars(mapped)[name]))
+        patches.put(mapped, name, generating(vars(mapped)[name]))
     for cls in classes:
-        for name in ("__iter__", "_iter_arrow"):
-            if name in vars(cls):
-                patches.put(cls, name, _nested(recorder, vars(cls)[name], keys, keys[cls]))
+        for name in {"__iter__", "_iter_arrow"} & vars(cls).keys():
+            patches.put(cls, name, nested(vars(cls)[name], keys[cls]))
 
 
 def hook_formatter(recorder: Recorder, patches: Patches) -> None:
     """Make the function of `set_transform` a stage; an op of a class is one already."""
     cls = sys.modules["datasets.formatting.formatting"].CustomFormatter
-    original = cls.format_batch
-    timed = _Timed(recorder)
+    original, copied = cls.format_batch, _with_timed(recorder)
 
     @functools.wraps(original)
     def format_batch(self: Any, table: Any) -> Any:
-        view = timed.copy(self, "transform") if recorder.at_work() else self
-        return original(view, table)
+        return original(copied(self, "transform") if recorder.at_work() else self, table)
 
     patches.put(cls, "format_batch", format_batch)
 
 
-def _nested(
-    recorder: Recorder, original: Callable[..., Any], keys: dict[type, int], inherited: int
-) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def start(self: Any, *args: Any, **named: Any) -> Any:
-        made = iter(original(self, *args, **named))
-        return _staged(recorder, made, lambda: keys.get(type(self), inherited))
+def _with_timed(recorder: Recorder) -> Callable[[Any, str], Any]:
+    """Return a function that copies an object, with a recording function in the user's place.
 
-    return start
-
-
-def _with_timed(recorder: Recorder, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """A generator of an object, made of a copy that holds the recording function."""
-    timed = _Timed(recorder)
-
-    @functools.wraps(original)
-    def generate(self: Any, *args: Any, **named: Any) -> Any:
-        yield from original(timed.copy(self, name), *args, **named)
-
-    return generate
-
-
-class _Timed:
-    """Copies of objects, with the recording function in place of the user's.
-
-    The object itself may be shared, compared or pickled: it keeps the user's function.
+    The object itself may be shared, compared or pickled: it keeps the user's function. Where there
+    is none to record, or that fails, it returns the object.
     """
+    home = get_ident()
+    hook = recorder.call(functools.partial(int), recorder.key(GETITEM)).__code__
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self._home = get_ident()
-        self._hook = recorder.call(functools.partial(int), recorder.key(GETITEM)).__code__
-
-    def copy(self, holder: Any, name: str) -> Any:
-        """The object with a recording function, or itself where there is none to record."""
-        try:
-            return self._copy(holder, name)
-        except Exception as error:  # noqa: BLE001 - ours is never the user's
-            self._recorder.log.failures.note("the functions that are mapped", error)
-            return holder
-
-    def _copy(self, holder: Any, name: str) -> Any:
+    def copied(holder: Any, name: str) -> Any:
         function = getattr(holder, name)
         # `filter` calls the user's through its own
         own = getattr(holder, "mask_function", function)
         plain = find_ops.is_function(function) and not inspect.iscoroutinefunction(own)
-        if not plain or self._records(function) or get_ident() != self._home:
+        # It may be a hook already, because the dataset holds it, too: one of a partial, or another
+        is_ours = type(function).__module__.startswith("stallscope.")
+        is_ours = is_ours or getattr(function, "__code__", None) is hook
+        if not plain or is_ours or get_ident() != home:
             return holder
-        called = find_ops.name_of(own)
-        stage = find_ops.stage_of(find_ops.Slot(holder, name, own, called))
+        stage = find_ops.stage_of(find_ops.Slot(holder, name, own, find_ops.name_of(own)))
         view = copy.copy(holder)
-        setattr(view, name, self._recorder.call(function, self._recorder.key(stage)))
+        setattr(view, name, recorder.call(function, recorder.key(stage)))
         return view
 
-    def _records(self, function: Any) -> bool:
-        """Whether it is a hook already, because the dataset holds it, too."""
-        ours = type(function).__module__.startswith("stallscope.")  # a partial's
-        return ours or getattr(function, "__code__", None) is self._hook
+    copies = recorder.failures.passing("the functions that are mapped", copied)
+
+    def copied_or_same(holder: Any, name: str) -> Any:
+        view = copies(holder, name)
+        return holder if view is None else view
+
+    return copied_or_same
 
 
 def _stage_of(cls: type) -> Stage:
@@ -231,64 +214,55 @@ def _stage_of(cls: type) -> Stage:
     return Stage(_CALLED.get(name, name), _KINDS.get(name, "other"))
 
 
-def _below(cls: type) -> list[type]:
+def subclasses(cls: type) -> list[type]:
+    """Return all classes below a class."""
     direct: list[type] = type.__subclasses__(cls)
-    return [below for sub in direct for below in (sub, *_below(sub))]
+    return [below for sub in direct for below in (sub, *subclasses(sub))]
 
 
 def hook_webdataset(recorder: Recorder, patches: Patches) -> None:
     """Make every stage of every pipeline a stage of the recording."""
     cls = sys.modules["webdataset.pipeline"].DataPipeline
-    original = cls.invoke
+    original, staged = cls.invoke, _staging(recorder)
 
     @functools.wraps(original)
     def invoke(self: Any, step: Any, *args: Any, **named: Any) -> Any:
-        made = original(self, step, *args, **named)
+        items = original(self, step, *args, **named)
         # A loader's iterator is hooked where the loop waits for it.
-        if isinstance(step, DataLoader) or not hasattr(type(made), "__next__"):
-            return made
-        return _staged(recorder, made, lambda: recorder.key(_stage_in(self.pipeline, step)))
+        if isinstance(step, DataLoader) or not hasattr(type(items), "__next__"):
+            return items
+        return staged(items, lambda: recorder.key(_stage_in(self.pipeline, step)))
 
     patches.put(cls, "invoke", invoke)
 
 
 def _stage_in(steps: list[Any], step: Any) -> Stage:
-    """The stage of a step, numbered where a pipeline has two of one name."""
-    stage, place = _webdataset_stage_of(step), 1
-    for earlier in steps:
-        if earlier is step:
-            break
-        place += _webdataset_stage_of(earlier) == stage
+    """Return the stage of a step, numbered where a pipeline has two of one name."""
+    stage = _webdataset_stage_of(step)
+    earlier = takewhile(lambda other: other is not step, steps)
+    place = 1 + sum(_webdataset_stage_of(other) == stage for other in earlier)
     if place == 1 or stage.kind in ("fetch", "decode", "collate"):
         return stage
     return stage._replace(name=f"{stage.name} #{place}")
 
 
 def _webdataset_stage_of(step: Any) -> Stage:
-    """Name and kind of one step: a curried function, a function, or an object of a class."""
-    function = getattr(step, "f", step)
-    name = find_ops.name_of(function).strip("_")
+    """Return name and kind of one step: a curried function, a function, or an object."""
+    name = find_ops.name_of(getattr(step, "f", step)).strip("_")
     if name == "batched":
         return COLLATE
-    mapped = _mapped(name, step)
-    if type(mapped).__name__ == "Decoder":  # what `WebDataset.decode` maps
-        return Stage("decode", "decode")
-    if find_ops.is_function(mapped):  # an op is a stage of its own
-        called = find_ops.name_of(mapped)
-        return find_ops.stage_of(find_ops.Slot(step, name, mapped, called))
-    return Stage(name, _WEBDATASET_KINDS.get(name, "other"))
-
-
-def _mapped(name: str, step: Any) -> Any:
-    """What a step maps, where that is one function or object."""
-    if _WEBDATASET_KINDS.get(name) != "transform":
-        return None
+    kind = _WEBDATASET_KINDS.get(name, "other")
     args, named = getattr(step, "args", ()), getattr(step, "kw", {})
-    given = [
-        *(args[:1] if name == "map" else args),
-        *(value for key, value in named.items() if key != "handler"),
-    ]
-    return given[0] if len(given) == 1 else None
+    args = args[:1] if name == "map" else args
+    mapped = [*args, *(value for key, value in named.items() if key != "handler")]
+    if kind == "transform" and len(mapped) == 1:
+        (function,) = mapped
+        if type(function).__name__ == "Decoder":  # what `WebDataset.decode` maps
+            return Stage("decode", "decode")
+        if find_ops.is_function(function):  # an op is a stage of its own
+            called = find_ops.name_of(function)
+            return find_ops.stage_of(find_ops.Slot(step, name, function, called))
+    return Stage(name, kind)
 
 
 _ADAPTERS: Final[dict[str, Callable[[Recorder, Patches], None]]] = {
@@ -312,14 +286,13 @@ class Adapters:
         """Hook what has been imported by now."""
         for module in [name for name in self._waiting if name in sys.modules]:
             hook = self._waiting.pop(module)
-            try:
+            # Of another version: the user's run goes on
+            with self._recorder.failures.within(f"the stages of {module.partition('.')[0]}"):
                 hook(self._recorder, self._patches)
-            except Exception as error:  # noqa: BLE001 - another version: the user's run goes on
-                self._recorder.log.failures.note(f"the stages of {module.partition('.')[0]}", error)
 
 
 def samples(recorder: Recorder, fetcher: Any) -> Any:
-    """What stands in for the iterator of an iterable dataset: every `next` is a sample, or a batch.
+    """Return the stand-in for the iterator of an iterable dataset, whose every `next` is recorded.
 
     Args:
         recorder: of the batch at work.

@@ -18,13 +18,12 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from stallscope.hooks.libraries import StageIterator
+from stallscope.hooks.libraries import StageIterator, subclasses
 from stallscope.hooks.patches import beneath, held_in_modules, unseen
 from stallscope.stages import DECODE, FETCH, SEEK, UNPACK, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import ModuleType
 
     from stallscope.hooks.hot_path import Recorder
     from stallscope.hooks.patches import Patches
@@ -54,9 +53,27 @@ class LibraryCall(NamedTuple):
     is_iterator: bool = False
     """Whether the work is done by each `next` of what the call returns, as a generator does it."""
 
+    @property
+    def is_in_one_place(self) -> bool:
+        """Return whether nobody imports it by its name: a method, and what all modules share."""
+        return "." in self.path or self.module in ("builtins", "io", "torch.ops.image")
+
+    def find(self) -> tuple[Any, str, Any] | None:
+        """Return what holds it, its name there, and the call or None; None if not imported."""
+        module = _module(self.module)
+        if module is None:
+            return None
+        owner_name, _, name = self.path.rpartition(".")
+        # Past a `__getattr__` that would import the rest of a library only because we ask
+        known = getattr(module, "__dict__", {})
+        owner = known.get(owner_name) if owner_name else module
+        if owner_name or self.module == "torch.ops.image":
+            return owner, name, getattr(owner, name, None)
+        return owner, name, known.get(name)
+
 
 def _calls(stage: Stage, module: str, names: str) -> list[LibraryCall]:
-    """Calls of one stage; where it ends with `(path)`, the first argument is the file."""
+    """Return calls of one stage; where one ends with `(path)`, the first argument is the file."""
     return [
         LibraryCall(module, name.removesuffix("(path)"), stage, "file" * name.endswith("(path)"))
         for name in names.split()
@@ -215,34 +232,25 @@ class Libraries:
 
     def _hook_call(self, call: LibraryCall, functions: dict[int, tuple[Any, Any]]) -> bool:
         """Hook a method at once, a function by adding it to `functions`; False: not imported."""
-        module = _module(call.module)
-        if module is None:
+        found = call.find()
+        if found is None:
             return False
-        owner, name, original = _found(call, module)
+        owner, name, original = found
         if original is None:
             return True  # this version of the library has no such call
-        hook = self._hook_of(call, original)
-        if _is_in_one_place(call):
+        recorder, key = self._recorder, self._recorder.key(call.stage)
+        hook = recorder.call(original, key, self._looker(call))
+        if call.is_iterator:
+            hook = _iterating(recorder, key, original)
+        if call.is_in_one_place:
             with contextlib.suppress(Exception):  # a class that its library keeps from changing
                 self._patches.put(owner, name, hook)
         else:
             functions[id(original)] = (original, hook)
         return True
 
-    def _hook_of(self, call: LibraryCall, original: Any) -> Callable[..., Any]:
-        recorder, key = self._recorder, self._recorder.key(call.stage)
-        if not call.is_iterator:
-            return recorder.call(original, key, self._looker(call))
-
-        @functools.wraps(original)
-        def begin(*args: Any, **named: Any) -> Any:
-            items = original(*args, **named)
-            return StageIterator(recorder, key, items) if recorder.at_work() else items
-
-        return unseen(begin)
-
     def _looker(self, call: LibraryCall) -> Callable[..., None] | None:
-        """What to do with the result and the arguments of a call."""
+        """Return what looks at the result and the arguments of a call."""
         recorder = self._recorder
         record_file, record_pixels = recorder.file, recorder.pixels
         note = _READS_AND_DECODES.get(f"{call.module}.{call.path}")
@@ -269,63 +277,55 @@ class Libraries:
         return {"file": file, "image": image}.get(call.gives)
 
     def _hook_decoders(self) -> None:
-        """`load` of PIL's image files, where the pixels come into being."""
-        image_file = _module("PIL.ImageFile")
+        """Hook `load` of PIL's image files, where the pixels come into being."""
+        image_file = sys.modules.get("PIL.ImageFile")
         if image_file is None:
             return
-        for cls in [image_file.ImageFile, *_subclasses(image_file.ImageFile)]:
-            if "load" in vars(cls) and cls not in self._decoders:
-                self._decoders.add(cls)
-                self._patches.put(cls, "load", self._decoder(cls, image_file.ImageFile))
+        base = image_file.ImageFile
+        for cls in [base, *subclasses(base)]:
+            if "load" not in vars(cls) or cls in self._decoders:
+                continue
+            self._decoders.add(cls)
+            original = vars(cls)["load"]
+            timed = self._recorder.call(original, self._recorder.key(DECODE))
+            # Formats with a method of their own (WebP, TIFF) decode before they make their tiles
+            hook = _where_tiles_are_left(original, timed) if cls is base else timed
+            self._patches.put(cls, "load", hook)
 
-    def _decoder(self, cls: type, base: type) -> Callable[..., Any]:
-        original = vars(cls)["load"]
-        timed = self._recorder.call(original, self._recorder.key(DECODE))
-        if cls is not base:  # WebP, TIFF, ...: they decode before they make their tiles
-            return timed
 
-        def load(self: Any) -> Any:
-            try:  # every operation calls `load`; there is work only while tiles are left
-                works = bool(self.tile)
-            except Exception:  # noqa: BLE001 - the original will say what is wrong
-                works = False
-            return timed(self) if works else original(self)
+def _where_tiles_are_left(original: Any, timed: Callable[..., Any]) -> Callable[..., Any]:
+    """Record a call only where there is work: every operation calls `load`."""
 
-        return load
+    def load(self: Any) -> Any:
+        try:
+            works = bool(self.tile)
+        except Exception:  # noqa: BLE001 - the original will say what is wrong
+            works = False
+        return timed(self) if works else original(self)
+
+    return load
+
+
+@unseen
+def _iterating(recorder: Recorder, key: int, original: Any) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def begin(*args: Any, **named: Any) -> Any:
+        items = original(*args, **named)
+        return StageIterator(recorder, key, items) if recorder.at_work() else items
+
+    return begin
 
 
 def look_ahead() -> None:
     """Look where functions of libraries are held, in the process that is about to fork workers."""
-    known = ((call, _module(call.module)) for call in CALLS if not _is_in_one_place(call))
-    found = (_found(call, module) for call, module in known if module is not None)
-    held_in_modules(id(beneath(*one)) for one in found if one[2] is not None)
+    found = [call.find() for call in CALLS if not call.is_in_one_place]
+    held_in_modules(id(beneath(*one)) for one in found if one is not None and one[2] is not None)
 
 
-def _is_in_one_place(call: LibraryCall) -> bool:
-    """Whether nobody has taken it from there by its name: a method, and what all modules share."""
-    return "." in call.path or call.module in ("builtins", "io", "torch.ops.image")
-
-
-def _found(call: LibraryCall, module: Any) -> tuple[Any, str, Any]:
-    """What holds a call, its name there, and the call, or None."""
-    owner_name, _, name = call.path.rpartition(".")
-    # Past a `__getattr__` that would import the rest of a library only because we ask
-    known = getattr(module, "__dict__", {})
-    owner = known.get(owner_name) if owner_name else module
-    if owner_name or call.module == "torch.ops.image":
-        return owner, name, getattr(owner, name, None)
-    return owner, name, known.get(name)
-
-
-def _module(name: str) -> ModuleType | None:
+def _module(name: str) -> Any:
     if name == "builtins":
         return builtins
     if name == "torch.ops.image":  # a namespace that torch makes, not a module of its own
         torch = sys.modules.get("torch")
         return torch.ops.image if torch and "torchvision.io" in sys.modules else None
     return sys.modules.get(name)
-
-
-def _subclasses(cls: type) -> list[type]:
-    direct: list[type] = cls.__subclasses__()
-    return [below for sub in direct for below in (sub, *_subclasses(sub))]

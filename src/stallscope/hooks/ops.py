@@ -35,7 +35,7 @@ _MOST_FUNCTIONS: Final = 1000
 
 
 class Ops:
-    """The ops of one process: which objects they are, and what their stages are called."""
+    """The ops of one process: which objects they are, and the names of their stages."""
 
     def __init__(self, recorder: Recorder, patches: Patches) -> None:
         self._recorder = recorder
@@ -68,21 +68,20 @@ class Ops:
                 self._classes.add(cls)
                 with self._failures.within(f"the ops of {name}"):
                     method = _method_of(cls)
-                    self._put(cls, method, self._container(getattr(cls, method)), name)
+                    hook = self._container(getattr(cls, method))
+                    self._put(cls, method, hook, name)
 
     def _container(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """A container's own method: it adopts the ops of a container that was built late."""
+        """Let a container's own method adopt the ops of a container that was built late."""
         known, at_work = self._alive, self._recorder.at_work
 
         @functools.wraps(original)
         def hook(self_: Any, *args: Any, **named: Any) -> Any:
             if id(self_) not in known:
-                try:
+                with self._failures.within("the ops of what is built late"):
                     if at_work():
                         self._places = {}  # built late, maybe for each sample: named by place in it
                         self._adopt(self_)
-                except Exception as error:  # noqa: BLE001 - ours is never the user's
-                    self._failures.note("the ops of what is built late", error)
             return original(self_, *args, **named)
 
         return hook
@@ -92,9 +91,8 @@ class Ops:
         self._remember(holder)
         everything = find_ops.is_container(holder)
         for slot in find_ops.slots(holder):
-            if find_ops.is_own_part(holder, slot.value):
-                continue
-            if everything or find_ops.is_inner_op(slot):
+            is_own = find_ops.is_own_part(holder, slot.value)
+            if not is_own and (everything or find_ops.is_inner_op(slot)):
                 self._hook_slot(slot, quiet=not everything)
 
     def _remember(self, holder: Any) -> None:
@@ -123,45 +121,42 @@ class Ops:
             self._hook_function(slot, find_ops.stage_of(slot), quiet=quiet)
 
     def _hook_op(self, op: Any, stage: Stage) -> int:
-        """Hook the class of an op; returns the key of the op's stage."""
+        """Hook the class of an op, and return the key of the op's stage."""
         self._remember(op)
         key = self._keys[id(op)] = self._recorder.key(stage)
         self._adopt(op)
         cls = type(op)
         if cls not in self._classes:
             self._classes.add(cls)
-            self._hook_class(cls, op, key)
+            method = _method_of(cls)
+            original = inspect.getattr_static(cls, method, None)
+            if isinstance(op, torch.jit.ScriptModule) or not inspect.isfunction(original):
+                self._cannot(cls.__name__)  # compiled, made in C, a static method, a descriptor
+            else:
+                hook = self._recorder.method(original, op, key, self._key_of)
+                self._put(cls, method, hook, cls.__name__)
         return key
 
-    def _hook_class(self, cls: type, op: Any, key: int) -> None:
-        method = _method_of(cls)
-        original = inspect.getattr_static(cls, method, None)
-        if isinstance(op, torch.jit.ScriptModule) or not inspect.isfunction(original):
-            self._cannot(cls.__name__)  # compiled, made in C, a static method, a descriptor
-            return
-        hook = self._recorder.method(original, op, key, self._key_of)
-        self._put(cls, method, hook, cls.__name__)
-
-    def _put(self, owner: Any, name: Any, hook: Any, called: str) -> None:
+    def _put(self, owner: Any, name: Any, hook: Any, stage: str) -> None:
         try:
             self._patches.put(owner, name, hook)
         except Exception as error:  # noqa: BLE001 - whatever forbids it, the user's run goes on
-            self._cannot(called)
+            self._cannot(stage)
             if not isinstance(error, (TypeError, AttributeError)):  # as a class in C forbids it
-                self._failures.note(f"the stage '{called}'", error)
+                self._failures.note(f"the stage '{stage}'", error)
 
-    def _cannot(self, called: str) -> None:
-        self._recorder.note(f"{called} cannot be hooked: its time is part of its caller's")
+    def _cannot(self, stage: str) -> None:
+        self._recorder.note(f"{stage} cannot be hooked: its time is part of its caller's")
 
     def _key_of(self, op: Any) -> int:
-        """The key of an op whose class is hooked; one that is new may be made for each sample."""
+        """Return the key of an op whose class is hooked; a new one may be made for each sample."""
         key = self._keys.get(id(op))
         if key is None:
             key = self._hook_op(op, Stage(find_ops.name_of(op), "transform"))
         return key
 
     def _placed(self, stage: Stage) -> Stage:
-        """The stage with its place, where a pipeline has two ops of one class."""
+        """Return the stage with its place, where a pipeline has two ops of one class."""
         if stage.kind != "transform":
             return stage
         place = self._places[stage.name] = self._places.get(stage.name, 0) + 1
@@ -177,8 +172,8 @@ class Ops:
         self._functions += 1
         if self._functions > _MOST_FUNCTIONS:  # a pipeline made for each sample has new ones
             if self._functions == _MOST_FUNCTIONS + 1:
-                told = "a pipeline is made for each sample: its functions are stages no longer"
-                self._recorder.note(told)
+                note = "a pipeline is made for each sample: its functions are stages no longer"
+                self._recorder.note(note)
             return
         hook = self._hooks.get(id(slot.value))
         if hook is None:
@@ -189,13 +184,11 @@ class Ops:
 
 
 def _looking_like(original: Any, timed: Callable[..., Any]) -> Callable[..., Any]:
-    """The recording function, with the attributes by which code looks into the original."""
+    """Give the recording function the attributes by which code looks into the original."""
     if isinstance(original, functools.partial):
-        kind = type(
-            "partial", (functools.partial,), {"__call__": lambda _, *a, **n: timed(*a, **n)}
-        )
-        made: Callable[..., Any] = kind(original.func, *original.args, **original.keywords)
-        return made
+        call = {"__call__": lambda _, *args, **named: timed(*args, **named)}
+        kind: Any = type("partial", (functools.partial,), call)
+        return kind(original.func, *original.args, **original.keywords)  # type: ignore[no-any-return]
     for name in ("__self__", "__func__"):
         if hasattr(original, name):
             setattr(timed, name, getattr(original, name))

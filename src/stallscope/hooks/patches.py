@@ -18,14 +18,14 @@ stage is at work; that costs nothing while the hook runs.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.util
 import os
 import sys
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 from weakref import WeakSet, ref
@@ -33,8 +33,7 @@ from weakref import WeakSet, ref
 from stallscope.stages import frame_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Container, Iterable, Iterator
     from importlib.machinery import ModuleSpec
 
     from stallscope.hooks.failures import Failures
@@ -60,7 +59,7 @@ class _Layer:
 
     @property
     def place(self) -> tuple[int, Any]:
-        """The same for all layers of one place. A list's items are known by themselves."""
+        """Return what all layers of a place share. A list's items are known by themselves."""
         return id(self.owner), None if isinstance(self.owner, list) else self.name
 
 
@@ -72,13 +71,13 @@ _TRIES: Final = 6
 
 
 def unlock_in_child() -> None:
-    """In a forked process: the thread that held the lock is no more."""
+    """Make a new lock in a forked process: the thread that held the old one is no more."""
     global _lock  # noqa: PLW0603 - a lock cannot be released by another thread
     _lock = threading.RLock()
 
 
 class Patches:
-    """A pile of replacements that go on and come off together.
+    """Replacements, callbacks and the like, which go on and come off together.
 
     Args:
         failures: where is noted what cannot be taken off again.
@@ -86,7 +85,9 @@ class Patches:
 
     def __init__(self, failures: Failures | None = None) -> None:
         self._failures = failures
+        self._noted = (lambda _: suppress(Exception)) if failures is None else failures.within
         self._pile: list[_Layer] = []
+        self._at_end: list[Callable[[], object]] = []
         self._undone = False
 
     def put(self, owner: Any, name: Any, new: Any) -> None:
@@ -106,8 +107,7 @@ class Patches:
             try:
                 _put(owner, name, new)
             except Exception:
-                with self._noted("off", layer.name):
-                    _take_off(layer)
+                self._attempt("off", name, partial(_take_off, layer))
                 raise
 
     def put_everywhere(self, functions: dict[int, tuple[Any, Any]]) -> None:
@@ -120,71 +120,82 @@ class Patches:
         """
         for owner, name, number in held_in_modules(functions) if functions else ():
             old, new = functions.get(number, (None, None))
-            with self._noted("on", name):
-                if new is not None and _own(owner, name) is old:
-                    self.put(owner, name, new)
+            if new is not None and _own(owner, name) is old:
+                self._attempt("on", name, partial(self.put, owner, name, new))
+
+    def add(self, items: list[Any], item: Any) -> None:
+        """Append something of ours to a list of somebody's, such as `gc.callbacks`."""
+        self.at_end(partial(without, items, item))
+        items.append(item)
+
+    def at_end(self, function: Callable[[], object]) -> None:
+        """Call this when everything is taken off."""
+        self._at_end.append(function)
+
+    def when_imported(self, module: str, missing: str, hook: Callable[[], object]) -> None:
+        """Hook a library that is there; another one when it is imported.
+
+        Args:
+            module: of the library.
+            missing: what the run has not where this fails.
+            hook: puts the hooks on.
+        """
+        assert self._failures is not None  # noqa: S101 - only recordings wait for imports
+        with self._failures.within(missing):
+            ends = ExitStack()
+            self.at_end(ends.close)
+            ends.enter_context(once_imported(module, self._failures.passing(missing, hook)))
 
     def suspend(self) -> None:
-        """Take everything off for now; `resume` puts it back.
-
-        Both run between two batches, over dozens of places: a guard is made where one is needed.
-        """
+        """Take all replacements off for now; `resume` puts them back."""
         with _lock:
             for layer in reversed(self._pile):
                 if layer.on:
-                    try:
-                        _take_off(layer)
-                    except Exception:
-                        with self._noted("off", layer.name):
-                            raise
+                    self._attempt("off", layer.name, partial(_take_off, layer))
 
     def resume(self) -> None:
         """Put everything back that `suspend` took off, where nobody has changed the place."""
         with _lock:
             for layer in self._pile:
                 if not layer.on:
-                    try:
-                        if _replace(layer, layer.old, layer.new):
-                            layer.on = True
-                            _layers.setdefault(layer.place, []).append(layer)
-                    except Exception:
-                        with self._noted("on", layer.name):
-                            raise
+                    self._attempt("on", layer.name, partial(_put_back, layer))
 
-    def undo(self) -> None:
-        """Take everything off for good, also where it was imported from in the meantime."""
+    def undo(self, *, in_child: bool = False) -> None:
+        """Take everything off for good, also where it was imported from in the meantime.
+
+        Args:
+            in_child: this is a forked worker, which is waiting to begin: look through no modules.
+        """
         with _lock:
             self._undone = True
+            while self._at_end:
+                for _ in range(2):  # which does no harm, and may work where the first has failed
+                    self._attempt("off", "a callback", self._at_end[-1])
+                self._at_end.pop()
             for _ in range(_TRIES):  # again for what could not be taken off
-                with contextlib.suppress(Exception):  # which is noted, if that can be
+                with self._noted("taking the hooks off"):
                     self.suspend()
-            # Nearly always all of them are gone by now, and no module has to be looked into
-            alive = [(new(), old) for new, old in self._forgotten()]
-            shared = {id(new): (new, old) for new, old in alive if new is not None}
-            for owner, name, new in _holders(shared) if shared else ():
-                with self._noted("off", name):
-                    _put(owner, name, shared[id(new)][1])
+            if in_child:
+                return
+            alive = {id(one): old for reference, old in self._forgotten() if (one := reference())}
+            for owner, name, replacement in _holders(alive) if alive else ():
+                self._attempt("off", name, partial(_put, owner, name, alive[id(replacement)]))
 
     def _forgotten(self) -> list[tuple[Callable[[], Any], Any]]:
-        """Know no layer any longer; what was in modules, held by nobody here, and what was before.
+        """Know no layer any longer; return what was in modules, held by nobody here, and before.
 
-        A replacement that dies with its layer is under no other name.
+        A replacement that dies with its layer is under no other name: nearly always all of them
+        are gone afterwards, and no module has to be looked into.
         """
         pile, self._pile = self._pile, []
         for layer in pile:
             _forget(layer)  # what cannot be taken off at all only calls its original
         return [(ref(one.new), one.old) for one in pile if isinstance(one.owner, ModuleType)]
 
-    def _noted(self, where: str, name: Any) -> AbstractContextManager[object]:
-        """Note what is raised in the block: one place must not keep the others from being changed.
-
-        Args:
-            where: on or off.
-            name: of the place.
-        """
-        if self._failures is None:
-            return contextlib.suppress(Exception)
-        return self._failures.within(f"putting the hook {where} '{name}'")
+    def _attempt(self, where: str, name: Any, change: Callable[[], object]) -> None:
+        """Change a place; one that cannot be changed is noted, and the others are changed."""
+        with self._noted(f"putting the hook {where} '{name}'"):
+            change()
 
 
 def _take_off(layer: _Layer) -> None:
@@ -198,6 +209,12 @@ def _take_off(layer: _Layer) -> None:
     else:
         _replace(layer, layer.new, layer.old)
     _forget(layer)
+
+
+def _put_back(layer: _Layer) -> None:
+    if _replace(layer, layer.old, layer.new):
+        layer.on = True
+        _layers.setdefault(layer.place, []).append(layer)
 
 
 def _forget(layer: _Layer) -> None:
@@ -221,62 +238,56 @@ def _replace(layer: _Layer, expected: Any, value: Any) -> bool:
 
 
 def beneath(owner: Any, name: str, value: Any) -> Any:
-    """What is there in a forked worker: its parent's hooks are taken off in it."""
+    """Return what is there in a forked worker: its parent's hooks are taken off in it."""
     pile = _layers.get((id(owner), name))
     return pile[0].old if pile else value
 
 
 class _Search(NamedTuple):
-    """What a look through all modules found."""
+    """Result of a look through all modules."""
 
     pid: int
     """Of the process that looked."""
     modules: int
     """How many there were."""
+    functions: set[int]
+    """The `id` of each function that was looked for."""
     places: list[tuple[ModuleType, str, int]]
     """Module, name there, and the `id` of the function."""
 
+    def answers(self, wanted: set[int]) -> bool:
+        """Return whether it was made by the parent of this process, of the same modules."""
+        is_inherited = self.pid != os.getpid() and self.modules == len(sys.modules)
+        return is_inherited and wanted <= self.functions
 
-_searched: set[int] = set()
-"""The `id` of every function that modules were looked through for."""
-_held: dict[int, tuple[int, list[tuple[str, int]]]] = {}
-"""By the `id` of a module: how many names it had, and which of them such functions had."""
+
 _last: list[_Search] = []
 """The last look, of which a forked worker needs no other one."""
 
 
 def held_in_modules(functions: Iterable[int]) -> list[tuple[ModuleType, str, int]]:
-    """Every module and name of it that holds a function, by its `id`; maybe also other functions.
+    """Return every module and name of it that holds a function, by its `id`.
 
-    What has no more names than when it was last looked through is not looked through again. A
-    worker that is forked takes what its parent has just found: it would copy most of the memory
-    that they share, page by page, only by looking (50 ms with what torch imports).
+    A worker that is forked takes what its parent has just found, which may be more: it would copy
+    most of the memory that they share, page by page, only by looking (50 ms with what torch
+    imports).
 
     Args:
         functions: `id` of each.
     """
     wanted = set(functions)
-    if not wanted <= _searched:
-        _searched.update(wanted)
-        _held.clear()
-    elif _last and _last[0].pid != os.getpid() and _last[0].modules == len(sys.modules):
+    if _last and _last[0].answers(wanted):
         return _last.pop().places
+    lowest = [pile[0] for pile in list(_layers.values()) if isinstance(pile[0].owner, ModuleType)]
     # As of `beneath`
-    layers = [pile[0] for pile in list(_layers.values()) if isinstance(pile[0].owner, ModuleType)]
-    found = [(one.owner, one.name, id(one.old)) for one in layers if id(one.old) in _searched]
-    for module in list(sys.modules.values()):
-        names = _names_in(module)
-        size, held = _held.get(id(module), (-1, []))
-        if size != len(names) or module is sys.modules.get("__main__"):
-            held = [(name, id(one)) for name, one in list(names.items()) if id(one) in _searched]
-            _held[id(module)] = len(names), held
-        found += [(module, name, number) for name, number in held]
-    _last[:] = [_Search(os.getpid(), len(sys.modules), found)]
+    found = [(one.owner, one.name, id(one.old)) for one in lowest if id(one.old) in wanted]
+    found += [(module, name, id(value)) for module, name, value in _holders(wanted)]
+    _last[:] = [_Search(os.getpid(), len(sys.modules), wanted, found)]
     return found
 
 
-def _holders(functions: dict[int, tuple[Any, Any]]) -> list[tuple[ModuleType, str, Any]]:
-    """Every module and name under which one of these very objects can be reached."""
+def _holders(functions: Container[int]) -> list[tuple[ModuleType, str, Any]]:
+    """Return every module and name under which one of these very objects can be reached."""
     return [
         (module, name, value)
         for module in list(sys.modules.values())
@@ -286,7 +297,7 @@ def _holders(functions: dict[int, tuple[Any, Any]]) -> list[tuple[ModuleType, st
 
 
 def _names_in(module: Any) -> dict[str, Any]:
-    """What a module holds; nothing of what only says that it is one.
+    """Return the names of a module; none of what only says that it is one.
 
     cffi (under cryptography, and so under most clients of a cloud) puts objects into `sys.modules`
     that call themselves modules and have no `__dict__`.
@@ -302,7 +313,7 @@ def _names_in(module: Any) -> dict[str, Any]:
 
 
 def _own(owner: Any, name: Any) -> Any:
-    """What the owner itself holds, not what it inherits."""
+    """Return what the owner itself holds, not what it inherits."""
     if isinstance(owner, dict):
         return owner.get(name, _ABSENT)
     if isinstance(owner, list):
@@ -335,7 +346,7 @@ def _take_off_in_child() -> None:
     for writer in list(in_this_process):
         writer.failures.insist(
             "taking the hooks off in a process that was forked",
-            functools.partial(writer.retire, close=False),
+            partial(writer.retire, close=False),
         )
 
 
@@ -350,17 +361,17 @@ class ByIdentity(Generic[Known]):
         self._held: dict[int, tuple[ref[Any], Known]] = {}
 
     def get(self, thing: Any) -> Known | None:
-        """What is known of this very object; None if nothing is."""
+        """Return what is known of this very object; None if nothing is."""
         there, known = self._held.get(id(thing), (None, None))
         return known if there is not None and there() is thing else None
 
     def put(self, thing: Any, known: Known) -> None:
-        """Know this of it from now on."""
+        """Know this of an object from now on."""
         number = id(thing)
-        self._held[number] = ref(thing, functools.partial(self._forget, number)), known
+        self._held[number] = ref(thing, partial(self._forget, number)), known
 
     def living(self) -> list[Any]:
-        """All objects that still live."""
+        """Return all objects that still live."""
         there = [reference() for reference, _ in list(self._held.values())]
         return [thing for thing in there if thing is not None]
 
@@ -400,38 +411,32 @@ def around(
     original: Callable[..., Any],
     before: Callable[..., Any],
     after: Callable[[Any, Any, BaseException | None], object] | None,
-    failed: Callable[[BaseException], object],
+    failures: Failures,
+    missing: str,
 ) -> Callable[..., Any]:
     """Make a function that calls ours around somebody's, which is called once whatever ours do.
 
     Args:
-        original: what is called with what comes.
-        before: is called with the same; what it returns goes to `after`, None: that is not called.
+        original: gets the arguments of each call.
+        before: gets the same; its result goes to `after`, None: that is not called.
         after: `(begun, result, error)`, also when the original has raised; then the result is None.
-        failed: told what was raised by one of ours.
+        failures: where is noted what one of ours raises.
+        missing: what the run has not then.
     """
+    begins = failures.passing(missing, before)
+    ends = None if after is None else failures.passing(missing, after)
 
     @functools.wraps(original)
     def function(*args: Any, **named: Any) -> Any:
-        try:
-            begun = before(*args, **named)
-        except Exception as error:  # noqa: BLE001 - ours is never the user's
-            begun = None
-            failed(error)
-        if begun is None or after is None:
+        begun = begins(*args, **named)
+        if begun is None or ends is None:
             return original(*args, **named)
         try:
             result = original(*args, **named)
         except BaseException as raised:
-            try:
-                after(begun, None, raised)
-            except Exception as error:  # noqa: BLE001 - as above
-                failed(error)
+            ends(begun, None, raised)
             raise
-        try:
-            after(begun, result, None)
-        except Exception as error:  # noqa: BLE001 - as above
-            failed(error)
+        ends(begun, result, None)
         return result
 
     return function
@@ -439,7 +444,7 @@ def around(
 
 @contextmanager
 def once_imported(name: str, do: Callable[[], object]) -> Iterator[None]:
-    """Within the block, call something right after a module's first import.
+    """Call something in the block right after a module's first import.
 
     A script may set `OMP_NUM_THREADS` and the like before it imports torch, and would behave
     differently if torch were there already. So what hooks torch waits until the script imports it.
@@ -471,7 +476,7 @@ class _Finder:
         self._looks = False
 
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
-        """Where the module is, as Python's own finders say, with a loader that calls us.
+        """Return where the module is, as Python's own finders say, with a loader that calls us.
 
         Many a library only asks whether it is there, and imports it later or never.
         """
@@ -479,25 +484,24 @@ class _Finder:
             return None
         self._looks = True
         try:
-            return self._watched(name)
+            spec = importlib.util.find_spec(name)
+            if spec is not None and spec.loader is not None:
+                self._watch(spec.loader)
         except Exception:  # noqa: BLE001 - the finders behind this one say what is wrong, if anything
             return None
         finally:
             self._looks = False
-
-    def _watched(self, name: str) -> ModuleSpec | None:
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            loader: Any = spec.loader
-            execute = loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                with suppress(Exception):  # what is ours stops no import
-                    del loader.exec_module
-                with suppress(ValueError):
-                    sys.meta_path.remove(self)
-                execute(module)
-                self._do()
-
-            loader.exec_module = exec_module
         return spec
+
+    def _watch(self, loader: Any) -> None:
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            with suppress(Exception):  # what is ours stops no import
+                del loader.exec_module
+            with suppress(ValueError):
+                sys.meta_path.remove(self)
+            execute(module)
+            self._do()
+
+        loader.exec_module = exec_module

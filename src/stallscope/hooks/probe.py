@@ -23,7 +23,7 @@ from stallscope.hooks.device_time import DeviceMarks
 from stallscope.hooks.event_log import MAIN, Mark, ProcessLog, stop_hooks
 from stallscope.hooks.fetchers import Hooks
 from stallscope.hooks.hot_path import Recorder
-from stallscope.hooks.iterators import Iteration, Iterations, Wrappers
+from stallscope.hooks.iterators import Iterations
 from stallscope.hooks.library_calls import look_ahead
 from stallscope.hooks.loader_access import shut_down, value_of
 from stallscope.hooks.log_place import OUTER, epoch_key
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from stallscope.hooks.device_time import AsyncDevice
+    from stallscope.hooks.iterators import Iteration
     from stallscope.hooks.log_place import LogPlace
     from stallscope.stages import Stage
 
@@ -91,19 +92,24 @@ class Probe:
 
     def __enter__(self) -> Self:
         self._watches = [loader for loader in self._loaders or () if isinstance(loader, DataLoader)]
-        for loader in self._watches:
-            if _is_among(loader, _watched):
-                raise UnsupportedError(
-                    "this loader is being recorded already; end that recording before the next one"
-                )
-        self.marks = self._open_marks()
+        if any(_is_among(loader, _watched) for loader in self._watches):
+            raise UnsupportedError(
+                "this loader is being recorded already; end that recording before the next one"
+            )
+        try:
+            self.marks = ProcessLog(self._place, MAIN)
+        except OSError as error:
+            raise WorkspaceError(
+                f"no room for the event log of the loop in {self._place.folder} "
+                f"({error.strerror or error}): free some space, or set TMPDIR to a folder on a "
+                "local disk"
+            ) from error
         self.device = DeviceMarks(self.marks, self.works_behind)
         self._iterations = Iterations(
             self.marks, self._wants, self._starts, self._patches, adopts=self._adopts
         )
         if not self._scoped:  # else its own loop says more
             self._iterations.device = self.device
-        self._wrappers = Wrappers(self.marks, self._iterations.waits, self._patches, self.device)
         self._parts = StepParts(self.marks, self._iterations.waits, self._patches)
         try:
             with held_back():
@@ -120,31 +126,18 @@ class Probe:
                 with self.failures.within("the end of the hooks in workers"):
                     stop_hooks(self._place)
 
-    def _open_marks(self) -> ProcessLog:
-        try:
-            return ProcessLog(self._place, MAIN)
-        except OSError as error:
-            raise WorkspaceError(
-                f"no room for the event log of the loop in {self._place.folder} "
-                f"({error.strerror or error}): free some space, or set TMPDIR to a folder on a "
-                "local disk"
-            ) from error
-
     def _put_on(self) -> None:
         in_this_process.add(self)
         _watched.extend(self._watches)
-        with self.failures.within("the waits of the loop"):
-            self._iterations.put_on()
-        with self.failures.within("the parts of a step"):
-            self._parts.put_on(self._modules)
-        if not self._scoped:  # else the recording's own loop waits for the outermost iterator
-            with self.failures.within("the waits for other libraries' loaders"):
-                self._wrappers.put_on()
-        with self.failures.within("what the workers do"):
-            self._put_entry(torch_worker)
-        self.device.look()
-        with self.failures.within("the copies into pinned memory"):
-            self._patches.put(torch_pin, "pin_memory", self._pinning(torch_pin.pin_memory))
+        for missing, put_on in (
+            ("the waits of the loop", self._iterations.put_on),
+            ("the parts of a step", partial(self._parts.put_on, self._modules)),
+            ("what the workers do", partial(self._put_entry, torch_worker)),
+            ("when the device was idle", self.device.look),
+            ("the copies into pinned memory", self._hook_pinning),
+        ):
+            with self.failures.within(missing):
+                put_on()
 
     def retire(self, *, close: bool = True) -> None:
         """Take everything off and write nothing from now on.
@@ -156,17 +149,14 @@ class Probe:
             with self._switch:  # a thread may be hooking this process
                 self._ended = True
         _watched[:] = [loader for loader in _watched if not _is_among(loader, self._watches)]
+        hooks = self._hooks
         for take_off in (
             partial(self.device.end, here=close),
-            self._parts.take_off,
-            self._wrappers.take_off,
-            # Quick in a child: a worker is waiting to begin
-            self._patches.undo if close else self._patches.suspend,
-            partial(self._hooks.retire, close=close) if self._hooks is not None else None,
+            partial(self._patches.undo, in_child=not close),
+            *([] if hooks is None else [partial(hooks.retire, close=close)]),
             partial(self.marks.retire, close=close),
-        ):
-            if take_off is not None:  # each by itself, whatever becomes of the others
-                self.failures.insist("taking the hooks off", take_off)
+        ):  # each by itself, whatever becomes of the others
+            self.failures.insist("taking the hooks off", take_off)
         in_this_process.discard(self)  # last: until then another try takes the rest off
         if close:  # whoever is in a circle with a loader lets its workers end late
             self._loaders, self._watches, self._living = [], [], []
@@ -174,7 +164,7 @@ class Probe:
     # ---- the recording's own loop -----------------------------------------------------------
 
     def begin(self, loader: Any) -> Iterator[Any]:
-        """An iterator of the loader; what is iterated inside of it is measured, too."""
+        """Start an iterator of the loader; what is iterated inside of it is measured, too."""
         self._epoch += 1
         key = epoch_key(OUTER, self._epoch)
         with self.failures.within("the epochs"):
@@ -187,7 +177,7 @@ class Probe:
         return iterator
 
     def batches(self, iterator: Iterator[Any]) -> Generator[Any, None, None]:
-        """The batches of the iterator that was begun last, each with its wait."""
+        """Yield the batches of the iterator that was begun last, each with its wait."""
         key = epoch_key(OUTER, self._epoch)
         mark = self.failures.passing("the waits of the loop", self.marks.mark)
         for number in count():
@@ -212,7 +202,7 @@ class Probe:
             self._here.inside = False
 
     def part(self, stage: Stage) -> Callable[[], None]:
-        """A part of the recording's own step begins; returns what to call at its end."""
+        """Begin a part of the recording's own step; return what to call at its end."""
         missing = f"the parts of a step called '{stage.name}'"
         with self.failures.within(missing):
             if (end := self._parts.begin(stage)) is not None:
@@ -221,15 +211,15 @@ class Probe:
 
     @property
     def forked(self) -> bool:
-        """Whether this is a child of the process that records, which polars would hang in."""
+        """Return whether this is a child of the process that records: polars would hang."""
         return os.getpid() != self._pid
 
     def raised(self, error: BaseException) -> bool:
-        """Whether this exception came out of a wait for a batch."""
+        """Return whether this exception came out of a wait for a batch."""
         return hasattr(self, "_iterations") and self._iterations.raised(error)
 
     def workers(self) -> list[tuple[int, int]]:
-        """Number in its loader and process id of each worker of the iterators that live."""
+        """Return number in its loader and process id of each worker of the living iterators."""
         iterators = self._iterations.living()
         return [
             (number, process.pid)
@@ -257,7 +247,7 @@ class Probe:
         return self._loaders is None or _is_among(iterator, self._living)
 
     def _starts(self, iterator: Any, iteration: Iteration | None) -> None:
-        """An iterator starts: its workers are the next processes of this thread."""
+        """Prepare for an iterator: its workers are the next processes of this thread."""
         self._here.starting = None if iteration is None else iteration.key
         if iteration is None:
             return
@@ -267,25 +257,20 @@ class Probe:
                 self._put_entry(module)
         if iteration.workers:
             with self.failures.within("the stages of libraries"):
-                self._look_ahead()
-        if not iteration.workers and self._hooks is None:
+                # Where functions of libraries are held: in each epoch what is new
+                modules = len(sys.modules), len(vars(sys.modules["__main__"]))
+                if modules != self._seen:
+                    look_ahead()
+                    self._seen = modules
+        elif self._hooks is None:
             with self.failures.within("samples made in the main process"), self._switch:
                 self._hook_this_process()
-
-    def _look_ahead(self) -> None:
-        """Know for the workers where functions of libraries are held; in each epoch what is new."""
-        seen = len(sys.modules), len(vars(sys.modules["__main__"]))
-        if seen != self._seen:
-            look_ahead()
-            self._seen = seen
 
     def _hook_this_process(self) -> None:
         if self._hooks is not None or self._ended:  # by another thread, just now
             return
-        recorder = Recorder(self.marks)
-        self._hooks = Hooks(
-            recorder, self._iterations.waiting_for, cost_share=self._place.cost_share
-        )
+        task, share = self._iterations.waiting_for, self._place.cost_share
+        self._hooks = Hooks(Recorder(self.marks), task, cost_share=share)
         in_this_process.add(self._hooks)
         self._hooks.put_on()
 
@@ -297,8 +282,8 @@ class Probe:
             entry = WorkerEntry(self._place, original, lambda: getattr(here, "starting", None))
             self._patches.put(module, "_worker_loop", entry)
 
-    def _pinning(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Torch's `pin_memory`, which calls itself for what is inside of a batch."""
+    def _hook_pinning(self) -> None:
+        """Mark torch's `pin_memory`, which calls itself for what is inside of a batch."""
         begin_pin, end_pin = self.marks.part(PIN)
 
         def begin(*_: Any, **__: Any) -> bool | None:
@@ -312,8 +297,9 @@ class Probe:
             self._here.pins = False
             self.marks.put(end_pin)
 
-        failed = partial(self.failures.note, "the copies into pinned memory")
-        return around(original, begin, end, failed)
+        missing = "the copies into pinned memory"
+        pin = around(torch_pin.pin_memory, begin, end, self.failures, missing)
+        self._patches.put(torch_pin, "pin_memory", pin)
 
 
 def _is_among(loader: Any, loaders: list[Any]) -> bool:

@@ -11,12 +11,11 @@ nothing where nobody measures. Light, because every spawned worker imports it.
 
 from __future__ import annotations
 
-import functools
 import gc
 import inspect
 import re
 import sys
-from contextlib import ContextDecorator, ExitStack, suppress
+from contextlib import ContextDecorator, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -28,7 +27,7 @@ from torch.optim.optimizer import (
 
 from stallscope.errors import ArgumentError
 from stallscope.hooks.event_log import kept_apart
-from stallscope.hooks.patches import ByIdentity, around, once_imported, unseen, without
+from stallscope.hooks.patches import ByIdentity, around
 from stallscope.stages import BACKWARD, CHECKPOINT, FORWARD, GARBAGE, KINDS, OPTIMIZER, Stage
 
 if TYPE_CHECKING:
@@ -42,6 +41,8 @@ if TYPE_CHECKING:
     from stallscope.hooks.iterators import Waits
     from stallscope.hooks.patches import Patches
 
+    _Register = Callable[..., Any]
+
 
 _OLDEST: Final = 2
 """Collections of younger generations are too many and too short to be told."""
@@ -50,7 +51,7 @@ _NAMED: Final = "the parts that ss.stage names"
 
 
 class LoopCall(NamedTuple):
-    """What loops call beside the model."""
+    """Functions that loops call beside the model."""
 
     module: str
     holder: str
@@ -78,8 +79,8 @@ CALLBACKS: Final = (
     ("pytorch_lightning.trainer.call", "", "_call_callback_hooks"),
     ("transformers.trainer_callback", "CallbackHandler", "call_event"),
 )
-"""What calls all callbacks of a trainer: its first argument has them in `callbacks`. Each of their
-own methods `on_...` is a part that has the name of their class."""
+"""Functions that call all callbacks of a trainer: their first argument has these in `callbacks`.
+Each of their own methods `on_...` is a part that has the name of their class."""
 
 
 class Listener(Protocol):
@@ -88,7 +89,7 @@ class Listener(Protocol):
     failures: Failures
 
     def begin(self, stage: Stage) -> Callable[[], object] | None:
-        """A named part begins in this thread; returns what to call at its end, if it is seen."""
+        """Begin a named part in this thread; return what to call at its end, if it is seen."""
 
 
 listeners: list[Listener] = []
@@ -116,33 +117,25 @@ class stage(ContextDecorator):  # noqa: N801 - used like a function: `with ss.st
         if kind not in KINDS:
             raise ArgumentError(f"stage(kind={kind!r}): give one of {', '.join(KINDS)}")
         self._stage = Stage(name, kind)
-        self._ends: list[tuple[Listener, Callable[[], object]] | None] = []
+        self._ends: list[Callable[[], object] | None] = []
 
     def _recreate_cm(self) -> Self:
         return type(self)(self._stage.name, self._stage.kind)  # one for each call of the function
 
     def __enter__(self) -> Self:
-        begun = None
+        end = None
         for listener in listeners:
-            end = None
-            try:
-                end = listener.begin(self._stage)
-            except Exception as error:  # noqa: BLE001 - ours is never the user's
-                listener.failures.note(_NAMED, error)
+            end = listener.failures.passing(_NAMED, listener.begin)(self._stage)
             if end is not None:
-                begun = listener, end
+                end = listener.failures.passing(_NAMED, end)
                 break
-        self._ends.append(begun)
+        self._ends.append(end)
         return self
 
     def __exit__(self, *_: object) -> None:
-        begun = self._ends.pop()
-        if begun is not None:
-            listener, end = begun
-            try:
-                end()
-            except Exception as error:  # noqa: BLE001 - as above
-                listener.failures.note(_NAMED, error)
+        end = self._ends.pop()
+        if end is not None:
+            end()
 
 
 class StepParts:
@@ -161,11 +154,8 @@ class StepParts:
         self.failures = marks.failures
         self._keys: dict[Stage, tuple[int, int]] = {}
         self._named: dict[Stage, tuple[int, Callable[[], object]]] = {}
-        self._handles: list[Any] = []
-        self._imports = ExitStack()
         self._classes: set[type] = set()
         self._callbacks: ByIdentity[bool] = ByIdentity()
-        self._on_garbage = self.failures.passing("the collection of garbage", self._collects)
 
     def put_on(self, modules: Iterable[nn.Module] = ()) -> None:
         """Hook what can be seen.
@@ -177,37 +167,36 @@ class StepParts:
             backward = self._timed(torch.autograd.backward, BACKWARD)
             self._patches.put(torch.autograd, "backward", backward)
         with self.failures.within("the steps of the optimizers"):
-            begin, end = self._hooks(OPTIMIZER)
-            self._handles.append(register_optimizer_step_pre_hook(begin))
-            self._handles.append(register_optimizer_step_post_hook(end))
+            before, after = register_optimizer_step_pre_hook, register_optimizer_step_post_hook
+            self._register(OPTIMIZER, before, after)
         for module in modules:
             with self.failures.within("the forward passes"):
-                begin, end = self._hooks(FORWARD)
-                self._handles.append(module.register_forward_pre_hook(begin))
-                self._handles.append(module.register_forward_hook(end, always_call=True))
+                after = partial(module.register_forward_hook, always_call=True)
+                self._register(FORWARD, module.register_forward_pre_hook, after)
         for call in CALLS:
-            self._once(call.module, call.stage.name, partial(self._see_calls, call))
+            hook = partial(self._see_calls, call)
+            self._patches.when_imported(call.module, call.stage.name, hook)
         for trainer, holder, name in CALLBACKS:
             hook = partial(self._see_trainer, trainer, holder, name)
-            self._once(trainer, "the callbacks of trainers", hook)
-        gc.callbacks.append(self._on_garbage)
-        listeners.append(self)
+            self._patches.when_imported(trainer, "the callbacks of trainers", hook)
+        on_garbage = self.failures.passing("the collection of garbage", self._collects)
+        self._patches.add(gc.callbacks, on_garbage)
+        self._patches.add(listeners, self)
 
-    def take_off(self) -> None:
-        """Leave everything as it was; the patches are undone by their owner."""
-        without(gc.callbacks, self._on_garbage)
-        without(listeners, self)
-        self._imports.close()
-        for handle in self._handles:
-            with self.failures.within("taking the hooks off optimizers and modules"):
-                handle.remove()
-        self._handles.clear()
+    def _register(
+        self, stage: Stage, before: Callable[..., Any], after: Callable[..., Any]
+    ) -> None:
+        """Give torch hooks, which must not return anything: that would change the input."""
+        begin, end = self._part(stage)
+        missing = f"the parts of a step called '{stage.name}'"
+        handles: list[Any] = []
+        self._patches.at_end(lambda: [one.remove() for one in handles])
+        for register, key in ((before, begin), (after, end)):
 
-    def _once(self, module: str, missing: str, hook: Callable[[], object]) -> None:
-        """Hook a library that is there; another one when it is imported."""
-        with self.failures.within(missing):
-            wait = once_imported(module, self.failures.passing(missing, hook))
-            self._imports.enter_context(wait)
+            def hook(*_: Any, key: int = key) -> None:
+                self._put(key)
+
+            handles.append(register(self.failures.passing(missing, hook)))
 
     def _see_calls(self, call: LoopCall) -> None:
         owner, is_called = _holder(call.module, call.holder), re.compile(call.names).fullmatch
@@ -223,118 +212,78 @@ class StepParts:
         def look(trainer: Any, *_: Any, **__: Any) -> None:
             model = getattr(trainer, "lightning_module", None)
             for callback in trainer.callbacks if model is None else [*trainer.callbacks, model]:
-                if self._callbacks.get(callback):
-                    continue
-                with suppress(TypeError):  # nothing can refer to it weakly
-                    self._callbacks.put(callback, known=True)
-                called = type(callback).__name__
-                called = called if callback is not model else f"hooks of {called}"
-                if type(callback) not in self._classes:
-                    self._see_callback(type(callback), called)
-                self._see_functions(callback, called)
+                if not self._callbacks.get(callback):
+                    with suppress(TypeError):  # nothing can refer to it weakly
+                        self._callbacks.put(callback, known=True)
+                    name = type(callback).__name__
+                    name = name if callback is not model else f"hooks of {name}"
+                    self._see_callback(callback, Stage(name, "other"))
 
-        failed = partial(self.failures.note, "the callbacks of trainers")
-        self._patches.put(owner, name, around(vars(owner)[name], look, None, failed))
+        missing = "the callbacks of trainers"
+        self._patches.put(
+            owner, name, around(vars(owner)[name], look, None, self.failures, missing)
+        )
 
-    def _see_callback(self, cls: type, called: str) -> None:
-        """Make what a class of callbacks does a part; what it inherits from the library's is none.
+    def _see_callback(self, callback: Any, stage: Stage) -> None:
+        """Make what a callback does a part of the step.
 
-        Every trainer calls all methods of all callbacks: most are the empty ones of the base class.
-
-        Args:
-            cls: the class.
-            called: the name of the part.
+        Every trainer calls all methods of all callbacks: most are the empty ones of the library's
+        base class, which are none. Of the functions that the callback holds, as Lightning's
+        `LambdaCallback` does, only those without a name of their own are hooked: one that has a
+        name can be pickled, and could not be with a hook around it, where a trainer that spawns
+        processes takes its callbacks along.
         """
-        self._classes.add(cls)
-        if cls.__module__.partition(".")[0] == __name__.partition(".")[0]:
-            return
-        stage = self._stage_of(called)
+        cls, stage = type(callback), kept_apart(stage, self._keys, lambda _: None)
         base = next((one for one in reversed(cls.__mro__) if hasattr(one, "on_train_end")), cls)
-        for name in dir(cls):
+        is_ours = cls.__module__.partition(".")[0] == __name__.partition(".")[0]
+        names = [] if is_ours or cls in self._classes else dir(cls)
+        self._classes.add(cls)
+        for name in names:
             function = inspect.getattr_static(cls, name)
             own = function is not inspect.getattr_static(base, name, None)
             if name.startswith("on_") and own and inspect.isfunction(function):
                 self._patches.put(cls, name, self._timed(function, stage))
-
-    def _see_functions(self, callback: Any, called: str) -> None:
-        """Make the functions that a callback was given a part, as Lightning's `LambdaCallback` is.
-
-        Only those without a name of their own: one that has a name can be pickled, and could not be
-        with a hook around it, where a trainer that spawns processes takes its callbacks along.
-        """
         for name, function in list(getattr(callback, "__dict__", {}).items()):
-            if not name.startswith("on_") or not inspect.isfunction(function):
-                continue
-            if "<" in function.__qualname__:  # <lambda>, <locals>
-                stage = self._stage_of(called)
+            is_function = name.startswith("on_") and inspect.isfunction(function)
+            if is_function and "<" in function.__qualname__:  # <lambda>, <locals>
                 self._patches.put(callback, name, self._timed(function, stage))
 
-    def _stage_of(self, called: str) -> Stage:
-        return kept_apart(Stage(called, "other"), self._keys, lambda _: None)
-
     def begin(self, stage: Stage) -> Callable[[], object] | None:
-        """A part of this name begins; returns what to call at its end."""
+        """Begin a part of this name, and return what to call at its end."""
         if self._waits.stack:
             return None
-        key, end = self._named.get(stage) or self._name(stage)
+        if stage not in self._named:
+            name = kept_apart(stage, self._named, lambda sentence: self._marks.say(note=sentence))
+            begin, end = self._part(name)
+            self._named[name] = begin, partial(self._marks.put, end)
+            stage = name
+        key, ends = self._named[stage]
         self._marks.put(key)
-        return end
-
-    def _name(self, stage: Stage) -> tuple[int, Callable[[], object]]:
-        """The key of a part that `begin` is asked for, and what ends it."""
-        stage = kept_apart(stage, self._named, lambda sentence: self._marks.say(note=sentence))
-        begin, end = self._part(stage)
-        named = self._named[stage] = begin, partial(self._marks.put, end)
-        return named
+        return ends
 
     def _part(self, stage: Stage) -> tuple[int, int]:
         if stage not in self._keys:
             self._keys[stage] = self._marks.part(stage)
         return self._keys[stage]
 
-    @unseen
     def _timed(self, original: Callable[..., Any], stage: Stage) -> Callable[..., Any]:
-        """Mark each call: one function of ours, as those of `hooks.iterators`."""
-        waits, put, (begin, end) = self._waits, self._marks.put, self._part(stage)
-        failed = partial(self.failures.note, f"the {stage.name} passes")
+        """Mark each call."""
+        begin_key, end_key = self._part(stage)
 
-        @functools.wraps(original)
-        def hook(*args: Any, **named: Any) -> Any:
-            begun = False
-            try:
-                if not waits.stack:
-                    put(begin)
-                    begun = True
-            except Exception as error:  # noqa: BLE001 - ours is never the user's
-                failed(error)
-            try:
-                return original(*args, **named)
-            finally:
-                if begun:
-                    try:
-                        put(end)
-                    except Exception as error:  # noqa: BLE001 - as above
-                        failed(error)
+        def begin(*_: Any, **__: Any) -> bool | None:
+            return self._put(begin_key)
 
-        return hook
+        def end(*_: Any) -> None:
+            self._put(end_key)
 
-    def _hooks(self, stage: Stage) -> tuple[Callable[..., None], Callable[..., None]]:
-        """Make the hooks at both ends of a part, as torch calls them.
+        return around(original, begin, end, self.failures, f"the {stage.name} passes")
 
-        They must not return anything, which would change the input.
-        """
-        waits, put = self._waits, self._marks.put
-        failed = partial(self.failures.note, f"the parts of a step called '{stage.name}'")
-
-        def hook(key: int, *_: Any) -> None:
-            try:
-                if not waits.stack:
-                    put(key)
-            except Exception as error:  # noqa: BLE001 - ours is never the user's
-                failed(error)
-
-        begin, end = self._part(stage)
-        return partial(hook, begin), partial(hook, end)
+    def _put(self, key: int) -> bool | None:
+        """Write the begin or end of a part, unless this thread waits for a batch."""
+        if self._waits.stack:
+            return None
+        self._marks.put(key)
+        return True
 
     def _collects(self, phase: str, about: dict[str, int]) -> None:
         if about["generation"] >= _OLDEST:

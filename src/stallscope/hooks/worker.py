@@ -1,4 +1,4 @@
-"""What stands in for torch's worker loop: it hooks the worker, then runs the original.
+"""Stand-in for torch's worker loop: it hooks the worker, then runs the original.
 
 It can be pickled, so that spawned workers get it, too; it gets the original by module and name. The
 user's loader and its `worker_init_fn` are left alone. Both queues are in hand here: the one that
@@ -55,7 +55,7 @@ class WorkerEntry:
         self._pid: int | None = os.getpid()
 
     def belongs_to(self, place: LogPlace) -> bool:
-        """Whether this entry, or one beneath it, writes there."""
+        """Return whether this entry, or one beneath it, writes there."""
         inner = self._original
         return self._place == place or (isinstance(inner, WorkerEntry) and inner.belongs_to(place))
 
@@ -91,7 +91,7 @@ class WorkerEntry:
                 ends.close()
 
     def _is_orphan(self) -> bool:
-        """Whether the process that forked this one has died meanwhile.
+        """Return whether the process that forked this one has died meanwhile.
 
         Torch's loop would take whoever adopted it for that one, and wait for ever for its tasks.
         """
@@ -159,13 +159,14 @@ class Tasks:
 
     def watch(self, index_queue: Any, data_queue: Any) -> None:
         """Hook both queues; they are this process's own objects."""
-        failed = functools.partial(self._log.failures.note, "when a worker takes and sends batches")
-        index_queue.get = around(index_queue.get, self._waits, self._take, failed)
-        data_queue.put = around(data_queue.put, self._put, None, failed)
+        failures, missing = self._log.failures, "when a worker takes and sends batches"
+        index_queue.get = around(index_queue.get, self._waits, self._take, failures, missing)
+        data_queue.put = around(data_queue.put, self._put, None, failures, missing)
         if hasattr(data_queue, "_send_bytes"):  # read when the feeder thread starts
             send = data_queue._send_bytes
-            data_queue._send_bytes = around(send, self._sends, self._sent, failed)
-            _queues._ForkingPickler = self._pickler(data_queue, failed)
+            data_queue._send_bytes = around(send, self._sends, self._sent, failures, missing)
+            pickles = failures.passing(missing, functools.partial(self._pickles, data_queue))
+            _queues._ForkingPickler = _watched_pickler(_queues._ForkingPickler, pickles)
 
     def _waits(self, *_: Any, **__: Any) -> bool:
         if not self._is_ready:
@@ -182,30 +183,17 @@ class Tasks:
             self._key += 1
             self._hooks.begin_epoch(self._key)
 
-    def _put(self, made: Any, *_: Any, **__: Any) -> None:
-        number = _number(made)
+    def _put(self, data: Any, *_: Any, **__: Any) -> None:
+        number = _number(data)
         if number is not None:
             self._log.mark(Mark.MADE, self._key, number)
 
-    def _pickler(self, data_queue: Any, failed: Callable[[BaseException], None]) -> type:
-        """Python's pickler of what goes through queues, that tells when it begins with a batch."""
-        tasks, original = self, _queues._ForkingPickler
-
-        class Pickler(original):  # type: ignore[misc, valid-type]
-            @classmethod
-            def dumps(cls, sent: Any, protocol: Any = None) -> Any:
-                try:
-                    # Not a queue of the user's
-                    ours = threading.current_thread() is data_queue._thread
-                    number = _number(sent) if ours else None
-                    tasks._sending.number = number
-                    if number is not None:
-                        tasks._log.mark(Mark.PICKLE, tasks._key, number)
-                except Exception as error:  # noqa: BLE001 - ours is never the user's
-                    failed(error)
-                return original.dumps(sent, protocol)
-
-        return Pickler
+    def _pickles(self, data_queue: Any, data: Any) -> None:
+        """Note that the feeder thread of this queue begins to pickle; the user may have others."""
+        ours = threading.current_thread() is data_queue._thread
+        self._sending.number = number = _number(data) if ours else None
+        if number is not None:
+            self._log.mark(Mark.PICKLE, self._key, number)
 
     def _sends(self, *_: Any, **__: Any) -> int | None:
         return getattr(self._sending, "number", None)
@@ -213,6 +201,18 @@ class Tasks:
     def _sent(self, number: int, _: Any, error: BaseException | None) -> None:
         if error is None:
             self._log.mark(Mark.SENT, self._key, number)
+
+
+def _watched_pickler(original: Any, pickles: Callable[[Any], object]) -> type:
+    """Make a class of Python's pickler of what goes through queues, which reports each begin."""
+
+    class Pickler(original):  # type: ignore[misc]
+        @classmethod
+        def dumps(cls, sent: Any, protocol: Any = None) -> Any:
+            pickles(sent)
+            return original.dumps(sent, protocol)
+
+    return Pickler
 
 
 def _number(message: Any) -> int | None:

@@ -12,16 +12,16 @@ the same, later uses share the tensors, whose version numbers are looked at afte
 from __future__ import annotations
 
 import pickle
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, islice
+from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any, Final
 
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from stallscope.errors import UnsupportedError
 from stallscope.hooks import find_ops
+from stallscope.hooks.loader_access import StandIn
 from stallscope.loops.cached_values import (
     bytes_of,
     compact,
@@ -55,7 +55,7 @@ class DeferredResult:
     """Its place or key; None: all of it."""
 
     def of(self, results: list[Any]) -> Any:
-        """What it stands for."""
+        """Return the result that it stands for."""
         result = results[self.call]
         return result if self.item is None else result[self.item]
 
@@ -67,7 +67,7 @@ class DeferredCall:
     slot: int
     """Which of the cut's slots."""
     given: Any
-    """Positional arguments and keyword arguments; a `Result` where a result went in again."""
+    """Positional and keyword arguments; a `DeferredResult` where a result went in again."""
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Unfinished:
 
     calls: list[DeferredCall] = field(default_factory=list)
     sample: Any = None
-    """The finished sample with a `Result` in each place of a result."""
+    """The finished sample with a `DeferredResult` in each place of a result."""
     changed: bool = False
     """Whether an op changed its input in place."""
 
@@ -97,14 +97,33 @@ class Cut:
         return bool(self._slots)
 
     def make(self, get: Callable[[], Any]) -> tuple[Any, Unfinished | None]:
-        """A sample, and the same before its transforms; None where it cannot be cut."""
-        watch = _Watch()
-        with _replaced(self._slots, watch.op):
+        """Return a sample, and the same before its transforms; None where it cannot be cut."""
+        half = Unfinished()
+        results: list[Any] = []
+
+        def call(number: int, *args: Any, **named: Any) -> Any:
+            given = _by_result((args, named), results)
+            before = fresh(given)
+            result = self._slots[number].value(*args, **named)
+            half.changed |= not same(before, given)
+            half.calls.append(DeferredCall(number, before))
+            results.append(result)
+            return result
+
+        try:
+            for number, slot in enumerate(self._slots):  # past the class's own `__setattr__`
+                vars(slot.owner)[slot.name] = _OpOfCut(slot.value, partial(call, number))
             sample = get()
-        return sample, watch.unfinished(sample)
+        finally:
+            for slot in self._slots:
+                vars(slot.owner)[slot.name] = slot.value
+        half.sample = _by_result(sample, results)
+        inside = leaves([half.sample, *(one.given for one in half.calls)])
+        used = {leaf.call for leaf in inside if isinstance(leaf, DeferredResult)}
+        return sample, half if results and used == set(range(len(results))) else None
 
     def finish(self, half: Unfinished, *, copies: bool) -> Any:
-        """The sample again, by calling the ops: on copies, where these may change their input."""
+        """Make the sample by calling the ops: on copies, where these may change their input."""
         results: list[Any] = []
         for call in half.calls:
             given = fresh(call.given) if copies else call.given
@@ -114,96 +133,42 @@ class Cut:
 
 
 def _ops(dataset: Any) -> Iterator[Slot]:
-    """The slots of a dataset's own that hold what is done to a sample; a target's is not meant."""
+    """Yield the slots of a dataset's own that change a sample; those for a target do not count."""
     for slot in find_ops.slots(dataset):
         is_held = slot.owner is dataset and not find_ops.is_own_part(dataset, slot.value)
-        if is_held and slot.name != "target_transform":
-            stage = find_ops.stage_of(slot)
-            if stage.kind == "transform":
-                yield slot
+        is_of_samples = is_held and slot.name != "target_transform"
+        if is_of_samples and find_ops.stage_of(slot).kind == "transform":
+            yield slot
 
 
-@contextmanager
-def _replaced(slots: list[Slot], watcher: Callable[[int, Slot], Any]) -> Iterator[None]:
-    """Put a watcher into each slot, past the class's own `__setattr__`."""
-    try:
-        for number, slot in enumerate(slots):
-            vars(slot.owner)[slot.name] = watcher(number, slot)
-        yield
-    finally:
-        for slot in slots:
-            vars(slot.owner)[slot.name] = slot.value
-
-
-class _Watch:
-    """The calls of one sample's ops."""
-
-    def __init__(self) -> None:
-        self._half = Unfinished()
-        self._results: list[Any] = []
-
-    def op(self, number: int, slot: Slot) -> _SplittingOp:
-        """What stands in for an op while a sample is made."""
-
-        def call(*args: Any, **named: Any) -> Any:
-            given = _by_result((args, named), self._results)
-            kept = fresh(given)
-            result = slot.value(*args, **named)
-            self._half.changed |= not same(kept, given)
-            self._half.calls.append(DeferredCall(number, kept))
-            self._results.append(result)
-            return result
-
-        return _SplittingOp(slot.value, call)
-
-    def unfinished(self, sample: Any) -> Unfinished | None:
-        """The sample before its transforms, if each result is found again."""
-        self._half.sample = _by_result(sample, self._results)
-        used = {number for call in self._half.calls for number in _numbers(call.given)}
-        used |= set(_numbers(self._half.sample))
-        return self._half if self._results and used == set(range(len(self._results))) else None
-
-
-class _SplittingOp:
+class _OpOfCut(StandIn):
     """Answers as the op that it stands in for, but is called through a watcher."""
 
     def __init__(self, op: Any, call: Callable[..., Any]) -> None:
-        self._op = op
+        super().__init__(op)
         self._call = call
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         return self._call(*args, **named)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._op, name)
-
 
 def _by_result(value: Any, results: list[Any]) -> Any:
-    """The value with a `Result` in the place of each object that is a result, or an item of one."""
-    found = None if isinstance(value, _PLAIN) else _found(value, results)
-    if found is not None:
-        return found
+    """Put a `DeferredResult` in the place of each object that is a result, or an item of one."""
+    if isinstance(value, _PLAIN):
+        return value
+    for call, result in reversed(list(enumerate(results))):
+        if result is value:
+            return DeferredResult(call)
+        items: Any = result.items() if isinstance(result, dict) else ()
+        items = enumerate(result) if isinstance(result, (list, tuple)) else items
+        for place, item in items:
+            if item is value:
+                return DeferredResult(call, place)
     if type(value) is dict:
         return {key: _by_result(one, results) for key, one in value.items()}
     if type(value) in (list, tuple):
         return type(value)(_by_result(one, results) for one in value)
     return value
-
-
-def _found(value: Any, results: list[Any]) -> DeferredResult | None:
-    for call, result in reversed(list(enumerate(results))):
-        if result is value:
-            return DeferredResult(call)
-        for place, item in _items(result):
-            if item is value:
-                return DeferredResult(call, place)
-    return None
-
-
-def _items(result: Any) -> Iterable[tuple[Any, Any]]:
-    if isinstance(result, dict):
-        return result.items()
-    return enumerate(result) if isinstance(result, (list, tuple)) else ()
 
 
 def _with_results(value: Any, results: list[Any]) -> Any:
@@ -212,23 +177,7 @@ def _with_results(value: Any, results: list[Any]) -> Any:
     )
 
 
-def _numbers(value: Any) -> list[int]:
-    return [leaf.call for leaf in leaves(value) if isinstance(leaf, DeferredResult)]
-
-
-class InPlaceOf:
-    """Stands in for the user's dataset: a `worker_init_fn` finds its attributes here."""
-
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "_dataset":
-            raise AttributeError(name)
-        return getattr(self._dataset, name)
-
-
-class Capturing(InPlaceOf):
+class Capturing(StandIn):
     """Gives each sample twice: finished, and before its transforms (None where it has no cut)."""
 
     def __init__(self, dataset: Any) -> None:
@@ -237,36 +186,36 @@ class Capturing(InPlaceOf):
 
     def __getitem__(self, index: Any) -> tuple[Any, Unfinished | None]:
         if not self._cut:
-            return self._dataset[index], None
-        return self._cut.make(lambda: self._dataset[index])
+            return self._original[index], None
+        return self._cut.make(lambda: self._original[index])
 
     def __getitems__(self, indices: list[Any]) -> list[tuple[Any, Unfinished | None]]:
-        if not self._cut and callable(getattr(self._dataset, "__getitems__", None)):
-            return [(sample, None) for sample in self._dataset.__getitems__(indices)]
+        if not self._cut and callable(getattr(self._original, "__getitems__", None)):
+            return [(sample, None) for sample in self._original.__getitems__(indices)]
         return [self[index] for index in indices]
 
 
 def packed(samples: Any) -> bytes:
-    """The samples of a batch in one piece; a collate function."""
+    """Pickle the samples of a batch in one piece; a collate function."""
     return pickle.dumps(compact(samples), pickle.HIGHEST_PROTOCOL)
 
 
-class Cached(InPlaceOf):
+class Cached(StandIn):
     """A map-style dataset that makes its samples out of what is in memory, by their number."""
 
-    def __init__(self, dataset: Any, kept: list[Any], make: Callable[[Any], Any]) -> None:
+    def __init__(self, dataset: Any, in_memory: list[Any], make: Callable[[Any], Any]) -> None:
         super().__init__(dataset)
-        self._kept = kept
+        self._in_memory = in_memory
         self._make = make
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._in_memory)
 
     def __getitem__(self, number: int) -> Any:
-        return self._make(self._kept[number])
+        return self._make(self._in_memory[number])
 
 
-class CachedStream(InPlaceOf, IterableDataset[Any]):
+class CachedStream(StandIn, IterableDataset[Any]):
     """A stream of finished samples without an end; each worker begins at another place."""
 
     def __init__(self, dataset: Any, samples: list[Any]) -> None:
@@ -283,7 +232,7 @@ class CachedStream(InPlaceOf, IterableDataset[Any]):
 
 
 def _epochs(source: Iterable[Any], goes_on: Callable[[], bool]) -> Iterator[Any]:
-    """What a source gives, again and again, until that is nothing or it is not to go on."""
+    """Iterate a source again and again, until it is empty or is not to go on."""
     empty = False
     while not empty:
         empty = True
@@ -304,7 +253,7 @@ class KeptEpochs:
 
 
 def is_plain(loader: Any) -> bool:
-    """Whether this is a DataLoader that torch's own code iterates, so that it can be rebuilt."""
+    """Return whether torch's own code iterates this DataLoader, so that it can be rebuilt."""
     return isinstance(loader, DataLoader) and type(loader).__iter__ is DataLoader.__iter__
 
 
@@ -329,7 +278,7 @@ def check_plain(target: Target, so: str) -> None:
 
 
 def is_stream(loader: Any) -> bool:
-    """Whether the dataset is iterable, so that nobody can ask it for an index."""
+    """Return whether the dataset is iterable, so that nobody can ask it for an index."""
     return isinstance(loader.dataset, IterableDataset)
 
 
@@ -350,11 +299,11 @@ class OverAndOver:
         self._parts = parts
 
     def __iter__(self) -> Iterator[Any]:
-        return chain.from_iterable(self._parts for _ in iter(int, 1))
+        return cycle(self._parts)
 
 
 def going_on(loader: Any) -> Any:
-    """The loader without an end: its next epochs follow.
+    """Return the loader without an end: its next epochs follow.
 
     A stream keeps its own end, and so does what starts other workers for its next epoch.
     """
@@ -366,17 +315,17 @@ def going_on(loader: Any) -> Any:
 
 
 def next_indices(loader: DataLoader[Any], batches: int) -> list[Any]:
-    """Which samples the next batches would be made of: for each, its list of indices."""
+    """Return the indices of the samples of each of the next batches."""
     return list(islice(iter(GoingOn(_sampler(loader))), batches))
 
 
 def warm(loader: DataLoader[Any], indices: list[Any]) -> DataLoader[Any]:
-    """The loader over the same few batches again and again."""
+    """Return the loader over the same few batches again and again."""
     return copy_of(loader, sampler=OverAndOver(indices))
 
 
 def capturing(loader: DataLoader[Any], indices: list[Any]) -> DataLoader[Any]:
-    """Gives the samples of each batch, pickled: see `loops.cached_loaders`."""
+    """Return a loader that gives the samples of each batch, pickled: see the module."""
     if is_stream(loader):
         return copy_of(loader, collate_fn=packed, pin_memory=False)
     dataset = Capturing(loader.dataset)
@@ -386,31 +335,31 @@ def capturing(loader: DataLoader[Any], indices: list[Any]) -> DataLoader[Any]:
 def transforming(
     loader: DataLoader[Any], halves: list[Unfinished], counts: list[int]
 ) -> DataLoader[Any]:
-    """Does the transforms, collates and sends; what went into the transforms is in memory."""
+    """Return a loader that transforms, collates and sends; the transforms' input is in memory."""
     copies = any(half.changed for half in halves)
     return _cached(loader, halves, partial(Cut(loader.dataset).finish, copies=copies), counts)
 
 
 def collating(loader: DataLoader[Any], samples: list[Any], counts: list[int]) -> DataLoader[Any]:
-    """Collates and sends finished samples from memory."""
+    """Return a loader that collates and sends finished samples from memory."""
     if is_stream(loader):
         return copy_of(loader, dataset=CachedStream(loader.dataset, samples))
     return _cached(loader, samples, shell, counts)
 
 
 def _cached(
-    loader: DataLoader[Any], kept: list[Any], make: Callable[[Any], Any], counts: list[int]
+    loader: DataLoader[Any], in_memory: list[Any], make: Callable[[Any], Any], counts: list[int]
 ) -> DataLoader[Any]:
-    numbers = iter(range(len(kept)))
+    numbers = iter(range(len(in_memory)))
     indices = [
         list(islice(numbers, count)) if collates(loader) else next(numbers) for count in counts
     ]
-    dataset = Cached(loader.dataset, kept, make)
+    dataset = Cached(loader.dataset, in_memory, make)
     return copy_of(loader, dataset=dataset, sampler=OverAndOver(indices))
 
 
 def collates(loader: DataLoader[Any]) -> bool:
-    """Whether a batch is made of several samples; otherwise an index stands for a whole one."""
+    """Return whether a batch is made of several samples, or an index stands for a whole one."""
     return loader.batch_sampler is not None
 
 
@@ -419,7 +368,7 @@ def _sampler(loader: DataLoader[Any]) -> Any:
 
 
 def copy_of(loader: DataLoader[Any], *, sampler: Any = None, **changed: Any) -> DataLoader[Any]:
-    """The loader with other attributes; a sampler of batches where it has such, else of indices."""
+    """Copy a loader with other attributes; the sampler is one of batches where it has such."""
     if sampler is not None:
         changed["batch_sampler" if collates(loader) else "sampler"] = sampler
     return copied(loader, persistent_workers=False, **changed)
@@ -440,7 +389,7 @@ class CachedBatches:
         return len(self._batches)
 
     def first(self, many: int) -> CachedBatches:
-        """So many of them."""
+        """Return the first of them."""
         return CachedBatches(self._batches[:many])
 
     def __iter__(self) -> Iterator[Any]:

@@ -28,7 +28,7 @@ _DEEPEST: Final = 12
 
 
 def leaves(value: Any, depth: int = 0) -> Iterator[Any]:
-    """What lists, tuples, mappings and the attributes of objects hold, all the way down."""
+    """Yield what lists, tuples, mappings and attributes of objects hold, all the way down."""
     if depth > _DEEPEST:
         return
     inside = _inside(value)
@@ -40,7 +40,7 @@ def leaves(value: Any, depth: int = 0) -> Iterator[Any]:
 
 
 def _inside(value: Any) -> list[Any] | None:
-    """What a value holds; None for one that is held as a whole."""
+    """Return what a value holds; None for one that is held as a whole."""
     if isinstance(value, Mapping):
         return list(value.values())
     if isinstance(value, (list, tuple)):
@@ -51,7 +51,7 @@ def _inside(value: Any) -> list[Any] | None:
 
 
 def bytes_of(value: Any) -> int:
-    """About how much memory a value needs, bytes."""
+    """Return about how much memory a value needs, bytes."""
     return sum(map(_bytes_of_leaf, leaves(value)))
 
 
@@ -66,7 +66,7 @@ def _bytes_of_leaf(leaf: Any) -> int:
 
 
 def samples_in(batch: Any, usual: int | None = None) -> int:
-    """How many samples a batch has.
+    """Count the samples of a batch.
 
     Args:
         batch: a tensor, columns of samples, or a list of samples; anything else counts as one.
@@ -80,7 +80,7 @@ def samples_in(batch: Any, usual: int | None = None) -> int:
 
 
 def _lengths(batch: Any, *, is_inside: bool = False) -> Iterator[tuple[int, bool]]:
-    """The length of a batch, of the first thing in it, of the first in that; and which is meant.
+    """Yield the length of a batch, of the first thing in it, and so on; and which is meant.
 
     A list of tensors inside of a batch may be a column of samples, as the images of a detector,
     which are of any size, or some views of each.
@@ -100,22 +100,22 @@ def _is_tensor(value: Any) -> bool:
 
 
 def fresh(value: Any) -> Any:
-    """A copy that shares nothing which could be changed in place."""
+    """Return a copy that shares nothing which could be changed in place."""
     return mapped(value, copied)
 
 
 def shell(value: Any) -> Any:
-    """A copy of the containers alone: items can be added and taken away, tensors are shared."""
+    """Copy the containers alone: items can be added and taken away, tensors are shared."""
     return mapped(value, lambda leaf: leaf)
 
 
 def compact(value: Any) -> Any:
-    """The value with tensors that own no more memory than they show; pickling sends all of it."""
+    """Let tensors own no more memory than they show: pickling sends all of it."""
     return mapped(value, _compact_leaf)
 
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """The value with new containers, whose leaves were changed; an object's class is kept."""
+    """Return the value with new containers and changed leaves; an object's class is kept."""
     if type(value) is dict:
         return {key: mapped(one, change) for key, one in value.items()}
     if type(value) is list:
@@ -129,7 +129,7 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def copied(leaf: Any) -> Any:
-    """A copy of what is held as a whole."""
+    """Copy what is held as a whole."""
     if isinstance(leaf, torch.Tensor) and type(leaf) is torch.Tensor:
         clone = leaf.detach().clone()
         clone = clone.pin_memory() if leaf.is_pinned() else clone
@@ -147,13 +147,13 @@ def _compact_leaf(leaf: Any) -> Any:
 
 
 def versions(value: Any) -> list[int]:
-    """A number for each tensor, which grows when it is changed in place."""
+    """Return a number for each tensor, which grows when it is changed in place."""
     tensors = (leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor))
     return [tensor._version for tensor in tensors if not tensor.is_inference()]  # noqa: SLF001 - torch has no other name for it
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are equal in each tensor, array and image, and alike in the rest."""
+    """Return whether values are equal in each tensor, array and image, and alike in the rest."""
     ours, theirs = list(leaves(one)), list(leaves(other))
     return len(ours) == len(theirs) and all(map(_same_leaf, ours, theirs))
 
@@ -194,7 +194,7 @@ _OFF: Final = 0.02
 
 
 class BatchBytes(NamedTuple):
-    """How large a batch is."""
+    """Size of a batch."""
 
     all: int
     """With everything in it."""
@@ -220,30 +220,23 @@ class Bytes:
     """Of the floats."""
 
     def floats(self) -> torch.Tensor:
-        """What they stand for."""
+        """Return the floats."""
         return self.values.to(self.dtype) * self.scale + self.offset
 
     def to(self, device: Any, *, non_blocking: bool = False) -> torch.Tensor:
-        """The floats on a device: the bytes are copied, and scaled there."""
+        """Return the floats on a device: the bytes are copied, and scaled there."""
         parts = (self.values, self.scale, self.offset)
         values, scale, offset = (one.to(device, non_blocking=non_blocking) for one in parts)
         return values.to(self.dtype) * scale + offset
 
 
 def as_bytes(tensor: torch.Tensor) -> Bytes | None:
-    """Floats that are bytes, scaled, as uint8 would hold them; None for anything else."""
-    if _tensor(tensor) is None or not _fits(tensor):
+    """Return floats that are bytes, scaled, as uint8 would hold them; None for anything else."""
+    axis = None if _floats(tensor) is None else _axis_of_levels(tensor)
+    if axis is None:
         return None
-    of_channel = next(
-        (
-            place
-            for place in range(1, tensor.ndim)
-            if tensor.shape[place] <= _MOST_CHANNELS and not _are_levels(tensor[:_SAMPLES])
-        ),
-        None,
-    )
     floats = tensor.detach()
-    channels = [floats] if of_channel is None else floats.unbind(of_channel)
+    channels = floats.unbind(axis) if axis else [floats]
     lows, steps = [], []
     for channel in channels:
         levels = torch.unique(channel)
@@ -253,26 +246,25 @@ def as_bytes(tensor: torch.Tensor) -> Bytes | None:
         lows.append(levels[0])
         steps.append((reach / (reach / least).round()).to(floats.dtype))
     shape = [1] * floats.ndim
-    shape[of_channel or 0] = len(channels)
+    shape[axis] = len(channels)
     scale, offset = torch.stack(steps).view(shape), torch.stack(lows).view(shape)
     values = ((floats - offset) / scale).round()
-    return (
-        Bytes(values.to(torch.uint8), scale, offset, floats.dtype)
-        if values.max() < _LEVELS
-        else None
-    )
+    if values.max() >= _LEVELS:  # some samples only were looked at
+        return None
+    return Bytes(values.to(torch.uint8), scale, offset, floats.dtype)
 
 
 def batch_bytes(batch: Any) -> BatchBytes:
     """Count the bytes of a batch, and of those floats in it that uint8 would hold."""
-    floats = [leaf for leaf in map(_tensor, leaves(batch)) if leaf is not None and _fits(leaf)]
+    tensors = [leaf for leaf in map(_floats, leaves(batch)) if leaf is not None]
+    floats = [leaf for leaf in tensors if _axis_of_levels(leaf) is not None]
     whole = bytes_of(batch)
     as_uint8 = sum(one.numel() for one in floats)
     return BatchBytes(whole, bytes_of(floats), as_uint8, _release_s(whole))
 
 
 def _release_s(size: int) -> float:
-    """What unmapping so much shared memory takes, tried on some of our own; 0 where it is full."""
+    """Time how long unmapping so much shared memory takes; 0 where it is full."""
     some = min(size, _MOST_SHARED)
     took_s = []
     with suppress(RuntimeError, OSError):
@@ -284,25 +276,27 @@ def _release_s(size: int) -> float:
     return median(took_s) * size / some if took_s and some else 0.0
 
 
-def _tensor(leaf: Any) -> torch.Tensor | None:
-    """Floats of four bytes and more in memory, the first samples first; None for anything else."""
-    tensor = leaf if isinstance(leaf, torch.Tensor) else None
+def _floats(leaf: Any) -> torch.Tensor | None:
+    """Return floats of four bytes and more in memory as a tensor; None for anything else."""
     if type(leaf).__module__ == "numpy" and getattr(leaf, "dtype", None) in ("float32", "float64"):
-        tensor = torch.as_tensor(leaf)
-    is_wide = tensor is not None and tensor.dtype in (torch.float32, torch.float64)
-    is_plain = is_wide and tensor is not None and tensor.layout is torch.strided
-    return tensor if is_plain and tensor is not None and tensor.device.type == "cpu" else None
+        leaf = torch.as_tensor(leaf)
+    if not isinstance(leaf, torch.Tensor) or leaf.dtype not in (torch.float32, torch.float64):
+        return None
+    return leaf if leaf.layout is torch.strided and leaf.device.type == "cpu" else None
 
 
-def _fits(tensor: torch.Tensor) -> bool:
-    """Whether all its values, or those of each of its channels, are 256 levels at most."""
+def _axis_of_levels(tensor: torch.Tensor) -> int | None:
+    """Return the axis of channels with 256 levels at most; 0: all values together; None: none."""
     if tensor.ndim < 2:  # noqa: PLR2004 - samples of several values
-        return False
+        return None
     some = tensor.detach()[:_SAMPLES]
-    places = [place for place in range(1, some.ndim) if some.shape[place] <= _MOST_CHANNELS]
-    return _are_levels(some) or any(
-        all(map(_are_levels, some.unbind(place))) for place in places if some.shape[place] > 1
-    )
+    if _are_levels(some):
+        return 0
+    for axis in range(1, some.ndim):
+        is_channels = 1 < some.shape[axis] <= _MOST_CHANNELS
+        if is_channels and all(map(_are_levels, some.unbind(axis))):
+            return axis
+    return None
 
 
 def _are_levels(values: torch.Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""What computes the steps, and times them: the processor, a GPU, or a timer.
+"""Devices that compute the steps, and time them: the processor, a GPU, or a timer.
 
 A device that works behind the host times its steps by its own events, and the host waits for it at
 the ends of a window only. That is `hooks.device_time`; here is what a loop asks of a device.
@@ -15,9 +15,7 @@ from weakref import finalize
 
 import torch
 
-from stallscope.hooks.device_time import (
-    STEP as KERNEL,
-)
+from stallscope.hooks.device_time import STEP as KERNEL
 from stallscope.hooks.device_time import (
     Accelerator,
     Edge,
@@ -25,6 +23,7 @@ from stallscope.hooks.device_time import (
     SimulatedDevice,
     works_behind,
 )
+from stallscope.hooks.loader_access import value_of
 from stallscope.isolation import modules_of, reached, to_device
 from stallscope.loops.cached_values import bytes_of, fresh, leaves, mapped
 from stallscope.targets.target import SimulatedStep
@@ -43,7 +42,7 @@ _AHEAD: Final = 8
 
 
 class BatchMemory(Enum):
-    """Where a batch lies."""
+    """Place of a batch."""
 
     PAGEABLE = "pageable memory"
     PINNED = "pinned memory"
@@ -51,7 +50,7 @@ class BatchMemory(Enum):
 
 
 class MemoryUse(NamedTuple):
-    """How full a device's memory is."""
+    """Use of a device's memory."""
 
     used_bytes: int
     """By anybody."""
@@ -59,7 +58,7 @@ class MemoryUse(NamedTuple):
 
 
 class Kernels(NamedTuple):
-    """What a device computed while a few steps ran."""
+    """Work of a device while a few steps ran."""
 
     lengths_s: list[float]
     """Of each kernel, seconds."""
@@ -72,34 +71,62 @@ class Kernels(NamedTuple):
 
     @property
     def busy_share(self) -> float:
-        """Of the wall."""
+        """Return the share of the wall."""
         return min(self.busy_s / self.wall_s, 1.0) if self.wall_s else 0.0
 
 
-class HostClock:
-    """Times steps that have ended when they return."""
+class StepClock:
+    """Times steps: by the host's clock, or by the events of a device that works behind the host.
 
-    def __init__(self) -> None:
-        self._ended_ns = self._began_ns = perf_counter_ns()
-        self._times: list[tuple[float, float]] = []
+    Args:
+        device: works behind the host; None: a step has ended when it returns.
+    """
+
+    def __init__(self, device: AsyncDevice | None) -> None:
+        self._device = device
+        self._clock: EventClock | None = None
+        self._ends_ns: list[int] = []
+        self._begins_ns: list[int] = []
 
     def begin(self) -> None:
-        """The window begins: with the next batch."""
-        self._ended_ns = perf_counter_ns()
+        """Begin the window with the next batch. Waits for what a device was given before."""
+        if self._device is None:
+            self._keep(Edge.START, perf_counter_ns(), 0)
+        else:
+            self._clock = EventClock(self._device, self._keep)
 
     def step_begins(self) -> None:
-        """The batch has come."""
-        self._began_ns = perf_counter_ns()
+        """Note that the batch has come, and its copy to a device is under way."""
+        if self._clock is None:
+            self._begins_ns.append(perf_counter_ns())
+        else:
+            self._clock.edge(Edge.STEP)
 
     def step_ends(self) -> None:
-        """The step has returned."""
-        now = perf_counter_ns()
-        self._times.append(((now - self._ended_ns) / 1e9, (now - self._began_ns) / 1e9))
-        self._ended_ns = now
+        """Note that the step has returned, though a device may still be at it.
+
+        Waits for one of the steps before: a host that is far ahead would wait for all of them at
+        the end of the window, long after it.
+        """
+        if self._clock is None:
+            self._ends_ns.append(perf_counter_ns())
+        else:
+            self._clock.edge(Edge.NOTHING)
+            self._clock.wait_for(2 * _AHEAD)
 
     def read(self) -> list[tuple[float, float]]:
-        """For each step, the time since the one before, and in the step, seconds."""
-        return self._times
+        """Return for each step the time since the one before, and in the step, seconds."""
+        if self._clock is not None:
+            self._clock.end()
+        befores, ends = self._ends_ns[:-1], self._ends_ns[1:]
+        steps = zip(befores, self._begins_ns, ends, strict=True)
+        return [((end - before) / 1e9, (end - begin) / 1e9) for before, begin, end in steps]
+
+    def _keep(self, edge: int, at_ns: int, _: int) -> None:
+        if edge == Edge.STEP:
+            self._begins_ns.append(at_ns)
+        elif edge != Edge.END:
+            self._ends_ns.append(at_ns)
 
 
 class Cpu:
@@ -124,35 +151,35 @@ class Cpu:
 
     @property
     def moves(self) -> bool:
-        """Whether batches are moved before the step."""
+        """Return whether batches are moved before the step."""
         return self._device is not None
 
     def move(self, batch: Any) -> Any:
-        """The batch where the step wants it."""
+        """Return the batch where the step wants it."""
         return batch if self._device is None else to_device(batch, self._device)
 
-    def clock(self) -> HostClock | DeviceClock:
-        """A new clock."""
-        return DeviceClock(self.behind) if self.behind else HostClock()
+    def clock(self) -> StepClock:
+        """Return a new clock."""
+        return StepClock(self.behind)
 
     def kernels(self, use: Callable[[], None]) -> Kernels | None:  # noqa: ARG002 - the protocol's
-        """None: the workers compute on the same cores, so a share would say nothing."""
+        """Return None: workers compute on the same cores, so a share would say nothing."""
         return None
 
     def reported_share(self) -> float | None:
-        """None: there is no driver to ask."""
+        """Return None: there is no driver to ask."""
         return None
 
     def memory(self) -> MemoryUse | None:
-        """How full its memory is; None: it is the host's."""
+        """Return how full its memory is; None: it is the host's."""
         return None
 
     def held_bytes(self) -> int:
-        """Nothing: its memory is the host's."""
+        """Return 0: its memory is the host's."""
         return 0
 
     def kept(self, batch: Any, memory: BatchMemory) -> Any:
-        """A batch in such a memory, for one that has its own.
+        """Return a batch in such a memory, for a device that has its own.
 
         Raises:
             RuntimeError: there is no room for it.
@@ -162,11 +189,11 @@ class Cpu:
         return to_device(batch, self._device)
 
     def reading(self, memory: BatchMemory) -> Device:  # noqa: ARG002 - the protocol's
-        """The same device, for batches that lie there; torch's tensors know it themselves."""
+        """Return the device for batches that lie there; torch's tensors know it themselves."""
         return self
 
     def ahead(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """The batches there, each copied while the one before is used; from pinned memory."""
+        """Yield the batches there, each copied while the one before is used; from pinned memory."""
         before: tuple[Any, Any] | None = None
         for batch in batches:
             begun = self._begun(batch)
@@ -177,55 +204,16 @@ class Cpu:
             yield self._there(*before)
 
     def _begun(self, batch: Any) -> tuple[Any, Any]:
-        """Begin a copy beside all work; what will be there, and what says that it is."""
+        """Begin a copy beside all work; return what will be there, and the event of that."""
         return self.move(batch), None
 
     def _there(self, moved: Any, _: Any) -> Any:
-        """What was copied, once work that is given from now on waits for it."""
+        """Return what was copied, once work that is given from now on waits for it."""
         return moved
 
     def copied(self, batch: Any, *, waits: bool) -> Any:  # noqa: ARG002 - the protocol's
-        """The batch in the device's memory, for one that has its own; where it waits, at once."""
+        """Return the batch in the device's memory, for a device that has its own."""
         return batch
-
-
-class DeviceClock:
-    """Times steps by the events of a device that works behind the host."""
-
-    def __init__(self, device: AsyncDevice) -> None:
-        self._device = device
-        self._ends_ns: list[int] = []
-        self._begins_ns: list[int] = []
-
-    def begin(self) -> None:
-        """The window begins: with the next batch. Waits for what was given before."""
-        self._clock = EventClock(self._device, self._keep)
-
-    def step_begins(self) -> None:
-        """The batch has come, and its copy to the device is under way."""
-        self._clock.edge(Edge.STEP)
-
-    def step_ends(self) -> None:
-        """The step has returned, though the device may still be at it.
-
-        Waits for one of the steps before: a host that is far ahead would wait for all of them at
-        the end of the window, long after it.
-        """
-        self._clock.edge(Edge.NOTHING)
-        self._clock.wait_for(2 * _AHEAD)
-
-    def read(self) -> list[tuple[float, float]]:
-        """For each step, the time since the one before, and in the step, seconds."""
-        self._clock.end()
-        befores, ends = self._ends_ns[:-1], self._ends_ns[1:]
-        steps = zip(befores, self._begins_ns, ends, strict=True)
-        return [((end - before) / 1e9, (end - begin) / 1e9) for before, begin, end in steps]
-
-    def _keep(self, edge: int, at_ns: int, _: int) -> None:
-        if edge == Edge.STEP:
-            self._begins_ns.append(at_ns)
-        elif edge != Edge.END:
-            self._ends_ns.append(at_ns)
 
 
 class Gpu(Cpu):
@@ -250,7 +238,7 @@ class Gpu(Cpu):
         self._side: Any = None
 
     def _begun(self, batch: Any) -> tuple[Any, Any]:
-        """On a stream for copies, where torch has such for this kind of device."""
+        """Copy on a stream for copies, where torch has such for this kind of device."""
         if not self.counts_kernels:
             return super()._begun(batch)
         self._side = self._side or torch.cuda.Stream(self._where)  # type: ignore[no-untyped-call]
@@ -261,7 +249,7 @@ class Gpu(Cpu):
         return moved, done
 
     def _there(self, moved: Any, done: Any) -> Any:
-        """What was copied; its memory is not used again before the step has used it."""
+        """Return what was copied; its memory is not used again before the step has used it."""
         if done is not None:
             stream = torch.cuda.current_stream(self._where)
             stream.wait_event(done)
@@ -272,13 +260,13 @@ class Gpu(Cpu):
         return moved
 
     def kept(self, batch: Any, memory: BatchMemory) -> Any:
-        """The batch in such a memory."""
+        """Return the batch in such a memory."""
         if memory is BatchMemory.DEVICE:
             return to_device(batch, self._where)
         return super().kept(batch, memory)
 
     def copied(self, batch: Any, *, waits: bool) -> Any:
-        """A copy there, which the host waits for or not."""
+        """Return a copy there, which the host waits for or not."""
         return mapped(
             batch,
             lambda leaf: (
@@ -287,7 +275,7 @@ class Gpu(Cpu):
         )
 
     def memory(self) -> MemoryUse | None:
-        """As the driver has it, other processes included."""
+        """Return what the driver says, other processes included."""
         if not self.counts_kernels:
             return None
         with suppress(RuntimeError):  # a driver without the call, a device that is gone
@@ -296,7 +284,7 @@ class Gpu(Cpu):
         return None
 
     def kernels(self, use: Callable[[], None]) -> Kernels | None:
-        """Those of a few steps, as the profiler says; copies are none."""
+        """Return those of a few steps, as the profiler says; copies are none."""
         from torch.profiler import ProfilerActivity, profile
 
         torch.cuda.synchronize(self._where)
@@ -316,13 +304,13 @@ class Gpu(Cpu):
         return _kernels(spans_s, wall_s)
 
     def reported_share(self) -> float | None:
-        """NVML's utilisation: the share of the last moments in which any kernel ran."""
+        """Return NVML's utilisation: the share of the last moments in which any kernel ran."""
         with suppress(Exception):  # no NVML package, no right to ask, a driver without the call
             return torch.cuda.utilization(self._where) / 100
         return None
 
     def held_bytes(self) -> int:
-        """What torch has allocated on it, bytes."""
+        """Return what torch has allocated on it, bytes."""
         return torch.cuda.memory_allocated(self._where) if self.counts_kernels else 0
 
 
@@ -342,17 +330,17 @@ class Simulated(Cpu):
 
     @property
     def moves(self) -> bool:
-        """Whether it takes time to copy a batch."""
+        """Return whether it takes time to copy a batch."""
         return self._simulated.copies and self._memory is not BatchMemory.DEVICE
 
     def move(self, batch: Any) -> Any:
-        """The same batch, once the time of its copy is spent or given."""
+        """Return the same batch, once the time of its copy is spent or given."""
         if self.moves:
             self._simulated.copy(bytes_of(batch), pinned=self._memory is BatchMemory.PINNED)
         return batch
 
     def kernels(self, use: Callable[[], None]) -> Kernels | None:
-        """Those of a few steps, as it knows itself."""
+        """Return those of a few steps, as it knows itself."""
         self._simulated.synchronize()
         began_ns = perf_counter_ns()
         use()
@@ -366,12 +354,12 @@ class Simulated(Cpu):
         return _kernels(spans_s, wall_s)
 
     def memory(self) -> MemoryUse | None:
-        """What is reserved of it."""
+        """Return what is reserved of it."""
         total = self._simulated.memory_bytes
         return MemoryUse(self._simulated.held_bytes, total) if total else None
 
     def kept(self, batch: Any, memory: BatchMemory) -> Any:
-        """A copy; what of it lies on the device takes its memory as long as it lives."""
+        """Return a copy; on the device it takes memory as long as it lives."""
         copy = fresh(batch)
         if memory is BatchMemory.DEVICE:
             for leaf in leaves(copy):
@@ -382,23 +370,23 @@ class Simulated(Cpu):
         return copy
 
     def copied(self, batch: Any, *, waits: bool) -> Any:
-        """The same batch, once the time of its copy is spent or given; scaling bytes takes none."""
+        """Return the batch once the time of its copy is spent or given; scaling takes none."""
         self._simulated.copy(bytes_of(batch), pinned=self._memory is BatchMemory.PINNED)
         if waits:
             self._simulated.synchronize()
         return batch
 
     def _begun(self, batch: Any) -> tuple[Any, Any]:
-        """On its stream for copies."""
+        """Copy on its stream for copies."""
         return batch, self._simulated.copy_beside(bytes_of(batch))
 
     def _there(self, moved: Any, done: Any) -> Any:
-        """The same batch."""
+        """Return the same batch."""
         self._simulated.wait_for(done)
         return moved
 
     def reading(self, memory: BatchMemory) -> Device:
-        """The same device, for batches that lie there."""
+        """Return the same device, for batches that lie there."""
         return Simulated(self._simulated, memory)
 
 
@@ -418,7 +406,7 @@ def _kernels(spans_s: list[tuple[float, float]], wall_s: float) -> Kernels:
 
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:
-    """Length of the union of spans, in their unit: what runs at the same time counts once."""
+    """Return the length of the union of spans: what runs at the same time counts once."""
     total, reached = 0.0, float("-inf")
     for start, end in sorted(spans):
         total += max(end - max(start, reached), 0.0)
@@ -431,7 +419,7 @@ Device = Cpu
 
 
 def device_of(target: Target) -> Device:
-    """What the target's step computes on: where the user says, or where its modules are.
+    """Return what the target's step computes on: where the user says, or where its modules are.
 
     A step that reaches no module may replay a graph, or call what was compiled: of a process that
     uses CUDA it is timed by events, which are right also where the step leaves the device idle.
@@ -439,7 +427,7 @@ def device_of(target: Target) -> Device:
     step, device = target.step, target.device
     simulated = next(iter(reached(step, SimulatedDevice)), None)
     if simulated is not None:
-        pins = any(getattr(loader, "pin_memory", False) for loader in target.loaders)
+        pins = any(value_of(loader, "pin_memory") for loader in target.loaders)
         return Simulated(simulated, BatchMemory.PINNED if pins else BatchMemory.PAGEABLE)
     if isinstance(step, SimulatedStep):
         return Cpu(name=f"simulated (a timer of {seconds(step.seconds)})")

@@ -10,7 +10,7 @@ import gc
 import inspect
 import multiprocessing
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -54,7 +54,7 @@ class TimedLoop:
 
     @classmethod
     def of(cls, target: Target) -> TimedLoop:
-        """The loop that trains on a target's batches."""
+        """Return the loop that trains on a target's batches."""
         return cls(
             target.loader,
             device_of(target),
@@ -72,12 +72,12 @@ class TimedLoop:
 
     @property
     def warmup(self) -> int:
-        """Batches before the steady state: the first of each worker, and the one after."""
+        """Return the batches before the steady state: the first of each worker, and one more."""
         return self.workers + 1
 
     @property
     def block(self) -> int:
-        """Workers that began together send together: so many steps are one measurement."""
+        """Return how many steps are one measurement: workers that began together send together."""
         return max(self.workers, 1)
 
 
@@ -99,11 +99,24 @@ class TimedPass:
 
 @contextmanager
 def started(loop: TimedLoop, lap: TimedPass | None = None) -> Iterator[Iterator[Any]]:
-    """The batches of one start; afterwards nothing of it lives."""
-    before = _children()
+    """Yield the batches of one start; afterwards nothing of it lives."""
+    lap, before, began_s = lap or TimedPass(), _children(), time.perf_counter()
     try:
         with iterators_ended(loop.batches):  # the next start would go on with them
-            yield from _batches_of(loop, lap or TimedPass())
+            with held_back(), starting(loop.batches):  # an interrupt would leave a worker behind
+                source = lap.source = iter(loop.batches)
+            batches = limited(source)
+            batches = in_one_thread(batches) if loop.in_one_thread else batches
+            watched = _each(batches, lap, began_s)
+            try:
+                yield watched
+            finally:
+                with held_back():
+                    watched.close()
+                    batches.close()
+                    shut_down(source)
+                    if inspect.isgenerator(source):
+                        source.close()
     finally:
         with held_back():
             if _children() - before:
@@ -111,27 +124,8 @@ def started(loop: TimedLoop, lap: TimedPass | None = None) -> Iterator[Iterator[
             _wait_for_end({one for one in _children() - before if not _is_stopped(one)})
 
 
-def _batches_of(loop: TimedLoop, lap: TimedPass) -> Iterator[Iterator[Any]]:
-    """The batches of one start, which is closed afterwards."""
-    began_s = time.perf_counter()
-    with held_back(), starting(loop.batches):  # an interrupt would leave a worker behind
-        source = lap.source = iter(loop.batches)
-    made = limited(source)
-    made = in_one_thread(made) if loop.in_one_thread else made
-    batches = _each(made, lap, began_s)
-    try:
-        yield batches
-    finally:
-        with held_back():
-            batches.close()
-            made.close()
-            shut_down(source)
-            if inspect.isgenerator(source):
-                source.close()
-
-
 def _each(source: Iterator[Any], lap: TimedPass, began_s: float) -> Generator[Any, None, None]:
-    """The batches of a loop that began then; the lap knows when one is waited for."""
+    """Yield the batches of a loop that began then; the lap knows when one is waited for."""
     while True:
         lap.in_loader = True
         try:
@@ -144,17 +138,16 @@ def _each(source: Iterator[Any], lap: TimedPass, began_s: float) -> Generator[An
 
 
 def _children() -> set[Any]:
-    """Processes that may be workers of a loader: a pool or a manager is the user's."""
+    """Return processes that may be workers of a loader: a pool or a manager is the user's."""
     active = multiprocessing.active_children()
     return {one for one in active if one.daemon and "PoolWorker" not in one.name}
 
 
 def _is_stopped(process: Any) -> bool:
-    """Whether it is one of another loop's, which waits for its turn."""
-    try:
+    """Return whether it is a worker of another loop's, which waits for its turn."""
+    with suppress(psutil.Error):  # it has just ended
         return bool(psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
-    except psutil.Error:  # it has just ended
-        return False
+    return False
 
 
 def _wait_for_end(processes: set[Any]) -> None:
@@ -167,7 +160,7 @@ def _wait_for_end(processes: set[Any]) -> None:
 
 
 def device_busy(loop: TimedLoop, batches: Iterator[Any]) -> float | None:
-    """How busy the device is in a few more steps.
+    """Return how busy the device is in a few more steps.
 
     While a profiler starts, nobody takes batches, and they pile up: they are used first.
     """

@@ -1,4 +1,4 @@
-"""Driving a loader: so many batches, no longer than the budget, with a bar that shows life.
+"""Loop over a loader: so many batches, no longer than the budget, with a bar that shows life.
 
 The bar reads the workers' logs while they work, so it moves also while the loop waits for the
 first batch of a slow loader.
@@ -45,7 +45,7 @@ _FEWEST_SAMPLES: Final = 4
 
 @dataclass(frozen=True)
 class Enough:
-    """How long a steady state is that needs no more."""
+    """Length of a steady state that needs no more."""
 
     after: int
     """Batches before it."""
@@ -61,7 +61,7 @@ class Enough:
 
 @dataclass(frozen=True)
 class Limits:
-    """When a loop over a loader stops.
+    """Limits of a loop over a loader.
 
     Raises:
         ArgumentError: a number that cannot be a limit.
@@ -80,13 +80,13 @@ class Limits:
 
     @classmethod
     def of(cls, batches: int, *, warmup: int, processes: int, budget_s: float) -> Limits:
-        """Room for the steady state, after the warm-up and the first batch of each process."""
+        """Leave room for the steady state after warm-up and the first batch of each process."""
         check_whole("batches", batches, 1)
         check_whole("warmup", warmup, 0)
         return cls(batches + max(warmup, processes, 1), budget_s)
 
     def deadline_ns(self, began_ns: int) -> float:
-        """When the budget of a loop that began then is used up; `inf` where there is none."""
+        """Return when the budget of a loop that began then is used up; `inf`: never."""
         return began_ns + float(self.budget_s) * 1e9
 
 
@@ -121,7 +121,7 @@ def check_whole(name: str, value: object, least: int) -> None:
 
 @dataclass
 class Replay:
-    """How far the loop has come. Filled while it runs, so that an interrupt loses nothing."""
+    """Progress of the loop. Filled while it runs, so that an interrupt loses nothing."""
 
     steps: int = 0
     """Batches that were used."""
@@ -145,7 +145,7 @@ class Replay:
     """Called with the first batch, before it is used."""
 
     def is_over(self, limits: Limits) -> bool:
-        """Whether the loop has to stop, or has nothing more to go through."""
+        """Return whether the loop has to stop, or has nothing more to go through."""
         return (
             self.steps >= limits.batches
             or self.out_of_time
@@ -154,7 +154,7 @@ class Replay:
         )
 
     def ahead_ns(self, limits: Limits) -> float:
-        """How much before its budget is over the loop stops, ns.
+        """Return how long before the end of its budget the loop stops, ns.
 
         A loop that ends when it is long enough is a part of something longer, which has a budget,
         too: the next batch, and those that workers finish before they end, take as long as those
@@ -213,7 +213,7 @@ def replay(probe: Probe, target: Target, limits: Limits, bar: Progress) -> None:
 
 
 def _use(probe: Probe, target: Target, device: Device, batch: Any) -> None:
-    """One step."""
+    """Use a batch in one step."""
     if target.step is None:
         return
     edge = probe.device.edge
@@ -270,7 +270,7 @@ ProgressBar.set_lock(
 
 
 class Progress:
-    """A bar over the batches that also tells how many samples the workers have made.
+    """Bar over the batches that also shows how many samples the workers have made.
 
     Args:
         place: where the workers' logs are.

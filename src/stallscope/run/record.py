@@ -16,6 +16,7 @@ import torch
 from stallscope.errors import NoBatchError, StallscopeError, UnsupportedError
 from stallscope.files import log_capacity, workspace
 from stallscope.hooks.event_log import RecordingInfo
+from stallscope.hooks.loader_access import value_of
 from stallscope.hooks.log_place import COST_SHARE_DRIVEN, LogPlace
 from stallscope.hooks.probe import Probe
 from stallscope.isolation import isolated, modules_of
@@ -271,7 +272,7 @@ def _measured(loader: Any) -> list[Any] | None:
         UnsupportedError: there is none.
     """
     loaders = find_loaders(loader)
-    inner = getattr(loader, "base_dataloader", None)  # accelerate's, which this one iterates
+    inner = value_of(loader, "base_dataloader")  # accelerate's, which this one iterates
     loaders += find_loaders(inner) if loaders else []
     kind = f"{type(loader).__module__}.{type(loader).__qualname__}"
     if not loaders and type(loader).__module__ != "builtins":

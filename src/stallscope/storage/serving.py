@@ -25,9 +25,9 @@ from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from stallscope.bench.samples import OwnClock
+from stallscope.hooks.loader_access import StandIn
 from stallscope.hooks.patches import Patches
 from stallscope.isolation import restore_generators, seed_everywhere
-from stallscope.loops.cached_loaders import InPlaceOf
 from stallscope.loops.cached_values import same
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class RawSample:
     """True if the sample made from these bytes is identical; None: not compared."""
 
 
-class RawSamples(InPlaceOf):
+class RawSamples(StandIn):
     """The dataset's files in place of its samples.
 
     Args:
@@ -149,9 +149,9 @@ class RawSamples(InPlaceOf):
     def __getitem__(self, index: Any) -> RawSample:
         _overrides.install()
         compares = self._compared > 0
-        restore = list(restore_generators(self._dataset)) if compares else []
+        restore = list(restore_generators(self._original)) if compares else []
         _overrides.contents, _overrides.opened = {}, []
-        sample = self._dataset[index]
+        sample = self._original[index]
         paths = tuple(path for path in dict.fromkeys(_overrides.opened) if _is_data(path))
         raw = RawSample(index, paths, tuple(Path(path).read_bytes() for path in paths))
         if not paths or not compares:
@@ -159,7 +159,7 @@ class RawSamples(InPlaceOf):
         self._compared -= 1
         for put_back in restore:
             put_back()
-        return replace(raw, is_same=same(sample, made_of(self._dataset, raw)))
+        return replace(raw, is_same=same(sample, made_of(self._original, raw)))
 
 
 def _is_data(path: str) -> bool:
@@ -182,7 +182,7 @@ def made_of(dataset: Any, raw: RawSample) -> Any:
         _overrides.contents = {}
 
 
-class MakeTimes(InPlaceOf, IterableDataset[Any]):
+class MakeTimes(StandIn, IterableDataset[Any]):
     """Time that the dataset takes to make each sample from bytes in memory.
 
     Yields the sample's number, the seconds from its own files, and those from smaller images (None:
@@ -204,10 +204,10 @@ class MakeTimes(InPlaceOf, IterableDataset[Any]):
         for number, raw, shrunk in self._samples:
             variants = [raw] if shrunk is None else [raw, replace(raw, blobs=tuple(shrunk))]
             took_s: dict[int, float] = {}
-            made_of(self._dataset, raw)  # the first time maps pages
+            made_of(self._original, raw)  # the first time maps pages
             for variant in torch.randperm(len(variants)).tolist():
                 seed_everywhere(number)
-                make = partial(made_of, self._dataset, variants[variant])
+                make = partial(made_of, self._original, variants[variant])
                 took_s[variant] = clock.took_s(make)
             yield number, took_s[0], took_s.get(1)
 

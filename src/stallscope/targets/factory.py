@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.errors import TargetError
 from stallscope.hooks import find_ops
-from stallscope.hooks.loader_access import start_method
+from stallscope.hooks.loader_access import start_method, value_of
 from stallscope.units import said_by
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def check_spawnable(loader: Any) -> None:
         TargetError: a dataset, a transform, `collate_fn` or `worker_init_fn` is defined where a
             started worker cannot import it.
     """
-    if not getattr(loader, "num_workers", 0) or (method := start_method(loader)) == "fork":
+    if not value_of(loader, "num_workers") or (method := start_method(loader)) == "fork":
         return
     for role, value in _what_is_sent(loader):
         where = _hidden_place(value)
@@ -149,12 +149,12 @@ def check_spawnable(loader: Any) -> None:
 
 def _what_is_sent(loader: Any) -> Iterator[tuple[str, Any]]:
     """Yield role and value of everything that is sent to a worker and has code of its own."""
-    for dataset in find_ops.datasets(getattr(loader, "dataset", None)):
+    for dataset in find_ops.datasets(value_of(loader, "dataset")):
         yield "the dataset", dataset
         if not _has_own_pickling(type(dataset)):
             yield from _held("the dataset", dataset)
     for role in ("collate_fn", "worker_init_fn"):
-        yield role, getattr(loader, role, None)
+        yield role, value_of(loader, role)
 
 
 def _held(role: str, holder: Any) -> Iterator[tuple[str, Any]]:

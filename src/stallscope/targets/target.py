@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from stallscope.errors import ArgumentError, TargetError
 from stallscope.hooks.device_time import SimulatedDevice
 from stallscope.hooks.find_ops import own_attributes
+from stallscope.hooks.loader_access import value_of
 from stallscope.targets import factory
 from stallscope.targets import images as folder
 from stallscope.targets.factory import check_spawnable, is_address
@@ -130,14 +131,14 @@ class Target:
         if not self.loaders:
             return None
         loader = self.loaders[0]  # fastai's has none of these
-        samplers = (getattr(loader, name, None) for name in ("batch_sampler", "sampler"))
+        samplers = (value_of(loader, name) for name in ("batch_sampler", "sampler"))
         sampler = next((one for one in samplers if one is not None), None)
-        size = getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None)
+        size = value_of(loader, "batch_size") or value_of(sampler, "batch_size")
         return size if isinstance(size, int) else None
 
     def told(self) -> tuple[str, ...]:
         """Return `notes`, and a note on files that stallscope's own pipeline could not read."""
-        unreadable = getattr(getattr(self.loader, "dataset", None), "unreadable", None)
+        unreadable = value_of(value_of(self.loader, "dataset"), "unreadable")
         return (*self.notes, *(unreadable.notes() if isinstance(unreadable, Unreadable) else ()))
 
     @property
@@ -305,7 +306,7 @@ def _is_dataset(value: Any) -> bool:
     One that goes through a loader is not meant: it yields batches (detectron2's, webdataset's).
     """
     names = {cls.__name__ for cls in type(value).__mro__}
-    parts = getattr(value, "pipeline", None) or ()  # webdataset: the first part reads
+    parts = value_of(value, "pipeline") or ()  # webdataset: the first part reads
     held = [*(parts if isinstance(parts, list) else ())]
     if isinstance(value, IterableDataset):
         held += own_attributes(value).values()
@@ -314,7 +315,7 @@ def _is_dataset(value: Any) -> bool:
 
 
 def _check_filled(loader: Any, what: str) -> None:
-    dataset = getattr(loader, "dataset", None) if isinstance(loader, DataLoader) else None
+    dataset = value_of(loader, "dataset") if isinstance(loader, DataLoader) else None
     if dataset is not None and _length(dataset) == 0:
         raise TargetError(f"the dataset ({_type(dataset)}) of {what} is empty: its length is 0")
     if isinstance(dataset, IterableDataset):
@@ -338,5 +339,5 @@ def _type(value: Any) -> str:
 
 
 def _name(loader: Any) -> str:
-    dataset = getattr(loader, "dataset", None)
+    dataset = value_of(loader, "dataset")
     return _type(loader) if dataset is None else f"{_type(loader)} over {_type(dataset)}"
