@@ -190,7 +190,7 @@ class TestWrongObjects:
         """A dataset of length 0 is named."""
         message = the_error(DataLoader(Numbers(0)))
 
-        assert "the dataset (Numbers) of what was given is empty" in message
+        assert "the dataset (Numbers) of the target is empty" in message
 
     def test_a_loader_that_drops_its_only_batch_is_said(self):
         """A dataset smaller than one batch, with drop_last, gives no batch."""
@@ -206,13 +206,13 @@ class TestWrongObjects:
 
     def test_a_wrong_device_is_said(self):
         """A device that torch does not know is refused."""
-        assert "device='gpu' is no torch device" in the_error([1], device="gpu")
+        assert "device='gpu' is not a torch device" in the_error([1], device="gpu")
 
     def test_a_device_that_is_not_there_is_said(self, monkeypatch):
         """At once, not by torch in the middle of a measurement."""
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
-        assert "device='cuda:0': torch finds none here" in the_error([1], device="cuda:0")
+        assert "device='cuda:0': torch finds no such device" in the_error([1], device="cuda:0")
 
     def test_a_step_that_would_run_nothing_is_said(self):
         """A coroutine or a generator function only makes something when it is called."""
@@ -381,7 +381,7 @@ class TestShards:
         """One image file is neither a folder nor a shard."""
         a_jpeg(tmp_path / "a.jpg")
 
-        assert "a.jpg' is a file, but not a tar archive" in the_error(tmp_path / "a.jpg")
+        assert "a.jpg' is not a tar archive" in the_error(tmp_path / "a.jpg")
 
 
 class TestFactories:
@@ -524,7 +524,7 @@ class TestWrongFactories:
         """A factory that returns nothing usable is told the type."""
         a_module(here, "train_l", "def make(): return None")
 
-        assert "what 'train_l:make' gives is a NoneType" in the_error("train_l:make")
+        assert "the value of 'train_l:make' is a NoneType" in the_error("train_l:make")
 
     def test_a_dataset_from_a_factory_is_no_loader(self, here):
         """A factory's dataset is answered with DataLoader(dataset, ...)."""
@@ -556,7 +556,7 @@ class TestWords:
         """A string that is no target is answered with everything that is."""
         message = the_error(text)
 
-        assert f"{text!r} is no target. A target is" in message
+        assert f"{text!r} is not a target. A target is" in message
         assert "'package.module:factory'" in message
 
     @pytest.mark.parametrize(

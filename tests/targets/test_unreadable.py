@@ -38,7 +38,7 @@ class TestFolder:
         run = ss.record(target, batches=4, warmup=0)
 
         told = [note for note in run.notes if "could not be read" in note]
-        assert [f"1 image could not be read and was left out: {folder}/a/bad.jpg"] == told
+        assert [f"1 image left out (could not be read): {folder}/a/bad.jpg"] == told
 
     def test_more_than_a_tenth_is_one_sentence(self, folder):
         """With three of the names, out of the worker that met them."""

@@ -45,7 +45,7 @@ MARKS = {
 }
 """Every word of these names: no word of anybody else's."""
 SENTENCES = (
-    f"3 images could not be read and were left out: {FOLDER}/{NAMES[0]}, {SHARD}, ...",
+    f"3 images left out (could not be read): {FOLDER}/{NAMES[0]}, {SHARD}, ...",
     f"what was recorded cannot be read (OSError(2, 'gone: {NAMES[6]}', '{FOLDER}'))",
     f"'mine:loader' raised KeyError: 'ghastlux {NAMES[6]}' ({MODULE}, line 7)",
     f"left out are {NAMES[2]}, {FOLDER}/{NAMES[4]} and {NAMES[5]}",

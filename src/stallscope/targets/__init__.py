@@ -1,1 +1,1 @@
-"""What the user points at: a loader, a folder, shards, a function that makes one."""
+"""Targets of a measurement: a loader, a folder, shards, a function that returns a loader."""

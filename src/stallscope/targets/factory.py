@@ -1,11 +1,11 @@
 """`package.module:factory`: a loader in the user's own code.
 
-This is the first thing that a user types, so each failure has its own sentence, and an error of the
-user's code is never mistaken for a wrong name.
+A factory is the first thing that a user types, so each failure has its own sentence, and an error
+of the user's code is never reported as a wrong name.
 
-A worker that is not forked imports the dataset's class by its name. Classes of a notebook cell, a
-function's body and lambdas have no such name, which is reported before the worker fails. Nothing is
-pickled to find out: for some loaders that takes gigabytes.
+A worker that is not forked imports the dataset's class by its name. Lambdas and classes of a
+notebook cell or a function's body cannot be imported, which is reported before the worker fails.
+The check pickles nothing: for some loaders pickling takes gigabytes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 _OWN_PICKLING: Final = {"__reduce__", "__reduce_ex__", "__getstate__"}
-"""Methods by which a class decides itself what is sent to a worker."""
+"""Methods by which a class customises its pickling."""
 
 
 _ADDRESS: Final = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
@@ -51,7 +51,7 @@ def is_address(text: str) -> bool:
 
 
 def names_code(text: str) -> bool:
-    """Tell code to import and call from a file with such a name."""
+    """Return True for code to import and call, False for a file with such a name."""
     return is_factory(text) and not Path(text).exists()
 
 
@@ -63,16 +63,16 @@ def find(text: str) -> Any:
     """
     name, _, path = text.partition(":")
     with importable_here():
-        found: Any = _import(name)
+        value: Any = _import(name)
         for attribute in path.split("."):
-            if not hasattr(found, attribute):
-                close = difflib.get_close_matches(attribute, dir(found), n=1)
-                meant = f"; did you mean {close[0]!r}?" if close else ""
-                holder = getattr(found, "__name__", None)
-                what = f"{holder!r}" if holder else f"the {type(found).__name__}"
-                raise TargetError(f"{text!r}: {what} has no {attribute!r}{meant}")
-            found = getattr(found, attribute)
-    return found
+            if not hasattr(value, attribute):
+                matches = difflib.get_close_matches(attribute, dir(value), n=1)
+                hint = f"; did you mean {matches[0]!r}?" if matches else ""
+                holder = getattr(value, "__name__", None)
+                owner = f"{holder!r}" if holder else f"the {type(value).__name__}"
+                raise TargetError(f"{text!r}: {owner} has no {attribute!r}{hint}")
+            value = getattr(value, attribute)
+    return value
 
 
 def call(factory: Any, text: str) -> Any:
@@ -92,10 +92,10 @@ def call(factory: Any, text: str) -> Any:
 
 @contextlib.contextmanager
 def importable_here() -> Iterator[None]:
-    """Let modules of the current folder be imported inside the block, as with `python -m`."""
+    """Make modules of the current folder importable inside the block, as with `python -m`."""
     here = str(Path.cwd())
     sys.path.insert(0, here)
-    importlib.invalidate_caches()  # the file may be a second old, written by a notebook cell
+    importlib.invalidate_caches()  # a notebook cell may have written the file a second ago
     try:
         yield
     finally:
@@ -129,7 +129,7 @@ def _is_ours(file: str) -> bool:
 
 
 def check_spawnable(loader: Any) -> None:
-    """Refuse a loader whose workers cannot find its code.
+    """Refuse a loader whose workers cannot import its code.
 
     Raises:
         TargetError: a dataset, a transform, `collate_fn` or `worker_init_fn` is defined where a
@@ -137,55 +137,55 @@ def check_spawnable(loader: Any) -> None:
     """
     if not value_of(loader, "num_workers") or (method := start_method(loader)) == "fork":
         return
-    for role, value in _what_is_sent(loader):
-        where = _hidden_place(value)
-        if where:
+    for role, value in _sent_parts(loader):
+        place = _hidden_place(value)
+        if place:
             raise TargetError(
-                f"{role} is {where}, and workers started by {method} cannot import it: give the "
+                f"{role} is {place}, and workers started by {method} cannot import it: give the "
                 "loader multiprocessing_context='fork' or num_workers=0, or move it to a module "
                 "(a .py file)"
             )
 
 
-def _what_is_sent(loader: Any) -> Iterator[tuple[str, Any]]:
-    """Yield role and value of everything that is sent to a worker and has code of its own."""
+def _sent_parts(loader: Any) -> Iterator[tuple[str, Any]]:
+    """Yield role and value of each part with code that is sent to a worker."""
     for dataset in find_ops.datasets(value_of(loader, "dataset")):
         yield "the dataset", dataset
         if not _has_own_pickling(type(dataset)):
-            yield from _held("the dataset", dataset)
+            yield from _callables("the dataset", dataset)
     for role in ("collate_fn", "worker_init_fn"):
         yield role, value_of(loader, role)
 
 
-def _held(role: str, holder: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the callables that an object holds, and the ops in known containers among them."""
+def _callables(role: str, holder: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the callables in an object's attributes, and the ops in known containers."""
     for slot in find_ops.slots(holder):
         yield f"{role}'s {slot.hint}", slot.value
         if find_ops.is_container(slot.value):
-            for _, op in _held(role, slot.value):
+            for _, op in _callables(role, slot.value):
                 yield f"an op of {role}'s {slot.hint}", op
 
 
 def _hidden_place(value: Any) -> str | None:
-    """Return where a value's code is defined, if a started worker cannot import it from there."""
+    """Return the place of a value's code, if a started worker cannot import the code from there."""
     while isinstance(value, functools.partial):
         value = value.func
     if inspect.ismethod(value):
         value = value.__self__
     code = value if inspect.isroutine(value) or isinstance(value, type) else type(value)
-    name = code.__qualname__
+    qualname = code.__qualname__
     if _has_own_pickling(code):
         return None
-    if name.endswith("<lambda>"):
+    if qualname.endswith("<lambda>"):
         return "a lambda"
-    if "<locals>" in name:
+    if "<locals>" in qualname:
         return f"{code.__name__!r}, defined inside a function"
     if code.__module__ == "__main__" and not hasattr(sys.modules["__main__"], "__file__"):
-        return f"{name!r}, defined in the notebook or the interactive session"
+        return f"{qualname!r}, defined in the notebook or the interactive session"
     return None
 
 
 def _has_own_pickling(code: Any) -> bool:
-    """Tell if a class (never a function) defines what is sent."""
+    """Return True for a class (never a function) that customises its pickling."""
     bases = code.__mro__[:-1] if isinstance(code, type) else ()
     return any(_OWN_PICKLING & vars(base).keys() for base in bases)

@@ -1,9 +1,9 @@
-"""The user's images as a loader, for those who have none at hand.
+"""Loaders of the user's images, for users without a loader at hand.
 
-A folder of images, or tar shards of `key.jpg`, `key.json`, `key.txt` in webdataset's layout (a
-sample is neighbouring members with one key, which ends at the first dot of the file's name), read
-with the standard library alone. The pipeline is stallscope's, and everything made here says so
-(`OURS`): the numbers are those of the user's files and disk, not of the user's transforms.
+They read a folder of images, or tar shards of `key.jpg`, `key.json`, `key.txt` in webdataset's
+layout (a sample is neighbouring members with one key, which ends at the first dot of the file's
+name), with the standard library alone. The pipeline is stallscope's, and the target's name says so
+(`OURS`): the numbers describe the user's files and disk, not the user's transforms.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SUFFIXES: Final = (
 )  # fmt: skip
 """Suffixes of images, in lower case (the list of torchvision's `ImageFolder`)."""
 MOST_OTHERS: Final = 200_000
-"""Files and folders without images, from which on a folder is taken for a whole disk."""
+"""Number of other files and folders above which a folder is taken for a whole disk."""
 BATCH_SIZE: Final = 32
 MEAN: Final = [0.485, 0.456, 0.406]
 STD: Final = [0.229, 0.224, 0.225]
@@ -49,11 +49,11 @@ _RANGE: Final = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _NAMED: Final = 3
 """Unreadable images that a note names."""
 _NAME_BYTES: Final = 512
-"""Length of a name in shared memory; of a longer name the end is kept."""
-_BEARABLE: Final = 0.1
+"""Length of a name in shared memory; a longer name loses its beginning."""
+_MAX_UNREADABLE: Final = 0.1
 """Share of unreadable images above which a measurement ends ..."""
-_ENOUGH: Final = 30
-"""... judged from so many images on."""
+_MIN_IMAGES: Final = 30
+"""... once this many images were read."""
 
 
 class Unreadable:
@@ -67,17 +67,17 @@ class Unreadable:
         images: number of images, if known.
     """
 
-    def __init__(self, places: int, images: int = _ENOUGH) -> None:
+    def __init__(self, places: int, images: int = _MIN_IMAGES) -> None:
         self._counts = _shared(places, 2, dtype=torch.int32)
         self._names = _shared(_NAMED, _NAME_BYTES, dtype=torch.uint8)
-        self._enough = min(images, _ENOUGH)
+        self._enough = min(images, _MIN_IMAGES)
 
     def __deepcopy__(self, _: Any) -> Unreadable:
-        """Return itself: a measurement's private copy of a loader counts for the loader."""
+        """Return self: a measurement's private copy of a loader counts for the loader."""
         return self
 
     def begin(self, place: int) -> None:
-        """Reset the counts of a place, which is read anew."""
+        """Reset the counts of a place before it is read again."""
         self._counts[place] = 0
 
     def read(self, place: int) -> None:
@@ -88,34 +88,34 @@ class Unreadable:
         """Count an image that could not be read.
 
         Raises:
-            UnreadableError: there are too many for numbers that mean anything.
+            UnreadableError: too many images are unreadable for meaningful numbers.
         """
         self._counts[place, 1] += 1
-        known = self._known()
-        if len(known) < _NAMED and name not in known:
-            kept = os.fsencode(name)[-_NAME_BYTES:].ljust(_NAME_BYTES, b"\0")
-            self._names[len(known)] = torch.frombuffer(bytearray(kept), dtype=torch.uint8)
+        names = self._stored_names()
+        if len(names) < _NAMED and name not in names:
+            row = os.fsencode(name)[-_NAME_BYTES:].ljust(_NAME_BYTES, b"\0")
+            self._names[len(names)] = torch.frombuffer(bytearray(row), dtype=torch.uint8)
         read, bad = self._counts.sum(0).tolist()
-        if bad > _BEARABLE * max(read + bad, self._enough):
+        if bad > _MAX_UNREADABLE * max(read + bad, self._enough):
             raise UnreadableError(
                 f"{bad} of the first {count(read + bad, 'image')} cannot be read "
-                f"({self._some(bad)}): remove such files, or give your own loader"
+                f"({self._examples(bad)}): remove such files, or give your own loader"
             )
 
     def notes(self) -> tuple[str, ...]:
-        """Return a note on unreadable images; nothing if all could be read."""
+        """Return a note on unreadable images, if there are any."""
         bad = int(self._counts[:, 1].sum())
         if not bad:
             return ()
-        return (f"{count(bad, 'image')} could not be read and was left out: {self._some(bad)}",)
+        return (f"{count(bad, 'image')} left out (could not be read): {self._examples(bad)}",)
 
-    def _known(self) -> list[str]:
+    def _stored_names(self) -> list[str]:
         rows = (bytes(row.tolist()).rstrip(b"\0") for row in self._names)
         return [os.fsdecode(row) for row in rows if row]
 
-    def _some(self, of: int) -> str:
-        known = [printable(name, 200) for name in self._known()]
-        return ", ".join(known) + (", ..." if of > len(known) else "")
+    def _examples(self, total: int) -> str:
+        names = [printable(name, 200) for name in self._stored_names()]
+        return ", ".join(names) + (", ..." if total > len(names) else "")
 
 
 def _shared(*shape: int, dtype: torch.dtype) -> torch.Tensor:
@@ -137,7 +137,7 @@ class ImageFiles(Dataset[Any]):
 
     def __init__(self, files: Sequence[ImageFile], transform: Callable[[Any], Any]) -> None:
         self.files = files
-        # Held as torchvision's do, so that another may be tried
+        # An attribute, as in torchvision's datasets, so that another decoder can be tried
         self.loader: Callable[[Any], Any] = open_image
         self.transform = transform
         self.unreadable = Unreadable(len(files), len(files))
@@ -156,7 +156,7 @@ class ImageFiles(Dataset[Any]):
         self.unreadable.read(index)
         return self.transform(image), label
 
-    def named(self, path: str, error: Exception) -> str:  # noqa: ARG002 - a server's needs the error
+    def named(self, path: str, error: Exception) -> str:  # noqa: ARG002 - `RemoteImages` needs the error
         """Return the name of an image that cannot be read."""
         return path
 
@@ -172,15 +172,14 @@ def find_images(
 ) -> list[ImageFile]:
     """Return every image under a folder, sorted, labelled as `labelled` does.
 
-    Hidden files are left out. A folder to which several links lead, or one from inside of itself,
-    counts once.
+    Hidden files are left out. A folder that several links lead to counts once.
 
     Args:
-        folder: where to look.
-        on_error: is called where a folder cannot be read, which is left out.
+        folder: root of the search.
+        on_error: called for each folder that cannot be read; such folders are left out.
 
     Raises:
-        TargetError: there is no end to files that are no images, as on a whole disk.
+        TargetError: most files are not images, as on a whole disk.
     """
     paths = [path for path in _files(folder, on_error) if is_image(path.name)]
     return labelled([(str(path), path.relative_to(folder)) for path in paths])
@@ -192,7 +191,7 @@ def labelled(images: Sequence[tuple[str, PurePath]]) -> list[ImageFile]:
     Images without a sub-folder are a class of their own.
 
     Args:
-        images: for each its full path, and that below the root.
+        images: full path of each, and its path below the root.
     """
     classes = [below.parts[0] if len(below.parts) > 1 else "" for _, below in images]
     label = {name: number for number, name in enumerate(sorted(set(classes)))}
@@ -200,7 +199,7 @@ def labelled(images: Sequence[tuple[str, PurePath]]) -> list[ImageFile]:
 
 
 def is_image(name: str) -> bool:
-    """Tell an image by its suffix."""
+    """Recognise an image by its suffix."""
     return name.lower().endswith(SUFFIXES)
 
 
@@ -211,7 +210,7 @@ def _files(folder: Path, on_error: Callable[[OSError], object] | None = None) ->
     for place, folders, names in os.walk(folder, onerror=on_error, followlinks=True):
         try:
             about = Path(place).stat()
-        except OSError:  # it is gone meanwhile
+        except OSError:  # the folder was deleted meanwhile
             about = None
         if about is None or (about.st_dev, about.st_ino) in seen:  # a link led here before
             folders.clear()
@@ -219,20 +218,20 @@ def _files(folder: Path, on_error: Callable[[OSError], object] | None = None) ->
         seen.add((about.st_dev, about.st_ino))
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         files = sorted(name for name in names if not name.startswith("."))
-        found = sum(map(is_image, files))
-        images, others = images + found, others + len(folders) + len(files) - found
+        here = sum(map(is_image, files))
+        images, others = images + here, others + len(folders) + len(files) - here
         if others > max(MOST_OTHERS, 10 * images):
             raise TargetError(
-                f"the folder {str(folder)!r} has no end: {images:,} images among the first "
-                f"{images + others:,} files and folders. Give the folder that holds the classes"
+                f"the folder {str(folder)!r} looks like a whole disk: {images:,} images in "
+                f"the first {images + others:,} entries. Give the folder that holds the classes"
             )
         yield from (Path(place, name) for name in files)
 
 
 def no_images(folder: Path) -> TargetError:
-    """Return the error for a folder without images: expected suffixes, and found ones."""
-    found = Counter(path.suffix.lower() or "no suffix" for path in _files(folder))
-    there = ", ".join(f"{number} {suffix}" for suffix, number in found.most_common(5))
+    """Return the error for a folder without images, with the expected and the actual suffixes."""
+    suffixes = Counter(path.suffix.lower() or "no suffix" for path in _files(folder))
+    there = ", ".join(f"{number} {suffix}" for suffix, number in suffixes.most_common(5))
     return TargetError(
         f"no images in the folder {str(folder)!r}: looked for {', '.join(SUFFIXES)} (and tar "
         f"shards) there and below, found {there or 'no files at all'}. For any other format give "
@@ -275,7 +274,7 @@ def torchvision_transforms(module: str = "torchvision.transforms") -> Any:
     """
     try:
         return import_module(module)
-    except (ImportError, RuntimeError) as error:  # RuntimeError: made for another torch
+    except (ImportError, RuntimeError) as error:  # RuntimeError: built for another torch
         raise TargetError(
             f"stallscope's own pipelines need the torchvision that belongs to your torch "
             f"{torch.__version__}, which could not be imported ({error}): install it beside torch, "
@@ -284,14 +283,14 @@ def torchvision_transforms(module: str = "torchvision.transforms") -> Any:
 
 
 def worker_settings(num_workers: int) -> dict[str, Any]:
-    """Return `DataLoader` arguments for so many workers, forked on Linux."""
+    """Return `DataLoader` arguments for this number of workers, forked on Linux."""
     if num_workers and sys.platform == "linux":  # Python 3.14's forkserver imports torch per worker
         return {"num_workers": num_workers, "multiprocessing_context": "fork"}
     return {"num_workers": num_workers}
 
 
 class TarShards(IterableDataset[Any]):
-    """The images of tar shards, one shard after another; each worker reads its own shards."""
+    """Images of tar shards, shard by shard; each worker reads its own shards."""
 
     def __init__(self, shards: Sequence[str], transform: Callable[[Any], Any]) -> None:
         self.shards = shards
@@ -313,17 +312,17 @@ class TarShards(IterableDataset[Any]):
                     try:
                         file = archive.extractfile(member)
                         image = open_image(BytesIO(file.read() if file else b""))
-                    except Exception:  # noqa: BLE001 - as of files
+                    except Exception:  # noqa: BLE001 - as for files
                         self.unreadable.leave_out(place, f"{shard}: {member.name}")
                         continue
                     self.unreadable.read(place)
                     yield image
-        except (tarfile.TarError, EOFError, OSError):  # it ends early, or is gone
+        except (tarfile.TarError, EOFError, OSError):  # a shard that is truncated or deleted
             self.unreadable.leave_out(place, shard)
 
 
 def image_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield the image of each sample in an archive: the first member of its key that is one."""
+    """Yield the image of each sample in an archive: the first image among its key's members."""
     files = (member for member in archive if member.isfile())
     for key, members in itertools.groupby(files, key=lambda member: _split(member)[0]):
         image = next((member for member in members if _split(member)[1] in SUFFIXES), None)
@@ -332,7 +331,7 @@ def image_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 
 
 def is_shards(text: str) -> bool:
-    """Tell tar shards by their suffix."""
+    """Recognise a tar shard by its suffix."""
     return text.lower().endswith(".tar")
 
 
@@ -348,12 +347,12 @@ def find_shards(path: Path) -> list[str]:
     shards: list[str] = []
     root = Path(path.anchor)
     for name in [str(path)] if path.exists() else _without_ranges(str(path)):
-        found = root.glob(str(Path(name).relative_to(root)))
-        matches = [name] if Path(name).exists() else sorted(map(str, found))
+        paths = root.glob(str(Path(name).relative_to(root)))
+        matches = [name] if Path(name).exists() else sorted(map(str, paths))
         if not matches:
             raise TargetError(
                 f"no tar shard {name!r}: check the path; ranges are written {{000..009}}, and * "
-                "stands for anything"
+                "matches any text"
             )
         shards += matches
     if not shards:
@@ -362,17 +361,17 @@ def find_shards(path: Path) -> list[str]:
 
 
 def shards_loader(shards: Sequence[str]) -> DataLoader[Any]:
-    """Return a loader of images with the default evaluation pipeline; no worker is without a shard.
+    """Return a loader of images with the default evaluation pipeline, a shard or more per worker.
 
     Raises:
-        TargetError: the first shard is no tar archive, or has no image in it.
+        TargetError: the first shard is not a tar archive, or contains no image.
     """
-    _look_into(shards[0])
+    _check_has_images(shards[0])
     dataset = TarShards(shards, evaluation_pipeline())
     return DataLoader(dataset, BATCH_SIZE, **worker_settings(min(4, usable_cores(), len(shards))))
 
 
-def _look_into(shard: str) -> None:
+def _check_has_images(shard: str) -> None:
     try:
         with tarfile.open(shard) as archive:
             if next(image_members(archive), None) is not None:
@@ -380,7 +379,7 @@ def _look_into(shard: str) -> None:
             names = ", ".join(archive.getnames()[:5])
     except (tarfile.TarError, EOFError) as error:
         raise TargetError(
-            f"{shard!r} is a file, but not a tar archive: give a folder of images, tar shards, "
+            f"the file {shard!r} is not a tar archive: give a folder of images, tar shards, "
             "'package.module:factory', or a loader"
         ) from error
     raise TargetError(
@@ -397,8 +396,8 @@ def _without_ranges(text: str) -> Iterator[str]:
         return
     low, high = match.groups()
     for number in range(int(low), int(high) + 1):
-        whole = text[: match.start()] + str(number).zfill(len(low)) + text[match.end() :]
-        yield from _without_ranges(whole)
+        expanded = text[: match.start()] + str(number).zfill(len(low)) + text[match.end() :]
+        yield from _without_ranges(expanded)
 
 
 def _split(member: tarfile.TarInfo) -> tuple[str, str]:

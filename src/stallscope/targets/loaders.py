@@ -1,9 +1,9 @@
-"""The loaders inside a target, and private copies of them that start workers of their own.
+"""Loaders inside a target, and private copies of them that start workers of their own.
 
-Some objects keep an iterator: a loader that keeps its workers from epoch to epoch, a dataset that
-is a queue over an inner loader. Its batches are the user's. While we measure, it is replaced by an
-iterator that starts over the same data when it is first asked; afterwards everything is put back,
-and iterators that were started meanwhile have ended.
+Some objects keep an iterator: a loader with persistent workers, a dataset that is a queue over an
+inner loader. The batches of this iterator are the user's. During a measurement, an iterator that
+starts over the same data at the first `next` replaces it. Afterwards the user's iterator is put
+back, and iterators that were started meanwhile are ended.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def find_loaders(loader: Any) -> list[Any]:
     """Return the DataLoader itself, or those in another iterable of batches (fastai's, too)."""
     if isinstance(loader, DataLoader):
         return [loader]
-    return [thing for thing in walk(loader, children) if _is_loader(thing)]
+    return [value for value in walk(loader, children) if _is_loader(value)]
 
 
 def count_workers(loader: Any) -> int:
@@ -46,18 +46,18 @@ def count_workers(loader: Any) -> int:
     A dataset may own a loader with workers, or only its iterator.
     """
     used = list(walk(loader, _inside))
-    owned: int = sum(thing.num_workers for thing in used if _is_loader(thing))
-    kept = (_kept(thing) for thing in used if not isinstance(thing, DataLoader))
-    return owned + sum(num_workers(one) for iterators in kept for one in iterators)
+    owned: int = sum(value.num_workers for value in used if _is_loader(value))
+    iterators = [_kept(value) for value in used if not isinstance(value, DataLoader)]
+    return owned + sum(num_workers(iterator) for group in iterators for iterator in group)
 
 
-def _is_loader(thing: Any) -> bool:
-    named = (type(thing).__module__, type(thing).__name__)
-    return isinstance(thing, DataLoader) or named == ("fastai.data.load", "_FakeLoader")
+def _is_loader(value: Any) -> bool:
+    name = (type(value).__module__, type(value).__name__)
+    return isinstance(value, DataLoader) or name == ("fastai.data.load", "_FakeLoader")
 
 
 def copied(loader: DataLoader[Any], **changed: Any) -> DataLoader[Any]:
-    """Return a shallow copy with other attributes, which shares no iterator and no worker."""
+    """Return a shallow copy with changed attributes, without the iterator and its workers."""
     clone = copy.copy(loader)
     vars(clone).update(changed, _iterator=None)  # torch forbids to set some of them
     _renew(clone)
@@ -65,81 +65,81 @@ def copied(loader: DataLoader[Any], **changed: Any) -> DataLoader[Any]:
 
 
 def epoch_length(loader: Any) -> int | None:
-    """Return the batches of an epoch; None: unknown."""
-    # A torch loader over a stream remembers that it was asked, and warns later: ask a copy
-    asked = copied(loader) if isinstance(loader, DataLoader) else loader
+    """Return the number of batches in an epoch; None: unknown."""
+    # `len` makes a torch loader over a stream warn later, so a copy is asked
+    copy_or_loader = copied(loader) if isinstance(loader, DataLoader) else loader
     try:
-        return len(asked)
-    except Exception:  # noqa: BLE001 - a stream has none, and says so in many ways
+        return len(copy_or_loader)
+    except Exception:  # noqa: BLE001 - a stream has no length; libraries raise any error for that
         return None
 
 
 @contextmanager
 def private_copy(loader: Any) -> Iterator[Any]:
-    """Yield the loader in a form that starts its own workers, and spares the user's living ones.
+    """Yield the loader in a form that starts its own workers and leaves the user's alone.
 
-    A DataLoader is copied shallowly. Anything else is used as it is, and so is a dataset that works
-    in this process: the iterators in it are replaced for the length of the block, and the
-    attributes of all that holds a loader or an iterator are put back.
+    A DataLoader is copied shallowly. Any other iterable, and a dataset of this process, is used
+    directly: during the block its iterators are replaced, and afterwards the attributes of every
+    object with a loader or an iterator are put back.
 
     Raises:
-        UnsupportedError: something keeps an iterator that cannot be started anew.
+        UnsupportedError: an object keeps an iterator that cannot be restarted.
     """
-    mine = copied(loader) if isinstance(loader, DataLoader) else loader
-    with iterators_ended(mine):
-        for thing in list(walk(mine, _inside)):
-            _renew(thing)
-        yield mine
+    private = copied(loader) if isinstance(loader, DataLoader) else loader
+    with iterators_ended(private):
+        for value in list(walk(private, _inside)):
+            _renew(value)
+        yield private
 
 
 @contextmanager
 def iterators_ended(loader: Any) -> Iterator[None]:
-    """Put back the iterators that a loader keeps, and end those that were made meanwhile."""
+    """Put back the iterators that a loader keeps, and end those that were started meanwhile."""
     before = [
-        (thing, _kept(thing), attributes_of(thing, arrays=_holds(thing)))
-        for thing in walk(loader, _inside)
-        if _holds(thing) or isinstance(thing, Dataset)  # which may make a loader when it is asked
+        (owner, _kept(owner), attributes_of(owner, arrays=_holds(owner)))
+        for owner in walk(loader, _inside)
+        if _holds(owner) or isinstance(owner, Dataset)  # a dataset may create a loader lazily
     ]
     try:
         yield
     finally:
-        for thing, kept, restore in before:
-            made = [one for one in _kept(thing) if not any(one is known for known in kept)]
-            for one in (*made, *kept):
-                if one in made or isinstance(one, FreshIterator):
-                    end(one)
-            if made or _holds(thing):
+        for owner, users, restore in before:
+            new = [each for each in _kept(owner) if not any(each is user for user in users)]
+            for iterator in (*new, *users):
+                if iterator in new or isinstance(iterator, FreshIterator):
+                    end(iterator)
+            if new or _holds(owner):
                 restore()
 
 
-def _inside(thing: Any) -> list[Any]:
+def _inside(value: Any) -> list[Any]:
     """Return the values of an object that this process uses."""
-    is_used_elsewhere = isinstance(thing, DataLoader) and thing.num_workers
-    return [] if is_used_elsewhere or is_iterator(thing) else children(thing)
+    is_used_elsewhere = isinstance(value, DataLoader) and value.num_workers
+    return [] if is_used_elsewhere or is_iterator(value) else children(value)
 
 
-def _holds(thing: Any) -> bool:
-    """Recognise a DataLoader, a node, and whatever holds one or an iterator of one."""
-    if isinstance(thing, (list, tuple, dict)) or is_iterator(thing):
+def _holds(value: Any) -> bool:
+    """Recognise a DataLoader, a node, and an object with either, or an iterator of either."""
+    if isinstance(value, (list, tuple, dict)) or is_iterator(value):
         return False
-    held = (thing, *own_attributes(thing).values())
-    is_loader = any(isinstance(one, DataLoader) or is_node(one) for one in held)
-    return is_loader or bool(_kept(thing))
+    parts = (value, *own_attributes(value).values())
+    is_loader = any(isinstance(part, DataLoader) or is_node(part) for part in parts)
+    return is_loader or bool(_kept(value))
 
 
 def keeps_iterator(loader: Any) -> bool:
-    """Tell if a loader, or something in it, keeps an iterator with workers."""
+    """Return True if a loader, or an object in it, keeps an iterator with workers."""
     return any(map(has_workers, kept_iterators(loader)))
 
 
 def kept_iterators(loader: Any) -> list[Any]:
-    """Return the iterators that a loader, or something in it, keeps."""
-    return [one for thing in walk(loader, _inside) for one in _kept(thing)]
+    """Return the iterators that a loader, or an object in it, keeps."""
+    return [iterator for value in walk(loader, _inside) for iterator in _kept(value)]
 
 
-def _kept(thing: Any) -> list[Any]:
+def _kept(owner: Any) -> list[Any]:
     """Return the iterators over loaders that an object keeps, also in lists and mappings."""
-    values = own_attributes(thing).values()
+    values = own_attributes(owner).values()
     return [part for value in values for part in (value, *_items(value)) if is_iterator(part)]
 
 
@@ -147,20 +147,20 @@ def _items(value: Any) -> list[Any]:
     return children(value) if type(value) in (list, tuple, dict) else []
 
 
-def _renew(thing: Any) -> None:
-    """Replace the iterators that an object keeps by ones that have not begun."""
-    if not _holds(thing):
+def _renew(owner: Any) -> None:
+    """Replace the iterators that an object keeps by fresh iterators."""
+    if not _holds(owner):
         return
-    attributes = own_attributes(thing)
-    if isinstance(thing, DataLoader):
+    attributes = own_attributes(owner)
+    if isinstance(owner, DataLoader):
         attributes["_iterator"] = None
     for name, value in attributes.items():
         if any(map(is_iterator, (value, *_items(value)))):
-            attributes[name] = _renewed(thing, value)
+            attributes[name] = _renewed(owner, value)
 
 
 def _renewed(owner: Any, value: Any) -> Any:
-    """Return the value with iterators that have not begun."""
+    """Return the value with fresh iterators."""
     if isinstance(value, dict):
         return {key: _renewed(owner, part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -171,7 +171,7 @@ def _renewed(owner: Any, value: Any) -> Any:
         what = "a generator" if isinstance(value, GeneratorType) else "threads"
         raise UnsupportedError(
             f"this {type(owner).__name__} keeps {what} in the middle of an epoch, which cannot be "
-            "started anew: a recording would use up its batches. Give a new one, or iterate it "
-            "yourself inside of ss.instrumented()"
+            "restarted: a recording would use up its batches. Give a new loader, or iterate it "
+            "yourself inside ss.instrumented()"
         )
     return fresh(value, owner)

@@ -1,7 +1,7 @@
-"""The values that objects hold, found without running their code.
+"""Values inside of objects, read without running the objects' code.
 
 Attributes that are put back afterwards, and the Python functions of a pipeline. A part without
-Python code (made in C, compiled) is named, because it has no lines.
+Python code (written in C, compiled) is named, because it has no lines.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _DEEPEST: Final = 8
 _MOST_ITEMS: Final = 64
-"""A list of a million paths holds no generator and no model."""
+"""Longest list that is searched; longer lists hold paths, no generators or models."""
 _MOST_OBJECTS: Final = 20_000
 _PLAIN: Final = (str, bytes, int, float, bool, type(None), type)
 
@@ -43,33 +43,33 @@ _DEEPEST_CALLABLE: Final = 4
 
 
 def walk(start: Any, inside: Callable[[Any], list[Any]]) -> Iterator[Any]:
-    """Yield every object that can be reached, once, the nearest first."""
+    """Yield every reachable object once, nearest first."""
     seen: dict[int, Any] = {}
     todo = deque([(start, 0)])
     while todo and len(seen) < _MOST_OBJECTS:
-        thing, depth = todo.popleft()
-        if id(thing) in seen or isinstance(thing, _PLAIN):
+        value, depth = todo.popleft()
+        if id(value) in seen or isinstance(value, _PLAIN):
             continue
-        seen[id(thing)] = thing
-        yield thing
+        seen[id(value)] = value
+        yield value
         if depth < _DEEPEST:
-            todo.extend((inner, depth + 1) for inner in inside(thing))
+            todo.extend((inner, depth + 1) for inner in inside(value))
 
 
-def children(thing: Any) -> list[Any]:
+def children(value: Any) -> list[Any]:
     """Return an object's items, or the values of its attributes."""
-    if isinstance(thing, (list, tuple)):
-        return list(thing) if len(thing) <= _MOST_ITEMS else []
-    if isinstance(thing, dict) and len(thing) <= _MOST_ITEMS:
-        return [*dict.values(thing), *own_attributes(thing).values()]
-    return [] if inspect.ismodule(thing) else list(own_attributes(thing).values())
+    if isinstance(value, (list, tuple)):
+        return list(value) if len(value) <= _MOST_ITEMS else []
+    if isinstance(value, dict) and len(value) <= _MOST_ITEMS:
+        return [*dict.values(value), *own_attributes(value).values()]
+    return [] if inspect.ismodule(value) else list(own_attributes(value).values())
 
 
 @contextmanager
 def bindings_kept(holders: Iterable[Any]) -> Iterator[None]:
-    """Put back the attributes of some objects afterwards; the values themselves may have changed.
+    """Put back the attributes of objects afterwards; the values themselves may have changed.
 
-    Later workers must not inherit a file that was opened for the first time here.
+    Later workers must not inherit a file that was first opened here.
     """
     before = [(attributes, dict(attributes)) for attributes in map(own_attributes, holders)]
     try:
@@ -81,47 +81,47 @@ def bindings_kept(holders: Iterable[Any]) -> Iterator[None]:
 
 
 def attributes_of(
-    thing: Any, without: Container[str] = (), *, arrays: bool = True
+    owner: Any, without: Container[str] = (), *, arrays: bool = True
 ) -> Callable[[], None]:
-    """Return a function that puts the attributes of an object back to how they are now.
+    """Return a function that restores the current attributes of an object.
 
     Args:
-        thing: has the attributes.
+        owner: object with the attributes.
         without: names of attributes that are not put back.
-        arrays: also put back the contents of tensors and arrays, which takes a copy of them.
+        arrays: also restore the contents of tensors and arrays, from a copy.
     """
-    attributes = own_attributes(thing)
+    attributes = own_attributes(owner)
     before = {name: value for name, value in attributes.items() if name not in without}
-    held = [one for value in before.values() for one in (value, *_buckets(value))]
+    parts = [part for value in before.values() for part in (value, *_buckets(value))]
     contents = [
         (value, _content(value))
-        for value in held
+        for value in parts
         if arrays or not isinstance(value, (torch.Tensor, np.ndarray))
     ]
     return functools.partial(_put_back, attributes, before, contents, without)
 
 
 _BUCKETS: Final = frozenset({list, dict, defaultdict, OrderedDict, deque, set})
-"""Containers whose content is put back."""
+"""Containers whose content is restored."""
 
 
 def _buckets(value: Any) -> Iterator[Any]:
-    """Yield the containers in a container, at any depth, where samplers gather batches."""
+    """Yield the containers in a container, at any depth: samplers gather batches there."""
     seen, left = {id(value)}, [value]
     while left:
         outer = left.pop()
         if type(outer) in _BUCKETS:
-            for one in children(outer):
-                if type(one) in _BUCKETS and id(one) not in seen:
-                    seen.add(id(one))
-                    left.append(one)
-                    yield one
+            for inner in children(outer):
+                if type(inner) in _BUCKETS and id(inner) not in seen:
+                    seen.add(id(inner))
+                    left.append(inner)
+                    yield inner
 
 
 def _content(value: Any) -> Any:
-    """Copy a value that can be changed in place; None for anything else."""
+    """Copy a value that can change in place; None for any other value."""
     if isinstance(value, dict):
-        return [one for pair in dict.items(value) for one in pair]
+        return [part for pair in dict.items(value) for part in pair]
     if isinstance(value, (list, set, deque)):
         return list(value)
     if isinstance(value, bytearray):
@@ -148,12 +148,12 @@ def _put_back(
 
 
 def _version(value: torch.Tensor) -> int:
-    """Return how often a tensor was changed in place."""
-    return value._version  # noqa: SLF001 - torch has no other name for it
+    """Return the number of in-place changes of a tensor."""
+    return value._version  # noqa: SLF001 - torch has no public name for it
 
 
 def _refill(value: Any, content: Any) -> None:
-    """Put the content back where it has changed: a frozen mapping cannot be written to."""
+    """Put changed content back; unchanged content stays, as a frozen mapping raises on writes."""
     if isinstance(value, torch.Tensor):
         version, values = content
         if _version(value) != version:
@@ -163,7 +163,7 @@ def _refill(value: Any, content: Any) -> None:
         value[...] = content
     elif isinstance(value, bytearray):
         value[:] = content
-    elif [*map(id, _content(value))] != [*map(id, content)]:  # nobody is asked whether it is equal
+    elif [*map(id, _content(value))] != [*map(id, content)]:  # `==` could run the user's code
         value.clear()
         if isinstance(value, dict):
             value.update(zip(content[::2], content[1::2], strict=True))
@@ -174,7 +174,7 @@ def _refill(value: Any, content: Any) -> None:
 
 
 class LoaderCallables:
-    """The dataset, the ops and the collate function of a loader."""
+    """Dataset, ops and collate function of a loader."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self.stages: dict[CodeType, Stage] = {}
@@ -193,7 +193,7 @@ class LoaderCallables:
         self._add(loader.collate_fn, COLLATE)
 
     def holders(self) -> list[Any]:
-        """Return the datasets and ops, whose attributes making samples may rebind."""
+        """Return the datasets and ops: loading samples may rebind their attributes."""
         return list(self._holders)
 
     def _add_dataset(self, dataset: Any) -> None:
@@ -202,7 +202,7 @@ class LoaderCallables:
         for name in _ENTRIES:
             function = function_of(getattr(type(dataset), name, None))
             if function is not None:
-                self._know(function, GETITEM)
+                self._add_function(function, GETITEM)
                 self.entries.add(function.__code__)
         for slot in find_ops.slots(dataset):
             self._add_slot(slot)
@@ -210,7 +210,7 @@ class LoaderCallables:
             self._add(slot.value, find_ops.stage_of(slot, gives_way=True))
 
     def _add_slot(self, slot: find_ops.Slot, depth: int = 0, *, is_stage: bool = True) -> None:
-        """Add the value of a slot, as a stage if it is one for the recorder, too."""
+        """Add the value of a slot, as a stage if the recorder also has this stage."""
         value = slot.value
         if (id(value), is_stage) in self._seen or depth > _DEEPEST_CALLABLE:
             return
@@ -228,11 +228,11 @@ class LoaderCallables:
         functions = list(functions_of(value))
         for function in functions:
             if function not in (default_collate, default_convert):
-                self._know(function, stage)
+                self._add_function(function, stage)
         if stage and not functions:
             self.without_source[stage.name] = why_no_lines(value)
 
-    def _know(self, function: FunctionType, stage: Stage | None) -> None:
+    def _add_function(self, function: FunctionType, stage: Stage | None) -> None:
         self.functions.setdefault(function.__code__, function)
         if stage:
             self.stages.setdefault(function.__code__, stage)
@@ -240,7 +240,7 @@ class LoaderCallables:
 
 def function_of(value: Any) -> FunctionType | None:
     """Return the Python function behind a callable; None: there is none."""
-    for _ in range(10):  # a wrapper around a wrapper
+    for _ in range(10):  # wrappers can be nested
         if isinstance(value, functools.partial):
             value = value.func
         elif isinstance(value, (MethodType, staticmethod, classmethod)):
@@ -253,7 +253,7 @@ def function_of(value: Any) -> FunctionType | None:
 
 
 def functions_of(value: Any) -> Iterator[FunctionType]:
-    """Yield the functions in which a callable does its work: itself, or methods of its class."""
+    """Yield the functions that do a callable's work: itself, or methods of its class."""
     function = function_of(value)
     if function is not None:
         yield function
@@ -270,22 +270,22 @@ def functions_of(value: Any) -> Iterator[FunctionType]:
 
 
 def why_no_lines(value: Any) -> str:
-    """Return why a callable has no lines."""
+    """Return the reason why a callable has no lines."""
     is_script = isinstance(value, torch.jit.ScriptModule)
     return "compiled by TorchScript" if is_script else "not written in Python"
 
 
 def functions_with(codes: Iterable[CodeType]) -> dict[CodeType, list[FunctionType]]:
-    """Return the functions that run each code: methods, closures, those behind decorators.
+    """Return the functions that run each code: methods, closures, decorated functions.
 
-    A function that is made anew for each call is not among them.
+    Functions that are created for each call are missing.
     """
     wanted = list(codes)
-    found: dict[CodeType, list[FunctionType]] = {}
-    for one in _referrers(wanted) if wanted else ():
-        if isinstance(one, FunctionType) and one.__code__ in wanted:
-            found.setdefault(one.__code__, []).append(one)
-    return found
+    functions: dict[CodeType, list[FunctionType]] = {}
+    for referrer in _referrers(wanted) if wanted else ():
+        if isinstance(referrer, FunctionType) and referrer.__code__ in wanted:
+            functions.setdefault(referrer.__code__, []).append(referrer)
+    return functions
 
 
 def _referrers(wanted: list[CodeType]) -> list[Any]:
@@ -295,11 +295,11 @@ def _referrers(wanted: list[CodeType]) -> list[Any]:
 
 @contextmanager
 def thawed() -> Iterator[None]:
-    """Let `gc` also find objects that a training froze before it forked its workers."""
+    """Make objects visible to `gc` that a training froze before it forked its workers."""
     was_frozen = bool(gc.get_freeze_count())
     if was_frozen:
         if gc.isenabled():
-            gc.collect()  # what is garbage by now would be frozen, too
+            gc.collect()  # `freeze` below would freeze garbage, too
         gc.unfreeze()
     try:
         yield

@@ -1,8 +1,8 @@
 """Addresses (`s3://`, `gs://`, `http://`): a bucket or a folder on a server, read with fsspec.
 
-Images are read where they are, recorded runs are copied. Credentials are those of fsspec's library
-for that kind of address (its environment variables and files). Each process has connections of its
-own, made when it first reads.
+Images are read directly from the server, recorded runs are copied. fsspec's library for the
+protocol finds the credentials (its environment variables and files). Each process opens its own
+connections at its first read.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ if TYPE_CHECKING:
 
 
 _ANSWER_S: Final = 30.0
-"""Seconds after which a server that has not answered is given up."""
+"""Seconds to wait for a server's answer."""
 _SIZED: Final = 512
-"""Images whose size is requested where a list has no sizes."""
+"""Number of images whose size is requested if the list has no sizes."""
 _CONNECTIONS: Final = {"s3": {"config_kwargs": {"max_pool_connections": 64}}}
-"""Requests in flight of one process; botocore's default is 10."""
+"""Requests in flight per process; botocore's default is 10."""
 
 
 class RemoteImages(ImageFiles):
-    """Images behind an address, read whole, one request each.
+    """Images at an address; each image is one request.
 
     Args:
         address: as the user gave it.
-        files: their addresses without the protocol, and their labels.
-        sizes: bytes of each; 0: unknown.
-        transform: of each image.
+        files: addresses without the protocol, and labels.
+        sizes: bytes of each image; 0: unknown.
+        transform: applied to each image.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ def read_remote(address: str, path: str, length: int = 0, begin: int = 0) -> byt
     Raises:
         OSError: the server does not send it.
     """
-    with _errors_of_the_library():
+    with _as_os_errors():
         system = _system(address)[0]
         if not length:
             return bytes(system.cat_file(path, **_one_request(system)))
@@ -87,13 +87,13 @@ def read_remote(address: str, path: str, length: int = 0, begin: int = 0) -> byt
 
 
 def _one_request(system: Any) -> dict[str, Any]:
-    """Return the option that keeps s3fs from a request for the size before each read."""
-    known = inspect.signature(getattr(system, "_cat_file", system.cat_file)).parameters
-    return {"max_concurrency": 1} if "max_concurrency" in known else {}
+    """Return the option that saves s3fs a request for the size before each read."""
+    parameters = inspect.signature(getattr(system, "_cat_file", system.cat_file)).parameters
+    return {"max_concurrency": 1} if "max_concurrency" in parameters else {}
 
 
 @contextmanager
-def _errors_of_the_library() -> Iterator[None]:
+def _as_os_errors() -> Iterator[None]:
     """Turn the errors of each library into an OSError."""
     try:
         yield
@@ -134,40 +134,40 @@ def listing(address: str) -> tuple[str, dict[str, int]]:
 
 
 def names_at(address: str) -> list[str]:
-    """Return the names at an address itself, folders too; empty if the server does not tell."""
+    """Return the names of files and folders at an address; empty if they cannot be listed."""
 
     def names() -> list[str]:
         system, root = _system(address)
         return [PurePosixPath(path).name for path in system.ls(root, detail=False)]
 
-    found: list[str] = []
+    result: list[str] = []
     with suppress(TargetError):
-        found += _answer(address, names)
-    return found
+        result += _answer(address, names)
+    return result
 
 
 def copy_objects(address: str, places: Mapping[str, Path]) -> None:
-    """Copy objects of a server, each into a file of its own, in folders that exist.
+    """Copy objects of a server to files in existing folders.
 
     Args:
         address: as the user gave it.
-        places: the file of each path.
+        places: file for each path.
 
     Raises:
-        OSError: the server does not send one.
+        OSError: the server does not send an object.
     """
-    with _errors_of_the_library():
+    with _as_os_errors():
         _system(address)[0].get(list(places), [str(place) for place in places.values()])
 
 
 def _listed(address: str) -> tuple[str, dict[str, int]]:
     system, root = _system(address)
-    found = system.find(root, detail=True)
-    if not found:
-        system.ls(root)  # says why: what looks for all that is below passes over errors
-    sizes = {path: about.get("size") for path, about in sorted(found.items())}
+    entries = system.find(root, detail=True)
+    if not entries:
+        system.ls(root)  # raises the reason: `find` ignores errors
+    sizes = {path: entry.get("size") for path, entry in sorted(entries.items())}
     unknown = [path for path, size in sizes.items() if size is None][:_SIZED]
-    if unknown:  # a web server's list says nothing of sizes
+    if unknown:  # a web server lists no sizes
         sizes |= dict(zip(unknown, system.sizes(unknown), strict=True))
     return str(root), {path: size or 0 for path, size in sizes.items()}
 
@@ -185,7 +185,7 @@ def _answer(address: str, ask: Callable[[], Any]) -> Any:
     """Return a server's answer.
 
     Raises:
-        TargetError: it does not come in time, is a refusal, or nobody knows how to ask.
+        TargetError: the server does not answer in time, refuses, or has an unknown protocol.
     """
     answers: Queue[Any] = Queue()
 

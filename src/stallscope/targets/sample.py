@@ -1,9 +1,9 @@
-"""The target "sample": photographs that come with the kit, loaded with the mistakes people make.
+"""Target "sample": photographs that come with the kit, loaded with common mistakes.
 
-The pipeline is the one of a hundred tutorials, and each of its mistakes is real: the photographs
-are stored far larger than the model sees them, floats are made before the image gets smaller, and
-the annotations of an image are searched for in a list of all. The notebooks find each, and measure
-what its fix gives; the arguments of `sample_loader` are these fixes.
+Tutorials use this pipeline, and each of its mistakes is real: the stored photographs are far larger
+than the model's input, the image becomes floats before it is resized, and each sample searches a
+list of all annotations. The notebooks find each mistake and measure the speedup of its fix; the
+arguments of `sample_loader` are these fixes.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ COPIES: Final = 40
 BOXES: Final = 10
 """Annotations of each image."""
 HALF: Final = (0.5, 0.5, 0.5)
-"""Mean and standard deviation of each channel in most tutorials."""
+"""Mean and standard deviation per channel in most tutorials."""
 
 
 class Photographs(ImageFiles):
     """Photographs with annotated boxes: (image, label of the first box).
 
     Args:
-        files: one for each entry.
+        files: one file per entry.
         transform: from PIL image to tensor.
-        indexed: group the annotations by image once, and not search all of them for each sample.
+        indexed: group the annotations by image once, instead of a search in every sample.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ def sample_folder() -> Path:
     """Return the folder of the photographs: two class folders of JPEGs, 533 by 800 pixels.
 
     Raises:
-        StallscopeError: it is neither in the installed package nor in the source checkout.
+        StallscopeError: the installed package and the source checkout both lack the folder.
     """
     return packaged_folder("sample_data")
 
@@ -96,7 +96,7 @@ def photographs(folder: Path | None = None) -> list[ImageFile]:
 
 
 def tutorial_pipeline() -> Callable[[Any], Any]:
-    """Make the transforms of a hundred tutorials: PIL image to float32 of shape (3, 224, 224)."""
+    """Return the transforms of many tutorials: PIL image to float32 of shape (3, 224, 224)."""
     ops = torchvision_transforms()
     return ops.Compose(  # type: ignore[no-any-return]
         [
@@ -115,15 +115,15 @@ def sample_loader(
     transform: Callable[[Any], Any] | None = None,
     folder: Path | None = None,
 ) -> DataLoader[Any]:
-    """Make the loader of the target "sample"; each argument takes one of its mistakes away.
+    """Return the loader of the target "sample"; each argument fixes one of its mistakes.
 
     Batches of float32 images, shape (32, 3, 224, 224), and int64 labels, shape (32,); shuffled;
-    two workers where there are two cores.
+    two workers on a machine with two cores or more.
 
     Args:
         indexed: as for `Photographs`.
         transform: None takes `tutorial_pipeline`.
-        folder: of the photographs; None takes those that come with the kit.
+        folder: photographs to load; None takes those that come with the kit.
 
     Raises:
         StallscopeError: torchvision or the sample data is missing.

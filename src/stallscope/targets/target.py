@@ -1,8 +1,8 @@
-"""Targets: what the user points at, in a form that can be measured.
+"""Targets: a loader, a folder or another argument of the user, in a form that can be measured.
 
-Every verb takes a target first, so this is where a user's first mistake is found: each has one
-sentence that names what was given and what to do. A loader is taken as it is: its dataset is never
-built a second time, never iterated here and never pickled.
+Every verb takes a target first, so users make their first mistakes here. Each error is one sentence
+that names the argument and the remedy. A loader stays as it is: nothing here builds its dataset
+again, iterates it or pickles it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from stallscope.units import count, printable
 Step = Callable[[Any], object]
 
 IN_NOTEBOOKS: Final = "my_target:target"
-"""Target of the copied notebooks: a name that tells the reader of a result nothing."""
+"""Target of the copied notebooks; results omit this name, which all copies share."""
 _FORMS: Final = (
     "'sample', a folder of images, tar shards (x-{000..009}.tar), an address of images (s3://...), "
     "'package.module:factory', or a loader"
@@ -56,9 +56,9 @@ _USUAL: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class SimulatedStep:
-    """A step that is only a timer, for machines without the device.
+    """Training step that is only a timer, for machines without the device.
 
-    It leaves the CPU to the workers, as a GPU would. Every result measured with it says so.
+    The timer leaves the CPU to the workers, as a GPU would. Every result notes the simulation.
     """
 
     seconds: float
@@ -66,9 +66,9 @@ class SimulatedStep:
     device: SimulatedDevice | None = None
     """Device that works behind the host; None: the host waits until the batch is used."""
     synchronises: bool = False
-    """True if each step waits for the device at its end, as one that prints its loss does."""
+    """True if each step ends with a wait for the device, as a step that prints its loss does."""
 
-    def __call__(self, batch: Any) -> None:  # noqa: ARG002 - what every step takes
+    def __call__(self, batch: Any) -> None:  # noqa: ARG002 - every step takes a batch
         """Wait, or let the device wait."""
         if self.device is None:
             time.sleep(self.seconds)
@@ -79,16 +79,16 @@ class SimulatedStep:
 
 
 def simulated_step(seconds: float, *, runs_behind: bool = False) -> SimulatedStep:
-    """Return a step that is only a timer; every result measured with it says so.
+    """Return a step that is only a timer; every result notes the simulation.
 
     Args:
         seconds: time of one batch.
-        runs_behind: run behind the host, as on a GPU: the step returns at once, and the host waits
-            only when four more are under way. Such a device has a memory, to which batches are
-            copied at the speed of a usual bus.
+        runs_behind: run asynchronously, as on a GPU: the step returns at once, and the host waits
+            only when four more steps are queued. Such a device has a memory of its own, and batches
+            are copied to it at the speed of a usual bus.
 
     Raises:
-        ArgumentError: `seconds` is not a time.
+        ArgumentError: `seconds` is negative, infinite or not a number.
     """
     if not (isinstance(seconds, Real) and 0 <= seconds < float("inf")):  # false for nan, too
         raise ArgumentError(f"simulated_step({seconds!r}): give a number of seconds, 0 or more")
@@ -97,27 +97,27 @@ def simulated_step(seconds: float, *, runs_behind: bool = False) -> SimulatedSte
 
 @dataclass(frozen=True)
 class Target:
-    """A loader, with the training step and the device where there is one."""
+    """Loader, with the training step and the device, if there are any."""
 
     loader: Iterable[Any] = field(repr=False)
-    """A `DataLoader`, or any other iterable of batches."""
+    """`DataLoader`, or any other iterable of batches."""
     step: Step | None = None
-    """Uses one batch, as the training loop does; None: only the loader is measured."""
+    """Function of a batch, as in the training loop; None: only the loader is measured."""
     device: str | torch.device | None = None
-    """Device to which each batch is moved before `step`; None: it is not moved."""
+    """Device to which each batch is moved before `step`; None: batches stay where they are."""
     name: str = "loader"
-    """The user's name for it, for titles."""
+    """Name in titles."""
     notes: tuple[str, ...] = ()
     """Caveats of the results, in sentences."""
 
     @cached_property
     def loaders(self) -> list[Any]:
-        """The `DataLoader` itself, or those inside another iterable of batches."""
+        """`DataLoader` itself, or the loaders inside another iterable of batches."""
         return find_loaders(self.loader)
 
     @cached_property
     def num_workers(self) -> int:
-        """Worker processes of all its loaders, including one that its dataset owns."""
+        """Worker processes of all its loaders, including a loader inside its dataset."""
         return count_workers(self.loader)
 
     @property
@@ -130,9 +130,9 @@ class Target:
         """Samples per batch, of the loader or its sampler; None: unknown."""
         if not self.loaders:
             return None
-        loader = self.loaders[0]  # fastai's has none of these
+        loader = self.loaders[0]  # fastai's loader has no such attributes
         samplers = (value_of(loader, name) for name in ("batch_sampler", "sampler"))
-        sampler = next((one for one in samplers if one is not None), None)
+        sampler = next((each for each in samplers if each is not None), None)
         size = value_of(loader, "batch_size") or value_of(sampler, "batch_size")
         return size if isinstance(size, int) else None
 
@@ -150,7 +150,7 @@ class Target:
 def target(
     spec: object, *, step: Step | None = None, device: str | torch.device | None = None
 ) -> Target:
-    """Return what the user points at as a target.
+    """Return the target for a loader, a path, an address or a name.
 
     Args:
         spec: "sample" (photographs that come with stallscope), a folder of images, tar shards
@@ -159,24 +159,24 @@ def target(
             "package.module:factory", a `DataLoader`, any other iterable of batches, or a target.
             A factory is called without arguments and may return a loader, a target or a pair
             (loader, step).
-        step: uses one batch; replaces the target's own.
-        device: where each batch is moved before `step`; replaces the target's own.
+        step: function of one batch; replaces the target's own step.
+        device: destination of each batch before `step`; replaces the target's own device.
 
     Raises:
-        TargetError: this cannot be measured; the message says what to do.
+        TargetError: `spec` cannot be measured; the message names the remedy.
     """
     _check_step(step)
     _check_device(device)
     try:
-        found = _from_path(os.fspath(spec)) if isinstance(spec, os.PathLike) else _find(spec)
+        loaded = _from_path(os.fspath(spec)) if isinstance(spec, os.PathLike) else _find(spec)
     except PermissionError as error:
         raise TargetError(f"{error.filename!r} cannot be read") from error
     except OSError as error:  # a name that is too long, too many links
         raise TargetError(f"{printable(str(spec))!r}: {error.strerror}: check the path") from error
     return replace(
-        found,
-        step=found.step if step is None else step,
-        device=found.device if device is None else device,
+        loaded,
+        step=loaded.step if step is None else step,
+        device=loaded.device if device is None else device,
     )
 
 
@@ -186,8 +186,8 @@ def _check_step(step: object) -> None:
     if not callable(step):
         raise TargetError(f"step is a {_type(step)}: give a function that uses one batch")
     kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-    called = (step, step.__call__)  # a function, or an object's method
-    if any(kind(one) for kind in kinds for one in called):
+    callables = (step, step.__call__)  # a function, or an object's method
+    if any(kind(part) for kind in kinds for part in callables):
         raise TargetError(
             f"step is {_type(step)} {getattr(step, '__name__', '')!r} with await or yield, so that "
             "calling it runs nothing: give a plain function that uses one batch"
@@ -200,31 +200,33 @@ def _check_device(device: str | torch.device | None) -> None:
     try:
         kind = torch.device(device).type
     except (RuntimeError, TypeError) as error:
-        raise TargetError(f"device={device!r} is no torch device ('cpu', 'cuda:0')") from error
+        raise TargetError(f"device={device!r} is not a torch device ('cpu', 'cuda:0')") from error
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
     if not {"cuda": cuda, "mps": mps}.get(kind, True):
-        raise TargetError(f"device={device!r}: torch finds none here: leave it out, or give 'cpu'")
+        raise TargetError(
+            f"device={device!r}: torch finds no such device: leave it out, or give 'cpu'"
+        )
 
 
 def _find(spec: object) -> Target:
     if not isinstance(spec, str):
-        return _from_object(spec, "what was given")
+        return _from_object(spec, "the target")
     if spec == "sample":
         note = "stallscope's sample data and pipeline, not yours"
         return Target(sample_loader(), name="sample", notes=(note,))
     if factory.names_code(spec):
-        found = factory.find(spec)
-        if callable(found) and not _is_loader(found):
-            found = factory.call(found, spec)
-        given = _from_object(found, f"what {spec!r} gives")
-        return given if spec == IN_NOTEBOOKS else replace(given, name=spec)
+        value = factory.find(spec)
+        if callable(value) and not _is_loader(value):
+            value = factory.call(value, spec)
+        loaded = _from_object(value, f"the value of {spec!r}")
+        return loaded if spec == IN_NOTEBOOKS else replace(loaded, name=spec)
     if is_address(spec):
         return _ours(remote_loader(spec), spec)
     return _from_path(spec)
 
 
 def _from_path(text: str) -> Target:
-    path = Path(os.path.expanduser(text)).absolute()  # noqa: PTH111 - pathlib raises where ~ is nobody
+    path = Path(os.path.expanduser(text)).absolute()  # noqa: PTH111 - pathlib raises for ~ of an unknown user
     if text and path.is_dir():
         return _from_folder(path, text)
     if folder.is_shards(text) or path.is_file():
@@ -236,31 +238,31 @@ def _from_path(text: str) -> Target:
         )
     close = difflib.get_close_matches(text.lower(), ["sample"])
     hint = "; did you mean 'sample'?" if close else "."
-    raise TargetError(f"{text!r} is no target{hint} A target is {_FORMS}")
+    raise TargetError(f"{text!r} is not a target{hint} A target is {_FORMS}")
 
 
 def _from_folder(path: Path, text: str) -> Target:
-    closed: list[OSError] = []
-    images = folder.find_images(path, closed.append)
+    errors: list[OSError] = []
+    images = folder.find_images(path, errors.append)
     if images:
         ours = _ours(
             folder.image_loader(folder.ImageFiles(images, folder.training_pipeline())), text
         )
-        return replace(ours, notes=(*ours.notes, *_left_out(closed)))
+        return replace(ours, notes=(*ours.notes, *_left_out(errors)))
     archives = sorted(str(file) for file in path.iterdir() if folder.is_shards(file.name))
     if not archives:
         raise folder.no_images(path)
     return _ours(folder.shards_loader(archives), text)
 
 
-def _left_out(closed: list[OSError]) -> tuple[str, ...]:
-    if not closed:
+def _left_out(errors: list[OSError]) -> tuple[str, ...]:
+    if not errors:
         return ()
     names = ", ".join(
-        f"{printable(str(error.filename), 200)} ({error.strerror})" for error in closed[:3]
+        f"{printable(str(error.filename), 200)} ({error.strerror})" for error in errors[:3]
     )
-    more = ", ..." if len(closed) > 3 else ""  # noqa: PLR2004 - as many as are named
-    return (f"left out, as it cannot be read: {count(len(closed), 'folder')}: {names}{more}",)
+    ellipsis = ", ..." if len(errors) > 3 else ""  # noqa: PLR2004 - three are named
+    return (f"{count(len(errors), 'folder')} left out (could not be read): {names}{ellipsis}",)
 
 
 def _ours(loader: DataLoader[Any], text: str) -> Target:
@@ -303,14 +305,14 @@ def _is_loader(value: Any) -> bool:
 def _is_dataset(value: Any) -> bool:
     """Recognise a dataset of torch or of Hugging Face.
 
-    One that goes through a loader is not meant: it yields batches (detectron2's, webdataset's).
+    A dataset that wraps a loader does not count: it yields batches (detectron2's, webdataset's).
     """
     names = {cls.__name__ for cls in type(value).__mro__}
-    parts = value_of(value, "pipeline") or ()  # webdataset: the first part reads
-    held = [*(parts if isinstance(parts, list) else ())]
+    stages = value_of(value, "pipeline") or ()  # webdataset: the first stage reads
+    parts = [*(stages if isinstance(stages, list) else ())]
     if isinstance(value, IterableDataset):
-        held += own_attributes(value).values()
-    holds_loader = any(isinstance(one, DataLoader) for one in held)
+        parts += own_attributes(value).values()
+    holds_loader = any(isinstance(part, DataLoader) for part in parts)
     return bool({"Dataset", "IterableDataset"} & names) and not holds_loader
 
 
@@ -319,7 +321,7 @@ def _check_filled(loader: Any, what: str) -> None:
     if dataset is not None and _length(dataset) == 0:
         raise TargetError(f"the dataset ({_type(dataset)}) of {what} is empty: its length is 0")
     if isinstance(dataset, IterableDataset):
-        return  # asking such a loader for its length changes it: it would warn while iterated
+        return  # `len` of such a loader has a side effect: a warning during iteration
     if _length(loader) == 0:
         raise TargetError(
             f"{what} ({_type(loader)}) has no batch: its length is 0; with drop_last, a dataset "
@@ -330,7 +332,7 @@ def _check_filled(loader: Any, what: str) -> None:
 def _length(value: Any) -> int | None:
     try:
         return len(value)
-    except Exception:  # noqa: BLE001 - a stream has none, and says so in many ways
+    except Exception:  # noqa: BLE001 - a stream has no length; libraries raise any error
         return None
 
 
