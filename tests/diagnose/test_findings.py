@@ -217,7 +217,7 @@ class TestSideNotes:
         (found,) = judge(short)
 
         assert "start-up" == found.code
-        assert "9.5 s go by before its first step, in which 700 batches" in found.title
+        assert "it takes 700 batches from the loader before its first step, in 9.5 s" in found.title
         assert "sampler" in found.next_step
         assert not side_notes(short, (found,))
 

@@ -168,7 +168,7 @@ class TestMeasured:
 
         (row,) = (one for one in found.settings().to_dicts() if one["trial"])
         assert row["setting"] == "samples in memory"
-        assert "made once, beforehand" in found.notes[0]  # how to have some of that
+        assert "compute once, beforehand" in found.notes[0]  # how to have some of that
         assert row["predicted_gain"] > 1.2
         assert row["starts"] > 0
 

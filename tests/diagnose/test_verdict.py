@@ -267,7 +267,7 @@ WORK_CASES = [
         "decoding and resizing of large images is one cause",
         "decode",
         title="decoding takes 35% .* and Resize 35%",
-        step="store them so",
+        step="store the result",
         work=RESIZED,
         megapixels=12.0,
     ),

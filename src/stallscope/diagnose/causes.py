@@ -1,4 +1,4 @@
-"""The table of causes: what each is called, what to do about it, and the numbers that show it.
+"""Table of causes: the title of each, what to do about it, and the numbers that show it.
 
 A new cause is a row here, its condition in `rules` or `work`, and its place in `verdict`. Rows with
 the same code are variants of one cause.
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class Limit(NamedTuple):
-    """Limit of a number, from which on a rule holds."""
+    """Limit from which on a rule holds."""
 
     number: str
     """A key of `rules.numbers`."""
     at: float
-    """Where the rule begins to hold."""
+    """Value from which on the rule holds."""
     sure: float
-    """Where nobody would doubt it; may lie below the limit: then small numbers count."""
+    """Value at which the rule is certain; below the limit where small numbers count."""
     is_needed: bool = True
-    """Whether the rule holds only there; it is only less sure otherwise."""
+    """True: the rule needs this limit; False: the limit only lowers the confidence."""
 
     @classmethod
     def trust(cls, number: str) -> Limit:
@@ -39,44 +39,43 @@ class Limit(NamedTuple):
         return value >= self.at if self.sure > self.at else value < self.at
 
     def clear(self, value: float) -> float:
-        """Return how clearly it holds: a half at the limit, 1 where nobody would doubt it."""
+        """Return how clearly the rule holds: 0.5 at the limit, 1 where it is certain."""
         return min(max(0.5 + 0.5 * (value - self.at) / (self.sure - self.at), 0.0), 1.0)
 
 
 class Cause(NamedTuple):
-    """Something that can be wrong with a loader, or with the loop around it."""
+    """Fault of a loader, or of the loop around it."""
 
     code: str
-    """Its name for programs, in kebab-case."""
+    """Name for programs, in kebab-case."""
     title: str
     """A sentence with names of numbers and words in braces."""
     advice: str
-    """What to do next: a setting, a line of code, the notebook to open; with the same names."""
+    """Next steps, separated by "; ": a setting, a line of code, a notebook; with the same names."""
     shows: str = ""
-    """For the handbook: what shows it."""
+    """Sign of the cause, for the handbook."""
     helped: str = ""
-    """What a maintainer confirmed, or what worked for the author of a question; without a source it
-    is general advice."""
+    """Change that a maintainer confirmed, or that helped a user; general advice if unsourced."""
     asked: str = ""
-    """Where it was asked: `owner #number` is an issue on GitHub."""
+    """Sources: `owner #number` is an issue on GitHub."""
     limits: tuple[Limit, ...] = ()
-    """Limits that have to be met; the least clear of them says how sure it is."""
+    """Limits to meet; the least clear of them sets the confidence."""
     evidence: tuple[str, ...] = ()
-    """Numbers that are shown with it, beside the share of stalls and what a ladder says."""
+    """Numbers to show, beside the share of stalls and the speedup of a ladder."""
     costs: str = "stalls_share"
-    """Share of the accounting (0 to 1 of the loop's time) that it costs, by its name."""
+    """Number that is the cost: a share (0 to 1) of the loop's time."""
     waits: bool = True
-    """Whether it is asked only where the loop waits for batches."""
+    """True: the cause needs a loop that waits for batches."""
     kind: str = ""
-    """The kind of stage whose colour it has; empty: the colour of stalls."""
+    """Kind of stage that gives the colour; empty: the colour of stalls."""
     tested: bool = True
-    """Whether the rule was tried against loaders in which this is what is wrong."""
+    """True: the rule was tried on loaders with this cause."""
 
 
 HEALTHY: Final = Cause(
     "healthy",
     "The loop hardly waits for data: it stalls {stall_share} of the time{code}",
-    "look at the model and the device{helps}; b_when_data_is_not_it tries what makes a step faster",
+    "look at the model and the device{helps}; b_when_data_is_not_it shows how to speed up a step",
     "stalls below 10% of the loop's time",
     "nothing at the loader: training stayed as fast when loading got ten times as fast",
     "DALI #892",
@@ -88,8 +87,8 @@ HEALTHY: Final = Cause(
 STORAGE_LATENCY: Final = Cause(
     "storage-latency",
     "Storage is slow to answer: workers wait for reads {waits} of the stall time{each}{alone}",
-    "{first}read in larger pieces (tar shards), from nearer storage or from a cache, or wait for "
-    "several at once with more workers; a_storage",
+    "{first}read larger pieces (tar shards), from nearer storage or from a cache; start more "
+    "workers, so that more reads overlap; a_storage",
     "reading waits and hardly computes; one worker alone waits as long for a sample",
     "tar shards read in order (2.0 times at 4 workers), a local copy, more workers at once",
     "rf-detr #1396, colabtools #1691, ultralytics #8316",
@@ -119,21 +118,21 @@ OWN_CODE_WAITS: Final = STORAGE_LATENCY._replace(
     limits=(Limit("reading_waits_share", NOTED, 0.6),),
     evidence=(*STORAGE_LATENCY.evidence[:4], "disk_busy_share"),
 )
-"""Stacks show which line waits."""
+"""Variant where stacks show the line that waits."""
 WAITS_UNSEEN: Final = OWN_CODE_WAITS._replace(
     title="__getitem__ waits without using the CPU: {waits} of the stall time{each} (a file opened "
     "earlier, the network, a lock or a sleep)",
     advice="{first}4_worker_flamegraphs shows which line waits",
     limits=(*OWN_CODE_WAITS.limits, Limit.trust("unseen_trust")),
 )
-"""Nothing was seen to read: waiting for storage is only concluded."""
+"""Variant where no read was recorded, so that storage is only inferred."""
 LOCK: Final = Cause(
     "lock",
     "The workers wait for each other: {waiting_share} of the stall time is waiting in {place}{how}",
-    "{first}let each worker open its own file or connection, and hold the lock for less; "
-    "4_worker_flamegraphs (idle=True)",
+    "{first}open a file or connection of its own in each worker; hold the lock for less time; "
+    "4_worker_flamegraphs (idle=True) shows the lines",
     "workers stand at a lock, of a file or of several processes",
-    "a lock for each file in place of one for the folder",
+    "a lock for each file instead of one for the folder",
     "returnn #1548",
     limits=(
         Limit("waiting_share", thresholds.WAITS_FOR_EACH_OTHER, 0.45),
@@ -144,12 +143,12 @@ LOCK: Final = Cause(
 )
 _LADDER: Final = Limit.trust("ladder_trust")
 _GROUP: Final = (NOTED, thresholds.DOMINATES + 0.15)
-"""A group of work is a finding from `NOTED` on, and for sure where it clearly dominates."""
+"""Limits of a group of work: a finding from `NOTED` on, certain where it clearly dominates."""
 DECODE: Final = Cause(
     "decode",
     "Decoding is the bottleneck: {decode_exposed_share} of the stall time{each}{where}",
-    "{first}store smaller images, or the crops that are used, decode at a smaller size (PIL's "
-    "draft), or use a faster decoder; 2_fetch_vs_transform",
+    "{first}store smaller images, or only the crops that are used; decode at a smaller size (PIL's "
+    "draft), or with a faster decoder; 2_fetch_vs_transform",
     "decoding holds most of the work; or decoding and resizing of large images together",
     "images stored at the size that is used, decoding at a smaller size, a faster decoder",
     limits=(Limit("decode_exposed_share", *_GROUP), _LADDER),
@@ -158,23 +157,23 @@ DECODE: Final = Cause(
     kind="decode",
 )
 DECODE_OTHER: Final = DECODE._replace(advice="{first}{remedy}; 2_fetch_vs_transform")
-"""No image of PIL's was seen: a video, a sound, a volume."""
+"""Variant without images of PIL: a video, a sound, a volume."""
 LARGE_IMAGES: Final = DECODE._replace(
     title="Images are stored larger than they are used: decoding takes {decode_exposed_share} of "
     "the stall time{each}, and {resize}",
-    advice="{first}resize them once, beforehand, and store them so, or decode at a smaller size "
-    "(PIL's draft, for JPEG); 2_fetch_vs_transform",
+    advice="{first}resize them once and store the result; for JPEG, decode at a smaller size "
+    "(PIL's draft); 2_fetch_vs_transform",
 )
-"""A resize follows right after decoding."""
+"""Variant with a resize right after decoding."""
 ONE_TRANSFORM: Final = Cause(
     "one-transform",
     "{stage} is the bottleneck: {transform_exposed_share} of the stall time{each}{does}",
-    "{first}do once, beforehand, what is the same each time; apply {stage} to less data{less}, to "
-    "fewer samples, or to whole batches on the device; 4_worker_flamegraphs shows its lines, "
-    "5_transform_orders whether it can come later",
+    "{first}compute once, beforehand, what is always the same; apply {stage} to less data{less}, "
+    "to fewer samples, or to whole batches on the device; 4_worker_flamegraphs shows its lines; "
+    "5_transform_orders shows whether it can come later",
     "one op, or a function of the dataset's own code, holds most of the work",
-    "NumPy arrays in place of DataFrame.iloc (7 times); a file loaded once, not per sample; "
-    "filters, filtered pairs, resampled slices kept in place of being made each time",
+    "NumPy arrays instead of DataFrame.iloc (7x faster); a file loaded once, not per sample; "
+    "filters, filtered pairs, resampled slices kept instead of recomputed",
     "braindecode #89, torchgeo #1754, #1253, wav2aug #5, schnetpack #458, ivadomed #276",
     limits=(
         Limit("transform_exposed_share", *_GROUP),
@@ -188,20 +187,19 @@ ONE_TRANSFORM: Final = Cause(
 OWN_TRANSFORM: Final = ONE_TRANSFORM._replace(
     advice="{first}{remedy}; 4_worker_flamegraphs shows its lines"
 )
-"""Stacks show what a transform of the user's calls."""
+"""Variant where stacks show the calls of the user's transform."""
 OWN_CODE: Final = OWN_TRANSFORM._replace(
     title="{place} is the bottleneck: {own} of the stall time{each}{does}"
 )
-"""Work that `__getitem__` does itself."""
+"""Variant for work in `__getitem__` itself."""
 GARBAGE: Final = OWN_TRANSFORM._replace(
     title="Python's garbage collector is the bottleneck: {transform_exposed_share} of the stall "
     "time{each}{does}"
 )
-"""A worker collects garbage, by itself or because it is told to."""
+"""Variant for a worker that collects garbage, by itself or on request."""
 _AS_UINT8: Final = (
-    "{first}let the dataset give uint8, and convert in the step, on the device, as the dataset "
-    "does now (to float, scaled, normalised), so that the model sees the same; "
-    "4_worker_flamegraphs"
+    "{first}return uint8 from the dataset and convert it to float in the step, on the device; "
+    "scale and normalise there, so that the model sees the same values; 4_worker_flamegraphs"
 )
 CONVERSION: Final = ONE_TRANSFORM._replace(
     title="Converting to floats is the bottleneck: {stages} {transform_exposed_share} of the stall "
@@ -209,11 +207,11 @@ CONVERSION: Final = ONE_TRANSFORM._replace(
     advice=_AS_UINT8,
     limits=(ONE_TRANSFORM.limits[0], _LADDER),
 )
-"""Batches are floats that uint8 would hold."""
+"""Variant for batches of floats that uint8 would hold."""
 TRANSFORMS: Final = Cause(
     "transforms",
     "Transforms are the bottleneck: {all_transforms_exposed_share} of the stall time ({longest})",
-    "{remedy}apply the longest to fewer samples, or to whole batches on the device; "
+    "{remedy}apply the longest one to fewer samples, or to whole batches on the device; "
     "5_transform_orders",
     "many ops, none of which holds most of it",
     "crop or resize first; work done once and stored",
@@ -225,16 +223,16 @@ TRANSFORMS: Final = Cause(
 WORK_AND_OWN_CODE: Final = TRANSFORMS._replace(
     title="The work on each sample is the bottleneck: {all_transforms_exposed_share} of the stall "
     "time ({longest})",
-    advice="in {place}: {remedy}; for the rest, 5_transform_orders finds what can come later or "
+    advice="in {place}: {remedy}; 5_transform_orders shows which transforms can come later or "
     "work on less; 4_worker_flamegraphs shows the lines",
 )
-"""Some of it is the user's own code, which stacks have named."""
+"""Variant where stacks name own code of the user's among the work."""
 COLLATE: Final = Cause(
     "collate",
     "Collating is the bottleneck: {collate_exposed_share} of the stall time{each}{where}{floats}",
     "make collate_fn cheaper: {remedy}; 4_worker_flamegraphs",
     "making a batch out of its samples takes longer than making them",
-    "np.stack before torch.tensor (1.97 s to 0.063 s); tokenised beforehand; images as uint8, "
+    "np.stack before torch.tensor (1.97 s to 0.063 s); text tokenised beforehand; images as uint8, "
     "converted on the device (a quarter of the bytes)",
     "gluonts #1732, pytorch #39842, #57467, ModernBERT #236, modern-yolonas #42",
     limits=(Limit("collate_exposed_share", *_GROUP), _LADDER),
@@ -247,11 +245,11 @@ SENDING: Final = Cause(
     "sending",
     "Sending batches to the main process is the bottleneck: {sending_exposed_share} of the stall "
     "time{each}{floats}",
-    "send less: smaller types{less}, fewer objects per batch, tensors in place of lists; "
+    "send less: smaller types{less}, fewer objects per batch, tensors instead of lists; "
     "4_worker_flamegraphs",
     "the batch is made and still on its way; workers pause",
-    "one tensor in place of hundreds in objects; the file_system sharing strategy; "
-    "num_workers=0 where a batch takes less to make than to send",
+    "one tensor instead of hundreds in objects; the file_system sharing strategy; "
+    "num_workers=0 where a batch is faster to make than to send",
     "pytorch #123439, #154318, lightning #17410",
     limits=(Limit("sending_exposed_share", *_GROUP), _LADDER),
     evidence=("sending_exposed_share",),
@@ -260,7 +258,7 @@ SENDING: Final = Cause(
 )
 SENDING_FLOATS: Final = SENDING._replace(advice=_AS_UINT8)
 RELEASES: Final = SENDING._replace(
-    title="Sending batches is the bottleneck: giving back the shared memory of one ({batch_bytes}) "
+    title="Sending batches is the bottleneck: freeing the shared memory of one ({batch_bytes}) "
     "takes the loop {batch_release_s}, {release_share} of its time{floats}",
     limits=(Limit("release_share", OWN_PART, 0.35),),
     evidence=("release_share",),
@@ -271,14 +269,14 @@ RELEASES_FLOATS: Final = RELEASES._replace(advice=_AS_UINT8)
 NEEDLESS_WORKERS: Final = SENDING._replace(
     title="The workers take more time than they save: receiving a batch takes the loop "
     "{batch_receive_s}, and making it takes {batch_make_s}",
-    advice="num_workers=0{at_once}; or, to keep workers, send less: fewer objects per batch, "
-    "tensors in place of lists",
+    advice="num_workers=0{at_once}; to keep the workers, send less: fewer objects per batch, "
+    "tensors instead of lists",
     limits=(Limit("needless_share", thresholds.PASSING, 0.2), _LADDER),
     evidence=("num_workers_count", "batch_make_s", "batch_receive_s"),
     costs="handover_share",
     waits=False,
 )
-"""Making a batch takes less than sending it."""
+"""Variant where a batch is faster to make than to send."""
 TOO_FEW_WORKERS: Final = Cause(
     "too-few-workers",
     "Too few workers, while cores are idle: {workers} on {cores} cores, each busy "
@@ -294,8 +292,8 @@ IDLE_WORKERS: Final = Cause(
     "idle-workers",
     "Some workers have nothing to do: {active_workers_count} of {workers} make all batches, busy "
     "{worker_busy_share} of the time",
-    "give the dataset at least as many shards as there are workers (more and smaller ones), or let "
-    "workers share a shard; or start fewer workers; 3_cached_baseline",
+    "make at least as many shards as workers, or let workers share a shard; or start fewer "
+    "workers; 3_cached_baseline",
     "fewer workers make batches than were started",
     "at least as many shards as workers",
     limits=(Limit("load_factor", KEEPS_UP, 1.2),),
@@ -305,11 +303,11 @@ REPEATED_WORK: Final = Cause(
     "repeated-work",
     "Every worker does the work of all: each of {num_workers} computes {batch_cpu_s} per batch, "
     "one worker alone {batch_alone_cpu_s}",
-    "divide the samples among the workers before anything is read or computed, not after: shards "
-    "or files for each worker, or itertools.islice with get_worker_info(), at the begin of "
-    "__iter__; 3_cached_baseline",
-    "of a stream: a worker computes longer for a batch, the more workers there are",
-    "samples divided among the workers at the begin, before they are read",
+    "divide the samples among the workers at the start of __iter__, before anything is read; give "
+    "each worker its own shards or files, or use itertools.islice with get_worker_info(); "
+    "3_cached_baseline",
+    "in a stream: each additional worker makes every batch take longer",
+    "samples divided among the workers before they are read",
     "pytorch/data #454, #487, metaseq #746",
     limits=(Limit("repeated_share", thresholds.REPEATED, 0.95),),
     evidence=("batch_cpu_s", "batch_alone_cpu_s"),
@@ -319,9 +317,9 @@ FEW_CORES: Final = Cause(
     "few-cores",
     "The workers are confined to too few cores: each may run on {worker_cores_count} of {cores}, "
     "and waits for a core {queued_share} of the time",
-    "let them use all: os.sched_setaffinity(0, range(os.cpu_count())) in worker_init_fn, and look "
-    "for what confines them (an import, taskset, OMP_PROC_BIND, KMP_AFFINITY)",
-    "workers may run on fewer cores than there are, and wait for those",
+    "call os.sched_setaffinity(0, range(os.cpu_count())) in worker_init_fn; look for what confines "
+    "the workers: an import, taskset, OMP_PROC_BIND, KMP_AFFINITY",
+    "workers may run on only some of the cores, and wait for those",
     "the affinity set back in worker_init_fn",
     limits=(Limit("queued_share", thresholds.QUEUES, 0.3),),
     evidence=("queued_share", "worker_cores_count"),
@@ -329,9 +327,9 @@ FEW_CORES: Final = Cause(
 CPU_SATURATED: Final = Cause(
     "cpu-saturated",
     "The CPU is saturated: workers and loop {need}{largest}{others}",
-    "do work once and store it, or on the device, the largest part first{part}; "
+    "precompute and store work, or move it to the device, the largest part first{part}; "
     "3_cached_baseline shows the possible speedup",
-    "all cores are busy with work of which no part leads",
+    "all cores are busy, and no part of the work leads",
     "work done once and stored, or on the device; the largest part first",
     limits=(Limit("cpu_load", KEEPS_UP, 1.2),),
     evidence=("cpu_load_factor", "cores_used_share", "queued_share"),
@@ -341,12 +339,12 @@ SLOWS_THE_STEP: Final = CPU_SATURATED._replace(
     title="The workers take CPU time from the training step: workers and loop {need}{largest}"
     "{others}"
 )
-"""The loop hardly waits for batches, and its step is slower beside the workers."""
+"""Variant where the loop hardly waits, but its step is slower beside the workers."""
 OVERSUBSCRIPTION: Final = Cause(
     "oversubscription",
     "The workers run too many threads: {worker_threads_count} in each of {workers} on {cores} "
     "cores, with {extra_threads_cpu_share} of the workers' CPU time",
-    "one thread in each worker: torch.set_num_threads(1), cv2.setNumThreads(0), "
+    "run one thread in each worker: torch.set_num_threads(1), cv2.setNumThreads(0), "
     "OMP_NUM_THREADS=1; 4_worker_flamegraphs",
     "many more threads than cores take much of the workers' CPU time",
     "cv2.setNumThreads(0): the kernel's share of the CPU went from 23% to 4%",
@@ -365,7 +363,7 @@ MAIN_PROCESS: Final = Cause(
     "{helps}; 3_cached_baseline",
     "the loop itself computes: loading without workers, logging, a sampler",
     "workers; logging less often; indices drawn beforehand; masks drawn by the workers, not in "
-    "the step (1.5 to 2 times)",
+    "the step (1.5x to 2x faster)",
     "olmoearth_pretrain #467, fastai #2516, sentence-transformers #3611",
     limits=(Limit("own_parts_share", OWN_PART, 0.35),),
     evidence=("own_parts_share", "model_share", "loop_cpu_share"),
@@ -394,7 +392,7 @@ COMPUTES: Final = MAIN_PROCESS._replace(
     costs="computing_share",
 )
 IDLE_DEVICE: Final = MAIN_PROCESS._replace(
-    title="The main process is the bottleneck: no batch is missing, and the {device} is busy only "
+    title="The main process is the bottleneck: batches are ready, but the {device} is busy only "
     "{busy_share} of the time{code}",
     limits=(Limit("busy_share", thresholds.IDLE_DEVICE, 0.2),),
     evidence=("gpu_busy_share", "device_busy_share"),
@@ -412,11 +410,11 @@ TOO_LITTLE_PREFETCH: Final = Cause(
 )
 SLOW_SAMPLES: Final = Cause(
     "slow-samples",
-    "A few slow samples hold up all others: one in {one_in} takes {slow_sample_s}, the usual one "
+    "A few slow samples hold up the others: one in {one_in} takes {slow_sample_s}, the usual one "
     "{usual_sample_s}{which}{where}",
-    "look at these samples{remedy}; do what is done only now and then (opening the next shard) "
-    "ahead, in a thread, or in smaller pieces; {unordered}a larger prefetch_factor helps for short "
-    "ones; 2_fetch_vs_transform",
+    "look at these samples{remedy}; {unordered}do rare work (opening the next shard) ahead, in a "
+    "thread, or in smaller pieces; raise prefetch_factor, which hides short delays; "
+    "2_fetch_vs_transform",
     "single samples take many times as long as the usual one",
     "in_order=False, where the order does not matter; a look at these samples",
     "pytorch #141833, #105203",
@@ -429,9 +427,9 @@ SLOW_SAMPLES: Final = Cause(
 )
 SLOW_WORKER: Final = Cause(
     "slow-worker",
-    "One worker holds up all others: worker {worker} takes {slow_worker_batch_s} per batch, the "
+    "One worker holds up the others: worker {worker} takes {slow_worker_batch_s} per batch, the "
     "others {others_batch_s}; {slow_worker_stall_share} of the stalls wait for it",
-    "look at what is different in that worker: its shard, worker_init_fn, its core; "
+    "compare worker {worker} with the others: its shard, worker_init_fn, its core; "
     "3_cached_baseline",
     "one worker's batches take longer than the others', and the loop waits for those",
     "a look at its shard, its file, its core",
@@ -447,8 +445,8 @@ START_UP: Final = Cause(
     "Workers start slowly at every epoch: {start_s} before an epoch of {epoch_s}",
     "{keep_alive}do less in worker_init_fn and at import; 3_cached_baseline",
     "every epoch begins with a wait for new workers",
-    "persistent_workers=True; less to do at import and in worker_init_fn; one iterator in "
-    "place of next(iter(loader)) in each step (2 to 3 times)",
+    "persistent_workers=True; less work at import and in worker_init_fn; one iterator instead of "
+    "next(iter(loader)) in each step (2x to 3x faster)",
     "continuous-thought-machines #19, pvnet #436",
     limits=(Limit("start_share", thresholds.STARTS, 0.3), Limit.trust("start_trust")),
     evidence=("start_share", "start_s", "first_sample_s", "epoch_s", "epochs_seen_count"),
@@ -458,35 +456,34 @@ START_UP: Final = Cause(
 START_OF_STREAM: Final = START_UP._replace(
     title="The stream gives its first samples late at every epoch: {start_s} before an epoch of "
     "{epoch_s}",
-    advice="do less in __iter__ before its first sample: fill a shuffle buffer while samples are "
-    "given, or make it smaller; {keep_alive}keep in the dataset what is the same each time; "
+    advice="do less in __iter__ before its first sample: use a smaller shuffle buffer, or fill it "
+    "while yielding; {keep_alive}keep in the dataset what is the same in each epoch; "
     "3_cached_baseline",
 )
-"""Not the workers' start takes long, but their first batches."""
+"""Variant where the first batches of the workers take long, not their start."""
 SLOW_DRAWS: Final = START_UP._replace(
-    title="Each epoch begins with drawing its indices in the main process: {start_s} before an "
+    title="Drawing indices is slow at every epoch: {start_s} in the main process, before an "
     "epoch of {epoch_s}{drawn_by}",
-    advice="draw what is the same for all epochs once, and the rest with arrays; a "
-    "WeightedRandomSampler is far quicker with replacement=True; or make epochs longer (a larger "
-    "num_samples), so that it happens less often; 3_cached_baseline",
+    advice="draw with arrays, and draw once what all epochs share; use replacement=True with a "
+    "WeightedRandomSampler, which is far faster; or make epochs longer (a larger num_samples); "
+    "3_cached_baseline",
 )
 NEW_ITERATORS: Final = START_UP._replace(
-    title="The loader starts again, with its workers, for every batch or two: {start_s} before an "
+    title="The loader restarts its workers for every batch or two: {start_s} before an "
     "epoch of {epoch_s}{sampler}",
-    advice="make one iterator and keep it: `for batch in loader`, or it = iter(loader) before the "
-    "loop and next(it) inside, with a new one only after StopIteration; 3_cached_baseline",
+    advice="make one iterator per epoch: `for batch in loader`; or call iter(loader) before the "
+    "loop, next() inside, and iter(loader) again only after StopIteration; 3_cached_baseline",
 )
-"""`next(iter(loader))` is called for each batch."""
+"""Variant for `next(iter(loader))` at each batch."""
 LATE_BEGIN: Final = START_UP._replace(
-    title="The loop starts late: {start_s} go by before its first step, in which {taken} are taken "
-    "from the loader",
-    advice="where batches are left out, as in a training that goes on: advance the sampler and not "
-    "the loader (one that begins at an index, or torchdata's StatefulDataLoader), so that nothing "
-    "is loaded for it; where they fill a buffer: a smaller one; 3_cached_baseline",
+    title="The loop starts late: it takes {taken} from the loader before its first step, in "
+    "{start_s}",
+    advice="to skip batches, as when resuming, advance the sampler, not the loader (torchdata's "
+    "StatefulDataLoader); if the batches fill a buffer, make it smaller; 3_cached_baseline",
     limits=(),
     evidence=("start_s", "taken_before_count"),
 )
-"""The loop begins with batches that its first step does not get."""
+"""Variant for batches before the first step that the step does not use."""
 COPY: Final = Cause(
     "copy",
     "Copying batches to the device takes {copies_share} of the loop's time",
@@ -503,10 +500,9 @@ COPY: Final = Cause(
 MEMORY_PRESSURE: Final = Cause(
     "memory-pressure",
     "Memory is full: {used_share} of it, while the loop stalled",
-    "fewer workers, smaller prefetch_factor, or data that is mapped and not loaded; "
-    "3_cached_baseline",
+    "use fewer workers, a smaller prefetch_factor, or memory-mapped data; 3_cached_baseline",
     "memory is nearly full while the loop stalls",
-    "fewer workers, less prefetched, data that is mapped",
+    "fewer workers, less prefetched, memory-mapped data",
     limits=(Limit.trust("space_trust"),),
     evidence=("used_share",),
     tested=False,
@@ -514,19 +510,17 @@ MEMORY_PRESSURE: Final = Cause(
 SHM: Final = MEMORY_PRESSURE._replace(
     code="shm",
     title="Shared memory is full: {used_share} of it, while the loop stalled",
-    advice="a larger /dev/shm (docker --shm-size), or fewer batches on their way; "
-    "3_cached_baseline",
+    advice="enlarge /dev/shm (docker --shm-size), or lower prefetch_factor; 3_cached_baseline",
     shows="/dev/shm is nearly full while the loop stalls",  # noqa: S108 - a name
-    helped="docker --shm-size; fewer batches on their way",
+    helped="docker --shm-size; a smaller prefetch_factor",
 )
 MEMORY_GROWS: Final = Cause(
     "memory-growth",
     "Memory of the workers grows: {rate}{back}",
-    "something is kept with every sample: look for a list in the dataset that only grows, for a "
-    "cache without a limit (lru_cache takes maxsize=) and for tensors that keep their graph; "
-    "4_worker_flamegraphs shows its lines",
+    "look for what grows: a list, a cache without a limit (lru_cache takes maxsize=), or tensors "
+    "that keep their graph; 4_worker_flamegraphs shows its lines",
     "the workers' own memory grows all the time",
-    "one NumPy array or byte buffer in place of lists of Python objects",
+    "one NumPy array or byte buffer instead of lists of Python objects",
     "pytorch #13246",
     limits=(Limit("growth_ratio", 1.0, 2.0),),
     evidence=("growth_bytes_per_s", "growth_bytes", "copied_share", "full_in_s"),
@@ -535,11 +529,10 @@ MEMORY_GROWS: Final = Cause(
 )
 MEMORY_COPIES: Final = MEMORY_GROWS._replace(
     title="The workers copy what they share with the main process: {rate}{back}",
-    advice="reading a Python object changes its reference count, which copies the page that it was "
-    "shared on: keep lists, dicts and strings of a dataset as NumPy arrays, tensors, Arrow columns "
-    "or one byte buffer",
+    advice="store the dataset's lists, dicts and strings as NumPy arrays, tensors, Arrow columns "
+    "or one byte buffer; reading a Python object changes its reference count, and copies its page",
 )
-"""Pages are copied that were shared. Growing memory hurts later: it is the verdict only where
+"""Variant for copies of shared pages. Growing memory hurts later: it is the verdict only where
 nothing else is wrong."""
 INCONCLUSIVE: Final = Cause(
     "inconclusive",
@@ -551,7 +544,7 @@ INCONCLUSIVE: Final = Cause(
     kind="other",
 )
 NO_BATCH: Final = INCONCLUSIVE._replace(title="{why}")
-"""The loop has waited in vain."""
+"""Variant for a batch that never came."""
 
 CAUSES: Final[Mapping[str, Cause]] = {
     cause.code: cause
@@ -563,11 +556,11 @@ CAUSES: Final[Mapping[str, Cause]] = {
         *(LOCK, INCONCLUSIVE),
     )
 }
-"""All of them by code; findings that cost the same stand in this order."""
+"""Causes by code; findings that cost the same stand in this order."""
 
 
 def handbook() -> str:
-    """Render what is known of each cause as a table in Markdown."""
+    """Render the table of causes in Markdown."""
     head = "| cause | what shows it | what helped | asked |\n| --- | --- | --- | --- |"
     rows = [
         f"| `{code}` | {cause.shows} | {cause.helped} | {cause.asked} |"

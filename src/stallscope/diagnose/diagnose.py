@@ -235,7 +235,7 @@ class Examination:
             except StallscopeError as error:
                 self._notes.append(f"'{name}' was not tried: {error}")
 
-        self._timed(PROOF, f"does '{name}' give what it promises?", measure)
+        self._timed(PROOF, f"does '{name}' deliver the predicted speedup?", measure)
         self._helps = bench.with_tried(fixes), bench
 
     def next_question(self, asked: Collection[str]) -> Question | None:
@@ -397,8 +397,8 @@ class Examination:
             told = (f"{why}: no {', no '.join(phases)}" for why, phases in self._left_out.items())
             return "; ".join(told)
         if self._findings[0].code == INCONCLUSIVE.code:
-            return "there was nothing left to measure that could tell more"
-        return f"nothing was open any more (confidence {self._findings[0].confidence:.2f})"
+            return "no further measurement would decide more"
+        return f"no question was left open (confidence {self._findings[0].confidence:.2f})"
 
     def _take_over(self, run: Run | None, error: BaseException) -> None:
         """Judge what was recorded before the loop ended, if anything was."""
@@ -463,12 +463,14 @@ class Examination:
         caveats = []
         if self._target.step is None:
             caveats.append(
-                "no step was given: it can be said what bounds the loader, and not whether a "
-                "training would wait for it, nor how much it would gain"
+                "no step was given: the verdict is about the loader alone, not about a training "
+                "that waits for it"
             )
         caveats += side_notes(self._facts, self._findings) if self._facts else []
         if not all(finding.tested for finding in self._findings):
-            caveats.append("a finding marked 'not tested' was never tried against a planted cause")
+            caveats.append(
+                "the rule of a finding marked 'not tested' was never tried on such a loader"
+            )
         return caveats
 
 

@@ -48,8 +48,8 @@ _FASTER: Final = 2.0
 before it is written."""
 _IN_MEMORY: Final = "samples in memory"
 _HOW: Final = (
-    "what of a sample is the same each time can be made once, beforehand, and stored: "
-    "a_storage prints how"
+    "compute once, beforehand, the part of a sample that is always the same, and store it: "
+    "a_storage shows how"
 )
 """How to have some of that for good."""
 _MEMORY_SHARE: Final = 0.25

@@ -65,19 +65,17 @@ _TAKES: Final = r"\b(flock|lockf)\("
 READS: Final = Call(
     "reading",
     "reading",
-    "read only the part that a sample uses, by a slice or an offset (not by a list of indices: "
-    "select in NumPy afterwards); store chunks of one sample, or use all of a chunk once it is "
-    "read; compress it less",
+    "read only the slice that a sample uses (with a list of indices, select in NumPy afterwards); "
+    "store chunks of one sample, or use all of a chunk once it is read; compress it less",
     r"(h5py|h5netcdf|netCDF4|zarr|numcodecs|blosc|scipy/io)\b.*",
     waits=True,
 )
-"""Also whatever else holds the stage that reads."""
+"""Call for anything else that holds the stage that reads, too."""
 COLLECTS: Final = Call(
     "garbage",
     "Python's garbage collector is called",
-    "it looks through all objects of a worker: let it do so less often (gc.collect() every so many "
-    "batches and not for each, gc.set_threshold), leave out those that stay (gc.freeze() in "
-    "worker_init_fn), and keep fewer (arrays in place of lists of objects)",
+    "call gc.collect() less often, or raise gc.set_threshold; call gc.freeze() in worker_init_fn, "
+    "to leave out objects that stay; keep fewer objects: arrays instead of lists",
     source=r"\bgc\.collect\(",
 )
 CALLS: Final = (
@@ -85,8 +83,8 @@ CALLS: Final = (
     Call(
         "lock",
         "waiting for a lock",
-        "hold the lock for less (one for each file, not one for all), or let each worker have its "
-        "own file or connection",
+        "hold the lock for less time: one per file, not one for all; or give each worker its own "
+        "file or connection",
         _LOCK_FILES,
         r"\b(flock|lockf|FileLock|acquire)\b|\bwith\b.*lock\b",
         waits=True,
@@ -101,8 +99,8 @@ CALLS: Final = (
     Call(
         "network",
         "a request over the network",
-        "ask for many samples with one request (tar shards), keep a local copy, or wait for "
-        "several at once with more workers",
+        "ask for many samples per request (tar shards), or keep a local copy; raise num_workers, "
+        "so that requests overlap",
         r"(http|urllib|urllib3|requests|botocore|boto3|aiohttp|s3fs|gcsfs|socket|ssl)\b.*",
         r"\b(urlopen|requests\.\w+|boto3|get_object|download\w*)\(",
         waits=True,
@@ -110,9 +108,8 @@ CALLS: Final = (
     Call(
         "database",
         "a database is asked",
-        "take all rows of a batch by one query, over a column that has an index; give each worker "
-        "a connection of its own that only reads: what writes (a table to join with, too) locks "
-        "the database for the others",
+        "take all rows of a batch with one query, over an indexed column; give each worker its own "
+        "read-only connection; a write (a temporary table, too) locks the database for the others",
         r"(sqlite3|sqlalchemy|psycopg\w*|pymysql|duckdb)\b.*",
         r"\.(execute|executemany|fetchone|fetchall|fetchmany)\(",
         waits=True,
@@ -120,8 +117,8 @@ CALLS: Final = (
     Call(
         "codec",
         "a codec decodes",
-        "decode only the frames that are used, store shorter or smaller pieces, a key frame every "
-        "few frames, and give each worker's codec one thread",
+        "decode only the frames that are used, with one codec thread per worker; store shorter or "
+        "smaller pieces, with a key frame every few frames",
         r"(av|torchcodec|torchaudio|decord|soundfile|librosa)\b.*",
         r"\bav\.open\(|\.decode\((video|audio)|\bVideo(Reader|Capture|Decoder)\(|\bCAP_PROP_",
         waits=True,
@@ -129,16 +126,16 @@ CALLS: Final = (
     Call(
         "unpacking",
         "data is unpacked",
-        "store it unpacked, or in pieces of one sample, and use all of a piece once it is unpacked",
+        "store it unpacked; or store pieces of one sample, and use all of a piece once unpacked",
         r"(gzip|bz2|lzma|zstandard)\b.*",
         r"\b(decompress|gzip|bz2|lzma)\b",
     ),
     Call(
         "opening",
         "a file is opened and read for each sample",
-        "one file of all samples: open it once in each worker and keep it, load it once in "
-        "__init__, or map it (np.load(..., mmap_mode='r') of .npy, not .npz), so that a sample "
-        "reads only what it needs; one file for each sample: pack many into one",
+        "open it once in each worker and keep it, or load it once in __init__; map arrays "
+        "(np.load(..., mmap_mode='r') of .npy, not .npz), to read only what a sample needs; pack "
+        "many small files into one file",
         r"(numpy/lib/_?npyio\w*|numpy/lib/_?format\w*|nibabel|tifffile|pydicom|zipfile"
         r"|tarfile)\b.*|pandas/io/(?!formats).*",
         r"\b(np|numpy)\.(load|loadtxt|genfromtxt|fromfile|memmap)\("
@@ -151,24 +148,24 @@ CALLS: Final = (
         "labels",
         "xarray or dask looks values up by their labels",
         "take the variables out as NumPy arrays once, in __init__ (ds['x'].to_numpy()), and index "
-        "those; open what is too large without dask (chunks=None)",
+        "those; open larger data without dask (chunks=None)",
         r"(xarray|dask)/.*",
         r"\.(isel|sel)\(",
     ),
     Call(
         "pandas",
         "pandas looks up or computes a few values at a time",
-        "do what is the same each time once, in __init__, and take the columns out there as NumPy "
-        "arrays (frame['x'].to_numpy()), to index those",
+        "convert the columns to NumPy arrays once, in __init__ (frame['x'].to_numpy()), and index "
+        "those; compute there what is the same each time",
         r"pandas/.*",
         r"\.(iloc|loc|iat|iterrows|itertuples)\b",
     ),
     Call(
         "formatting",
         "rows of an Arrow table become Python lists, and these tensors",
-        "keep arrays as arrays: with_format('numpy'), features Array2D or Array3D; ask for the "
-        "columns that are used and no more (select_columns: a row decodes all it has), or take one "
-        "out as an array once, in __init__",
+        "keep arrays as arrays: with_format('numpy'), features Array2D or Array3D; select only the "
+        "columns that are used (select_columns), as each row decodes all; or take a column out "
+        "once, in __init__",
         r"datasets/(formatting|features|arrow_dataset)\b.*",
     ),
     Call(
@@ -181,16 +178,15 @@ CALLS: Final = (
     Call(
         "unpickling",
         "objects are unpickled",
-        "store arrays (np.save, mapped with mmap_mode='r') instead of pickled objects; a view that "
-        "torch.save stored holds all of its tensor: clone() it before",
+        "store arrays (np.save, mapped with mmap_mode='r') instead of pickled objects; clone() a "
+        "view before torch.save, which stores all of its tensor",
         r"(pickle|_?compat_pickle|joblib|torch/serialization)\b.*",
         r"\b(pickle|joblib|torch)\.loads?\(",
     ),
     Call(
         "copying",
         "objects are copied with all that they hold",
-        "copy only what is changed: a shallow copy (copy.copy, dict(sample)), or the piece that is "
-        "used",
+        "copy only what changes: a shallow copy (copy.copy, dict(sample)), or the used piece",
         r"copy\.py",
         r"\bdeepcopy\(",
     ),
@@ -204,87 +200,85 @@ CALLS: Final = (
     Call(
         "array by array",
         "a list becomes a tensor element by element",
-        "compute on whole arrays (a NumPy table that is indexed by one, np.stack) and convert the "
-        "result by torch.from_numpy, or torch.stack tensors: one copy in place of a conversion for "
-        "each number",
+        "compute on whole arrays (index a NumPy table by an array, np.stack); convert the result "
+        "once (torch.from_numpy, or torch.stack of tensors), not number by number",
         source=r"\btorch\.(tensor|as_tensor|\w+Tensor)\(",
     ),
     Call(
         "to an array",
         "something is converted to an array",
-        "keep arrays as arrays from the start: made once, in __init__, stored as .npy, or from a "
-        "table by with_format('numpy'); a list is converted number by number",
+        "keep arrays as arrays, as a list is converted number by number; make them once in "
+        "__init__, store them as .npy, or read a table with_format('numpy')",
         source=r"\b(np|numpy)\.(array|asarray)\(",
     ),
     Call(
         "drawing",
         "NumPy draws out of all there are",
-        "replace=False and p= go through all of it at each call: numpy.random.default_rng() has a "
-        "choice without replacement that does not, integers() draws with it, and a permutation "
-        "lasts for an epoch",
+        "use numpy.random.default_rng(): choice() without, integers() with replacement; or draw "
+        "one permutation per epoch; replace=False and p= go through all of it at each call",
         source=r"\b(np|numpy)\.random\.(choice|permutation|shuffle)\(",
     ),
     Call(
         "sequence",
         "Python draws out of a sequence",
-        "draw out of a list, not a deque, which is slow in its middle; or draw numbers, a batch at "
-        "once (numpy.random.default_rng().integers()), and index NumPy arrays with them",
+        "draw from a list, not from a deque, which is slow in the middle; or draw a batch of "
+        "numbers (numpy.random.default_rng().integers()) to index NumPy arrays",
         r"random\.py",
         r"(?<!\.)\brandom\.(sample|choices?|shuffle)\(",
     ),
     Call(
         "sparse",
         "a sparse matrix is indexed, which makes a matrix for each row",
-        "take all rows of a batch by one index (__getitems__, or in collate_fn), or slice its "
+        "take all rows of a batch by one index (__getitems__, or in collate_fn); or slice its "
         "arrays: m.indices[m.indptr[i]:m.indptr[i + 1]], and m.data likewise",
         r"scipy/sparse/",
     ),
     Call(
         "image",
         "scikit-image or SciPy computes on images",
-        "do what is the same each time once, beforehand, and store it; OpenCV (cv2.resize, "
-        "cv2.fillPoly), Pillow or torch do the same many times as fast; a lower order=, or fewer "
-        "pixels, where it has to be this one",
+        "do what is the same each time once, beforehand, and store it; use OpenCV (cv2.resize, "
+        "cv2.fillPoly), Pillow or torch, which are many times faster; or use a lower order=, or "
+        "fewer pixels",
         r"(skimage|scipy/ndimage)/",
     ),
     Call(
         "signal",
         "SciPy filters or resamples a signal",
-        "do what is the same each time once, beforehand, and store it; fftconvolve in place of "
-        "convolve; or for whole batches, on the device",
+        "do what is the same each time once, beforehand, and store it; use fftconvolve instead of "
+        "convolve; or filter whole batches on the device",
         r"scipy/signal/",
     ),
     Call(
         "element by element",
         "tensors or pixels are read one by one",
-        "compute on whole tensors or arrays (a mask, isin, bincount, one index), or take all of "
-        "them out before the loop, by one .numpy() or .tolist(); what is the same each time once, "
-        "beforehand",
+        "compute on whole arrays or tensors (a mask, isin, bincount, one index); or take all out "
+        "before the loop, with one .numpy() or .tolist(); compute once, beforehand, what is the "
+        "same each time",
         source=r"\.(item|getpixel|putpixel)\(",
     ),
     Call(
         "sleep",
         "it sleeps",
-        "see what it waits for there: what it polls could wake it, and more workers wait for more "
-        "at once",
+        "find what it polls, and let that wake it instead; raise num_workers, so that more waits "
+        "overlap",
         source=r"\bsleep\(",
         waits=True,
     ),
     Call(
         "subprocess",
         "another program is started",
-        "do it once, beforehand, or call a library in its place",
+        "do it once, beforehand, or call a library instead",
         r"subprocess\.py",
         r"\bsubprocess\.|\bos\.system\(",
         waits=True,
     ),
 )
-"""The first that fits is named."""
+"""Kinds of calls; the first that fits is named."""
 OTHER: Final = Call(
     "Python",
     "Python and what it calls",
-    "do what is the same each time once and keep it (in __init__, by functools.cache) or store it "
-    "beforehand, and the rest for whole arrays at a time instead of element by element",
+    "compute once what is the same each time, and keep it (in __init__, with functools.cache) or "
+    "store it beforehand; compute the rest on whole arrays at once, not element by element",
 )
 
 

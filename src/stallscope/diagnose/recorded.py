@@ -146,11 +146,11 @@ def _one_of_several(run: Run) -> list[str]:
     folder = run._folder  # noqa: SLF001 - see `ss.load`
     if folder is None or not folder.name.startswith("rank"):
         return []
-    many = sum(is_result(other) for other in folder.absolute().parent.glob("rank*"))
-    if many <= 1:
+    ranks = sum(is_result(each) for each in folder.absolute().parent.glob("rank*"))
+    if ranks <= 1:
         return []
     all_of_them = f"stallscope diagnose {folder.absolute().parent}"
-    return [f"one of {many} ranks: which of them the others wait for, says {all_of_them}"]
+    return [f"one of {ranks} ranks: {all_of_them} shows which rank the others wait for"]
 
 
 def _stall_share(run: Run) -> float:

@@ -56,13 +56,13 @@ AT_ONCE: Final = (
 )
 """What helps where samples are so small that handling them one by one is what takes the time."""
 IN_WORKERS: Final = (
-    "leave it to the workers (in the dataset, or in collate_fn), do it for a whole batch at once, "
-    "or, where it is logging or a metric, only every so many steps"
+    "move it to the workers (the dataset or collate_fn); or compute a whole batch at once; log and "
+    "compute metrics less often, only every few steps"
 )
 """What helps where the training process computes beside its model."""
 _SAMPLERS: Final = (
-    "draw indices beforehand or with arrays, not one by one in each step, and leave what a sampler "
-    "or a wrapper of the loader computes to the dataset or to collate_fn, which the workers run"
+    "draw indices beforehand or with arrays, not one by one in each step; move other work of the "
+    "sampler or wrapper to the dataset or collate_fn, which the workers run"
 )
 _OUTSIDE: Final = "code outside of the model"
 
@@ -100,7 +100,7 @@ def finding(cause: Cause, facts: Facts, known: Numbers, **words: str) -> Finding
         "cores": f"{setup.cores:g}",
         "first": _first(facts),
         "less": " (uint8, cropped)" if facts.has_images else "",
-        "at_once": f", and {AT_ONCE}" if facts.has_small_samples else "",
+        "at_once": f"; {AT_ONCE}" if facts.has_small_samples else "",
         "floats": floats(facts),
     }
     told = {name: number_text(name, value) for name, value in known.items()} | usual | words
@@ -131,8 +131,8 @@ def _first(facts: Facts) -> str:
         first = f"{setting}: {lost}; or fill it beforehand; "
     stage, many = max(facts.calls.items(), key=lambda pair: pair[1], default=("", 0.0))
     if many >= thresholds.MANY_CALLS and facts.exposure.of(FETCH, DECODE) >= thresholds.NOTED:
-        less = "leave out what it does not use (columns, rows, frames), store the rest together"
-        who = "4_worker_flamegraphs shows who asks for it"
+        less = "leave out unused columns, rows or frames; store the rest together"
+        who = "4_worker_flamegraphs shows the caller"
         first += f"{stage} runs {many:.0f} times for each sample: {less}; {who}; "
     return first
 
@@ -424,7 +424,7 @@ def _begin(facts: Facts) -> Words:
     setup = facts.setup
     drawn_by = setup.sampler or setup.drawn_by
     return {
-        "keep_alive": "" if setup.persistent else "persistent_workers=True; and ",
+        "keep_alive": "" if setup.persistent else "persistent_workers=True; ",
         "drawn_by": drawn_by and f", by {drawn_by}",
         "sampler": setup.sampler and f", in {setup.sampler}",
     }
@@ -472,7 +472,9 @@ def _no_worker(facts: Facts) -> Words | None:
 
 def _own_threads(facts: Facts) -> Words | None:
     """Hold where it makes them more slowly with its torch threads than with one."""
-    helps = "workers, which have one thread each, or torch.set_num_threads(1) in the dataset"
+    helps = (
+        "use workers, which have one thread each; or call torch.set_num_threads(1) in the dataset"
+    )
     slowed = _slowed(facts)
     return {"slowed": slowed, "helps": helps} if slowed and facts.setup.has_step else None
 
@@ -492,7 +494,7 @@ def _own_parts(facts: Facts) -> Words:
     """Name the longest part of the loop that is neither waiting for workers nor the model."""
     parts = _parts_of_loop(facts)
     longest = max(sorted(parts), key=lambda name: parts[name])
-    helps = f"make {longest} cheaper, rarer, or do it in a thread or beforehand"
+    helps = f"make {longest} cheaper or rarer; or do it beforehand, or in a thread"
     helps = _SAMPLERS if longest == _sampler(facts) else helps
     return {"longest": longest, "longest_share": share(parts[longest]), **_code(facts, helps)}
 
@@ -511,7 +513,7 @@ def _computes(facts: Facts) -> Words | None:
     is_named = code is not None and code.call is not OTHER
     if not setup.num_workers or facts.time is None or step < OWN_PART or (is_all and not is_named):
         return None
-    helps = "put ss.stage('...') around logging and callbacks, and see which takes the time"
+    helps = "put ss.stage('...') around logging and callbacks, to see which takes the time"
     return {
         "computing": share(min(facts.use.loop_cpu or 0.0, step)),
         "outside": "" if is_all else " outside the model",
@@ -521,7 +523,7 @@ def _computes(facts: Facts) -> Words | None:
 
 def _idle_device(facts: Facts) -> Words | None:
     """Hold where batches are there and the device is idle: the host is too slow for it."""
-    helps = "b_when_data_is_not_it: .item(), logging, kernels that are too small"
+    helps = "look for .item(), logging and kernels that are too small: b_when_data_is_not_it"
     words = {"device": "GPU" if facts.setup.on_gpu else "device", **_code(facts, helps)}
     return words if facts.stall_share < HARDLY else None
 
@@ -599,7 +601,7 @@ def _slow_samples(facts: Facts) -> Words | None:
         return None
     which = facts.titles.get("slow_samples", "").partition(":")[2]
     own = facts.own_code(facts.slow_stage)
-    unordered = "in_order=False lets batches that are ready pass where the order does not matter, "
+    unordered = "if order does not matter, in_order=False lets batches that are ready pass; "
     return {
         "one_in": f"{spikes.one_in:.0f}",
         "which": which and f":{which}",

@@ -107,9 +107,11 @@ NOTEBOOKS: Final = (
     "a_storage",
     "b_when_data_is_not_it",
 )
-"""The guided notebooks; what verdicts and reports name and link."""
+"""Guided notebooks that verdicts and reports name and link."""
 GUIDED: Final = re.compile(rf"(?<![\w/])(?:{'|'.join(NOTEBOOKS)})(?:\.ipynb)?")
-"""How a guided notebook is named in a sentence."""
+"""Name of a guided notebook in a sentence."""
+_AND_OR: Final = re.compile(r"^(and|or) ")
+"""Link between two next steps; each step is shown on its own."""
 
 _CLEAR, _LIKELY = 0.7, 0.4
 
@@ -189,7 +191,7 @@ def proof(diagnosis: Diagnosis) -> str:
 
 def _steps(next_step: str) -> Iterator[str]:
     """Yield the parts of a next step; a notebook that is only named is opened."""
-    for part in (part.removeprefix("and ") for part in next_step.split("; ") if part):
+    for part in (_AND_OR.sub("", part) for part in next_step.split("; ") if part):
         yield f"open {part}" if GUIDED.fullmatch(part) else part
 
 

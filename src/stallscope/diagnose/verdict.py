@@ -122,18 +122,18 @@ def judge(facts: Facts) -> tuple[Finding, ...]:
     if missing and (late := late_begin(facts)):
         return (replace(late, confidence=1.0),)  # certain, however few steps follow
     if missing:
-        return (inconclusive(facts, missing, "more batches, or a larger budget_s"),)
+        return (inconclusive(facts, missing, "record more batches, or raise budget_s"),)
     if facts.time is not None and not facts.time.is_known:
-        return (inconclusive(facts, UNKNOWN, "a device of torch's with events, and one alone"),)
+        return (inconclusive(facts, UNKNOWN, "use a single torch device that has events"),)
     found = find(facts)
     verdict = _first(facts, found)
     if verdict.cause == causes.HEALTHY and not facts.setup.has_step:
-        why = "no step was given, and the loader alone gives batches without a pause"
-        verdict = inconclusive(facts, why, "give the step, or ss.simulated_step(seconds)")
+        why = "no step was given, and the loader alone makes batches without a pause"
+        verdict = inconclusive(facts, why, "pass the step, or ss.simulated_step(seconds)")
     claims = verdict.cause not in (causes.INCONCLUSIVE, causes.HEALTHY)
     if claims and verdict.confidence < thresholds.DOUBTFUL:
         what = f"{verdict.title}; but this is doubtful"
-        again = "measure again on a machine that does nothing else; where it stays so: "
+        again = "measure again on an idle machine; if the result is the same: "
         verdict = inconclusive(facts, what, again + verdict.next_step)
     rest = [other for other in found.values() if other.cause != verdict.cause and _is_worth(other)]
     if groups_of(verdict.code):  # full cores are what that work does, and no second cost
@@ -166,7 +166,7 @@ def side_notes(facts: Facts, found: Iterable[Finding]) -> list[str]:
     if facts.validation_share >= thresholds.NOTED:
         notes.append(
             f"A loop over another loader (validation?) takes {share(facts.validation_share)} of "
-            "the time. The verdict leaves it out: diagnose that loader by itself"
+            "the time. The verdict leaves it out: diagnose that loader separately"
         )
     return notes
 
@@ -210,7 +210,7 @@ def too_short(facts: Facts) -> str:
     if facts.steps >= wanted or facts.starts.share >= thresholds.DOMINATES:
         return ""
     return (
-        f"{count(facts.steps, 'step')} after the warm-up, and {wanted} are needed: "
+        f"{count(facts.steps, 'step')} after the warm-up, {wanted} are needed: "
         f"{count(wanted - facts.steps, 'batch')} more"
     )
 
@@ -219,7 +219,7 @@ def healthy(facts: Facts) -> Finding:
     """Say that the loop hardly waits."""
     line, part = facts.loop_line, share(facts.loop_code_share)
     code = f", and computes in {line} for {part} of it" if line else ""
-    helps = f"; where that is no part of the model: {IN_WORKERS}" if line else ""
+    helps = f"; if that is no part of the model: {IN_WORKERS}" if line else ""
     return finding(causes.HEALTHY, facts, numbers(facts), code=code, helps=helps, line=line)
 
 
@@ -235,7 +235,7 @@ def no_batch(facts: Facts, error: NoBatchError) -> Finding:
     """Say that a batch never came, whatever the loop did before."""
     what = str(error).partition(". ")[0]
     what = what[0].upper() + what[1:]
-    return inconclusive(facts, what, "mend that, or give a larger budget_s", causes.NO_BATCH)
+    return inconclusive(facts, what, "fix that, or raise budget_s", causes.NO_BATCH)
 
 
 def _first(facts: Facts, found: Found) -> Finding:
@@ -269,7 +269,7 @@ def _first(facts: Facts, found: Found) -> Finding:
     if verdict is not None:
         return verdict
     why = f"the loop stalls {share(facts.stall_share)} of the time, and no cause stands out"
-    return inconclusive(facts, why, "3_cached_baseline takes one cost after the other away")
+    return inconclusive(facts, why, "3_cached_baseline removes one cost after the other")
 
 
 def _is_near(facts: Facts) -> bool:
@@ -285,7 +285,7 @@ def rank_findings(facts: Facts, found: Found) -> Finding | None:
     unexplained = facts.exposure.of(UNATTRIBUTED)
     if unexplained > thresholds.UNEXPLAINED:
         why = f"nothing that was recorded explains {share(unexplained)} of the stalls"
-        return inconclusive(facts, why, "ss.stage('...') around your own code names it")
+        return inconclusive(facts, why, "put ss.stage('...') around your own code, to name it")
     if facts.others_share >= OTHERS and _is_left(facts) < HARDLY:
         return _disturbed(facts, found)
     works = (each for each in found.values() if groups_of(each.code))
@@ -363,10 +363,10 @@ def _disturbed(facts: Facts, found: Found) -> Finding:
         return found[causes.MEMORY_GROWS]
     queued = facts.use.queued_share or 0.0
     why = (
-        f"other processes have {share(facts.others_share)} of the cores, and without them the "
-        f"loop would hardly wait (its batches wait for a core {share(queued)} of the time)"
+        f"other processes have {share(facts.others_share)} of the cores. Without them the loop "
+        f"would hardly wait: its batches wait for a core {share(queued)} of the time"
     )
-    return inconclusive(facts, why, "measure again on a machine that does nothing else")
+    return inconclusive(facts, why, "measure again on an idle machine")
 
 
 def _storage(facts: Facts, found: Found) -> Finding | None:

@@ -46,8 +46,8 @@ _GROUPS: Final = {
 _MOST_NAMED: Final = 3
 """Parts of the work in one title."""
 _LESS_TO_DECODE: Final = (
-    "store less of each sample (images smaller, sound in pieces, video with more key frames), "
-    "decode only what is used, or use a faster decoder"
+    "decode only what is used, or use a faster decoder; store smaller images, sound in pieces, "
+    "video with more key frames"
 )
 _CONVERTS: Final = re.compile(r"(ToTensor|Normalize|ToDtype|ConvertImageDtype|ToFloat)\b")
 _RESIZES: Final = re.compile(r"resiz|max_?size|thumbnail", re.IGNORECASE)
@@ -197,7 +197,7 @@ def _collate(facts: Facts) -> tuple[Cause, Words]:
     own, words = _longest_stage(facts, COLLATE)
     if facts.holds_scaled_bytes and (own is None or own.call is OTHER):
         return causes.COLLATE_FLOATS, words
-    plain = "no Python loop over samples, tensors of one size"
+    plain = "stack tensors of one size, without a Python loop over samples"
     words |= {"remedy": AT_ONCE if facts.has_small_samples else plain, "floats": ""}
     if own:
         words |= {"remedy": own.call.remedy, "where": f", in {own.place}: {own.does}"}
@@ -310,10 +310,10 @@ def _less_first(facts: Facts) -> str:
     """Say what makes the rest of the work on images cheaper; '' for data that is no image."""
     if not facts.has_images:
         return ""
-    last = "make floats of uint8 last; "
+    last = "convert uint8 to float last; "
     if MAKES_SMALLER.search(facts.first_transform or ""):  # it is so already
         return last
-    return f"crop or resize first, so that the rest works on less, and {last}"
+    return f"crop or resize first, so that the rest works on less; {last}"
 
 
 def _named(facts: Facts, groups: tuple[str, ...]) -> str:
