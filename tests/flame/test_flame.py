@@ -195,7 +195,7 @@ class TestOfALoader:
         """At a rate that a process can bear, and with a warning."""
         flame = ss.flame(loader, seconds=0.5, native=True)
 
-        assert "each sample stopped its process" in notes(flame)
+        assert "each sample paused its process" in notes(flame)
         assert 29 == flame.circumstances.rate_hz
 
     def test_a_folder_that_holds_none(self, tmp_path):
@@ -224,7 +224,7 @@ class TestShortLoaders:
         """A stream that ends before the time does is started again, and that is said."""
         flame = ss.flame(DataLoader(ShortAtFirst(), 2, num_workers=1), seconds=0.8)
 
-        assert re.search(r"the loader is short: it was started [2-9] times", notes(flame))
+        assert re.search(r"the loader is short: stallscope started it [2-9] times", notes(flame))
         assert flame.samples.height
 
     @pytest.mark.slow
@@ -236,7 +236,7 @@ class TestShortLoaders:
 
     def test_that_gives_nothing(self):
         """One sentence."""
-        with pytest.raises(ss.StallscopeError, match="gave no batch"):
+        with pytest.raises(ss.StallscopeError, match="yielded no batch"):
             ss.flame(DataLoader(PlantedStream(0), 2, num_workers=1), seconds=0.3)
 
 
@@ -382,7 +382,7 @@ class TestOfATrainingThatRuns:
     def test_that_is_not_python(self):
         """One sentence that names it."""
         with subprocess.Popen(["sleep", "60"]) as other:
-            with pytest.raises(ss.StallscopeError, match=r"\(sleep\) is no Python process"):
+            with pytest.raises(ss.StallscopeError, match=r"\(sleep\) as a Python process"):
                 ss.flame(pid=other.pid)
             other.kill()
 

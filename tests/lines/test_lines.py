@@ -209,7 +209,7 @@ class TestFunctions:
         ("functions", "said"),
         [
             ("Sleepr.after", r"did you mean 'Sleeper.after'\? There are .*Sleeper.__call__"),
-            ("nothing of the kind", "names nothing that makes these samples"),
+            ("nothing of the kind", "matches no function that makes these samples"),
             (7, "functions=7: give names or functions"),
             ([], r"functions=\[\]: give names"),
             ([7], "functions holds 7"),

@@ -78,7 +78,7 @@ def test_the_notes_say_what_was_sampled():
     """Who sampled, how many samples, and whether waiting is in it."""
     told = str(FLAMES["sampler"])
 
-    assert "500 samples of 2 processes in 5 s, 50 a second by in-process sampler" in told
+    assert "500 samples of 2 processes in 5 s, 50 per second by in-process sampler" in told
     assert "waiting included, native frames included" in told
 
 

@@ -37,7 +37,7 @@ KINDS: Final = {
 }
 """Kinds of frames, and their names for a reader."""
 STAGE_KINDS: Final = {"decode": "decode", "fetch": "io", "collate": "collate", "send": "collate"}
-"""Kind of a library's frame that is seen in one stage only and does not tell by its name."""
+"""Kind of a library's frame by its stage, where the name does not tell the kind."""
 
 _FROM_SOURCE: Final = {"stallscope", "torch", "torchvision"}
 """Libraries that may be run from their sources."""
@@ -81,7 +81,7 @@ _RULES: Final = (
 
 
 class StackFunction(NamedTuple):
-    """A function, whichever of its lines was running."""
+    """A function, without the line that was running."""
 
     function: str
     file: str
@@ -89,12 +89,12 @@ class StackFunction(NamedTuple):
 
     @property
     def place(self) -> str:
-        """File from its package or its last folder on: short, and alike on all machines."""
+        """File from its package or last folder on: short, and the same on all machines."""
         return "/".join(_inside(self.file)[-3:] if is_library(self) else _parts(self.file)[-2:])
 
 
 class StackFrame(NamedTuple):
-    """One function that was running."""
+    """A running function."""
 
     name: str
     """Name of the function, with its class where Python tells it (3.11)."""
@@ -121,7 +121,7 @@ def _parts(file: str) -> list[str]:
 
 
 def _library_at(parts: list[str]) -> int | None:
-    """Return where an installed package begins in a path; None: in none."""
+    """Return the index of an installed package in a path; None: there is none."""
     for place in range(len(parts) - 2, -1, -1):
         if parts[place] in _LIBRARIES or _PYTHON.fullmatch("/".join(parts[place - 1 : place + 1])):
             return place + 1
@@ -157,8 +157,8 @@ def own_folders(folder: str, script: str = "", code: tuple[str, ...] = ()) -> tu
     Args:
         folder: the process's current one.
         script: its path; empty where there is none, as in a notebook.
-        code: files of the loader's dataset, ops and collate function. If none of them is in the
-            project (a notebook imports them from elsewhere), their folders are the user's, too.
+        code: files of the loader's dataset, ops and collate function. If the project has none of
+            them (a notebook imports them from elsewhere), their folders are the user's, too.
     """
     begins = [Path(folder)]
     if script and _library_at(_parts(script)) is None:  # not one that a package brought
@@ -183,20 +183,20 @@ def _is_in(folders: Iterable[str], file: str) -> bool:
 def _project(folder: Path) -> str:
     """Return the nearest project folder around a folder; without one, the folder itself."""
     here = folder.resolve()
-    around = (one for one in (here, *here.parents) if any((one / m).exists() for m in _PROJECT))
+    around = (path for path in (here, *here.parents) if any((path / m).exists() for m in _PROJECT))
     return str(next(around, here))
 
 
 @cache
 def shown(file: str, own: tuple[str, ...] = ()) -> str:
-    """Return a library's file from its package on, and the whole path of the user's own.
+    """Return the path of a library's file from its package on, or the full path of a user's file.
 
-    A user's package may be called `datasets`, as a library is: its path tells them apart.
+    A user's package may have a library's name (`datasets`): the full path tells them apart.
 
     Args:
         file: as the process has it.
         own: folders as of `own_folders`; files elsewhere are a library's, installed or not.
-            Without any, all that is not installed is the user's.
+            Without any, all files that are not installed are the user's.
     """
     inside, parts = short(file), _parts(file)
     if _library_at(parts) is not None:
@@ -217,77 +217,78 @@ def shown(file: str, own: tuple[str, ...] = ()) -> str:
 @lru_cache(maxsize=100_000)
 def frame(text: str) -> StackFunction:
     """Parse a frame of py-spy's raw format, `function (file:line)`, without the line."""
-    found = _FRAME.fullmatch(text)
-    return StackFunction(found["function"], found["file"]) if found else StackFunction(text, "")
+    match = _FRAME.fullmatch(text)
+    return StackFunction(match["function"], match["file"]) if match else StackFunction(text, "")
 
 
 @lru_cache(maxsize=100_000)
 def frames(stack: str) -> tuple[StackFunction, ...]:
     """Return the frames of a stack from where a worker begins its own work.
 
-    The frames above are the same for all workers and, with fork, the code that started them.
+    All workers share the frames above; with fork, these are the code that started the workers.
     """
-    found = [frame(text) for text in stack.split(";")]
+    functions = [frame(text) for text in stack.split(";")]
     files = ("threading.py", "_utils/worker.py", "multiprocessing/process.py")
     begins = [
         place
-        for place, one in enumerate(found[:-1])
-        if one.function in _BEGINS_WORK and one.file.endswith(files)
+        for place, function in enumerate(functions[:-1])
+        if function.function in _BEGINS_WORK and function.file.endswith(files)
     ]
-    return tuple(found[begins[-1] + 1 :] if begins else found)
+    return tuple(functions[begins[-1] + 1 :] if begins else functions)
 
 
 @lru_cache(maxsize=100_000)
-def is_library(one: StackFunction) -> bool:
+def is_library(function: StackFunction) -> bool:
     """Tell functions of packages, Python's library and compiled code from the user's own."""
-    parts = _parts(one.file)
+    parts = _parts(function.file)
     if tuple(parts[-2:]) in _DEMO:
         return False
-    if not one.file or one.file.startswith("<frozen") or ".so" in parts[-1]:
+    if not function.file or function.file.startswith("<frozen") or ".so" in parts[-1]:
         return True
     if parts[-1].endswith(_COMPILED):
         return True
     if not parts[-1].endswith(".py"):  # a notebook's cell, or code that was made while running
-        return one.file == "<string>"
+        return function.file == "<string>"
     if _library_at(parts) is not None or ("src", "stallscope") in pairwise(parts):
         return True
-    # Of the user's own code a recording has the whole path, or no more than a name
-    is_absolute = one.file.startswith(("/", "\\")) or one.file[1:2] == ":"
+    # A recording has the full path of the user's own code, or only a name
+    is_absolute = function.file.startswith(("/", "\\")) or function.file[1:2] == ":"
     is_module = parts[0].removesuffix(".py") in sys.stdlib_module_names
     return not is_absolute and (len(parts) > 1 or is_module)
 
 
-def inside(one: StackFunction) -> str:
+def inside(function: StackFunction) -> str:
     """Return the file of a library's function from its package on; empty for the user's own."""
-    return "/".join(_inside(one.file)) if is_library(one) else ""
+    return "/".join(_inside(function.file)) if is_library(function) else ""
 
 
-def package(one: StackFunction) -> str:
+def package(function: StackFunction) -> str:
     """Return the library of a function; empty for the user's, Python's own and compiled code."""
-    top = _inside(one.file)[0].removesuffix(".py") if is_library(one) else ""
+    top = _inside(function.file)[0].removesuffix(".py") if is_library(function) else ""
     return top if top.isidentifier() and top not in sys.stdlib_module_names else ""
 
 
 @lru_cache(maxsize=100_000)
-def kind(one: StackFunction) -> str:
+def kind(function: StackFunction) -> str:
     """Return one of `KINDS`, by file and function."""
-    if not is_library(one):
+    if not is_library(function):
         return YOURS
-    file = "/".join(_inside(one.file))
+    file = "/".join(_inside(function.file))
     for name, files, functions in _RULES:
-        if re.fullmatch(files, file) and re.fullmatch(functions, one.function):
+        if re.fullmatch(files, file) and re.fullmatch(functions, function.function):
             return name
     return "other"
 
 
 def owner(stack: str) -> StackFunction:
-    """Return the frame to which a sample belongs: the innermost that tells what is being done.
+    """Return the frame to which a sample belongs: the innermost with an informative kind.
 
-    Work of torch, numpy and others for a function of the user's, or for a library's transform, is
-    that function's; decoding, reading and sending are their own.
+    The work of torch, numpy and others counts for the user's function or the library's transform
+    that calls them. Decoding, reading and sending count for themselves.
     """
-    found = frames(stack)
-    return next((one for one in reversed(found) if kind(one) not in _TELLS_LITTLE), found[-1])
+    functions = frames(stack)
+    informative = (each for each in reversed(functions) if kind(each) not in _TELLS_LITTLE)
+    return next(informative, functions[-1])
 
 
 # ---- shares -----------------------------------------------------------------------------------
@@ -317,10 +318,10 @@ def table(samples: pl.DataFrame) -> pl.DataFrame:
     """Return the share of each of the user's own functions, columns of `TABLE`, largest first."""
     mine = pl.DataFrame(
         [
-            (stack, *one, one == owner(stack))
+            (stack, *function, function == owner(stack))
             for stack in samples["stack"].unique(maintain_order=True)
-            for one in dict.fromkeys(frames(stack))
-            if kind(one) == YOURS
+            for function in dict.fromkeys(frames(stack))
+            if kind(function) == YOURS
         ],
         {"stack": pl.String, "function": pl.String, "file": pl.String, "own": pl.Boolean},
         orient="row",

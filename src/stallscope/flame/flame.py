@@ -72,41 +72,41 @@ def flame(  # noqa: PLR0913 - the public signature
     idle: bool = False,
     gil: bool = False,
 ) -> Flame:
-    """Sample the stacks of all DataLoader workers at once, with py-spy, while the loop goes on.
+    """Sample the stacks of all DataLoader workers with py-spy while the loop runs.
 
-    With a target, a shallow copy of the loader is iterated; only its steady state is sampled.
-    Afterwards all random generators, the samplers and everything that `step` trains are as before,
-    and the workers are gone. Where py-spy may not attach, the workers sample themselves, and the
-    result says so, and which setting would allow py-spy. An exception of the dataset or the step
-    passes unchanged; its attribute `flame` holds what was sampled before. With `pid`, a training
-    that runs already is only read, and goes on.
+    With a target, iterates a shallow copy of the loader and samples its steady state. Afterwards
+    restores all random generators, the samplers and everything that `step` trains, and stops the
+    workers. Where py-spy may not attach, the workers sample themselves, and a note names the
+    setting that would allow py-spy. An exception of the dataset or the step passes unchanged; its
+    attribute `flame` holds the stacks sampled before. With `pid`, the running training is only
+    read and not stopped.
 
     Args:
         target: a DataLoader, a `Target`, or a string as for `ss.target`. With `num_workers=0` the
             main process is sampled.
         step: uses one batch; the target's by default.
-        pid: instead of a target, the process id of a training that runs; the workers below it are
-            sampled, or the process itself where it has none.
-        seconds: how long to sample.
-        rate_hz: samples a second of each process, 1 to 1000.
-        native: sample frames of compiled code, too. Each sample then stops its process for a
-            moment, so at most 29 a second are taken.
+        pid: instead of a target, the process id of a running training; samples the workers below
+            this process, or the process itself if it has none.
+        seconds: sampling time.
+        rate_hz: samples per second of each process, 1 to 1000.
+        native: sample frames of compiled code, too. Each sample then pauses its process, so the
+            rate is at most 29 per second.
         idle: sample threads that wait, too.
         gil: sample only threads that hold Python's lock.
 
     Raises:
-        ArgumentError: `seconds`, `rate_hz` or `pid` cannot be used, or it is unclear what to
-            sample.
-        TargetError: the target cannot be iterated, or gave no batch.
-        UnsupportedError: `pid` is gone, is not Python, or may not be read; the loader keeps a
+        ArgumentError: `seconds`, `rate_hz` or `pid` has no valid value, or neither a target nor a
+            `pid` is given.
+        TargetError: the target cannot be iterated, or yields no batch.
+        UnsupportedError: `pid` has ended, is not Python, or may not be read; the loader keeps a
             generator in the middle of an epoch; this process is one of several ranks.
-        WorkspaceError: there is no room for the logs.
-        NoBatchError: a batch did not come within `seconds` (10 at least) and a grace.
+        WorkspaceError: the logs do not fit on the disk.
+        NoBatchError: no batch arrived within `seconds` (at least 10) and a grace period.
     """
     longest = f"a number above 0, at most {_LONGEST_S:g}"
-    _check("seconds", seconds, longest, lambda given: 0 < given <= _LONGEST_S)
+    _check("seconds", seconds, longest, lambda value: 0 < value <= _LONGEST_S)
     fastest = f"a number from 1 to {_FASTEST_HZ}"
-    _check("rate_hz", rate_hz, fastest, lambda given: 1 <= given <= _FASTEST_HZ)
+    _check("rate_hz", rate_hz, fastest, lambda value: 1 <= value <= _FASTEST_HZ)
     conditions = FlameConditions(
         machine=machine(),
         rate_hz=min(float(rate_hz), _NATIVE_HZ) if native else float(rate_hz),
@@ -121,15 +121,15 @@ def flame(  # noqa: PLR0913 - the public signature
         _check("pid", pid, "the number of a process", lambda n: isinstance(n, int) and n > 0)
         return _of_process(pid, replace(conditions, name=f"pid {pid}"))
     if target is None:
-        raise ArgumentError("what to sample? Give a loader, or pid= of a training that runs")
+        raise ArgumentError("what to sample? Give a loader, or pid= of a running training")
     require_single_rank()
     return _of_target(targets.target(target, step=step), conditions)
 
 
 def loop_flame(target: targets.Target, seconds: float) -> Flame:
-    """Sample the process that trains, not its workers: the step and the code around it.
+    """Sample the main process, not its workers: the step and the code around it.
 
-    Stacks begin within the loop, without its callers. Otherwise as `flame`.
+    Stacks begin inside the loop, without its callers. Otherwise like `flame`.
     """
     conditions = FlameConditions(machine=machine(), seconds=seconds)
     return _of_target(target, conditions, of_loop=True)
@@ -145,7 +145,7 @@ def _measurement(conditions: FlameConditions) -> Measurement:
     measurement = Measurement("flame", conditions.seconds)
     if conditions.native:
         measurement.note(
-            f"native frames: each sample stopped its process ({conditions.rate_hz:g} a second), "
+            f"native frames: each sample paused its process ({conditions.rate_hz:g} per second), "
             "which slows the process down"
         )
     return measurement.of(conditions.name)
@@ -184,14 +184,14 @@ def _of_target(
 
 
 def _own_here(loaders: Iterable[DataLoader[Any]]) -> tuple[str, ...]:
-    """Return the folders of the code of this process's user."""
+    """Return the folders of the user's code in this process."""
     script = str(getattr(sys.modules.get("__main__"), "__file__", None) or "")
-    code = (one.co_filename for loader in loaders for one in LoaderCallables(loader).functions)
-    return own_folders(str(Path.cwd()), script, tuple(dict.fromkeys(code)))
+    files = (code.co_filename for loader in loaders for code in LoaderCallables(loader).functions)
+    return own_folders(str(Path.cwd()), script, tuple(dict.fromkeys(files)))
 
 
 class _Hooked:
-    """A loader whose iterators are begun by the probe, so that the probe sees into them."""
+    """A loader whose iterators are created by the probe, so that the probe can record them."""
 
     def __init__(self, loader: Any, begin: Callable[..., Any], inside: Callable[..., Any]) -> None:
         self.loader = loader
@@ -207,7 +207,7 @@ class _Hooked:
             while batch := self._inside(list, islice(batches, 1)):
                 yield batch.pop()
         finally:
-            # After an error that has to tell where a worker is, the worker still lives here
+            # An error that reports where a worker hangs needs the worker alive up to here
             end(iterator)
 
 
@@ -216,8 +216,8 @@ class _Hooked:
 
 def _of_process(pid: int, conditions: FlameConditions) -> Flame:
     with workspace() as folder, _measurement(conditions) as measurement:
-        processes, found = below(pid, folder)
-        measurement.note(found)
+        processes, message = below(pid, folder)
+        measurement.note(message)
         workers = sum(number is not None for number, _ in processes)
         conditions = replace(conditions, num_workers=workers)
         hits = StackCounts(conditions.rate_hz, _own_of(pid))
@@ -235,27 +235,27 @@ def _of_process(pid: int, conditions: FlameConditions) -> Flame:
             raise UnsupportedError(f"pid {pid} cannot be sampled: {spy.refused}; {spy.remedy}")
         if not hits.processes:
             raise UnsupportedError(
-                f"nothing of pid {pid} could be sampled, its workers ended meanwhile "
+                f"pid {pid} could not be sampled, its workers have ended "
                 f"({spy.stacks[0].why_not}): call again while an epoch is running"
             )
         return hits.flame(conditions, measurement.notes)
 
 
 def _own_of(pid: int) -> tuple[str, ...]:
-    """Return the folders of the code of another process's user; nothing where unknown."""
+    """Return the folders of the user's code in another process; empty if unknown."""
     with suppress(psutil.Error, OSError):
         process = psutil.Process(pid)
-        scripts = [one for one in process.cmdline()[1:] if one.endswith(".py")]
+        scripts = [argument for argument in process.cmdline()[1:] if argument.endswith(".py")]
         return own_folders(process.cwd(), *scripts[:1])
     return ()
 
 
 def below(pid: int, folder: Path) -> tuple[list[Process], str]:
-    """Return the workers below a process, or the process itself, and a note on which.
+    """Return the workers below a process, or the process itself, and a note that says which.
 
     Raises:
-        UnsupportedError: there is no such process, it is not Python, not the user's, or cannot be
-            read.
+        UnsupportedError: the process does not exist, is not Python, belongs to another user, or
+            cannot be read.
     """
     process = _process(pid)
     program = pyspy_calls.executable()
@@ -296,7 +296,9 @@ def _process(pid: int) -> psutil.Process:
 
 
 def _gone(pid: int) -> UnsupportedError:
-    return UnsupportedError(f"there is no process with pid {pid}: it ended, or has another number")
+    return UnsupportedError(
+        f"there is no process with pid {pid}: the process has ended, or the pid is wrong"
+    )
 
 
 def _children(process: psutil.Process) -> dict[int, int]:
@@ -311,7 +313,7 @@ def _children(process: psutil.Process) -> dict[int, int]:
 
 
 def _dumps(pids: list[int], program: Path, folder: Path) -> dict[int, pyspy_calls.PySpyCall]:
-    """Dump the stacks of some processes, all at once."""
+    """Dump the stacks of several processes at the same time."""
     calls: dict[int, pyspy_calls.PySpyCall] = {}
     try:
         for pid in pids:
@@ -327,27 +329,27 @@ def _dumps(pids: list[int], program: Path, folder: Path) -> dict[int, pyspy_call
 
 
 def _workers(parents: dict[int, int], program: Path, folder: Path) -> list[Process]:
-    found: dict[int, int | None] = {}
+    workers: dict[int, int | None] = {}
     pids = list(parents)
     for first in range(0, len(pids), _AT_ONCE):
         for pid, call in _dumps(pids[first : first + _AT_ONCE], program, folder).items():
             with suppress(ValueError, KeyError, TypeError):
                 is_worker, number = _worker_number(json.loads(call.out))
                 if is_worker:
-                    found[pid] = number
-    # A process that a worker forks has the worker's loop in its stack, too
-    own = {pid: number for pid, number in found.items() if parents[pid] not in found}
-    if None in own.values():  # those of one loader are born in order
+                    workers[pid] = number
+    # A process forked by a worker has the worker's loop in its stack, too
+    own = {pid: number for pid, number in workers.items() if parents[pid] not in workers}
+    if None in own.values():  # a loader starts its workers in order
         return list(enumerate(sorted(own)))
     return sorted((number, pid) for pid, number in own.items() if number is not None)
 
 
 def _worker_number(threads: Any) -> tuple[bool, int | None]:
-    """Tell if a dump is a worker's, and read its number from the arguments of torch's loop."""
+    """Return if a dump is a worker's, and the number among the arguments of torch's loop."""
     for frame in (frame for thread in threads for frame in thread["frames"]):
         file = str(frame["filename"]).replace("\\", "/")
         if frame["name"] == "_worker_loop" and file.endswith(WORKER_LOOP):
-            values = {one["name"]: one["repr"] for one in frame.get("locals") or ()}
+            values = {variable["name"]: variable["repr"] for variable in frame.get("locals") or ()}
             number = str(values.get("worker_id"))
             return True, int(number) if number.isdecimal() else None
     return False, None
@@ -357,7 +359,7 @@ def _dumped(pid: int, process: psutil.Process, program: Path, folder: Path) -> A
     """Return the stacks of a process.
 
     Raises:
-        UnsupportedError: it is gone, not Python, or may not be read.
+        UnsupportedError: the process has ended, is not Python, or may not be read.
     """
     call = _dumps([pid], program, folder)[pid]
     with suppress(ValueError):
@@ -372,6 +374,6 @@ def _dumped(pid: int, process: psutil.Process, program: Path, folder: Path) -> A
     with suppress(psutil.Error):
         name = str(process.name())
     raise UnsupportedError(
-        f"pid {pid} ({name}) is no Python process that py-spy can read ({why_not}): give the pid "
-        "of the process that trains; where it is one, `pip install --upgrade py-spy`"
+        f"py-spy cannot read pid {pid} ({name}) as a Python process ({why_not}): give the pid of "
+        "the training process; if it is, `pip install --upgrade py-spy`"
     )

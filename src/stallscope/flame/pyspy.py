@@ -42,7 +42,7 @@ _numbers = count()
 Thread = list[list[StackFrame]]
 """The stacks of a thread in the order in which they were taken; the outermost frame first."""
 Process = tuple["int | None", int]
-"""Number of the worker (None: no worker, or unknown) and process id."""
+"""Number of the worker (None: no worker, or an unknown number) and process id."""
 
 
 @dataclass
@@ -50,19 +50,19 @@ class ProcessStacks:
     """The stacks of one process."""
 
     worker: int | None
-    """Its number in its loader; None: no worker."""
+    """Number in its loader; None: no worker."""
     pid: int
     threads: list[Thread] = field(default_factory=list)
     why_not: str = ""
-    """Why there are no stacks; empty: there are."""
+    """Reason why stacks are missing; else empty."""
 
 
 class StackSampler:
-    """Samples several processes at once; its files are in a private folder.
+    """Samples several processes at once; writes into a private folder.
 
     Args:
-        processes: what to sample.
-        conditions: how to sample; `seconds` is the time limit.
+        processes: processes to sample.
+        conditions: settings; `seconds` is the time limit.
         folder: for files.
     """
 
@@ -73,10 +73,10 @@ class StackSampler:
     ) -> None:
         self.stacks = [ProcessStacks(worker, pid) for worker, pid in processes]
         self.refused = ""
-        """Why no process at all could be sampled; empty: one could."""
+        """Reason why no process could be sampled; else empty."""
         self.remedy = ""
         self.seconds = 0.0
-        """Time that was sampled."""
+        """Sampled time."""
         self.notes: list[str] = []
         self._conditions, self._folder = conditions, folder
         self._began: float | None = None
@@ -84,11 +84,11 @@ class StackSampler:
 
     @property
     def is_over(self) -> bool:
-        """True if there is nothing more to wait for; goes on to the next step."""
+        """True if sampling has ended; starts the next phase if it is due."""
         raise NotImplementedError
 
     def stop(self) -> None:
-        """Take what has been sampled so far; waits a moment for it."""
+        """Stop sampling and wait briefly for the stacks sampled so far."""
         raise NotImplementedError
 
     def read(self) -> list[ProcessStacks]:
@@ -101,7 +101,7 @@ class StackSampler:
         raise NotImplementedError
 
     def _end(self) -> bool:
-        """Note the end; False: it was noted before."""
+        """Record the end; False: the end was recorded before."""
         if self._ended:
             return False
         self._ended = True
@@ -111,7 +111,7 @@ class StackSampler:
 
 
 class Spy(StackSampler):
-    """py-spy: a dump of each process tells which can be sampled, a recording samples them."""
+    """Sampler with py-spy: dumps each process to see if it can be sampled, then records."""
 
     name = PY_SPY
 
@@ -145,7 +145,7 @@ class Spy(StackSampler):
 
     @property
     def is_over(self) -> bool:
-        """True if there is nothing more to wait for; goes on to the next step."""
+        """True if sampling has ended; starts the next phase if it is due."""
         if self.refused:
             return True
         if self._began is None:
@@ -160,7 +160,7 @@ class Spy(StackSampler):
         return all(call.is_over for call in self._records.values())
 
     def stop(self) -> None:
-        """Take what has been sampled so far; waits a moment for it."""
+        """Stop sampling and wait briefly for the stacks sampled so far."""
         with held_back():
             for call in self._dumps.values():
                 call.kill()
@@ -174,7 +174,7 @@ class Spy(StackSampler):
                 call.tell_to_end()
 
     def _learn(self) -> None:
-        """Find out from the dumps which processes can be sampled."""
+        """Read from the dumps which processes can be sampled."""
         for stacks in self.stacks:
             call = self._dumps[stacks.pid]
             if not call.worked:
@@ -182,7 +182,7 @@ class Spy(StackSampler):
         if all(stacks.why_not for stacks in self.stacks):
             self.refused = self.stacks[0].why_not if self.stacks else "there is no process"
             calls = self._dumps.values()
-            self.remedy = "a newer one may know this Python: pip install --upgrade py-spy"
+            self.remedy = "a newer version may support this Python: pip install --upgrade py-spy"
             if any(pyspy_calls.is_refused(call) or call.timed_out for call in calls):
                 self.remedy = pyspy_calls.what_would_allow()
 
@@ -230,14 +230,14 @@ class Spy(StackSampler):
 
 
 def _threads(frames: Iterable[Any], threads: Iterable[list[list[int]]]) -> list[Thread]:
-    known = [StackFrame(str(name), str(file), int(line)) for name, file, line in frames]
-    return [[[known[number] for number in stack] for stack in stacks] for stacks in threads]
+    stack_frames = [StackFrame(str(name), str(file), int(line)) for name, file, line in frames]
+    return [[[stack_frames[number] for number in stack] for stack in stacks] for stacks in threads]
 
 
 class InProcess(StackSampler):
-    """Workers that stand by in the folder sample themselves, or this process does.
+    """Sampler in which the workers that watch the folder, or this process, sample themselves.
 
-    It has no native frames, and cannot tell which thread holds Python's lock.
+    Its stacks have no native frames, and it cannot see which thread holds the GIL.
     """
 
     name = IN_PROCESS
@@ -268,14 +268,14 @@ class InProcess(StackSampler):
 
     @property
     def is_over(self) -> bool:
-        """True if there is nothing more to wait for."""
+        """True if sampling has ended."""
         late_s = time.monotonic() - (self._began or 0.0) - self._request.seconds - _LATE_S
         if late_s > 0:
             self._withdraw()
         return late_s > _WRITE_S or all(self._path(stacks).exists() for stacks in self.stacks)
 
     def stop(self) -> None:
-        """Take what has been sampled so far; waits a moment for it."""
+        """Stop sampling and wait briefly for the stacks sampled so far."""
         self._withdraw()
         deadline = time.monotonic() + _WRITE_S
         while time.monotonic() < deadline and not self.is_over:

@@ -45,31 +45,31 @@ SAMPLES: Final = Schema(
 )
 
 WINDOW_S: Final = 0.5
-"""Busy seconds in a window, about. Neighbouring samples look alike (an op takes longer than the
-time between two), so they are not independent: intervals are made over windows."""
+"""Busy seconds per window, approximately. Consecutive samples are correlated (an op outlasts the
+sampling period), so intervals are computed over windows."""
 
 PY_SPY: Final = "py-spy"
 IN_PROCESS: Final = "in-process sampler"
 _NOTABLE: Final = 0.05
-"""Smallest share of a function of the user's that is worth the title."""
+"""Smallest share of a user's function that the title names."""
 
 
 @dataclass(frozen=True)
 class FlameConditions(Conditions):
-    """What was sampled, how and where; without workers, the main process was."""
+    """Conditions of a recording; without workers, the main process was sampled."""
 
     how: str = PY_SPY
     """Sampler: `PY_SPY` from outside, or `IN_PROCESS`, a thread of the worker."""
     rate_hz: float = 50.0
-    """Samples a second that were requested, of each process."""
+    """Requested samples per second of each process."""
     seconds: float = 0.0
-    """Time that was sampled."""
+    """Sampled time."""
     native: bool = False
     """True if frames of compiled code are in the stacks; each sample stops the process."""
     idle: bool = False
-    """True if threads that wait were sampled, too."""
+    """True if waiting threads were sampled, too."""
     gil: bool = False
-    """True if only threads that hold Python's lock were sampled."""
+    """True if only threads that hold the GIL were sampled."""
 
 
 class _Flamegraph(Result):
@@ -79,17 +79,17 @@ class _Flamegraph(Result):
 
     @computed_apart
     def export(self, path: str | Path) -> Path:
-        """Write the flamegraph as a file that needs nothing else.
+        """Write the flamegraph as a self-contained file.
 
         Args:
-            path: `.html` (zooms and searches in a browser), `.svg` (a picture) or, of one recording
-                alone, `.json` (speedscope); an older file is written over.
+            path: `.html` (zooms and searches in a browser), `.svg` (a picture) or, for a single
+                recording, `.json` (speedscope); overwrites an older file.
 
         Returns:
             The path.
 
         Raises:
-            StallscopeError: another suffix, or the file cannot be written.
+            StallscopeError: the suffix is unknown, or the file cannot be written.
         """
         written: Path = import_module("stallscope.views.flame").export(self, path)
         return written
@@ -97,7 +97,7 @@ class _Flamegraph(Result):
 
 @dataclass(frozen=True, eq=False)
 class Flame(_Flamegraph, SavedResult):
-    """Where in the code the workers' time goes: sampled stacks of all of them."""
+    """Sampled stacks of all workers: the code that takes their time."""
 
     _contents: ClassVar = Contents(
         kind="flame",
@@ -117,7 +117,7 @@ class Flame(_Flamegraph, SavedResult):
     samples: pl.DataFrame
     """Columns of `SAMPLES`."""
     circumstances: FlameConditions = field(default_factory=FlameConditions)
-    """What was sampled, how and where."""
+    """Conditions of the recording."""
     notes: tuple[str, ...] = ()
     """Caveats, in sentences."""
 
@@ -148,10 +148,10 @@ class Flame(_Flamegraph, SavedResult):
         return self._table
 
     def diff(self, before: Flame) -> FlameDifference:
-        """Return what grew and what shrank since another recording.
+        """Return the changes since another recording.
 
         Args:
-            before: the one to compare with.
+            before: the recording to compare with.
         """
         return FlameDifference(self, before)
 
@@ -171,7 +171,7 @@ CHANGES: Final = Schema(
 
 @dataclass(frozen=True, eq=False)
 class FlameDifference(_Flamegraph):
-    """What grew and what shrank from one recording to another."""
+    """Changes of the functions' shares between two recordings."""
 
     after: Flame
     before: Flame
@@ -201,14 +201,14 @@ class FlameDifference(_Flamegraph):
 
 
 def _ends(row: dict[str, Any] | None, hits: int) -> tuple[float, float, float]:
-    """Return a share and its interval; of a function that was never seen, from 0 to near 0."""
+    """Return a share and its interval; for a function without samples, from 0 to near 0."""
     if row is None:
         return 0.0, 0.0, float(wilson(np.zeros(1), max(hits, 1))[1][0])
     return row["self_share"], row["self_share_low"], row["self_share_high"]
 
 
 def sentence(flame: Flame) -> str:
-    """Return the answer: the user's function that takes most, or the kind that takes more."""
+    """Return the answer: the user's slowest function, and the largest kind if it takes more."""
     whose = "the workers' time" if flame.circumstances.num_workers else "the process's time"
     if flame.samples.is_empty():
         return "No stack was sampled"

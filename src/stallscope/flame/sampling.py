@@ -50,39 +50,39 @@ _OURS: Final = tuple(
 _PIPELINES: Final = tuple(
     f"stallscope/targets/{name}.py" for name in ("images", "sample", "target")
 )
-"""Datasets and steps of ours that stand for the user's."""
+"""Datasets and steps of ours that count as the user's."""
 _WATCHING: Final = tuple(
     f"stallscope/{name}"
     for name in ("hooks/self_sampler.py", "flame/pyspy.py", "pyspy_calls.py", "run/resource_")
 )
-"""Files of threads that watch, and are not part of the measured code."""
+"""Files of threads that measure, and are not part of the measured code."""
 _STARTS_THREADS: Final = "threading.py"
 _SHELL: Final = "IPython/core/interactiveshell.py"
-"""File that runs a notebook's cells, below twenty frames of the kernel's."""
+"""File that runs a notebook's cells, below twenty frames of the kernel."""
 _KNOWN: Final = {
     "torch/utils/data/_utils/collate.py": COLLATE,
     "torch/utils/data/_utils/pin_memory.py": PIN,
     "PIL/ImageFile.py": DECODE,
     "torchvision/io/image.py": DECODE,
-    "multiprocessing/resource_sharer.py": SEND,  # hands the batch's memory over
+    "multiprocessing/resource_sharer.py": SEND,  # passes the batch's memory on
 }
-"""Stages by the file of a frame, where no frame of the recorder's tells better."""
+"""Stages by the file of a frame, used if the recorder's frames name no stage."""
 _FEEDER: Final = ("multiprocessing/queues.py", "_feed")
 _ENOUGH: Final = 0.98
 """Share of the requested time that counts as all of it."""
 _PATIENCE_S: Final = 10.0
-"""Seconds beyond twice the requested time for a loader that ends again and again."""
+"""Seconds beyond twice the requested time for a loader that ends repeatedly."""
 
 
 def collapsed(
     stack: Sequence[StackFrame], own: tuple[str, ...] = (), *, of_loop: bool = False
 ) -> tuple[str | None, str] | None:
-    """Return a stack's stage and its readable frames, joined by `;`; None: not of interest.
+    """Return a stack's stage and its readable frames, joined by `;`; None: ours alone.
 
     Args:
         stack: the outermost frame first.
         own: folders of the user's own code, as of `classify.own_folders`.
-        of_loop: begin within the innermost frame of ours, which is the loop's.
+        of_loop: begin inside our innermost frame, the loop's.
     """
     files = [short(frame.file) for frame in stack]
     loops = (place for place, file in enumerate(files) if file == WORKER_LOOP)
@@ -94,19 +94,19 @@ def collapsed(
         return None
     if of_loop:
         begin = max((n + 1 for n, file in enumerate(files) if _is_ours(file)), default=len(files))
-    kept = [
+    visible = [
         frame
         for frame, file in zip(stack[begin:], files[begin:], strict=True)
         if not _is_ours(file)
     ]
-    stage = _stage(stack) or _known_stage(kept)
-    if not kept or (stage is None and _is_ours(files[-1])):  # our own loop, at work
+    stage = _stage(stack) or _known_stage(visible)
+    if not visible or (stage is None and _is_ours(files[-1])):  # our own loop, at work
         return None
-    return stage, ";".join(frame.text(own) for frame in kept)
+    return stage, ";".join(frame.text(own) for frame in visible)
 
 
 def _own_begin(files: list[str]) -> int:
-    """Return where a thread's own function begins; in a notebook's main thread, the cell."""
+    """Return the index of a thread's own function; in a notebook's main thread, of the cell."""
     begin = max((n + 1 for n, file in enumerate(files[:-1]) if file == _SHELL), default=0)
     while begin < len(files) - 1 and files[begin] == _STARTS_THREADS:
         begin += 1
@@ -118,7 +118,7 @@ def _is_ours(file: str) -> bool:
 
 
 def _stage(stack: Iterable[StackFrame]) -> str | None:
-    """Return the innermost stage, as the recorder sees it."""
+    """Return the innermost stage, by the recorder's rules."""
     stages = [of_frame(frame.name) for frame in stack if "stallscope" in frame.file]
     name, in_transform, in_sample = None, False, False
     for stage in filter(None, stages):
@@ -131,7 +131,7 @@ def _stage(stack: Iterable[StackFrame]) -> str | None:
 
 
 def _known_stage(stack: Sequence[StackFrame]) -> str | None:
-    """Return the stage that well-known code tells; None: no frame tells one."""
+    """Return the stage of the innermost frame in a known file, if any."""
     for frame in reversed(stack):
         file = short(frame.file)
         if file in _KNOWN:
@@ -147,7 +147,7 @@ class StackCounts:
     Args:
         rate_hz: samples a second.
         own: folders of the user's own code.
-        of_loop: the loop's process is sampled, not the workers.
+        of_loop: sample the main process, not the workers.
     """
 
     def __init__(self, rate_hz: float, own: tuple[str, ...] = (), *, of_loop: bool = False) -> None:
@@ -157,10 +157,10 @@ class StackCounts:
         self._hits: Counter[tuple[Any, ...]] = Counter()
         self._windows: dict[int, int] = {}
         self.processes: set[int] = set()
-        """Processes that were sampled, even if they only waited."""
+        """Sampled processes, including those that only waited."""
 
     def add(self, sampler: StackSampler) -> list[str]:
-        """Count what a sampler has; returns notes on processes without stacks."""
+        """Count a sampler's stacks; return notes on processes without stacks."""
         if sampler.refused:
             return []
         notes = []
@@ -185,26 +185,26 @@ class StackCounts:
         self._windows[stacks.pid] = last
 
     def flame(self, conditions: FlameConditions, notes: Iterable[str]) -> Flame:
-        """Return what has been counted so far."""
+        """Return the stacks counted so far."""
         rows = [(*key, hits) for key, hits in self._hits.items()]
         notes = list(notes)
         if not rows:
             notes.append(
-                "no stack was sampled: the workers waited all the time (idle=True shows where), or "
-                "the time was too short"
+                "no stack was sampled: the workers were always waiting (idle=True shows where), or "
+                "the sampling time was too short"
             )
         samples = pl.DataFrame(rows, SAMPLES, orient="row")
         return Flame(samples, conditions, tuple(dict.fromkeys(notes)))
 
 
 class SamplingLoop:
-    """One recording of a loader, over as many starts of the loader as that takes.
+    """One recording of a loader, which restarts until the requested time is sampled.
 
     Args:
         loop: batches and step.
-        conditions: how to sample, and for how long.
-        measurement: its progress and notes.
-        hits: counts the stacks.
+        conditions: settings and time limit.
+        measurement: progress and notes.
+        hits: counters of the stacks.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class SamplingLoop:
         measurement: Measurement,
         hits: StackCounts,
     ) -> None:
-        def use(batch: Any) -> None:  # its frame says that this is the step
+        def use(batch: Any) -> None:  # its frame marks the step
             loop.use(batch)
 
         self._loop, self._measurement, self._hits = loop, measurement, hits
@@ -229,10 +229,10 @@ class SamplingLoop:
         return self._wanted_s - self._conditions.seconds
 
     def run(self, probe: Probe, folder: Path) -> None:
-        """Sample for the requested time; a loader that ends before starts again.
+        """Sample for the requested time; a loader that ends earlier is restarted.
 
         Raises:
-            TargetError: the loader gave no batch.
+            TargetError: the loader yields no batch.
         """
         began, starts, warmup = time.monotonic(), 0, self._loop.warmup
         while self._left_s > self._wanted_s * (1 - _ENOUGH):
@@ -244,23 +244,25 @@ class SamplingLoop:
                 elif warmup:
                     warmup = 0
                     self._measurement.note(
-                        "the loader is too short for a steady state: its start is included"
+                        "the loader is too short for a steady state: the start-up is included"
                     )
             is_late = time.monotonic() > began + 2 * self._wanted_s + _PATIENCE_S
             if self._batches == before or is_late:
                 break
         if not self._batches:
-            raise TargetError(f"{self._conditions.name} gave no batch: there is nothing to sample")
+            raise TargetError(
+                f"{self._conditions.name} yielded no batch: there is nothing to sample"
+            )
         if self._conditions.seconds < self._wanted_s * _ENOUGH:
             self._measurement.note(
-                f"{seconds(self._conditions.seconds)} were sampled, not {seconds(self._wanted_s)}: "
-                f"the loader gave {count(self._batches, 'batch')}"
+                f"sampled {seconds(self._conditions.seconds)} of {seconds(self._wanted_s)}: the "
+                f"loader yielded {count(self._batches, 'batch')}"
             )
         if starts > 1:
-            self._measurement.note(f"the loader is short: it was started {starts} times")
+            self._measurement.note(f"the loader is short: stallscope started it {starts} times")
 
     def _warm_up(self, batches: Iterator[Any], steps: int) -> bool:
-        """Use the first batches, for no longer than is sampled; False: there are too few."""
+        """Use the first batches, at most for the sampling time; False: they are too few."""
         until_s = math.inf
         for _ in range(steps):
             if not self._step(batches):
@@ -271,7 +273,7 @@ class SamplingLoop:
         return True
 
     def _step(self, batches: Iterator[Any]) -> bool:
-        """Make one step; False: there are no more batches."""
+        """Run one step; False: the batches have ended."""
         for batch in batches:
             self._use(batch)
             self._batches += 1
@@ -279,7 +281,7 @@ class SamplingLoop:
         return False
 
     def _sample(self, batches: Iterator[Any], probe: Probe, folder: Path) -> None:
-        """Sample for the time that is left, or until the batches end."""
+        """Sample for the remaining time, or until the batches end."""
         workers: list[Process] = [] if self._hits.of_loop else [*probe.workers()]
         processes = workers or [(None, os.getpid())]
         wanted = replace(self._conditions, seconds=self._left_s)
@@ -295,7 +297,7 @@ class SamplingLoop:
         with ExitStack() as stack:
             stack.enter_context(sampler)
             stack.callback(self._keep, sampler)
-            stack.callback(sampler.stop)  # also after an error: the stacks are not lost
+            stack.callback(sampler.stop)  # also after an error, so that the stacks are not lost
             while not sampler.is_over and self._step(batches):
                 self._measurement.now("sampling stacks")
 
@@ -315,8 +317,8 @@ class SamplingLoop:
             f"sampled by the {IN_PROCESS}, not by {PY_SPY} ({spy.refused}): {spy.remedy}"
         )
         self._measurement.note(
-            f"the {IN_PROCESS} sees a thread where it releases Python's lock: compiled code that "
-            "keeps the lock shows at the line after it"
+            f"the {IN_PROCESS} sees a thread when the thread releases the GIL: compiled code that "
+            "holds the GIL shows at the next line"
         )
         missing = [name for name in ("native", "gil") if getattr(self._conditions, name)]
         if missing:
@@ -324,7 +326,7 @@ class SamplingLoop:
         self._conditions = replace(self._conditions, native=False, gil=False)
 
     def result(self, notes: Iterable[str] = ()) -> Flame:
-        """Return what has been sampled so far; `notes` are further ones."""
+        """Return the stacks sampled so far; adds `notes` to its own."""
         notes = [*self._measurement.notes, *notes]
         no_workers = not self._hits.of_loop and not self._conditions.num_workers
         if self._hits.processes and no_workers:

@@ -1,8 +1,8 @@
-"""Stacks merged into one tree: equal beginnings become one frame, and its hits add up.
+"""Stacks merged into one tree: stacks with the same outer frames share these, and hits add up.
 
 Parents come before their children, so that every sum over the tree is one pass from the end. Hits
-are kept at the frame in which a stack ends, apart for each worker and stage: the viewer
-(`static/viewer.js`), which gets plain lists, sums those that it shows.
+belong to the last frame of a stack, by worker and stage. The viewer (`static/viewer.js`) gets plain
+lists and sums the hits that it shows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from stallscope.flame.result import Flame, FlameDifference
 
 MOST_FRAMES: Final = 20_000
-"""Frames of a tree that is shown; narrower ones would be far below a pixel."""
+"""Frames of a displayed tree; narrower frames would be far below a pixel."""
 _SEVERAL: Final = object()
 
 Group = tuple["int | None", "str | None"]
@@ -36,30 +36,30 @@ Group = tuple["int | None", "str | None"]
 
 @dataclass(frozen=True)
 class Tree:
-    """The merged stacks of one or more recordings; frame 0 is the root, over all stacks."""
+    """The merged stacks of one or more recordings; frame 0 is the root of all stacks."""
 
     names: tuple[StackFunction | None, ...]
     """The distinct functions; the first is None, the root's."""
     name: NDArray[np.int64]
     """Index of each frame's function in `names`."""
     parents: NDArray[np.int64]
-    """Parent of each frame, always a smaller number than its own; the root's is -1."""
+    """Parent of each frame, with a smaller number than its own; the root's is -1."""
     groups: tuple[Group, ...]
     recordings: tuple[Counter[tuple[int, int]], ...]
-    """Hits of each recording by the frame in which a stack ends and the number of its group."""
+    """Hits of each recording by the last frame of a stack and the index of its group."""
     left_out: int = 0
-    """Frames that were too narrow to be kept; their hits are their parents'."""
+    """Frames left out as too narrow; their parents have their hits."""
 
     @property
     def depth(self) -> NDArray[np.int64]:
-        """Frames above each frame."""
+        """Number of frames above each frame."""
         depth = [0]
         for parent in self.parents[1:].tolist():
             depth.append(depth[parent] + 1)
         return np.array(depth)
 
     def totals(self) -> list[NDArray[np.int64]]:
-        """Return, for each recording, the hits of each frame with those of all below it."""
+        """Return the hits of each frame and all frames below it, for each recording."""
         return [self._totals(hits) for hits in self.recordings]
 
     def _totals(self, hits: Counter[tuple[int, int]]) -> NDArray[np.int64]:
@@ -71,7 +71,7 @@ class Tree:
         return np.array(totals)
 
     def kinds(self) -> list[str]:
-        """Return the kind of each frame; a library's that tells none has that of its one stage."""
+        """Return the kind of each frame; a frame of kind "other" takes that of its only stage."""
         stages: list[Any] = [None] * len(self.name)
 
         def add(place: int, stage: Any) -> None:
@@ -114,12 +114,12 @@ def tree(*recordings: pl.DataFrame) -> Tree:
 
 
 def pruned(whole: Tree, most: int = MOST_FRAMES) -> Tree:
-    """Return the widest frames of a tree, at most so many."""
+    """Return the widest frames of a tree, at most `most`."""
     if len(whole.name) <= most:
         return whole
-    # A parent is never narrower than its child and comes before it, so it is kept as well
-    kept = np.sort(np.argsort(-np.sum(whole.totals(), axis=0), kind="stable")[:most])
-    numbers = {place: number for number, place in enumerate(kept.tolist())}
+    # A parent is at least as wide as its child and comes before it, so it is selected as well
+    widest = np.sort(np.argsort(-np.sum(whole.totals(), axis=0), kind="stable")[:most])
+    numbers = {place: number for number, place in enumerate(widest.tolist())}
     moved: list[int] = []
     for place, parent in enumerate(whole.parents.tolist()):
         moved.append(numbers[place] if place in numbers else moved[parent])
@@ -131,8 +131,8 @@ def pruned(whole: Tree, most: int = MOST_FRAMES) -> Tree:
         recordings.append(fewer)
     return replace(
         whole,
-        name=whole.name[kept],
-        parents=np.array([-1, *(moved[parent] for parent in whole.parents[kept[1:]])]),
+        name=whole.name[widest],
+        parents=np.array([-1, *(moved[parent] for parent in whole.parents[widest[1:]])]),
         recordings=tuple(recordings),
         left_out=len(whole.name) - most,
     )
@@ -148,8 +148,8 @@ COLOURS: Final = {
     "idle": "#F2F2F2",
     "other": "#D6D6D6",
 }
-"""Colour of each kind of frame: the stage's where there is one. The indigo of the user's code is
-Paul Tol's ("Colour schemes", 2021), darker than all others."""
+"""Colour of each kind of frame: the stage's colour if it is a stage. The indigo of the user's code
+is Paul Tol's ("Colour schemes", 2021), darker than all others."""
 
 NAME_LENGTH: Final = 200
 _UNKNOWN: Final = "stage not known"
@@ -167,54 +167,62 @@ def of_flame(flame: Flame) -> dict[str, Any]:
     }
 
 
-def of_difference(found: FlameDifference) -> dict[str, Any]:
-    """Return the viewer's data of two recordings in one graph."""
-    data = _data(pruned(tree(found.after.samples, found.before.samples)))
+def of_difference(difference: FlameDifference) -> dict[str, Any]:
+    """Return the viewer's data of two recordings as one graph."""
+    data = _data(pruned(tree(difference.after.samples, difference.before.samples)))
     return {
-        "title": printable(difference_sentence(found), 300),
-        "notes": [*difference_notes(found), *data.pop("left_out")],
+        "title": printable(difference_sentence(difference), 300),
+        "notes": [*difference_notes(difference), *data.pop("left_out")],
         "key": [["grew", STALL_COLOUR], ["shrank", STAGE_COLOURS["fetch"]], ["alike", "#E8E8E8"]],
         **data,
     }
 
 
 def notes_of(flame: Flame) -> list[str]:
-    """Return what was sampled and how, and the caveats."""
+    """Return the conditions of a recording and the caveats."""
     conditions, hits = flame.circumstances, int(flame.samples["hits"].sum())
     idle = "waiting included" if conditions.idle else "waiting left out"
     head = (
         f"width: share of {count(hits, 'sample')} of "
         f"{count(flame.samples['pid'].n_unique(), 'process')} in {conditions.seconds:.3g} s, "
-        f"{conditions.rate_hz:.3g} a second by {conditions.how}; {idle}"
+        f"{conditions.rate_hz:.3g} per second by {conditions.how}; {idle}"
         f"{', native frames included' if conditions.native else ''}"
     )
     return [head, *(printable(note, 1000) for note in flame.notes)]
 
 
-def difference_notes(found: FlameDifference) -> list[str]:
-    """Return what is compared, and the caveats."""
-    counts = [int(one.samples["hits"].sum()) for one in (found.before, found.after)]
+def difference_notes(difference: FlameDifference) -> list[str]:
+    """Return the basis of a comparison and the caveats."""
+    counts = [
+        int(recording.samples["hits"].sum()) for recording in (difference.before, difference.after)
+    ]
     head = (
         f"width: mean of the shares before ({count(counts[0], 'sample')}) and after "
         f"({count(counts[1], 'sample')}); functions are matched by name and file"
     )
-    notes = dict.fromkeys([*found.before.notes, *found.after.notes])
+    notes = dict.fromkeys([*difference.before.notes, *difference.after.notes])
     return [head, *(printable(note, 1000) for note in notes)]
 
 
-def _data(kept: Tree) -> dict[str, Any]:
-    names = [(one.function, one.place) if one else ("all", "") for one in kept.names]
-    cut = f"the {count(kept.left_out, 'narrowest frame')}"
-    workers = sorted({one for one, _ in kept.groups}, key=lambda one: (one is None, one))
-    stages = sorted({one for _, one in kept.groups}, key=lambda one: (one is None, one))
+def _none_last(value: Any) -> tuple[bool, Any]:
+    return value is None, value
+
+
+def _data(shown: Tree) -> dict[str, Any]:
+    names = [
+        (function.function, function.place) if function else ("all", "") for function in shown.names
+    ]
+    cut = f"the {count(shown.left_out, 'narrowest frame')}"
+    workers = sorted({worker for worker, _ in shown.groups}, key=_none_last)
+    stages = sorted({stage for _, stage in shown.groups}, key=_none_last)
     return {
-        "workers": [worker_name(one) for one in workers],
-        "stages": [_UNKNOWN if one is None else printable(one) for one in stages],
-        "groups": [[workers.index(worker), stages.index(stage)] for worker, stage in kept.groups],
+        "workers": [worker_name(worker) for worker in workers],
+        "stages": [_UNKNOWN if stage is None else printable(stage) for stage in stages],
+        "groups": [[workers.index(worker), stages.index(stage)] for worker, stage in shown.groups],
         "frames": [[printable(part, NAME_LENGTH) for part in name] for name in names],
-        "frame": kept.name.tolist(),
-        "parents": kept.parents.tolist(),
-        "kind": kept.kinds(),
+        "frame": shown.name.tolist(),
+        "parents": shown.parents.tolist(),
+        "kind": shown.kinds(),
         "kindNames": KINDS,
         "colours": COLOURS,
         "recordings": [
@@ -223,7 +231,7 @@ def _data(kept: Tree) -> dict[str, Any]:
                 "groups": [group for _, group in hits],
                 "counts": list(hits.values()),
             }
-            for hits in kept.recordings
+            for hits in shown.recordings
         ],
-        "left_out": [f"not drawn: {cut}, counted in those above"] if kept.left_out else [],
+        "left_out": [f"not drawn: {cut}, counted in their parents"] if shown.left_out else [],
     }

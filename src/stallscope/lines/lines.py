@@ -1,7 +1,7 @@
 """`ss.lines`: time of each line of a dataset, its transforms and its collate function.
 
-Some samples are made in this process by torch's own fetcher: again and again while a thread looks
-which line runs, and once more to count how often each line runs.
+Torch's own fetcher makes some samples in this process: repeatedly while a thread samples the
+running line, and once more to count how often each line runs.
 """
 
 from __future__ import annotations
@@ -58,22 +58,22 @@ if TYPE_CHECKING:
 
 
 _MOST_FUNCTIONS: Final = 12
-"""Functions that are listed: nobody reads more, and each costs time."""
+"""Listed functions: nobody reads more, and each costs time."""
 _LEAST_SHARE: Final = 0.02
-"""Share of the time from which a function is listed unasked."""
+"""Share of the time from which a function is listed by default."""
 _LIBRARIES: Final = frozenset({"torch", "torchvision", "torchaudio", "datasets", "webdataset"})
-"""Packages whose datasets people use, and whose code is not theirs."""
+"""Packages whose datasets people use without owning the code."""
 _MOST_NAMES: Final = 12
 
 
 class Choice(NamedTuple):
-    """The functions whose lines are shown."""
+    """Functions whose lines are shown."""
 
     functions: Sequence[FunctionType] = ()
     names: Mapping[CodeType, str] = {}
-    """Name of each in the result; no two alike."""
+    """Unique name of each function in the result."""
     stages: Mapping[CodeType, Stage] = {}
-    """Stage of each that is part of one."""
+    """Stage of each function that is part of a stage."""
     notes: Sequence[str] = ()
 
 
@@ -81,8 +81,8 @@ class FunctionSelector:
     """Chooses functions among those that make the samples.
 
     Args:
-        parts: the callables of the loader.
-        sampler: has looked where the time goes.
+        parts: callables of the loader.
+        sampler: sampled stacks.
         modules: module of each function that ran.
     """
 
@@ -102,15 +102,14 @@ class FunctionSelector:
         self._notes: list[str] = []
 
     def choose(self, wanted: Sequence[Any] | None) -> Choice:
-        """Choose the functions that are wanted by name or as objects; None: the costly ones.
+        """Choose functions by name or as objects; None: the costly functions.
 
-        By default the user's own code: where a sample begins, and functions with a notable share of
-        its time. A library's transform is listed where it is one of the pipeline's ops and costs
-        much; its insides are not the user's to change, and stay the time of the line that calls
-        them.
+        The default is the user's own code: entry points of a sample, and functions with a notable
+        share of its time. A library's transform is listed if it is a costly op of the pipeline.
+        The user cannot change its inner functions, so their time counts for the calling line.
 
         Raises:
-            ArgumentError: a name that nothing has, or an object without Python code.
+            ArgumentError: a name is unknown, or an object has no Python code.
         """
         if wanted is None:
             codes = self._costly()
@@ -120,17 +119,17 @@ class FunctionSelector:
                 verb = "has" if len(names) == 1 else "have"
                 self._notes.append(f"{', '.join(names)} {verb} no lines: {why}")
         else:
-            codes = list(dict.fromkeys(code for one in wanted for code in self._named(one)))
+            codes = list(dict.fromkeys(code for asked in wanted for code in self._named(asked)))
         functions = list(self._functions(codes, asked=wanted is not None))
         stages = self._sampler.nearest(self._parts.stages)
         return Choice(functions, _distinct(functions), stages, self._notes)
 
     def _costly(self) -> list[CodeType]:
-        parts, known = self._parts, self._users | self._parts.stages.keys()
+        parts, eligible = self._parts, self._users | self._parts.stages.keys()
         candidates = [
             code
             for code, share in self._shares.items()
-            if code in parts.entries or (share >= _LEAST_SHARE and code in known)
+            if code in parts.entries or (share >= _LEAST_SHARE and code in eligible)
             if not code.co_name.startswith("<") or code.co_name == "<lambda>"  # comprehensions
         ]
         hidden = candidates[_MOST_FUNCTIONS:]
@@ -144,68 +143,69 @@ class FunctionSelector:
 
     def _functions(self, codes: list[CodeType], *, asked: bool) -> Iterator[FunctionType]:
         """Yield the functions that run each code, without the wrappers of decorators."""
-        found = functions_with(codes)
+        by_code = functions_with(codes)
         for code in codes:
-            known = [self._parts.functions[code]] if code in self._parts.functions else []
-            every = list({id(one): one for one in [*known, *found.get(code, ())]}.values())
-            inner = [one for one in every if "__wrapped__" not in vars(one)]
+            listed = [self._parts.functions[code]] if code in self._parts.functions else []
+            functions = [*listed, *by_code.get(code, ())]
+            every = list({id(function): function for function in functions}.values())
+            inner = [function for function in every if "__wrapped__" not in vars(function)]
             yield from inner
             if not every:
                 self._notes.append(
-                    f"`{qualified(code)}` is made anew for each call, so its lines cannot be "
-                    "shown: they are part of the line that calls it"
+                    f"`{qualified(code)}` is created for each call, so its lines cannot be shown; "
+                    "the line that calls it has their time"
                 )
             elif not inner and asked:
                 self._notes.append(
-                    f"`{qualified(code)}` is a decorator's: name the function that it decorates"
+                    f"`{qualified(code)}` is a decorator: name the decorated function"
                 )
 
-    def _named(self, one: Any) -> list[CodeType]:
-        """Return the codes of a name or an object."""
+    def _named(self, asked: Any) -> list[CodeType]:
+        """Return the code objects of a name or an object."""
         parts = self._parts
-        if not isinstance(one, str):
-            return _codes_of(one)
-        known = dict.fromkeys([*parts.functions, *self._shares])
-        names = {code: qualified(code, parts.functions.get(code)) for code in known}
+        if not isinstance(asked, str):
+            return _codes_of(asked)
+        codes = dict.fromkeys([*parts.functions, *self._shares])
+        names = {code: qualified(code, parts.functions.get(code)) for code in codes}
         stages = {code: stage.name for code, stage in parts.stages.items()}
         matches = (
-            [c for c in known if names[c].rpartition(".")[0] == one or stages.get(c) == one],
-            [code for code in known if names[code] == one],
-            [code for code in known if code.co_name == one],
+            [c for c in codes if names[c].rpartition(".")[0] == asked or stages.get(c) == asked],
+            [code for code in codes if names[code] == asked],
+            [code for code in codes if code.co_name == asked],
         )
         if any(matches):
             return next(filter(None, matches))
-        if one in parts.without_source:
+        if asked in parts.without_source:
             raise ArgumentError(
-                f"functions={one!r} has no Python source ({parts.without_source[one]}), so it has "
-                "no lines: name a function that is written in Python"
+                f"functions={asked!r} has no Python source ({parts.without_source[asked]}), so no "
+                "lines: name a function that is written in Python"
             )
         ran = [code for code in self._shares if code in self._users or code in parts.functions]
         unique = dict.fromkeys(names[code] for code in [*ran, *parts.functions])
         possible = [name for name in unique if not name.startswith("<")][:_MOST_NAMES]
-        close = difflib.get_close_matches(one, possible, 1)
+        close = difflib.get_close_matches(asked, possible, 1)
         hint = f"did you mean {close[0]!r}? " if close else ""
         raise ArgumentError(
-            f"functions={one!r} names nothing that makes these samples; {hint}There are "
+            f"functions={asked!r} matches no function that makes these samples; {hint}There are "
             f"{', '.join(possible)}"
         )
 
 
-def _codes_of(one: Any) -> list[CodeType]:
-    if not callable(one):
-        raise ArgumentError(f"functions holds {one!r}: give names or functions")
-    function = function_of(one)
-    found = [function] if function else list(functions_of(one))
-    if not found:
+def _codes_of(item: Any) -> list[CodeType]:
+    if not callable(item):
+        raise ArgumentError(f"functions holds {item!r}: give names or functions")
+    function = function_of(item)
+    functions = [function] if function else list(functions_of(item))
+    if not functions:
         raise ArgumentError(
-            f"functions holds `{name_of(one)}`, which has no Python source ({why_no_lines(one)}), "
-            "so it has no lines"
+            f"functions holds `{name_of(item)}`, which has no Python source ({why_no_lines(item)}) "
+            "and so no lines"
         )
-    return [function.__code__ for function in found]
+    return [function.__code__ for function in functions]
 
 
 def _distinct(functions: list[FunctionType]) -> dict[CodeType, str]:
-    """Return a name for each code; with its place if another has the same name."""
+    """Return a unique name for each code object; duplicates get their place appended."""
     names = {function.__code__: qualified(function.__code__, function) for function in functions}
     counts = Counter(names.values())
     return {
@@ -215,10 +215,10 @@ def _distinct(functions: list[FunctionType]) -> dict[CodeType, str]:
 
 
 def as_list(functions: Any) -> list[Any] | None:
-    """Return the requested functions as a list; None: none are requested.
+    """Return the requested functions as a list; None: the default.
 
     Raises:
-        ArgumentError: these are neither names nor functions.
+        ArgumentError: a value is neither a name nor a function.
     """
     if functions is None:
         return None
@@ -232,27 +232,27 @@ def as_list(functions: Any) -> list[Any] | None:
 
 
 _WITHIN: Final = 0.02
-"""Half width of the intervals at which shares are known well enough; at most 2,400 looks."""
+"""Half width of the intervals at which sampling ends; takes at most 2,400 looks."""
 _LEAST_LOOKS: Final = 200
-"""Looks below which a share of all or nothing may be chance."""
+"""Looks below which a share of 0 or 1 may be chance."""
 _LEAST_S: Final = 0.02
-"""Seconds below which a piece is made several times in a row: its start takes a millisecond."""
+"""Seconds below which a piece is repeated: the start of a piece takes a millisecond."""
 _LOOKING_SHARE: Final = 0.6
-"""Share of the budget for looking; the rest is for counting, where each line takes longer."""
+"""Share of the budget for sampling; the rest is for counting, which slows each line down."""
 _NOTABLE_DECODING: Final = 0.1
-"""Share of all decoding from which a line is named as its place."""
+"""Share of the decode time from which a note names a line."""
 
 
-def _seconds_of(batches: Iterator[Any], many: int) -> float:
-    """Make the next batches; frames above this function are not looked at."""
+def _seconds_of(batches: Iterator[Any], repeats: int) -> float:
+    """Time the next batches; the sampler ignores frames above this function."""
     began_ns = time.perf_counter_ns()
-    for _ in range(many):
+    for _ in range(repeats):
         next(batches)
     return (time.perf_counter_ns() - began_ns) / 1e9
 
 
 class LineMeasurement:
-    """One measurement of the lines of a loader."""
+    """Measurement of the lines of a loader."""
 
     def __init__(
         self, target: Target, parts: LoaderCallables, samples: int, measurement: Measurement
@@ -271,12 +271,12 @@ class LineMeasurement:
         self._ended = False
 
     def run(self, wanted: list[Any] | None) -> None:
-        """Look where the time goes, choose functions, count how often their lines run."""
+        """Sample the running lines, choose functions, count how often their lines run."""
         self._wanted = wanted
         self._measurement.now("the first samples")
         self._make(self._pieces.all[0])
         self._make(self._pieces.all[0], self._ran.watching)
-        self._chosen()  # reports an unknown name before time is spent
+        self._chosen()  # reports an unknown name before the long part
         self._choice = None
         self._measurement.now("where the time goes")
         with self._sampler.looking():
@@ -285,20 +285,20 @@ class LineMeasurement:
         self._count(self._chosen())
 
     def _look(self) -> None:
-        """Make the pieces over and over, until enough was seen."""
+        """Make the pieces repeatedly, until the shares are precise enough."""
         self._pieces.restart()
-        many = 1
+        repeats = 1
         for number, piece in enumerate(cycle(self._pieces.all)):
             whole = number >= len(self._pieces.all)
             if (whole and self._is_enough()) or self._is_late():
                 return
-            took_s = self._make(piece, many=many)
+            took_s = self._make(piece, repeats=repeats)
             if took_s is None:
                 return
             self._sampler.turn_over()
-            self._looked_at += many * self._pieces.count(piece)
+            self._looked_at += repeats * self._pieces.count(piece)
             self._wall_s += took_s
-            many = self._pieces.times(_LEAST_S * many / max(took_s, 1e-9))
+            repeats = self._pieces.times(_LEAST_S * repeats / max(took_s, 1e-9))
 
     def _is_enough(self) -> bool:
         looks = self._sampler.count
@@ -330,14 +330,14 @@ class LineMeasurement:
         piece: Any,
         watching: Callable[[], AbstractContextManager[None]] = nullcontext,
         *,
-        many: int = 1,
+        repeats: int = 1,
     ) -> float | None:
-        """Make a piece so many times; returns the seconds, None: a stream has no more."""
+        """Make a piece `repeats` times and return the seconds; None: the stream has ended."""
         for _ in range(2):
-            batches = self._pieces.prepare(piece, many)
+            batches = self._pieces.prepare(piece, repeats)
             try:
                 with watching():
-                    return _seconds_of(batches, many)
+                    return _seconds_of(batches, repeats)
             except StopIteration:
                 self._pieces.restart()
         self._ended = True
@@ -350,7 +350,7 @@ class LineMeasurement:
         return self._choice
 
     def result(self) -> Lines:
-        """Return what has been measured so far."""
+        """Return the measurements so far."""
         choice = self._chosen()
         names = choice.names
         sources = {code: source_of(code) for code in names}
@@ -365,8 +365,8 @@ class LineMeasurement:
         ]
         texts = [
             (names[code], number, text)
-            for code, (found, _) in sources.items()
-            for number, text in found.items()
+            for code, (source_lines, _) in sources.items()
+            for number, text in source_lines.items()
         ]
         seen, hits = self._sampler.lines(names), self._counter.hits()
         nothing = (0.0, 0.0, 0.0, 0.0)
@@ -402,12 +402,12 @@ class LineMeasurement:
             yield f"never called for these samples: {', '.join(silent)}"
         yield from self._decoding(names)
         if self._ended:
-            yield f"the loader gave no more than {count(self._looked_at, 'sample')}"
+            yield f"the loader yielded only {count(self._looked_at, 'sample')}"
         if self._loader.num_workers and self._loader.worker_init_fn is not None:
-            yield "made in this process: worker_init_fn was not called"
+            yield "worker_init_fn was not called: this process made the samples"
 
     def _decoding(self, names: Mapping[CodeType, str]) -> Iterator[str]:
-        """Name the lines that decode images without showing it."""
+        """Name the lines that decode images implicitly."""
         decoders = {
             code
             for code, module in self._ran.modules.items()
@@ -421,8 +421,8 @@ class LineMeasurement:
         for (code, line), part in parts.items():
             if part > _NOTABLE_DECODING * sum(parts.values()):
                 yield (
-                    f"line {line} of `{names[code]}` decodes the image: PIL reads pixels when they "
-                    "are first needed, so whatever stood there would take that time"
+                    f"line {line} of `{names[code]}` decodes the image: PIL decodes when pixels "
+                    "are first needed, so any op on that line would take that time"
                 )
 
 
@@ -431,26 +431,25 @@ def lines(
 ) -> Lines:
     """Time the lines of the code that makes a loader's samples.
 
-    Shares come from a look at the running line every two milliseconds, hits from line_profiler.
-    Makes the samples in this process with one torch thread, in smaller batches than the loader's.
-    Afterwards all random generators, the samplers and the attributes of the dataset and its
-    transforms are as before, and nothing of line_profiler is left on any function; a debugger or
-    another profiler that was on is on again. An exception of the dataset passes unchanged; its
-    attribute `lines` holds what was measured before.
+    A thread samples the running line every two milliseconds for the shares; line_profiler counts
+    the hits. Makes the samples in this process with one torch thread, in smaller batches than the
+    loader's. Afterwards restores all random generators, the samplers, the attributes of the dataset
+    and its transforms, the functions, and an active debugger or profiler. An exception of the
+    dataset passes unchanged; its attribute `lines` holds the measurements so far.
 
     Args:
         target: a DataLoader, a `Target`, or a string as for `ss.target`.
-        functions: names ("RandomMask", "RandomMask.dilate", "collate") or functions, one or
-            several; by default the user's own that cost most: `__getitem__` (or `__iter__`), the
-            transforms, what these call, and the collate function.
-        samples: number of different samples, which are made again until enough was seen.
-        budget_s: time limit, seconds; the samples that are under way then are finished.
+        functions: a name ("RandomMask", "RandomMask.dilate", "collate"), a function, or several;
+            by default the user's costliest: `__getitem__` (or `__iter__`), the transforms, the
+            functions that these call, and the collate function.
+        samples: number of different samples; they are repeated until the shares are precise.
+        budget_s: time limit, seconds; the samples in progress are then finished.
 
     Raises:
-        ArgumentError: `samples` or `budget_s` is not a usable number, or `functions` names nothing.
+        ArgumentError: `samples` or `budget_s` is invalid, or `functions` matches no function.
         TargetError: the target cannot be iterated.
-        UnsupportedError: the target is not one DataLoader that torch's own code iterates, or this
-            process is one of several ranks.
+        UnsupportedError: the target is not a single DataLoader that torch's own code iterates, or
+            this process is one of several ranks.
     """
     measurement = Measurement("lines", budget_s)
     check_whole("samples", samples, 1)
@@ -461,15 +460,15 @@ def lines(
     with isolated(target) as target, one_thread():
         parts = LoaderCallables(target.loaders[0])
         with bindings_kept(parts.holders()), measurement.of(target.name):
-            found = LineMeasurement(target, parts, int(samples), measurement)
-            measurement.result = found.result
+            session = LineMeasurement(target, parts, int(samples), measurement)
+            measurement.result = session.result
             try:
-                found.run(wanted)
+                session.run(wanted)
             except Exception as error:
                 if target.loaders[0].num_workers and not isinstance(error, StallscopeError):
                     note(error, [_HERE])
                 raise
-            return found.result()
+            return session.result()
 
 
 _HERE: Final = (

@@ -1,14 +1,14 @@
-"""Time of a loader's samples, line by line, without a trace left on anything.
+"""Time of a loader's samples, line by line; the measured code is restored afterwards.
 
-Samples are made in this process, in batches smaller than the loader's. A thread looks every two
-milliseconds which line runs; a line's share of the looks is its share of the time, however many
-lines there are. line_profiler counts how often a line runs; its times are not used, as it costs the
-same for each line, which makes loops look dearer than they are.
+This process makes the samples, in batches smaller than the loader's. A thread samples the running
+line every two milliseconds; a line's share of the looks is its share of the time, for any number of
+lines. line_profiler counts how often a line runs. Its times are not used: its overhead is the same
+for each line, so loops look more expensive than they are.
 
-line_profiler wraps nothing here, but it knows a function by its bytecode, which it makes unique:
-it gives the function a code object with some no-ops behind its end. That is taken back. While it
-is on it holds `sys.settrace` (up to Python 3.11) or the profiler's place of `sys.monitoring`; it
-puts back what was there, so a debugger or a coverage tool only misses what happens meanwhile.
+line_profiler wraps nothing here, but it identifies a function by its bytecode and makes that
+unique: the function gets a code object with some no-ops at the end, until the original is restored.
+An active line_profiler holds `sys.settrace` (up to Python 3.11) or the profiler slot of
+`sys.monitoring`, and restores it. A debugger or a coverage tool misses only that period.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ if TYPE_CHECKING:
 
 
 class LineShare(NamedTuple):
-    """Share (0 to 1) of a line of all time."""
+    """Share (0 to 1) of the time that a line takes."""
 
     share: float
-    """Share with all that the line calls."""
+    """Share including everything that the line calls."""
     own_share: float
     """Share without the chosen functions that it calls."""
     own_low: float
-    """Ends of the interval of `own_share`."""
+    """Lower end of the interval of `own_share`; `own_high` is the upper end."""
     own_high: float
 
 
 class LineCounter:
-    """Counts how often lines of functions run in this thread; several may share one code."""
+    """Counter of executed lines in this thread; functions may share a code object."""
 
     def __init__(self, functions: Iterable[FunctionType]) -> None:
         self._functions = list(functions)
@@ -68,7 +68,7 @@ class LineCounter:
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        """Add the functions to the profiler for the block; afterwards they are as before."""
+        """Add the functions to the profiler for the block; restore them afterwards."""
         try:
             with held_back():
                 for function in self._functions:
@@ -76,13 +76,13 @@ class LineCounter:
             yield
         finally:
             with held_back():
-                self._profiler.disable_by_count()  # an exception may have come while it was on
+                self._profiler.disable_by_count()  # an exception may have interrupted the profiler
                 for function, code in zip(self._functions, self._before, strict=True):
                     function.__code__ = code
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Count for the length of the block."""
+        """Count during the block."""
         if not self._functions:
             yield
             return
@@ -109,14 +109,14 @@ class LineCounter:
 
 
 class FunctionsSeen:
-    """The functions that run in this thread, and their modules."""
+    """Functions that run in this thread, and their modules."""
 
     def __init__(self) -> None:
         self.modules: dict[CodeType, str] = {}
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Watch for the length of the block; another profiler is put back."""
+        """Watch during the block; restore another profiler afterwards."""
         before = sys.getprofile()
         try:
             sys.setprofile(self._event)
@@ -131,26 +131,26 @@ class FunctionsSeen:
 
 
 EVERY_S: Final = 0.002
-"""Seconds between two looks, on average; each costs the samples some 50 microseconds."""
+"""Mean seconds between two looks; each costs the samples some 50 microseconds."""
 _SWITCH_S: Final = 1e-4
-"""Seconds after which a thread that computes in Python yields to the one that looks. A longer wait
-would find it where it yields by itself, as in a call into a library."""
+"""Seconds after which a thread that computes in Python yields to the sampling thread. With a longer
+interval, samples would favour the lines that release the GIL, such as calls into a library."""
 _WINDOW: Final = 20
-"""Looks in a window, at least."""
+"""Fewest looks in a window."""
 
 
 class LineSampler:
     """Samples the stacks of a thread below a function of ours, from another thread.
 
-    Each look counts as the time since the one before: while a library holds Python's lock nobody
-    can look, and the look after that finds the line that has called it.
+    Each look counts for the time since the previous look: no thread can look while a library holds
+    the GIL, and the next look sees the line that called the library.
 
     Args:
         base: code of the function; frames above it are left out.
 
     Attributes:
         windows: parts of the time; for each, the seconds of each stack, outermost line first.
-        count: looks that found it.
+        count: looks that saw `base` on the stack.
     """
 
     def __init__(self, base: CodeType) -> None:
@@ -161,7 +161,7 @@ class LineSampler:
 
     @contextmanager
     def looking(self) -> Iterator[None]:
-        """Look at this thread for the length of the block."""
+        """Sample this thread during the block."""
         usual_s, done = sys.getswitchinterval(), threading.Event()
         thread = threading.Thread(
             target=self._look, args=(threading.get_ident(), done), daemon=True
@@ -177,13 +177,13 @@ class LineSampler:
                 sys.setswitchinterval(usual_s)
 
     def turn_over(self) -> None:
-        """Begin another window if this one is long enough to be compared with others."""
+        """Begin another window if the current window has enough looks."""
         if self.count - self._began_at >= _WINDOW:
             self._began_at = self.count
             self.windows.append(defaultdict(float))
 
     def _look(self, whose: int, done: threading.Event) -> None:
-        draw = random.Random(0)  # noqa: S311 - when it looks is no secret
+        draw = random.Random(0)  # noqa: S311 - jitter, no secret
         last_s = time.perf_counter()
         while not done.wait(draw.uniform(0.5, 1.5) * EVERY_S):  # never in step with a loop
             frame = sys._current_frames().get(whose)  # noqa: SLF001
@@ -196,29 +196,29 @@ class LineSampler:
                 self.count += 1
             last_s = now_s
 
-    # ---- what was seen ------------------------------------------------------------------------
+    # ---- results -----------------------------------------------------------------------------
 
     def stacks(self) -> dict[tuple[Line, ...], float]:
-        """Return all stacks, as shares of the time."""
-        found: defaultdict[tuple[Line, ...], float] = defaultdict(float)
+        """Return the share of the time of each stack."""
+        shares: defaultdict[tuple[Line, ...], float] = defaultdict(float)
         whole_s = sum(sum(window.values()) for window in self.windows)
         for window in self.windows:
             for stack, took_s in window.items():
-                found[stack] += took_s / whole_s
-        return found
+                shares[stack] += took_s / whole_s
+        return shares
 
     def line_shares(self) -> NDArray[np.float64]:
-        """Return the share of the time of each line, anybody's, with all that it calls."""
+        """Return the share of the time of each line, including its callees."""
         spent: defaultdict[Line, float] = defaultdict(float)
         for window in self.windows:
-            for stack, took_s in list(window.items()):  # the other thread goes on
+            for stack, took_s in list(window.items()):  # the sampling thread still writes
                 for line in set(stack):
                     spent[line] += took_s
         whole_s = sum(sum(list(window.values())) for window in self.windows)
         return np.minimum(np.array(list(spent.values())) / whole_s, 1.0)
 
     def shares(self) -> dict[CodeType, float]:
-        """Return the share of the time of each function with all that it calls."""
+        """Return the share of the time of each function, including its callees."""
         spent: defaultdict[CodeType, float] = defaultdict(float)
         for stack, part in self.stacks().items():
             for code in {code for code, _ in stack}:
@@ -226,7 +226,7 @@ class LineSampler:
         return spent
 
     def nearest(self, stages: Mapping[CodeType, Stage]) -> dict[CodeType, Stage]:
-        """Return the stage of each function, or that of the nearest one above it."""
+        """Return the stage of each function, or of its nearest caller with a stage."""
         spent: defaultdict[CodeType, defaultdict[Stage, float]]
         spent = defaultdict(lambda: defaultdict(float))
         for stack, part in self.stacks().items():
@@ -264,30 +264,30 @@ class LineSampler:
 
 
 PIECES: Final = 8
-"""Number of pieces into which the samples are cut, if there are enough."""
+"""Number of pieces into which enough samples are cut."""
 _MOST_TIMES: Final = 1_000
 
 
 class Pieces:
-    """The samples that are made, cut into pieces.
+    """Samples to make, cut into pieces.
 
     Args:
         loader: torch's own.
         samples: number of samples; whole batches if the batch sampler is the user's own.
 
     Raises:
-        TargetError: the sampler gives nothing.
+        TargetError: the sampler yields no index.
     """
 
     def __init__(self, loader: DataLoader[Any], samples: int) -> None:
         self._loader = loader
         self._batches = loader.batch_sampler is not None
         self.stream = is_stream(loader)
-        """True if samples come in a stream, so that none can be made twice."""
+        """True if samples come in a stream, which cannot repeat them."""
         self.unit = "sample" if self._batches else "batch"
-        """Meaning of one index, as far as is known."""
+        """Meaning of an index: a sample, or an unknown number of samples."""
         self.all: list[Any] = list(self._cut(samples))
-        """Indices of each piece, or its one index."""
+        """Indices of each piece, or its single index."""
         if not self.all:
             raise TargetError("the loader's sampler gives no index, so there is no sample to make")
         self._going: Iterator[Any] | None = None
@@ -306,29 +306,29 @@ class Pieces:
             indices = (index for batch in batches for index in batch)
             yield from _slices(list(islice(indices, samples)), size)
         else:
-            made = 0
+            total = 0
             for batch in GoingOn(batch_sampler):
-                if made >= samples:
+                if total >= samples:
                     return
                 yield batch
-                made += self.count(batch)
+                total += self.count(batch)
 
     def count(self, piece: Any) -> int:
-        """Return the samples of a piece; 1 if an index stands for all of it."""
+        """Return the number of samples of a piece; 1 if it has a single index."""
         return len(piece) if self._batches else 1
 
     def restart(self) -> None:
-        """Begin a stream anew with the next piece: generators keep the code they began with."""
+        """Restart a stream with the next piece: a running generator keeps its old code object."""
         self._going = None
 
     def times(self, wanted: float) -> int:
-        """Return how often a piece may be made in a row; once in a stream."""
+        """Return how often to repeat a piece; once in a stream."""
         return 1 if self.stream else max(1, min(round(wanted), _MOST_TIMES))
 
-    def prepare(self, piece: Any, many: int = 1) -> Iterator[Any]:
-        """Return an iterator whose next batches are this piece; a stream keeps its one iterator."""
+    def prepare(self, piece: Any, repeats: int = 1) -> Iterator[Any]:
+        """Return an iterator whose next batches are this piece; a stream keeps its iterator."""
         if not self.stream:
-            return iter(self._copy([piece] * many))
+            return iter(self._copy([piece] * repeats))
         if self._going is None:
             self._going = iter(self._copy(OverAndOver([piece])))
         return self._going
@@ -343,7 +343,7 @@ def _slices(indices: list[Any], size: int) -> Iterator[list[Any]]:
 
 
 def source_of(code: CodeType) -> tuple[dict[int, str], str]:
-    """The lines of a function by their numbers, and why they cannot be shown (else empty)."""
+    """Return the lines of a function by number, and a reason if they cannot be shown."""
     linecache.checkcache(code.co_filename)
     try:
         lines, first = inspect.getsourcelines(code)

@@ -1,8 +1,8 @@
-"""The lines of a pipeline as a value: how often each runs, how long it takes, which is the hottest.
+"""The timed lines of a pipeline: hits, time and own time of each line, and the hottest line.
 
-A line's time holds everything that the line calls, so the line that calls the transforms is always
-the longest. The time that is a line's own leaves out what other listed functions took that it
-called; these times add up, also in a function that calls itself.
+A line's time includes everything that the line calls, so the line that calls the transforms always
+takes longest. A line's own time excludes the other listed functions that it calls; own times add
+up, also in a recursive function.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ LINES: Final = Schema(
     Column("function", pl.String, secret=NAME),
     Column("line", pl.Int32),
     Column("hits", pl.Int64, "how often it ran; null: not counted"),
-    Column("share", pl.Float64, "share of the time with all that it calls"),
-    Column("own_share", pl.Float64, "share without the other listed functions"),
+    Column("share", pl.Float64, "share of the time, including callees"),
+    Column("own_share", pl.Float64, "share, excluding the other listed functions"),
     Column("own_low", pl.Float64, "its 95% CI"),
     Column("own_high", pl.Float64),
 )
@@ -51,21 +51,21 @@ SOURCES: Final = Schema(
 
 @dataclass(frozen=True)
 class LinesConditions(Conditions):
-    """What was measured, and where."""
+    """Conditions of the measurement."""
 
     unit: str = "sample"
-    """What was counted: "sample", or "batch" where one index stands for a whole one."""
+    """Counted unit: "sample", or "batch" if an index stands for a whole batch."""
     samples: int = 0
-    """How many of them hits and times are of."""
+    """Number of units that hits and times refer to."""
     wall_s: float = 0.0
-    """How long these take, collate included, seconds: what all shares are shares of."""
+    """Seconds that these units take, including collate: 100% of all shares."""
     looks: int = 0
-    """How often it was looked where Python stands: what shares are counted from."""
+    """Number of looks at the running line: the sample size of all shares."""
 
 
 @dataclass(frozen=True, eq=False)
 class Lines(SavedResult):
-    """How long each line of a dataset, its transforms and its collate function takes."""
+    """Time of each line of a dataset, its transforms and its collate function."""
 
     _view: ClassVar[str] = "lines.VIEW"
     _contents: ClassVar = Contents(
@@ -91,9 +91,9 @@ class Lines(SavedResult):
     sources: pl.DataFrame
     """Columns of `SOURCES`."""
     circumstances: LinesConditions = field(default_factory=LinesConditions)
-    """What was measured."""
+    """Conditions of the measurement."""
     notes: tuple[str, ...] = ()
-    """What was left out or has to be known, in sentences."""
+    """Caveats, in sentences."""
 
     @cached_property
     @computed_apart
@@ -109,13 +109,13 @@ class Lines(SavedResult):
         )
 
     def table(self) -> pl.DataFrame:
-        """One row a line that ran, the hottest first; columns of `lines.result.TABLE`."""
+        """Return one row per line that ran, the hottest first; columns of `lines.result.TABLE`."""
         return self._table
 
 
 KEY: Final = (
-    "share: of a sample's time, with all that the line calls · own: without the other functions "
-    "that are listed · heat: own"
+    "share: of a sample's time, including everything the line calls · own: excluding the other "
+    "listed functions · heat: own"
 )
 _TITLE: Final = 200
 
@@ -125,10 +125,10 @@ TABLE: Final = Schema(
     Column("file", pl.String),
     Column("line", pl.Int32, "", "line", str),
     Column("hits", pl.Int64, "how often it ran; null: not counted", "hits"),
-    Column("time_s", pl.Float64, "time with all that it calls", "time"),
+    Column("time_s", pl.Float64, "time, including callees", "time"),
     Column("share", pl.Float64, "the same as a share", "share"),
     Column("source", pl.String, "null: there is none"),
-    Column("own_s", pl.Float64, "time without the other listed functions"),
+    Column("own_s", pl.Float64, "time, excluding the other listed functions"),
     Column("own_share", pl.Float64, "the same as a share", "own"),
     Column("own_low", pl.Float64, "its 95% CI"),
     Column("own_high", pl.Float64),
@@ -137,45 +137,48 @@ TABLE: Final = Schema(
 )
 
 STANDS_OUT: Final = 0.05
-"""A line with a smaller share of a sample's time is none that anybody has to look at."""
+"""Smallest share of a sample's time for which a line is worth a look."""
 _KEYS: Final = ("function", "line")
 
 
 def in_order(lines: Lines) -> list[dict[str, Any]]:
-    """The functions, rows of `FUNCTIONS` with `own_share`, the one with the hottest line first."""
+    """Return rows of `FUNCTIONS` with `own_share`, the function with the hottest line first."""
     own = pl.col("own_share")
-    found = lines.table().group_by("function").agg(own.sum(), hottest=own.max())
-    rows = lines.functions.join(found, on="function", how="left", maintain_order="left")
+    shares = lines.table().group_by("function").agg(own.sum(), hottest=own.max())
+    rows = lines.functions.join(shares, on="function", how="left", maintain_order="left")
     return rows.sort("hottest", descending=True, nulls_last=True, maintain_order=True).to_dicts()
 
 
 def sentence(lines: Lines) -> str:
-    """The answer: the hottest line."""
+    """Return the answer: the hottest line."""
     rows = lines.table()
     if rows.is_empty():
         return "No line was measured"
     first = rows.row(0, named=True)
     where = f"line {first['line']} of `{first['function']}`"
-    said = f": `{first['source'].strip()}`" if first["source"] else ""
+    source = f": `{first['source'].strip()}`" if first["source"] else ""
     taken = f"{share(first['own_share'])} of a {lines.circumstances.unit}'s time"
     if first["own_share"] < STANDS_OUT:
-        return f"No line stands out: the hottest, {where}, takes {taken}{said}"
-    return f"{where[0].upper()}{where[1:]} takes {taken}{said}"
+        return f"No line stands out: the hottest, {where}, takes {taken}{source}"
+    return f"{where[0].upper()}{where[1:]} takes {taken}{source}"
 
 
 def title(lines: Lines) -> str:
-    """The answer, in letters that can be shown."""
+    """Return the answer in printable characters."""
     return printable(sentence(lines), _TITLE)
 
 
 def notes_of(lines: Lines) -> list[str]:
-    """What a reader has to know, a sentence each."""
-    told = lines.circumstances
-    made = count(told.samples, told.unit)
-    population = f"{made} made in one process with one thread, {seconds(told.wall_s)} in all"
+    """Return the caveats, in sentences."""
+    conditions = lines.circumstances
+    samples = count(conditions.samples, conditions.unit)
+    population = (
+        f"{samples} made in one process with one thread, {seconds(conditions.wall_s)} in all"
+    )
     if lines.lines.is_empty():
-        return [f"{made} made in one process", *lines.notes]
+        return [f"{samples} made in one process", *lines.notes]
     first = lines.table().row(0, named=True)
     ends = f"{share(first['own_low'])} to {share(first['own_high'])}"
-    seen = f"{count(told.looks, 'look')} where Python stood: the first is {ends} ({INTERVAL})"
-    return [f"{population} · {seen}", KEY, *lines.notes]
+    looks = f"{count(conditions.looks, 'look')} at the running line"
+    head = f"{population} · {looks}: the hottest takes {ends} ({INTERVAL})"
+    return [head, KEY, *lines.notes]
