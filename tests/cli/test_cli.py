@@ -451,12 +451,12 @@ class TestDiagnose:
         ("arguments", "words"),
         [
             (["mine:none"], "'mine' has no 'none'"),
-            (["mine:paired", "--step", "1"], "brings a step of its own"),
+            (["mine:paired", "--step", "1"], "has its own step"),
             (["mine:good", "--step", "-1"], "give a number of seconds"),
             (["mine:broken", "--html", "r.pdf"], "a name that ends in .html"),
             (["mine:broken", "--html", "no/where.html"], "cannot be written"),
             (["mine:good", "--budget", "0"], "budget_s=0.0"),
-            (["mine:good", "--device", "gpu0"], "no torch device"),
+            (["mine:good", "--device", "gpu0"], "not a torch device"),
         ],
     )
     def test_says_what_is_wrong_in_one_line(self, here, arguments, words):
@@ -556,7 +556,7 @@ class TestFilesThatAreRead:
         done = stallscope_does(command, "mine:loader", "--budget", "20")
 
         assert 130 == done.returncode, done.stderr
-        assert "what was measured until then" in done.stderr
+        assert "partial result" in done.stderr
         assert words in done.stdout
 
 
@@ -587,7 +587,7 @@ class TestRecord:
         assert 'mine.py", line' in done.stderr
         assert "stallscope: the main process" in done.stderr
         assert "getitem" in done.stdout
-        assert "what was measured until then" in done.stderr
+        assert "partial result" in done.stderr
         assert stallscope.load("run").all_steps.height == 12
 
     @pytest.mark.parametrize(
@@ -651,7 +651,7 @@ class TestRecord:
         done = stallscope_does("record", "mine:good", "--out", "run")
 
         assert done.returncode == 2
-        assert done.stderr == "stallscope: --out run holds something already: give a new folder\n"
+        assert done.stderr == "stallscope: --out run is not empty: give a new folder\n"
 
     @pytest.mark.parametrize("command", [["record", "mine:good"], ["run", "mine.py"]])
     def test_refuses_a_folder_that_another_command_saves_to(self, here, command):

@@ -18,14 +18,14 @@ from stallscope.cli.output import (
     shown,
 )
 
-_BEYOND: Final = 3
+_LIMIT_EXCEEDED: Final = 3
 _CLEAR: Final = "\x1b[2J\x1b[H"
-"""What clears a terminal."""
-_RUN: Final = "A run's folder, or its address (s3://...)."
-LAST: Final = f"{FORMS}. By default the one of the last time, else 'sample'."
+"""Codes that clear a terminal."""
+_RUN: Final = "Folder or address (s3://...) of a run."
+LAST: Final = f"{FORMS}. Default: the target of the last time, else 'sample'."
 Force = Annotated[
     bool,
-    typer.Option("--force", help="Replace notebooks that you changed, too; yours are put aside."),
+    typer.Option("--force", help="Replace changed notebooks, too; your copies are moved aside."),
 ]
 
 
@@ -42,14 +42,14 @@ def lab(
     port: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, max=65535, help="By default the first free one from 8888."
+            metavar="N", min=1, max=65535, help="Port. Default: the first free port from 8888."
         ),
     ] = None,
 ) -> None:
     """Copy the guided notebooks and open them in JupyterLab.
 
-    JupyterLab listens on 127.0.0.1 only and asks for the token that its address carries. Ctrl-C
-    ends it and its kernels. Notebooks that you changed are never replaced without --force.
+    JupyterLab listens on 127.0.0.1 only and requires the token in its address. Ctrl-C ends
+    JupyterLab and its kernels. Only --force replaces notebooks that you changed.
 
     \b
     Examples:
@@ -68,7 +68,7 @@ def lab(
 
 
 def notebooks(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Made where it does not exist.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for your copies.")],
     target: Annotated[str | None, typer.Option(metavar="TARGET", help=LAST)] = None,
     *,
     force: Force = False,
@@ -91,7 +91,7 @@ def notebooks(
 
 
 def _announce(address: str) -> None:
-    print_note("JupyterLab is running; Ctrl-C ends it")
+    print_note("JupyterLab is running; Ctrl-C stops JupyterLab")
     print_result(address)
 
 
@@ -101,13 +101,13 @@ def show(
     redact: Redact = False,
     as_json: AsJson = False,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Again and again, until its process has ended.")
+        bool, typer.Option("--follow", help="Repeat until the recorded process ends.")
     ] = False,
     pages: Annotated[bool, typer.Option("--pages", hidden=True)] = False,
 ) -> None:
     """Print a saved run, or another result: where the time goes, and what the loop waits for.
 
-    A run can be looked at while it is recorded, too.
+    Also works during the recording.
 
     \b
     Examples:
@@ -118,35 +118,35 @@ def show(
         from stallscope.load import follow as followed
         from stallscope.load import load
 
-        for found in followed(folder) if follow else [load(folder)]:
+        for result in followed(folder) if follow else [load(folder)]:
             if follow and sys.stdout.isatty():
                 sys.stdout.write(_CLEAR)
-            view = shown(found, as_json=as_json and not pages, redact=redact)
+            view = shown(result, as_json=as_json and not pages, redact=redact)
             if pages:
                 from stallscope.views.run_panels import page_of
 
-                view = page_of(found.redacted() if redact else found)
+                view = page_of(result.redacted() if redact else result)
             print_result(view)
 
 
 def compare(
     before: Annotated[str, typer.Argument(metavar="BEFORE", help=_RUN)],
-    after: Annotated[list[str], typer.Argument(metavar="AFTER", help="Later ones.")],
+    after: Annotated[list[str], typer.Argument(metavar="AFTER", help="Later runs.")],
     *,
     fail_if: Annotated[
         list[str] | None,
         typer.Option(
             metavar="LIMIT",
-            help="Exit with 3 where the last run is beyond it for sure, such as "
-            "'stall_share > +0.05' or 'samples_per_s < -10%'. May be given again.",
+            help="Exit with 3 if the last run significantly exceeds the limit, such as "
+            "'stall_share > +0.05' or 'samples_per_s < -10%'. May be repeated.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what changed between recorded runs of one training, by how much, and how sure that is.
+    """Compare recorded runs of one training: each change with its 95% confidence interval.
 
-    Names first what else is not the same: settings, versions, machine, data. Exits with 0, with 3
-    where a limit is passed, and with 2 for an input that cannot be used.
+    Lists other differences first: settings, versions, machine, data. Exits with 0, 3 if a limit is
+    exceeded, and 2 for an unusable input.
 
     \b
     Examples:
@@ -156,12 +156,12 @@ def compare(
     with report_errors():
         from stallscope.compare.compare import compare as compared
 
-        found = compared(before, *after)
-        beyond = [limit for limit in fail_if or () if found.exceeds(limit)]
-        print_result(shown(found, as_json=as_json))
+        comparison = compared(before, *after)
+        beyond = [limit for limit in fail_if or () if comparison.exceeds(limit)]
+        print_result(shown(comparison, as_json=as_json))
         if beyond:
-            print_note(f"beyond its limit: {'; '.join(beyond)}")
-            sys.exit(_BEYOND)
+            print_note(f"limit exceeded: {'; '.join(beyond)}")
+            sys.exit(_LIMIT_EXCEEDED)
 
 
 def trace(
@@ -172,10 +172,10 @@ def trace(
     *,
     redact: Redact = False,
 ) -> None:
-    """Write a saved run as a timeline that Perfetto opens.
+    """Write a saved run as a timeline for Perfetto.
 
-    It shows the steps of the loop with their waits, what each worker did in every sample, and an
-    arrow from each batch to the step that used it; see https://ui.perfetto.dev or chrome://tracing.
+    The timeline shows the loop's steps and waits, each worker's work on every sample, and an
+    arrow from each batch to its step; open it in https://ui.perfetto.dev or chrome://tracing.
 
     \b
     Examples:
@@ -184,7 +184,7 @@ def trace(
     with report_errors():
         from stallscope.load import load
 
-        found = load(folder)
-        written = (found.redacted() if redact else found).trace(out)
-        print_note("open it in https://ui.perfetto.dev or chrome://tracing")
-        print_result(written)
+        run = load(folder)
+        path = (run.redacted() if redact else run).trace(out)
+        print_note("open the file in https://ui.perfetto.dev or chrome://tracing")
+        print_result(path)

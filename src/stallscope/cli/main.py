@@ -1,6 +1,6 @@
 """The command line: parse, call, print. torch, polars and Jupyter load only when a command runs.
 
-A command is a function; the rooms beside this one hold them by what they are for.
+Each command is a function in one of the modules beside this one.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Run the command line; a script that it asks for runs here, where nothing catches."""
+    """Run the command line; a user's script runs here, outside of typer's error handling."""
     hook = sys.excepthook
     try:
         app(prog_name="stallscope")
     except Script as script:
         start = script.start
-    except SystemExit:  # all is said: Ctrl-C has nothing to end but libraries' own last words
+    except SystemExit:  # all output is written: Ctrl-C would only interrupt libraries' cleanup
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         raise
-    sys.excepthook = hook  # typer has put in its own
+    sys.excepthook = hook  # typer has replaced the hook
     from stallscope.run.script import end_with
 
     with report_errors(script=True):
-        ended = start()
-    end_with(ended)
+        outcome = start()
+    end_with(outcome)
 
 
-def _version(wanted: bool) -> None:  # noqa: FBT001 - typer's way to call it
+def _version(wanted: bool) -> None:  # noqa: FBT001 - typer passes a positional
     if wanted:
         from stallscope import __version__
 
@@ -75,16 +75,16 @@ def _stallscope(
       stallscope lab                       guided notebooks, on sample photographs
       stallscope lab ~/photos              ... on your folder of images
       stallscope lab train:make_loader     ... on the loader that your function returns
-      stallscope diagnose ~/photos         what keeps a training from its data, in a minute
+      stallscope diagnose ~/photos         why a training waits for data, in a minute
       stallscope record ~/photos           a table of where the time goes
-      stallscope lines train:make_loader   which lines of your dataset and transforms take it
+      stallscope lines train:make_loader   the slowest lines of your dataset and transforms
       stallscope orders train:make_loader  the fastest order of transforms with the same data
-      stallscope tune train:make_loader    how many workers, and what else to set
-      stallscope storage ~/photos          what the disk gives, cold and warm
+      stallscope tune train:make_loader    the fastest settings: workers, prefetch and so on
+      stallscope storage ~/photos          the throughput of the disk, cold and warm
       stallscope layouts ~/photos          the same data as tar shards, LMDB, smaller images
       stallscope run train.py --epochs 1   what your script's loop waits for
-      stallscope compare before after      what changed from one such run to the next
-      stallscope flame 4711                what the workers of a training that runs are doing
+      stallscope compare before after      the changes from one such run to the next
+      stallscope flame 4711                flamegraph of the workers of a running training
     """  # noqa: D301 - \b is click's
 
 

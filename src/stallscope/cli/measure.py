@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable  # noqa: TC003 - `Annotated` is read while it runs
+from collections.abc import Callable  # noqa: TC003 - typer evaluates `Annotated`
 from contextlib import AbstractContextManager  # noqa: TC003 - likewise
 from functools import partial
 from importlib import import_module
@@ -20,12 +20,12 @@ from stallscope.cli.output import (
     Redact,
     check_file,
     check_folder,
-    kept_until_then,
     new_folder,
     print_note,
     print_result,
     print_then,
     report_errors,
+    showing_partial,
     shown,
 )
 from stallscope.errors import StallscopeError
@@ -36,18 +36,17 @@ Step = Annotated[
     float | None,
     typer.Option(
         metavar="S",
-        help="Simulate a training step of S seconds, for a target without a step of its own: "
-        "a timer in place of a device.",
+        help="Simulate a training step of S seconds with a timer, for a target without a step.",
     ),
 ]
-Budget = Annotated[float, typer.Option(metavar="S", min=0, help="Take at most S seconds.")]
+Budget = Annotated[float, typer.Option(metavar="S", min=0, help="Time limit in seconds.")]
 Html = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Write a report: one file that needs no network."),
+    typer.Option(metavar="FILE", help="Write a report: one file that works offline."),
 ]
 
 
-def _measure(  # noqa: PLR0913 - a verb and what to do around it
+def _measure(  # noqa: PLR0913 - a verb and its frame
     verb: str,
     show: Callable[[Any], object],
     spec: str | None = None,
@@ -57,41 +56,39 @@ def _measure(  # noqa: PLR0913 - a verb and what to do around it
     finish: Callable[[Any], object] | None = None,
     **options: Any,
 ) -> Any:
-    """Measure, and show the result, also the part that an error or Ctrl-C leaves.
+    """Measure and show the result, or the partial result after an error or Ctrl-C.
 
     Args:
         verb: module and function, such as "storage.layouts".
         show: prints and saves a result.
         spec: names the target; None for a verb without one.
-        step_s: of the simulated step, seconds.
-        attribute: of an exception, which holds the part; by default the verb's name.
-        finish: prints a result that is complete; by default `show`.
-        options: of the function.
+        step_s: seconds of the simulated step.
+        attribute: name of the exceptions' attribute with the partial result; default: the verb's.
+        finish: prints a complete result; default: `show`.
+        options: keyword arguments of the function.
     """
     name = verb.rpartition(".")[2]
     function = getattr(import_module(f"stallscope.{verb}"), name)
     if spec is not None:
-        _let_import(spec)
-    with kept_until_then(attribute or name, show):
-        given = () if spec is None else (_target(spec, step_s),)
-        result = function(*given, **options)
+        _add_import_path(spec)
+    with showing_partial(attribute or name, show):
+        targets = () if spec is None else (_target(spec, step_s),)
+        result = function(*targets, **options)
     (finish or show)(result)
     return result
 
 
-def _let_import(*targets: str) -> None:
-    """Let modules of the current folder be imported from now on, if a target is code.
+def _add_import_path(*targets: str) -> None:
+    """Make modules of the current folder importable from now on, if a target is code.
 
-    Not before our own are: a file in the folder, which may be anybody's, may have the name of one.
+    Called after stallscope's own imports: a file in the folder could hide one of its modules.
     """
     from stallscope.targets.factory import names_code
 
     here = str(Path.cwd())
     if any(map(names_code, targets)):
         sys.path.insert(0, here)
-    elif (
-        here not in sys.path
-    ):  # processes that Python starts anew (spawn, forkserver) look there first of themselves
+    elif here not in sys.path:  # spawned processes (also a forkserver) would search it first
         os.environ["PYTHONSAFEPATH"] = "1"
 
 
@@ -101,14 +98,14 @@ def _target(spec: str, step_s: float | None) -> object:
     from stallscope.targets.target import simulated_step, target
 
     run = recorded_run(spec)
-    found = target(spec) if run is None else None
+    loaded = target(spec) if run is None else None
     if step_s is None:
-        return found or run
-    if found is None:
-        raise StallscopeError(f"--step {step_s}: {spec} is a recorded run; leave it out")
-    if found.step is not None:
-        raise StallscopeError(f"--step {step_s}: {spec!r} brings a step of its own; leave it out")
-    return target(found, step=simulated_step(step_s))
+        return loaded or run
+    if loaded is None:
+        raise StallscopeError(f"--step {step_s}: {spec} is a recorded run; leave --step out")
+    if loaded.step is not None:
+        raise StallscopeError(f"--step {step_s}: {spec!r} has its own step; leave --step out")
+    return target(loaded, step=simulated_step(step_s))
 
 
 def record(  # noqa: PLR0913 - the command's options
@@ -121,7 +118,7 @@ def record(  # noqa: PLR0913 - the command's options
         int, typer.Option(metavar="N", min=1, help="Batches in the steady state.")
     ] = 50,
     warmup: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Batches to skip before it, as warm-up.")
+        int, typer.Option(metavar="N", min=0, help="Batches before, skipped as warm-up.")
     ] = 4,
     budget: Budget = BUDGET_S,
     *,
@@ -129,7 +126,7 @@ def record(  # noqa: PLR0913 - the command's options
 ) -> None:
     """Record a loader, and print where the time goes.
 
-    Measures what the workers do with every sample; the table shows the steady state.
+    Times every stage of every sample in the workers; the table shows the steady state.
 
     \b
     Examples:
@@ -153,7 +150,7 @@ def lines(
         typer.Option(
             metavar="NAME",
             help="A class, a method or a function, such as MyTransform; may be repeated. Default: "
-            "those of your own that take the most time.",
+            "your slowest functions.",
         ),
     ] = None,
     samples: Annotated[
@@ -165,7 +162,7 @@ def lines(
 ) -> None:
     """Time the lines of a dataset, its transforms and its collate function.
 
-    Makes samples in this process, one after the other; the listing shows the share of each line.
+    Loads samples in this process, one by one; the listing shows the share of each line.
 
     \b
     Examples:
@@ -186,7 +183,7 @@ def _printer(*, as_json: bool, redact: bool = False) -> Callable[[Any], None]:
 
 
 class Script(BaseException):
-    """Carries a script out of typer, which has a use of its own for some exceptions."""
+    """Exception that carries a script out of typer, which treats some exceptions specially."""
 
     def __init__(self, start: Callable[[], BaseException | None]) -> None:
         self.start = start
@@ -195,7 +192,7 @@ class Script(BaseException):
 def run(  # noqa: PLR0913 - the command's options
     script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python script.")],
     args: Annotated[
-        list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.")
+        list[str] | None, typer.Argument(metavar="ARGS", help="Arguments of the script.")
     ] = None,
     *,
     module: Annotated[
@@ -203,18 +200,17 @@ def run(  # noqa: PLR0913 - the command's options
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Save the run there, by default in stallscope-runs."),
+        typer.Option(metavar="DIR", help="New folder for the run. Default: in stallscope-runs."),
     ] = None,
     warmup: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Steps at the start, kept apart.")
+        int, typer.Option(metavar="N", min=0, help="Steps at the start, shown separately.")
     ] = 4,
     html: Html = None,
 ) -> None:
-    """Run a script as it is, record every DataLoader that it iterates, and print the verdict.
+    """Run an unchanged script, record its DataLoaders, and print the verdict.
 
     The script behaves, prints and ends as usual; the verdict follows on stderr. The run can be
-    looked at while the script runs, and also after it was killed. Under torchrun there is one run
-    folder per rank.
+    read while the script runs, and also after a kill. Under torchrun each rank has a run folder.
 
     \b
     Examples:
@@ -231,7 +227,7 @@ def run(  # noqa: PLR0913 - the command's options
         report = html and html.absolute()  # a script may change the current folder
 
         def watch() -> AbstractContextManager[None]:
-            folder = out_folder(script, out)  # not before it is known that there is a script
+            folder = out_folder(script, out)  # raises first if there is no script
             check_folder(folder)
             done = partial(_recorded, folder, report)
             return watching(folder, name=Path(script).name, warmup=warmup, done=done)
@@ -240,12 +236,12 @@ def run(  # noqa: PLR0913 - the command's options
 
 
 def _recorded(folder: Path, html: Path | None, run: Any) -> None:
-    """Print where the run was saved, and its verdict."""
+    """Print the run's folder and its verdict."""
     if run is None:
         print_note("the script iterated no DataLoader: nothing was recorded")
         return
     print_note(f"{count(run.all_steps.height, 'step')} recorded: stallscope show {folder}")
-    if folder.name.startswith("rank"):  # one of several: together they tell who waits for whom
+    if folder.name.startswith("rank"):  # only all ranks together show who waits for whom
         print_note(f"the verdict of all ranks: stallscope diagnose {folder.parent}")
         return
     try:
@@ -256,7 +252,7 @@ def _recorded(folder: Path, html: Path | None, run: Any) -> None:
         print_note(*brief(diagnosis))
         if html is not None:
             print_note(f"written to {diagnosis.export(html)}")
-    except Exception as error:  # noqa: BLE001 - the run is saved, and the script ends as it did
+    except Exception as error:  # noqa: BLE001 - the run is saved, and the script's exit stays
         print_note(f"no verdict ({said_by(error)}): stallscope diagnose {folder}")
 
 
@@ -270,13 +266,13 @@ def diagnose(  # noqa: PLR0913 - the command's options
     *,
     step: Step = None,
     device: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Move each batch there, such as cuda:0.")
+        str | None, typer.Option(metavar="NAME", help="Device for each batch, such as cuda:0.")
     ] = None,
     budget: Budget = BUDGET_S,
     html: Html = None,
     as_json: AsJson = False,
     redact: Annotated[
-        bool, typer.Option("--redact", help=f"{REDACT} A report has no pictures then.")
+        bool, typer.Option("--redact", help=f"{REDACT} The report then has no charts.")
     ] = False,
 ) -> None:
     """Find out why a training loop waits for data, with the numbers behind the verdict.
@@ -284,7 +280,7 @@ def diagnose(  # noqa: PLR0913 - the command's options
     TARGET may also be the folder of a recorded run, or of the runs of all ranks.
 
     Exits with 0 if nothing is wrong, 3 if a cause was found, 4 if the cause is unclear, and 2 for
-    an unusable input. A function that returns (loader, step) brings its own step.
+    an unusable input. A function may return (loader, step).
 
     \b
     Examples:
@@ -314,13 +310,13 @@ def tune(
     budget: Budget = BUDGET_S,
     apply_code: Annotated[
         bool,
-        typer.Option("--apply-code", help="Print only the line with the best setting."),
+        typer.Option("--apply-code", help="Print only the code of the best setting."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Predict what other settings of a loader would give, and measure the few that matter.
+    """Predict the speedup of other loader settings, and measure the best few.
 
-    Records the loop once; the best settings are then compared with the loader as it is.
+    Records the loop once, then compares the best settings with the current loader.
 
     \b
     Examples:
@@ -349,9 +345,9 @@ def storage(
     as_json: AsJson = False,
     redact: Redact = False,
 ) -> None:
-    """Measure how fast the storage under a loader's files delivers, and what the loop needs.
+    """Measure the throughput of the storage under a loader's files, and the loop's demand.
 
-    Only reads. For cold reads the kernel is asked to drop the bytes that are read next.
+    Writes nothing. Before each cold read, the kernel drops the file's bytes from its page cache.
 
     \b
     Examples:
@@ -368,19 +364,19 @@ def layouts(  # noqa: PLR0913 - the command's options
     *,
     step: Step = None,
     samples: Annotated[
-        int, typer.Option(metavar="N", min=16, help="Samples that are written, at most.")
+        int, typer.Option(metavar="N", min=16, help="Maximum number of samples to write.")
     ] = 256,
     folder: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where the temporary folder is made: the data's disk."),
+        typer.Option(metavar="DIR", help="Place of the temporary folder, on the data's disk."),
     ] = None,
     budget: Budget = BUDGET_S,
     as_json: AsJson = False,
     redact: Redact = False,
 ) -> None:
-    """Compare the data as files, tar shards, LMDB and HDF5, and with images made smaller.
+    """Compare the data as files, tar shards, LMDB and HDF5, and with smaller images.
 
-    Some samples are written into a temporary folder, and read by each layout's own library.
+    Writes some samples into a temporary folder, and reads them with each layout's own library.
 
     \b
     Examples:
@@ -400,18 +396,18 @@ def orders(  # noqa: PLR0913 - the command's options
         list[str] | None,
         typer.Option(
             metavar="NAME=FACTORY",
-            help="A rewrite of an op, such as RandomMask=train:FasterMask: a class or a function "
-            "that makes it, called without arguments. May be repeated.",
+            help="A rewrite of an op, such as RandomMask=train:FasterMask: a class or a factory, "
+            "called without arguments. May be repeated.",
         ),
     ] = None,
     samples: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Samples on which orders are compared.")
+        int, typer.Option(metavar="N", min=1, help="Samples for the comparison of orders.")
     ] = 16,
     tolerance: Annotated[
         str,
         typer.Option(
             metavar="GRADE",
-            help="How far data may be from the original's: 'identical', 'rounding' or "
+            help="Largest difference from the original data: 'identical', 'rounding' or "
             "'8-bit rounding'.",
         ),
     ] = "rounding",
@@ -421,9 +417,9 @@ def orders(  # noqa: PLR0913 - the command's options
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Search for an order of the transforms that gives the same data in less time.
+    """Search for a faster order of the transforms with the same data.
 
-    Compares the data of every order with that of the pipeline as it is, on the same random
+    Compares the data of every order with that of the current pipeline, on the same random
     numbers, and measures the fastest orders in the loader's workers.
 
     \b
@@ -442,12 +438,10 @@ def orders(  # noqa: PLR0913 - the command's options
         elif codes[best["trial"]]:
             print_result(codes[best["trial"]])
         else:
-            print_note(
-                f"no code for: {best['change']}. In Python, .apply(loader) makes this loader"
-            )
+            print_note(f"no code for: {best['change']}. In Python, use .apply(loader)")
 
     show: Callable[[Any], object] = _printer(as_json=as_json)
-    if code:  # stdout is for complete code alone
+    if code:  # stdout is only for complete code
         show = lambda orders: print_note(str(orders))  # noqa: E731
     with report_errors():
         rewrites = _alternatives(alternative or []) or None
@@ -456,13 +450,13 @@ def orders(  # noqa: PLR0913 - the command's options
 
 
 def _alternatives(texts: list[str]) -> dict[str, list[Any]]:
-    """Make the rewrites of each op from NAME=FACTORY; an op may have several."""
+    """Return the rewrites of each op from NAME=FACTORY; an op may have several."""
     if not texts:
         return {}
-    import_module("stallscope.orders.orders")  # before the user's modules can be imported
+    import_module("stallscope.orders.orders")  # before the user's modules are importable
     from stallscope.targets import factory
 
-    _let_import(*(option.partition("=")[2] for option in texts))
+    _add_import_path(*(option.partition("=")[2] for option in texts))
     rewrites: dict[str, list[Any]] = {}
     for option in texts:
         name, _, text = option.partition("=")
@@ -478,14 +472,14 @@ def _alternatives(texts: list[str]) -> dict[str, list[Any]]:
 def flame(  # noqa: PLR0913 - the command's options
     pid: Annotated[int, typer.Argument(metavar="PID", help="Process id of the training.")],
     *,
-    seconds: Annotated[float, typer.Option(metavar="S", help="How long to sample.")] = 5.0,
+    seconds: Annotated[float, typer.Option(metavar="S", help="Seconds of sampling.")] = 5.0,
     rate: Annotated[
-        float, typer.Option(metavar="HZ", help="Samples a second, of each process.")
+        float, typer.Option(metavar="HZ", help="Samples per second and process.")
     ] = 50.0,
     native: Annotated[
         bool, typer.Option("--native", help="Sample compiled code, too; slows the training down.")
     ] = False,
-    idle: Annotated[bool, typer.Option("--idle", help="Sample threads that wait, too.")] = False,
+    idle: Annotated[bool, typer.Option("--idle", help="Sample waiting threads, too.")] = False,
     gil: Annotated[
         bool, typer.Option("--gil", help="Sample only threads that hold Python's lock.")
     ] = False,
@@ -497,9 +491,9 @@ def flame(  # noqa: PLR0913 - the command's options
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Sample the DataLoader workers of a training that runs, and print where their time goes.
+    """Sample the DataLoader workers of a running training, and print where their time goes.
 
-    Leaves the training running as it is. Without workers, samples the process itself.
+    The training keeps running, unchanged. Without workers, samples the main process.
 
     \b
     Examples:

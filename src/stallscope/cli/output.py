@@ -1,4 +1,4 @@
-"""What all commands share: how a target is named, and how results and errors are shown."""
+"""Shared parts of all commands: forms of a target, output of results and errors."""
 
 import os
 import select
@@ -23,8 +23,8 @@ FORMS: Final = (
     "from the current folder too, and called"
 )
 REDACT: Final = (
-    "For others to read: leave out names of files, folders, this machine and your account, what "
-    "exceptions say, and lines of code. Names of functions, classes and stages stay."
+    "Anonymize: omit names of files, folders, this machine and your account, messages of "
+    "exceptions, and lines of code. Names of functions, classes and stages stay."
 )
 
 
@@ -33,24 +33,23 @@ Redact = Annotated[bool, typer.Option("--redact", help=REDACT)]
 
 _INTERRUPTED: Final = 130
 _NO_READER: Final = 141
-"""A shell's status of what SIGINT has ended, and SIGPIPE: 128 and the signal's number."""
+"""Exit statuses after SIGINT and SIGPIPE, as in a shell: 128 plus the signal's number."""
 
 
 @contextmanager
 def report_errors(*, script: bool = False) -> Iterator[None]:
-    """Show an error as what it is; click would hide a user's EOFError or broken pipe.
+    """Print errors and exit; click would hide a user's EOFError or broken pipe.
 
-    A mistake that the user can mend is one line, anything else is a traceback with its notes. What
-    ends the command from outside, Ctrl-C, a polite kill or a reader that goes away, leaves nothing
-    behind, says nothing, and gives the status that a shell expects.
+    A mistake that the user can fix is one line; any other error is a traceback with its notes.
+    Ctrl-C, SIGTERM and a closed pipe clean up, print nothing, and exit with a shell's status.
 
     Args:
-        script: it is a user's script that runs; signals are its own.
+        script: True while a user's script runs, which handles signals itself.
     """
     with ExitStack() as ends:
         if not script:
             ends.enter_context(ended_politely())
-            if sys.stderr is None:  # it was closed: `print`, and libraries, would take stdout
+            if sys.stderr is None:  # closed: `print` and libraries would use stdout
                 nowhere = ends.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
                 ends.enter_context(redirect_stderr(nowhere))
         with _shown():
@@ -62,64 +61,62 @@ def _shown() -> Iterator[None]:
     try:
         try:
             Path.cwd()
-        except OSError as error:  # said once, before something deep inside asks for it
+        except OSError as error:  # before a library fails on it without explanation
             raise StallscopeError("the current folder is gone: cd to one that exists") from error
         yield
     except StallscopeError as error:
         print_note(str(error))
-        if isinstance(error, NoBatchError):  # where who hangs stands
+        if isinstance(error, NoBatchError):  # the stack of the hanging process
             print_note(
                 *(note for note in getattr(error, "__notes__", ()) if note.startswith(STACK))
             )
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(_INTERRUPTED) from None
-    except Exception as error:  # noqa: BLE001 - shown whole
+    except Exception as error:  # noqa: BLE001 - printed in full
         if isinstance(error, BrokenPipeError) and (
             _is_unread(sys.stdout) or _is_unread(sys.stderr)
         ):
             _end_unread()
-        with suppress(OSError):  # nobody reads it
+        with suppress(OSError):  # stderr may be a closed pipe
             print(_encodable(traceback.format_exc(), sys.stderr), file=sys.stderr, end="")  # noqa: T201
-        if sys.version_info < (3, 11):  # where tracebacks do not show notes yet
+        if sys.version_info < (3, 11):  # tracebacks of older versions omit notes
             print_note(*getattr(error, "__notes__", ()))
         raise SystemExit(1) from None
 
 
 def print_result(*lines: object) -> None:
-    """What was asked for, on stdout."""
+    """Print a result to stdout."""
     text = "".join(f"{_encodable(str(line), sys.stdout)}\n" for line in lines)
     try:
         print(text, end="", flush=True)  # noqa: T201
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             _end_unread()
-        print_note(f"the result cannot be printed ({error.strerror})")  # a full disk, say
+        print_note(f"the result cannot be printed ({error.strerror})")  # for example, a full disk
         _end_unread(1)
 
 
-def shown(found: Any, *, as_json: bool = False, redact: bool = False) -> object:
-    """Return what is printed of a result: itself, or its JSON."""
-    found = found.redacted() if redact else found
-    return found._face().as_json(found) if as_json else found  # noqa: SLF001
+def shown(result: Any, *, as_json: bool = False, redact: bool = False) -> object:
+    """Return the result or its JSON, for `print_result`."""
+    result = result.redacted() if redact else result
+    return result._face().as_json(result) if as_json else result  # noqa: SLF001
 
 
 def print_note(*lines: str) -> None:
-    """What else there is to know, on stderr; nowhere where that is closed."""
+    """Print notes to stderr, unless it is closed."""
     for line in lines if sys.stderr is not None else ():
-        said = _encodable(f"stallscope: {line.removeprefix('stallscope: ')}", sys.stderr)
-        with suppress(OSError):  # nobody reads it
-            print(said, file=sys.stderr, flush=True)  # noqa: T201
+        text = _encodable(f"stallscope: {line.removeprefix('stallscope: ')}", sys.stderr)
+        with suppress(OSError):  # stderr may be a closed pipe
+            print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
 def print_then(result: object, save: Callable[[], str] | None = None) -> None:
-    """Print a result, and then save it, where that is asked for.
-
-    What cannot be saved was printed; what cannot be printed is saved.
+    """Print a result, then save it; a failure of either does not prevent the other.
 
     Args:
-        result: what was measured.
-        save: saves it, and returns what to say of that.
+        result: printed first.
+        save: saves the result, and returns a note about that.
     """
     try:
         print_result(result)
@@ -129,12 +126,12 @@ def print_then(result: object, save: Callable[[], str] | None = None) -> None:
 
 
 @contextmanager
-def kept_until_then(name: str, keep: Callable[[Any], object]) -> Iterator[None]:
-    """Print and save what was measured before something ended the block, if anything was.
+def showing_partial(name: str, keep: Callable[[Any], object]) -> Iterator[None]:
+    """Print and save the partial result of an exception that ends the block.
 
     Args:
-        name: of the exception's attribute that holds it.
-        keep: prints and saves it.
+        name: name of the exception's attribute with the partial result.
+        keep: prints and saves the partial result.
     """
     try:
         yield
@@ -142,30 +139,30 @@ def kept_until_then(name: str, keep: Callable[[Any], object]) -> Iterator[None]:
         part = vars(error).get(name)
         if part is not None and not part.table().is_empty():
             try:
-                print_note("ended before its time; what was measured until then:")
+                print_note("stopped early; partial result:")
                 keep(part)
-            except StallscopeError as failed:  # the exception itself says more
+            except StallscopeError as failed:  # the block's exception follows with its reason
                 print_note(str(failed))
-            except SystemExit:  # nobody reads it
+            except SystemExit:  # the reader of stdout has gone
                 pass
         raise
 
 
 def _is_unread(stream: TextIO) -> bool:
-    """Whether a stream is a pipe that nobody reads any more."""
+    """Return True for a pipe whose reader has gone."""
     if not hasattr(select, "poll"):
         return False
     with suppress(OSError, ValueError, AttributeError):
-        asked = select.poll()
-        asked.register(stream.fileno(), 0)
-        return any(event & select.POLLERR for _, event in asked.poll(0))
+        poll = select.poll()
+        poll.register(stream.fileno(), 0)
+        return any(event & select.POLLERR for _, event in poll.poll(0))
     return False
 
 
 def _end_unread(status: int = _NO_READER) -> NoReturn:
-    """End as a command that SIGPIPE ends, whose text nobody reads."""
+    """Exit silently, as a command that SIGPIPE ends."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr):  # Python writes out what is left at the very end
+    for stream in (sys.stdout, sys.stderr):  # Python flushes both at exit
         with suppress(OSError, ValueError, AttributeError):
             if stream is sys.stdout or _is_unread(stream):
                 os.dup2(nowhere, stream.fileno())
@@ -174,16 +171,16 @@ def _end_unread(status: int = _NO_READER) -> NoReturn:
 
 
 def _encodable(text: str, stream: TextIO) -> str:
-    """The text in letters that the stream can take, and that a terminal only shows.
+    """Return the text in characters of the stream's encoding, without terminal commands.
 
-    A µ may be none of ASCII's, and names and exceptions of anybody's may hold commands.
+    ASCII has no µ, and names and exceptions may contain control characters.
     """
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return without_controls(text).encode(encoding, "replace").decode(encoding)
 
 
 def check_file(option: str, out: Path | None, endings: Sequence[str]) -> None:
-    """Say now, not after the measurement, that a file cannot be written."""
+    """Raise before the measurement if a file cannot be written."""
     if out is None:
         return
     if out.suffix.lower() not in endings:
@@ -195,15 +192,15 @@ def check_file(option: str, out: Path | None, endings: Sequence[str]) -> None:
 
 
 def check_folder(out: Path | None) -> list[Path]:
-    """Say now, not after the recording, that it cannot be saved there; gives the folders it made.
+    """Raise before the recording if a folder cannot be written; return the created folders.
 
-    The folder itself comes first, then those around it.
+    The folder itself comes first, then its parents.
     """
     if out is None:
         return []
     with _writing("--out", out, "folder"):
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise StallscopeError(f"--out {out} holds something already: give a new folder")
+            raise StallscopeError(f"--out {out} is not empty: give a new folder")
         new = [folder for folder in (out, *out.parents) if not folder.exists()]
         out.mkdir(parents=True, exist_ok=True)
         TemporaryFile(dir=out).close()
@@ -212,21 +209,21 @@ def check_folder(out: Path | None) -> list[Path]:
 
 @contextmanager
 def new_folder(out: Path | None) -> Iterator[None]:
-    """Check a folder as `check_folder` does, and keep other commands out of it meanwhile.
+    """Check a folder as `check_folder` does, and lock it against other commands meanwhile.
 
-    Where nothing was saved in the folders that were made, they are gone afterwards.
+    Afterwards, created folders are deleted if they are empty.
     """
-    made = check_folder(out)
+    new = check_folder(out)
     try:
         with nullcontext(enter_result=True) if out is None else locked(out) as is_ours:
             if not is_ours:
                 raise StallscopeError(
-                    f"--out {out}: another process saves there; give a new folder"
+                    f"--out {out}: another process saves in this folder; give a new folder"
                 )
             yield
     finally:
-        with suppress(OSError):  # it holds the run
-            for folder in made:
+        with suppress(OSError):  # not empty: a run was saved
+            for folder in new:
                 folder.rmdir()
 
 

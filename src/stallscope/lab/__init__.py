@@ -1,1 +1,1 @@
-"""Copies the guided notebooks and opens them in JupyterLab."""
+"""Guided notebooks: copies for the user, opened in JupyterLab."""

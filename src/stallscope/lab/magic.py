@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class CellStoppedError(Exception):
-    """Error of the cell, which IPython has shown already: it ends Run All, and shows nothing."""
+    """Error without output that ends Run All; IPython has already shown the cell's own error."""
 
     def _render_traceback_(self) -> list[str]:
         return []
@@ -38,19 +38,19 @@ def _options() -> ArgumentParser:
     return parser
 
 
-def _run_cell(shell: Any, given: Namespace, cell: str) -> None:
+def _run_cell(shell: Any, options: Namespace, cell: str) -> None:
     with ss.instrumented() as watch:
         outcome = shell.run_cell(cell)
     try:
-        _show(watch.run, given)
+        _show(watch.run, options)
     except ss.StallscopeError as error:
         print(f"stallscope: {error}")  # noqa: T201 - to the cell's output, as %%time does
     if not outcome.success:
         raise CellStoppedError
 
 
-def _show(run: ss.Run, given: Namespace) -> None:
-    """Show what was recorded, and write it where that was asked for."""
+def _show(run: ss.Run, options: Namespace) -> None:
+    """Show the diagnosis of a run, and save what the options request."""
     from IPython import display
 
     if run.steps(steady=False).is_empty():
@@ -61,7 +61,7 @@ def _show(run: ss.Run, given: Namespace) -> None:
     diagnosis = ss.diagnose(run)
     show: Any = display.display
     show(diagnosis, diagnosis.plot("timeline"))
-    if given.html:
-        diagnosis.export(given.html)
-    if given.save:
-        run.save(given.save)
+    if options.html:
+        diagnosis.export(options.html)
+    if options.save:
+        run.save(options.save)

@@ -1,8 +1,8 @@
-"""Copies of the guided notebooks in a folder of the user's, pointed at a target.
+"""Copies of the guided notebooks in a folder of the user's, set to a target.
 
-A copy is the user's: changes are not written over, and outputs that would be lost are moved aside
-first. Only a changed cell counts as a change, as notebooks are meant to be run and saved. A small
-file beside the copies remembers what was written.
+A copy belongs to the user: changed cells are never overwritten, and notebooks with outputs are
+moved aside first. Outputs alone are no change, as users run and save notebooks. A small file beside
+the copies holds their digests.
 
 The target is in one file, `my_target.py`, with the training step and the device; the cell tagged
 `parameters` of each notebook names that file's function as its TARGET.
@@ -30,7 +30,7 @@ from stallscope.targets.target import IN_NOTEBOOKS
 
 _NAME: Final = "TARGET"
 _MODULE: Final = "my_target.py"
-"""File with the target of all notebooks; a copy is the user's to change."""
+"""File with the target of all notebooks; users may edit their copy."""
 _GLOB: Final = frozenset("*?[{")
 _CODE: Final = tuple(all_suffixes())
 """Suffixes of modules."""
@@ -38,7 +38,7 @@ _CODE: Final = tuple(all_suffixes())
 
 @dataclass(frozen=True)
 class Aim:
-    """A target that means the same wherever the notebook is."""
+    """Target that does not depend on the notebook's folder."""
 
     target: str
     """Target as for `ss.target`; paths are absolute."""
@@ -50,7 +50,7 @@ class Aim:
         """Resolve a target that a user typed in the current folder.
 
         Raises:
-            StallscopeError: it is a path that does not exist.
+            StallscopeError: the target is a path that does not exist.
         """
         if target == "sample" or is_address(target):
             return cls(target)
@@ -77,15 +77,15 @@ def plain_path(path: str | Path) -> Path:
 
 
 def _set_target(source: str, target: str, name: str) -> str:
-    """Return Python source with another TARGET; its `name` is for the error.
+    """Return Python source with another TARGET; `name` is for the error.
 
     Raises:
-        StallscopeError: it does not set TARGET.
+        StallscopeError: the source does not set TARGET.
     """
     value = _value(source)
     if value is None:
         raise StallscopeError(f"{name} has no line {_NAME} = ...")
-    if ast.unparse(value) == repr(target):  # it keeps its own quotes
+    if ast.unparse(value) == repr(target):  # unchanged: the source keeps its quotes
         return source
     return _replaced(source, value, repr(target))
 
@@ -94,7 +94,7 @@ def _pointed_notebook(path: Path) -> str:
     """Return a guided notebook that measures the target of `my_target.py`.
 
     Raises:
-        StallscopeError: no cell is tagged `parameters`, or it does not set TARGET.
+        StallscopeError: no cell is tagged `parameters`, or the cell does not set TARGET.
     """
     notebook = nbformat.reads(read_file(path).decode(), as_version=4)  # type: ignore[no-untyped-call,unused-ignore]
     cell = _parameters(notebook)
@@ -109,10 +109,10 @@ def _pointed_notebook(path: Path) -> str:
 
 
 def _pointed_module(path: Path, aim: Aim) -> str:
-    """Return `my_target.py` for a target.
+    """Return the source of `my_target.py` for a target.
 
     Raises:
-        StallscopeError: it does not set TARGET.
+        StallscopeError: the source does not set TARGET.
     """
     source = _set_target(read_file(path).decode(), aim.target, path.name)
     if aim.import_from is None:
@@ -132,7 +132,7 @@ def _parameters(notebook: Any) -> Any:
 def _value(source: str) -> ast.expr | None:
     try:
         statements = ast.parse(source).body
-    except SyntaxError:  # a magic, or a cell that somebody is in the middle of writing
+    except SyntaxError:  # a magic, or an unfinished cell
         return None
     for statement in statements:
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == _NAME:
@@ -141,7 +141,7 @@ def _value(source: str) -> ast.expr | None:
 
 
 def _replaced(source: str, old: ast.expr, new: str) -> str:
-    """Replace one expression in source, and keep all around it, comments too."""
+    """Replace one expression in source; the rest stays, comments too."""
     lines = source.encode().splitlines(keepends=True)  # ast counts columns in bytes
     last = (old.end_lineno or old.lineno) - 1
     before = b"".join(lines[: old.lineno - 1]) + lines[old.lineno - 1][: old.col_offset]
@@ -155,22 +155,22 @@ _ASIDE: Final = "earlier"
 
 @dataclass(frozen=True)
 class Copies:
-    """The user's folder of notebooks, and notes on what was done there."""
+    """User's folder of notebooks, with notes on replaced and kept files."""
 
     folder: Path
     notebooks: tuple[Path, ...]
-    """All guided notebooks in it, sorted by name."""
+    """All guided notebooks in the folder, sorted by name."""
     notes: tuple[str, ...]
-    """Files that were kept, replaced or moved aside, in sentences."""
+    """Sentences on files that were kept, replaced or moved aside."""
 
 
 def copy_notebooks(folder: Path, target: str | None = None, *, force: bool = False) -> Copies:
-    """Copy the guided notebooks into a folder, and `my_target.py`, which points them at a target.
+    """Copy the guided notebooks into a folder, and `my_target.py`, which sets their target.
 
     Args:
-        folder: made if it does not exist.
-        target: a string as for `ss.target`; None: that of the last time, else "sample".
-        force: replace notebooks that the user changed, too; they are moved aside.
+        folder: created if necessary.
+        target: string as for `ss.target`; None: the target of the last time, else "sample".
+        force: replace notebooks that the user changed, too, after moving them aside.
 
     Raises:
         StallscopeError: the folder cannot be written, the target does not exist, or a notebook
@@ -189,7 +189,7 @@ def copy_notebooks(folder: Path, target: str | None = None, *, force: bool = Fal
     try:
         folder.mkdir(parents=True, exist_ok=True)
         notes = [_about_last(last, folder)] if target is None else []
-        place = partial(_place, memory=memory, force=force, another=aim != last)
+        place = partial(_place, memory=memory, force=force, new_target=aim != last)
         notes += [place(folder / name, text) for name, text in wanted.items()]
         memory.update(target=aim.target, import_from=aim.import_from)
         with whole_file(folder / _MEMORY) as file:
@@ -203,26 +203,26 @@ def copy_notebooks(folder: Path, target: str | None = None, *, force: bool = Fal
 
 
 def _check_no_module_hides_ours(folder: Path) -> None:
-    """Refuse a folder whose modules would hide installed ones from a notebook.
+    """Refuse a folder whose modules would hide installed modules from a notebook.
 
-    Python looks there first, and the folder may have come with something downloaded.
+    Python searches the notebook's folder first, and a downloaded folder may contain any file.
 
     Raises:
-        StallscopeError: there is a module with the name of an installed one.
+        StallscopeError: a file there has the name of an installed module.
     """
-    found = folder.iterdir() if folder.is_dir() else ()
-    for path in sorted(found):
+    paths = folder.iterdir() if folder.is_dir() else ()
+    for path in sorted(paths):
         module = path.name.partition(".")[0]
         is_module = path.name.endswith(_CODE) or (path / "__init__.py").exists()
-        if is_module and _is_known(module):
+        if is_module and _is_installed(module):
             raise StallscopeError(
-                f"{path} would be imported by the notebooks in place of the installed {module!r}: "
-                "rename it, or give another folder"
+                f"the notebooks would import {path} instead of the installed {module!r}: "
+                "rename the file, or give another folder"
             )
 
 
-def _is_known(module: str) -> bool:
-    """Tell if Python has a module of that name outside the current folder."""
+def _is_installed(module: str) -> bool:
+    """Return True if Python finds this module outside the current folder."""
     if module in sys.stdlib_module_names:
         return True
     here = {"", str(Path.cwd())}
@@ -230,19 +230,19 @@ def _is_known(module: str) -> bool:
 
 
 def _about_last(aim: Aim, folder: Path) -> str:
-    """Return a note on a target that was taken from the last time; nothing for the sample."""
+    """Return a note on a target that is reused from the last time; empty for the sample."""
     if aim.target == "sample":
         return ""
     module = f", imported from {aim.import_from}" if aim.import_from else ""
-    return f"TARGET = {aim.target!r}{module}: the one of the last time, as {folder / _MEMORY} says"
+    return f"TARGET = {aim.target!r}{module}: the target of the last time, from {folder / _MEMORY}"
 
 
 @dataclass(frozen=True)
 class _Copy:
-    """Contents of a notebook or a module."""
+    """Content of a notebook or a module."""
 
     cells: tuple[tuple[str, str], ...]
-    """Cells, without what running them adds."""
+    """Types and sources of the cells, without outputs."""
     target: str
     """Line that sets the target, such as `TARGET = 'sample'`; for a note."""
     has_outputs: bool = False
@@ -262,7 +262,7 @@ class _Copy:
 
     @property
     def digest(self) -> str:
-        """Digest of the cells."""
+        """SHA-256 of the cells."""
         return hashlib.sha256(json.dumps(self.cells).encode()).hexdigest()
 
 
@@ -272,20 +272,20 @@ def _target_line(source: str) -> str:
     return f"no {_NAME}" if text is None else f"{_NAME} = {text}"
 
 
-def _place(path: Path, text: str, *, memory: dict[str, Any], force: bool, another: bool) -> str:
-    """Write a file where that loses nothing; returns a note if there was another.
+def _place(path: Path, text: str, *, memory: dict[str, Any], force: bool, new_target: bool) -> str:
+    """Write a file if that loses nothing; return a note if there was a different file.
 
-    Outputs of `another` target are moved aside, too.
+    With a new target, notebooks with outputs of the old target are moved aside, too.
     """
     written, old, new, note = memory["notebooks"], _read_copy(path), _Copy.of(text, path.name), ""
-    same = old is not None and old.digest == new.digest and not (another and old.has_outputs)
+    same = old is not None and old.digest == new.digest and not (new_target and old.has_outputs)
     changed = path.exists() and (old is None or old.digest != written.get(path.name))
     if changed and not same and not force:
         at = "" if old is None else f", with {old.target}"
-        return f"{path.name} is kept as you changed it{at}; --force puts it aside"
+        return f"{path.name} is kept as you changed it{at}; --force replaces the file"
     if not same:
         if changed or (old is not None and old.has_outputs):
-            note = f"{path.name} is new; the one before is {_put_aside(path)}"
+            note = f"{path.name} is new; the file before is now {_put_aside(path)}"
         with whole_file(path) as file:
             file.write(text.encode())
     written[path.name] = new.digest
@@ -297,7 +297,7 @@ def _put_aside(path: Path) -> Path:
     folder.mkdir(exist_ok=True)
     if folder.is_symlink():
         raise StallscopeError(
-            f"{folder} is a link, through which nothing is put aside: give another folder"
+            f"{folder} is a link, so files cannot be moved there: give another folder"
         )
     number = 1
     while os.path.lexists(aside := folder / f"{path.stem}.{number}{path.suffix}"):
@@ -307,7 +307,7 @@ def _put_aside(path: Path) -> Path:
 
 
 def _read_copy(path: Path) -> _Copy | None:
-    """Read the user's copy; None: there is none, or it is not a notebook any more."""
+    """Return the user's copy; None: the file is missing or no longer a notebook."""
     try:
         return _Copy.of(read_file(path).decode(), path.name)
     except (OSError, ValueError, AttributeError, nbformat.ValidationError):
@@ -315,14 +315,14 @@ def _read_copy(path: Path) -> _Copy | None:
 
 
 def _recall(folder: Path) -> dict[str, Any]:
-    """Return what was written into the folder before; if unreadable, nothing."""
+    """Return the saved digests and target of the folder; empty if they are unreadable."""
     try:
         memory = json.loads(read_file(folder / _MEMORY))
-        known = (
+        is_valid = (
             isinstance(memory["notebooks"], dict)
             and isinstance(memory["target"], str)
             and isinstance(memory["import_from"], str | None)
         )
     except (OSError, ValueError, KeyError, TypeError):
-        known = False
-    return memory if known else {"schema_version": 1, "notebooks": {}}
+        is_valid = False
+    return memory if is_valid else {"schema_version": 1, "notebooks": {}}

@@ -1,7 +1,7 @@
-"""JupyterLab as a child of this process: on this machine only, behind a token, and ended with it.
+"""JupyterLab as a child process: local to this machine, with a token, and ended with its parent.
 
-Every user of the machine can read a command line, so the token is in a private settings file, which
-also outranks a user's settings that turn the token off.
+Every user of the machine can read a command line, so the token is in a private settings file. This
+file also overrides user settings that turn the token off.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _START_S: Final = 60.0
 _STOP_S: Final = 15.0
-"""JupyterLab ends its kernels first, which can take some seconds."""
+"""Time limit for a stop: JupyterLab ends its kernels first, which can take some seconds."""
 
 
 def open_lab(
@@ -41,26 +41,26 @@ def open_lab(
 ) -> None:
     """Start JupyterLab with a notebook, and wait until it ends or this process is interrupted.
 
-    Ctrl-C, SIGTERM and SIGHUP end JupyterLab and its kernels before this process; if this process
-    is killed, they end themselves.
+    Ctrl-C, SIGTERM and SIGHUP end JupyterLab and its kernels before this process. After a kill of
+    this process, JupyterLab ends itself.
 
     Args:
         folder: root of JupyterLab's file browser.
-        notebook: is opened; a file in that folder.
+        notebook: file in that folder to open.
         browser: let JupyterLab open the user's browser.
-        port: the only one to try; None: the first free one from 8888.
-        announce: is called with the address, which holds the token, once it answers.
+        port: port of JupyterLab; None: the first free port from 8888.
+        announce: called with the address and token as soon as JupyterLab answers.
 
     Raises:
-        StallscopeError: JupyterLab does not start; its own output says why.
+        StallscopeError: JupyterLab does not start; its output shows the reason.
     """
     with workspace() as private, ended_politely():
         process = subprocess.Popen(  # noqa: S603 - our own interpreter, no shell
             _command(folder, notebook, browser=browser, port=port),
             env=_environment(private),
-            cwd=private,  # with -m Python looks there first, and the current folder is anybody's
-            stdin=subprocess.PIPE,  # closed when this process is no more, see `lab.jupyter`
-            start_new_session=True,  # the terminal's Ctrl-C reaches this process alone
+            cwd=private,  # -m searches here first; the current folder may hide modules
+            stdin=subprocess.PIPE,  # closes with this process, see `lab.jupyter`
+            start_new_session=True,  # the terminal's Ctrl-C only reaches this process
         )
         try:
             announce(_address(process, notebook.relative_to(folder)))
@@ -70,7 +70,9 @@ def open_lab(
 
 
 def _command(folder: Path, notebook: Path, *, browser: bool, port: int | None) -> list[str]:
-    fixed = [] if port is None else [f"--ServerApp.port={port}", "--ServerApp.port_retries=0"]
+    port_options = (
+        [] if port is None else [f"--ServerApp.port={port}", "--ServerApp.port_retries=0"]
+    )
     return [
         *(sys.executable, "-m", "stallscope.lab.jupyter"),
         *("--log-level=WARN", "--LabApp.log_level=WARN"),
@@ -78,7 +80,7 @@ def _command(folder: Path, notebook: Path, *, browser: bool, port: int | None) -
         "--ServerApp.allow_root=True",  # root is the usual user of a container
         f"--ServerApp.open_browser={browser}",
         f"--ServerApp.root_dir={folder}",
-        *fixed,
+        *port_options,
         str(notebook),
     ]
 
@@ -91,13 +93,13 @@ def _environment(private: Path) -> dict[str, str]:
     settings = json.dumps(
         {
             "IdentityProvider": {"token": secrets.token_hex(24)},
-            "LabApp": {"news_url": None},  # else it asks, over the answer, whether to fetch news
+            "LabApp": {"news_url": None},  # else a dialog offers news and covers the page
         }
     )
     for name in ("jupyter_server_config.json", "jupyter_lab_config.json"):
         (private / name).write_text(settings, encoding="utf-8")
-    theirs = os.environ.get("JUPYTER_CONFIG_PATH")
-    path = os.pathsep.join([str(private), *([theirs] if theirs else [])])
+    user_path = os.environ.get("JUPYTER_CONFIG_PATH")
+    path = os.pathsep.join([str(private), *([user_path] if user_path else [])])
     modules = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     return {
         **os.environ,
@@ -111,26 +113,26 @@ def _address(process: subprocess.Popen[Any], notebook: Path) -> str:
     """Return the address of the notebook, as soon as JupyterLab answers there."""
     from jupyter_core.paths import jupyter_runtime_dir
 
-    place = Path(jupyter_runtime_dir()) / f"jpserver-{process.pid}.json"
-    direct = build_opener(ProxyHandler({}))
+    info_file = Path(jupyter_runtime_dir()) / f"jpserver-{process.pid}.json"
+    opener = build_opener(ProxyHandler({}))
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline and process.poll() is None:
-        # what the server has written down about itself, shortly before its port can be reached;
-        # who started at the same moment may have taken that, and does not know the token
+        # The server writes this file shortly before its port answers. Another server could have
+        # taken the port at the same moment, but it does not accept the token.
         with suppress(OSError, ValueError):
-            found = json.loads(place.read_text(encoding="utf-8"))
-            direct.open(f"{found['url']}api/status?token={found['token']}", timeout=5).close()
-            return f"{found['url']}lab/tree/{quote(notebook.as_posix())}?token={found['token']}"
+            server = json.loads(info_file.read_text(encoding="utf-8"))
+            opener.open(f"{server['url']}api/status?token={server['token']}", timeout=5).close()
+            return f"{server['url']}lab/tree/{quote(notebook.as_posix())}?token={server['token']}"
         time.sleep(0.05)
     code = process.returncode
-    why = (
+    reason = (
         f"not within {_START_S:.0f} s" if code is None else f"exit code {code}, its output is above"
     )
-    raise StallscopeError(f"JupyterLab did not start ({why}); the copied notebooks are there")
+    raise StallscopeError(f"JupyterLab did not start ({reason}); the notebooks are copied")
 
 
 def _stop(process: subprocess.Popen[Any]) -> None:
-    """End JupyterLab, which ends its kernels; kill it when that takes too long."""
+    """End JupyterLab, which ends its kernels; kill it after a time limit."""
     try:
         process.terminate()
         with suppress(subprocess.TimeoutExpired):

@@ -1,8 +1,8 @@
-"""Story of the notebooks: the run that all of them show, and what each change gave.
+"""Story of the notebooks: their shared run, and the speedup of each change.
 
-Each notebook has a kernel of its own, so what they share is in a folder beside them: one run of
-the target, whose numbers are then the same on every page, and a list of the changes that were
-measured, each in turn with the loader as it is.
+Each notebook has a kernel of its own, so a folder beside the notebooks holds their shared data: one
+run of the target, for the same numbers on every page, and a list of measured changes. Each change
+was measured in turn with the current loader.
 """
 
 from __future__ import annotations
@@ -36,46 +36,48 @@ if TYPE_CHECKING:
     from stallscope.targets.target import Target
 
 FOLDER: Final = "stallscope-story"
-"""Beside the notebooks."""
+"""Name of the folder beside the notebooks."""
 CHANGES: Final = Schema(
-    "One row a change, in the order in which they were tried; gains are over the loader as it is.",
-    Column("change", pl.String, "In the words of whoever tried it.", "what you changed"),
+    "One row per change, oldest first; gains are relative to the current loader.",
+    Column("change", pl.String, "Name of the change.", "what you changed"),
     Column("gain_factor", pl.Float64, "Speedup of the loop, measured in turn.", "speedup", times),
     Column("gain_low", pl.Float64, "Lower end of the 95% interval.", "95% CI", "{:.2f}".format),
     Column("gain_high", pl.Float64, "Upper end of the 95% interval."),
-    Column("says", pl.String, "One of the four words of a comparison.", "that is"),
-    Column("busy_before_share", pl.Float64, "Of the device; null where it cannot tell."),
-    Column("busy_share", pl.Float64, "Of the device, with the change.", "device busy", share),
+    Column("says", pl.String, "Result of the comparison.", "that is"),
+    Column("busy_before_share", pl.Float64, "Busy share of the device before; null if unknown."),
+    Column(
+        "busy_share", pl.Float64, "Busy share of the device with the change.", "device busy", share
+    ),
 )
-_CLOSE: Final = 0.06
-"""Half width of an interval, as a share of the gain, from which on more blocks are not needed."""
+_NARROW: Final = 0.06
+"""Half width of an interval, relative to the gain, that is narrow enough to stop."""
 _BATCHES: Final = 32
-"""Of a new run: at least eight rounds of two to four workers."""
+"""Batches of a new run: at least eight rounds of two to four workers."""
 
 
 class Story:
-    """What the notebooks share about one target.
+    """Data on one target that the notebooks share.
 
     Args:
-        target: what all of them measure.
-        folder: of this target; made with the first thing that is kept there.
+        target: measured by all notebooks.
+        folder: folder for this target; created when the first data is saved.
     """
 
     def __init__(self, target: Target, folder: Path) -> None:
         self._target, self._folder = target, folder
-        self._note = "each change was measured in turn with the loader as it is"
+        self._note = "each change was measured in turn with the current loader"
 
     @classmethod
     def open(cls, target: Target, folder: str | Path = FOLDER) -> Story:
-        """Return the story of a target: its run and its changes, if there are any yet."""
+        """Return the story of a target: its run and its changes so far."""
         step = target.simulated_step_s, target.step is not None, str(target.device)
-        what = json.dumps([target.name, target.batch_size, target.num_workers, *step])
+        settings = json.dumps([target.name, target.batch_size, target.num_workers, *step])
         words = re.sub(r"[^A-Za-z0-9]+", "-", target.name)[:40].strip("-")
-        digest = hashlib.sha256(what.encode()).hexdigest()[:8]
+        digest = hashlib.sha256(settings.encode()).hexdigest()[:8]
         return cls(target, Path(folder, f"{words}-{digest}"))
 
     def share(self, run: Run | None) -> Run:
-        """Keep a run for the other notebooks, and return it; one is recorded where there is none.
+        """Save a run for the other notebooks, and return it; None: record a new run.
 
         Raises:
             StallscopeError: the target cannot be recorded.
@@ -88,8 +90,8 @@ class Story:
         """Return the run that the notebooks share, or record it.
 
         Args:
-            budget_s: of a new recording, seconds.
-            fresh: record a new one, for example after the dataset's code has changed.
+            budget_s: time limit of a new recording, seconds.
+            fresh: record a new run, for example after the dataset's code has changed.
 
         Raises:
             StallscopeError: the target cannot be recorded.
@@ -103,13 +105,13 @@ class Story:
         """Measure another loader in turn with the target's own, and add the change to the story.
 
         Args:
-            name: of the change.
-            loader: gives batches of the same size; a plain DataLoader.
-            budget_s: over after this time, seconds; ends earlier where the answer is clear.
+            name: name of the change.
+            loader: plain DataLoader with the same batch size.
+            budget_s: time limit, seconds; a clear answer ends the measurement earlier.
 
         Raises:
-            ArgumentError: `budget_s` is no number that can be used.
-            StallscopeError: the loader gave no batch in its steady state.
+            ArgumentError: `budget_s` is not a positive number.
+            StallscopeError: the loader yielded no batch in its steady state.
         """
         measurement = Measurement("try_change", budget_s)
         turns = InTurns(measurement, {AS_IT_IS: "as it is", 1: name}, watches_device=True)
@@ -121,7 +123,7 @@ class Story:
                 factor = compared(turns.blocks, 1)
                 return [1] if factor.says == OPEN or factor.half_width > reach else []
 
-            turns.run(lambda: is_open(2 * _CLOSE), lambda: is_open(_CLOSE))
+            turns.run(lambda: is_open(2 * _NARROW), lambda: is_open(_NARROW))
             factor = compared(turns.blocks, 1)
         if 1 in turns.failed:
             raise StallscopeError(f"{name!r} was not measured: {turns.failed[1]}")
@@ -133,11 +135,11 @@ class Story:
         self._keep(dict(zip(CHANGES, row, strict=True)))
 
     def table(self) -> pl.DataFrame:
-        """Return one row a change; columns of `CHANGES`."""
-        return pl.DataFrame(self._changes(), CHANGES)
+        """Return one row per change; columns of `CHANGES`."""
+        return pl.DataFrame(self._saved_changes(), CHANGES)
 
-    def _changes(self) -> list[dict[str, Any]]:
-        """Return what was tried; nothing where the file is none of ours."""
+    def _saved_changes(self) -> list[dict[str, Any]]:
+        """Return the saved changes; empty if the file is missing or damaged."""
         try:
             rows = json.loads(read_file(self._folder / "changes.json"))
             return pl.DataFrame(rows, CHANGES).to_dicts() if isinstance(rows, list) else []
@@ -145,16 +147,16 @@ class Story:
             return []
 
     def _keep(self, change: Mapping[str, Any]) -> None:
-        """Add a change; the same one of an earlier time is replaced."""
+        """Save a change; it replaces an earlier change of the same name."""
         rows: list[Mapping[str, Any]] = [
-            row for row in self._changes() if row["change"] != change["change"]
+            row for row in self._saved_changes() if row["change"] != change["change"]
         ]
         self._folder.mkdir(parents=True, exist_ok=True)
         with whole_file(self._folder / "changes.json") as file:
             file.write(json.dumps([*rows, change], indent=1).encode())
 
     def _document(self) -> Document:
-        rows = self._changes()
+        rows = self._saved_changes()
         if not rows:
             return Document("story", [Heading("Nothing was changed yet."), Notes([self._note])])
         first, best = rows[0], max(rows, key=lambda row: row["gain_factor"])
