@@ -1,4 +1,4 @@
-"""One accounting of the loop's time: what the step takes, and whose work the rest waits for.
+"""Accounting of the loop's time: the step, and the work that the rest waits for.
 
 The parts add up to the loop's time in its steady state; where epochs begin slowly, to that of an
 epoch. Stalls are divided as `run.exposed()` divides them (see `model.exposure`); a finding may take
@@ -34,23 +34,23 @@ ACCOUNTING: Final = Schema(
 )
 
 _SMALLEST: Final = 0.01
-"""Of the loop's time; smaller parts of the stalls are one row, those of the step its rest."""
+"""Share of the loop's time; smaller parts of stalls share a row, those of a step join its rest."""
 _ROUNDING: Final = 1e-6
 _REST: Final = "smaller parts"
 BEGIN: Final = "begin of the epochs"
-"""What comes before an epoch's steady state; there only where it is a finding."""
+"""Part before an epoch's steady state; present only where it is a finding."""
 _SLOWED: Final = "step, slower beside the workers"
 _RELEASED: Final = "memory of batches, given back"
 _WORDS: Final = {GETITEM_: "the dataset's own code", MAIN: "the loader in the main process"}
 _KINDS: Final = {GETITEM_: "other", SENDING: "send", MAIN: "step"}
-"""Of groups that are called otherwise than a kind of stages."""
+"""Kinds of the groups whose name is no kind of stage."""
 
 
 def accounting(facts: Facts | None) -> pl.DataFrame:
     """Divide the loop's time.
 
     Args:
-        facts: what is known; None where nothing was recorded.
+        facts: numbers of the loop; None where nothing was recorded.
 
     Returns:
         Columns of `ACCOUNTING`.
@@ -77,7 +77,7 @@ def accounting(facts: Facts | None) -> pl.DataFrame:
 
 
 def _own(time: LoopBreakdown) -> dict[tuple[str, str], float]:
-    """What the loop does itself: name, kind and share of its time; the step in its parts.
+    """Return the loop's own parts: name, kind and share of its time; the step in its parts.
 
     Where parts take longer than what they are parts of, nothing adds up: then it is in one piece.
     """
@@ -93,7 +93,7 @@ def _own(time: LoopBreakdown) -> dict[tuple[str, str], float]:
 
 
 def _stalled(facts: Facts) -> list[tuple[str, str, bool, str | None, float]]:
-    """The parts of the stalls."""
+    """Return the parts of the stalls."""
     shares: dict[tuple[str, str, str | None], float] = {}
     began = facts.begin_share
     for part in facts.exposure.parts:

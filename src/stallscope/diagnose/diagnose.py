@@ -1,4 +1,4 @@
-"""`ss.diagnose`: why a training starves for data, or that it does not; one named cause.
+"""`ss.diagnose`: the named cause of a training that waits for data, or that it does not wait.
 
 The budget goes to what decides most. First the loop as it is, with its samples and resources; most
 causes show there. Then only what is still open: one worker alone (is something shared?), stacks of
@@ -72,18 +72,18 @@ if TYPE_CHECKING:
 
 _WARMUP: Final = 4
 _STEADY_S: Final = 4.0
-"""Of the loop: eight of the half seconds in which resources are judged."""
+"""Seconds of the loop: eight of the half-second windows in which resources are judged."""
 _BATCHES: Final = 30
-"""Of the loop, at least; and so many rounds of the workers:"""
+"""Fewest batches of the loop; and the fewest rounds of the workers:"""
 _ROUNDS: Final = 4
 _LOOP_SHARE: Final = 0.5
-"""Of the time that is left: a loop that is slow takes so long to have more than the fewest ..."""
+"""Share of the time left that a slow loop may take for more than the fewest batches ..."""
 _MOST_SHARE: Final = 0.9
-"""... and so long to have those."""
+"""... and for the fewest batches."""
 _MOST_BATCHES: Final = 1_000_000
 PROOF: Final = "proof"
 _PROOF_S: Final = 20.0
-"""For the change that promises most, at most; it ends where its gain is settled."""
+"""Longest measurement of the best change, seconds; it ends where the gain is settled."""
 _PROOF_LEAST_S: Final = 4.0
 """Nothing is settled in less."""
 _OWN_THREADS: Final = AS_IT_IS
@@ -95,17 +95,17 @@ _ALONE_BATCHES: Final = 6
 _LADDER_S: Final = 14.0
 _STACKS_S: Final = 2.0
 _FEWEST_STACKS: Final = 40
-"""Of all workers; two give 100 a second on a quiet machine. With fewer it is tried again, ..."""
+"""Samples of all workers; two give 100 a second on a quiet machine. If fewer, sample again, ..."""
 _LONGER: Final = 3
-"""... for so many times as long."""
+"""... this many times longer."""
 _MEMORY_S: Final = 1.3 * SETTLES_S
-"""For so long it is looked whether memory goes on growing: the looks become rarer."""
+"""Seconds to watch memory grow: samples of memory become rarer with time."""
 _STARTS: Final = 8
 """A short ladder starts its loops about so many times."""
 _ATTACHING_S: Final = 1.5
-"""What it takes to attach to the workers and to read what was seen."""
+"""Seconds to attach to the workers and to read the samples."""
 _RESERVE: Final = 0.05
-"""Share of the budget that is kept for putting things back and for judging."""
+"""Share of the budget for restoring state and for judging."""
 
 
 def diagnose(  # noqa: PLR0913 - the public signature
@@ -117,7 +117,7 @@ def diagnose(  # noqa: PLR0913 - the public signature
     storage: Storage | None = None,
     prove: bool = True,
 ) -> Diagnosis:
-    """Say why a training loop waits for data, or that it does not, with the numbers behind it.
+    """Find out why a training loop waits for data, with the numbers behind the verdict.
 
     Iterates shallow copies of the loader. Afterwards all random generators, the samplers and what
     `step` trains are as they were, and the workers are gone. An exception of the dataset's or of
@@ -152,9 +152,9 @@ def diagnose(  # noqa: PLR0913 - the public signature
             raise ArgumentError("a recorded run has its own step and device: leave them out")
         return diagnose_run(run, storage)
     require_single_rank()
-    found = targets.target(target, step=step, device=device)
-    check_step_s(found.simulated_step_s, measurement.budget_s)
-    examination = Examination(found, measurement, storage, proves=prove)
+    resolved = targets.target(target, step=step, device=device)
+    check_step_s(resolved.simulated_step_s, measurement.budget_s)
+    examination = Examination(resolved, measurement, storage, proves=prove)
     with measurement:
         measurement.result = examination.known
         examination.run()
@@ -162,12 +162,12 @@ def diagnose(  # noqa: PLR0913 - the public signature
 
 
 class Examination:
-    """One diagnosis: what is known about a target, measurement by measurement.
+    """Diagnosis of a target, measurement by measurement.
 
     Args:
-        target: what the user points at.
-        measurement: whose budget it is.
-        storage: what was measured of the storage.
+        target: loader and step.
+        measurement: holder of the budget.
+        storage: measurement of the storage.
         proves: whether the best change is measured, too.
     """
 
@@ -332,7 +332,7 @@ class Examination:
         except StallscopeError as error:
             self._notes.append(f"no {question.phase}: {error}")
 
-    def _with_one_worker(self, known: Facts) -> Facts:
+    def _with_one_worker(self, facts: Facts) -> Facts:
         enough = Enough(after=2, batches=_ALONE_BATCHES, seconds=_ALONE_S)
         target = replace(self._target, loader=_with_one_worker(self._target.loader))
         try:
@@ -347,42 +347,42 @@ class Examination:
             lambda: (making(run, 1), waiting_s(run, use(run, 1)), computed_s(run))
         )
         if batches is None:
-            return known
+            return facts
         return replace(
-            known,
+            facts,
             alone_s=batches.usual_s,
             alone_waiting_s=waits_s,
             alone_computed_s=computes_s,
         )
 
-    def _with_longer_look(self, known: Facts) -> Facts:
+    def _with_longer_look(self, facts: Facts) -> Facts:
         enough = Enough(_WARMUP, _BATCHES, _MEMORY_S)
         run = record_target(self._target, Limits(_MOST_BATCHES, self._left_s, enough), _WARMUP)
         growth = apart(lambda: memory_growth(run, self._setup.num_workers))
-        return replace(known, memory_growth=growth)
+        return replace(facts, memory_growth=growth)
 
-    def _with_ladder(self, known: Facts) -> Facts:
+    def _with_ladder(self, facts: Facts) -> Facts:
         enough_s = max(_LADDER_S, self.wanted_s(verdict.LADDER))
-        found = self._ladder = ladder(self._target, budget_s=min(self._left_s, enough_s))
-        return replace(known, gain=apart(lambda: gain_of(found)))
+        measured = self._ladder = ladder(self._target, budget_s=min(self._left_s, enough_s))
+        return replace(facts, gain=apart(lambda: gain_of(measured)))
 
-    def _with_waiting_stacks(self, known: Facts) -> Facts:
+    def _with_waiting_stacks(self, facts: Facts) -> Facts:
         waiting = self._waiting = self._stacks(idle=True)
-        return apart(lambda: with_stacks(known, waiting))
+        return apart(lambda: with_stacks(facts, waiting))
 
-    def _with_stacks(self, known: Facts) -> Facts:
+    def _with_stacks(self, facts: Facts) -> Facts:
         busy = self._flame = self._stacks(idle=False)
-        return apart(lambda: with_stacks(known, busy))
+        return apart(lambda: with_stacks(facts, busy))
 
-    def _with_loop_stacks(self, known: Facts) -> Facts:
+    def _with_loop_stacks(self, facts: Facts) -> Facts:
         seen = loop_flame(self._target, _STACKS_S)
-        return apart(lambda: with_loop_stacks(known, seen))
+        return apart(lambda: with_loop_stacks(facts, seen))
 
-    def _with_batch(self, known: Facts) -> Facts:
+    def _with_batch(self, facts: Facts) -> Facts:
         plain = replace(self._target, step=None)
         with isolated(plain) as target, started(TimedLoop.of(target)) as batches:
-            found = [batch_bytes(batch) for batch in islice(batches, 1)]
-        return replace(known, batch=found[0] if found else None)
+            sizes = [batch_bytes(batch) for batch in islice(batches, 1)]
+        return replace(facts, batch=sizes[0] if sizes else None)
 
     def _stacks(self, *, idle: bool) -> Flame:
         """Sample the workers; for longer where a busy machine let py-spy see next to nothing."""
@@ -394,8 +394,10 @@ class Examination:
 
     def _why_stop(self) -> str:
         if self._left_out:
-            told = (f"{why}: no {', no '.join(phases)}" for why, phases in self._left_out.items())
-            return "; ".join(told)
+            reasons = (
+                f"{why}: no {', no '.join(phases)}" for why, phases in self._left_out.items()
+            )
+            return "; ".join(reasons)
         if self._findings[0].code == INCONCLUSIVE.code:
             return "no further measurement would decide more"
         return f"no question was left open (confidence {self._findings[0].confidence:.2f})"
@@ -411,16 +413,16 @@ class Examination:
             self._findings = (verdict.no_batch(self._facts, error),)  # type: ignore[arg-type]  # just set
 
     def known(self) -> Diagnosis | None:
-        """What can be said when it ends before its time; None: nothing."""
+        """Return the diagnosis so far, for an early end; None: nothing to say yet."""
         return None if self._facts is None else self.result()
 
     def result(self) -> Diagnosis:
-        """Return the verdict, and what it is made of."""
+        """Return the verdict and its measurements."""
         target = self._target
         helps = self._helps or self._what_helps()
         measured = (self._run, self._ladder, self._flame, self._waiting)
         notes = [note for part in measured if part is not None for note in part.notes]
-        found = Diagnosis(
+        diagnosis = Diagnosis(
             findings=self._findings,
             run=self._run,
             ladder=self._ladder,
@@ -442,7 +444,7 @@ class Examination:
                 dict.fromkeys([*self._measurement.notes, *self._caveats(), *notes, *self._notes])
             ),
         )
-        return found if helps is None else replace(found, fixes=helps[0], bench=helps[1])
+        return diagnosis if helps is None else replace(diagnosis, fixes=helps[0], bench=helps[1])
 
     def _epoch_s(self) -> float | None:
         loop, batches = self._facts and self._facts.time, self._setup.epoch_batches
@@ -453,13 +455,13 @@ class Examination:
             return None
         if self._hung:  # whatever is faster would hang, too
             return None
-        found = what_helps(self._target, self._facts, self._run, self._findings)
-        if found and verdict.too_short(self._facts):  # what may be measured, but not foretold
-            return found[0].clear(), found[1]
-        return found
+        helps = what_helps(self._target, self._facts, self._run, self._findings)
+        if helps and verdict.too_short(self._facts):  # what may be measured, but not foretold
+            return helps[0].clear(), helps[1]
+        return helps
 
     def _caveats(self) -> list[str]:
-        """What a reader of the verdict has to know."""
+        """List caveats of the verdict."""
         caveats = []
         if self._target.step is None:
             caveats.append(

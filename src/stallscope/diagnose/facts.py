@@ -1,4 +1,4 @@
-"""The numbers that the rules ask for, taken once from a run, a ladder and stacks.
+"""Numbers for the rules, taken once from a run, a ladder and stacks.
 
 How long batches take is known to `model.batch_times`, what the stalls consist of to
 `model.exposure`, when they come to `model.patterns`.
@@ -91,7 +91,7 @@ class ThreadTimes(NamedTuple):
 
     @property
     def cost_s(self) -> float:
-        """What the threads cost a batch, seconds; 0 where they do not slow it down for sure."""
+        """Seconds a batch loses to the threads; 0 where the slowdown is not certain."""
         return max(self.own_s - self.one_s, 0.0) if self.own_s > SLOWED * self.one_s else 0.0
 
 
@@ -100,9 +100,9 @@ class Spikes:
     """Samples that take far longer than the usual one (the limit is that of the patterns)."""
 
     count: int = 0
-    """How many."""
+    """Number of such samples."""
     one_in: float = float("inf")
-    """Of so many samples, one is."""
+    """Samples per slow sample."""
     share: float = 0.0
     """Share (0 to 1) of all samples' time that they take beyond the usual one."""
     typical_s: float = 0.0
@@ -126,7 +126,7 @@ class Gain:
     """Speedup of the loop with everything cached, as a ladder measured it."""
 
     factor: float
-    """How many times as fast the loop is."""
+    """Speedup of the loop."""
     low: float | None
     """Lower end of the interval; None where there is none."""
     high: float | None
@@ -134,7 +134,7 @@ class Gain:
 
     @property
     def is_none(self) -> bool:
-        """Whether the loop is not distinguishably faster."""
+        """True: the loop is not significantly faster."""
         return self.low is not None and self.low <= 1
 
     def is_below(self, share: float) -> bool:
@@ -148,26 +148,26 @@ class Gain:
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """What the rules know; shares are from 0 to 1."""
+    """Numbers that the rules judge; shares are from 0 to 1."""
 
     setup: Setup
     time: LoopBreakdown | None = None
-    """What the loop's time consists of; None where no wait was recorded."""
+    """Parts of the loop's time; None where no wait was recorded."""
     stall_low: float = 0.0
     """Lower end of the interval of the share of the loop's time that is stalls."""
     stall_high: float = 1.0
     """Upper end of the same interval."""
     exposure: Exposure = field(default_factory=Exposure)
-    """What the stalls consist of; nothing in it waits where `threads_compute`."""
+    """Parts of the stalls; none of them waits where `threads_compute`."""
     making: BatchTimes | None = None
     """None where no batch was seen on its way."""
     use: MachineUse = field(default_factory=MachineUse)
-    """What was used of the machine."""
+    """Use of the machine."""
     enough_workers: int | None = None
     """Workers with which the loop hardly stalls, replayed from the run; None where these keep up,
     where they have all cores, or where no number of them does."""
     starts: Starts = field(default_factory=Starts)
-    """What the begin of epochs costs."""
+    """Cost of the begin of epochs."""
     saturated: tuple[dict[str, Any], ...] = ()
     """Rows of `run.saturation.USES`: what was saturated while the loop stalled."""
     others_share: float = 0.0
@@ -190,31 +190,31 @@ class Facts:
     stage_s: dict[str, float] = field(default_factory=dict)
     """Median time of each stage, a sample or a batch; seconds."""
     calls: dict[str, float] = field(default_factory=dict)
-    """How often a sample that reads, or decodes, does so; mean of each stage."""
+    """Mean calls of each stage that reads or decodes, per sample with any."""
     first_transform: str | None = None
     """The transform that most samples begin with; None without one."""
     whole_batches: frozenset[str] = _OF_BATCHES
     """Stages that work on a whole batch at once: their times are a batch's."""
     threads_compute: bool = False
-    """Whether a worker waits for threads of its own that compute, as a video's codec does."""
+    """True: a worker waits for its own computing threads, as those of a video codec."""
     stalled_by_worker: dict[int, float] = field(default_factory=dict)
     """Share of the stalls that waited for a batch of each worker."""
     spikes: Spikes = field(default_factory=Spikes)
     """Samples that stand out."""
     reading: FetchSpeed = field(default_factory=FetchSpeed)
-    """What fetching takes."""
+    """Speed of fetching."""
     extra_threads_share: float | None = None
     """Share of a worker's CPU time that threads beside its main one took."""
     waiting_s: float = 0.0
-    """What a worker waits for a batch, for no core but for something else; mean, seconds."""
+    """Mean wait of a worker per batch, without waiting for a core, seconds."""
     computed_s: float = 0.0
-    """What a worker computes for a batch: CPU time, mean, seconds."""
+    """Mean CPU time of a worker per batch, seconds."""
     alone_s: float | None = None
     """Median time for a batch of one worker alone, seconds; None where that was not tried."""
     alone_waiting_s: float | None = None
-    """As `waiting_s`, of one worker alone."""
+    """`waiting_s` of one worker alone."""
     alone_computed_s: float | None = None
-    """As `computed_s`, of one worker alone."""
+    """`computed_s` of one worker alone."""
     own_threads: ThreadTimes | None = None
     """Batches with the loop's own torch threads; None where that was not tried."""
     lock_frames: float | None = None
@@ -224,14 +224,14 @@ class Facts:
     megapixels: float | None = None
     """Median size of the images that were opened; None where none was seen."""
     gain: Gain | None = None
-    """What the ladder says; None without one."""
+    """Speedup that a ladder measured; None without a ladder."""
     batch: BatchBytes | None = None
-    """How large a batch is; None where none was looked at."""
+    """Size of a batch; None where no batch was measured."""
     flame: Flame | None = None
     """Stacks of the workers, to find lines by."""
     loop_code: OwnCode | None = None
-    """Where the training process computes beside its model; None where that was not looked at, or
-    nowhere for sure."""
+    """Function in which the training process computes beside its model; None where not sampled or
+    not certain."""
 
     @property
     def stall_share(self) -> float:
@@ -248,7 +248,7 @@ class Facts:
 
     @property
     def epoch_factor(self) -> float:
-        """What makes a share of the steady state's time one of an epoch's: 1 without begins."""
+        """Factor from a share of the steady state to a share of an epoch: 1 without begins."""
         return (1 - self.starts.slow_share) / (1 - self.begin_share or 1.0)
 
     @property
@@ -258,12 +258,12 @@ class Facts:
 
     @property
     def pace(self) -> Pace:
-        """Whether batches are made as quickly as the loop uses them."""
+        """Speed of making batches against that of using them."""
         return Pace(self.making, self.use, self.setup.num_workers, self.setup.cores)
 
     @property
     def computes_too_much(self) -> bool:
-        """Whether what workers compute for a batch is too much for the step, whoever else computes.
+        """True: the workers' CPU time per batch is too long for the step, whoever else computes.
 
         CPU time is what it is however long a worker waits for its core; a core that is shared by
         two threads makes it longer, too, but not by so much.
@@ -273,7 +273,7 @@ class Facts:
 
     @property
     def is_shared(self) -> bool | None:
-        """Whether workers are slower because there are several; None where it was not tried."""
+        """True: several workers slow each other down; None where not tried."""
         if self.alone_waiting_s is None or self.making is None:
             return None
         more_s = self.waiting_s - self.alone_waiting_s
@@ -295,12 +295,12 @@ class Facts:
 
     @property
     def has_needless_workers(self) -> bool:
-        """Whether the loop would be noticeably faster if it made the batches itself."""
+        """True: the loop would be noticeably faster if it made the batches itself."""
         return self.needless_share >= thresholds.PASSING
 
     @property
     def holds_scaled_bytes(self) -> bool:
-        """Whether most of a batch is floats that uint8 would hold."""
+        """True: most of a batch is floats that uint8 would hold."""
         return self.batch is not None and self.batch.floats >= _MOSTLY * self.batch.all > 0
 
     @property
@@ -315,7 +315,7 @@ class Facts:
 
     @property
     def is_repeated(self) -> bool:
-        """Whether each worker computes for its batches what would be enough for all workers'."""
+        """True: each worker does the work of all workers."""
         alone_s, workers = self.alone_computed_s, self.setup.num_workers
         if not self.setup.streams or not alone_s or workers < 2:  # noqa: PLR2004 - several
             return False
@@ -343,7 +343,7 @@ class Facts:
 
     @property
     def is_slowed(self) -> bool:
-        """Whether the step is slowed by the workers, for sure, though it hardly waits for them."""
+        """True: the workers significantly slow the step, though it hardly waits for them."""
         return self.stall_share < HARDLY and self.gain is not None and self.gain.is_above(HARDLY)
 
     @property
@@ -354,12 +354,12 @@ class Facts:
 
     @property
     def has_small_samples(self) -> bool:
-        """Whether samples are so small that handling them one by one takes longer than they do."""
+        """True: handling samples one by one takes longer than making them."""
         return 0 < self.spikes.usual_s < thresholds.SMALL_SAMPLE_S
 
     @property
     def has_images(self) -> bool:
-        """Whether samples are images: some were opened, or a transform is one of images."""
+        """True: samples are images: some were opened, or a transform is one of images."""
         stages = (part.stage for part in self.exposure.parts)
         return self.megapixels is not None or any(map(_OF_IMAGES.search, stages))
 
@@ -406,7 +406,7 @@ def facts(run: Run, setup: Setup) -> Facts:
     # Threads that waited for a core cannot be seen to wait
     threads_compute = _is_for_threads(waited_s * (1 - others), extra, used, batches)
     begin = {"persistent": setup.persistent, "epoch_batches": setup.epoch_batches}
-    known = Facts(
+    collected = Facts(
         setup=setup,
         time=time,
         stall_low=low,
@@ -436,26 +436,26 @@ def facts(run: Run, setup: Setup) -> Facts:
         exposure=run.exposure.computing() if threads_compute else run.exposure,
         **_of_spans(run),
     )
-    return replace(known, enough_workers=_enough_workers(run, known))
+    return replace(collected, enough_workers=_enough_workers(run, collected))
 
 
-def with_stacks(known: Facts, flame: Flame) -> Facts:
+def with_stacks(facts: Facts, flame: Flame) -> Facts:
     """Add what stacks of the workers say.
 
     Where others have the cores, what seems to wait may only want one: it does where its line is
     none to wait in.
     """
     if not flame.circumstances.idle:
-        return replace(known, flame=flame)
+        return replace(facts, flame=flame)
     own = own_code(flame, GETITEM.name)
-    is_wanting = known.others_share >= OTHERS and own is not None and not own.call.waits
-    parts = known.exposure.computing(GETITEM_) if is_wanting else known.exposure
-    return replace(known, flame=flame, lock_frames=lock_share(flame), exposure=parts)
+    is_wanting = facts.others_share >= OTHERS and own is not None and not own.call.waits
+    parts = facts.exposure.computing(GETITEM_) if is_wanting else facts.exposure
+    return replace(facts, flame=flame, lock_frames=lock_share(flame), exposure=parts)
 
 
-def with_loop_stacks(known: Facts, flame: Flame) -> Facts:
+def with_loop_stacks(facts: Facts, flame: Flame) -> Facts:
     """Add what stacks of the process that trains say."""
-    return replace(known, loop_code=loop_code(flame))
+    return replace(facts, loop_code=loop_code(flame))
 
 
 def gain_of(ladder: Ladder) -> Gain | None:
@@ -492,20 +492,20 @@ def reading(run: Run) -> FetchSpeed:
     fetched = samples.filter(pl.col("fetch_s") > 0)
     if fetched.is_empty():
         return FetchSpeed()
-    known = fetched.drop_nulls("bytes")
+    sized = fetched.drop_nulls("bytes")
     steps, recorded = run.steps(), samples.select(_BATCH).n_unique()
     length_s = steps.select((pl.col("end_ns").max() - pl.col("start_ns").min()) / 1e9).item()
     rate = None
-    if known.height >= _FEWEST_SAMPLES and length_s:
+    if sized.height >= _FEWEST_SAMPLES and length_s:
         of_each = max(steps.height / max(recorded, 1), 1.0)  # not every batch is recorded
-        rate = float(known["bytes"].sum()) * of_each / length_s
+        rate = float(sized["bytes"].sum()) * of_each / length_s
     return FetchSpeed(float(np.median(fetched["fetch_s"].to_numpy())), rate)
 
 
-def _enough_workers(run: Run, known: Facts) -> int | None:
+def _enough_workers(run: Run, facts: Facts) -> int | None:
     """Find how many more workers would do, if any; whatever others have of the cores now."""
-    setup = known.setup
-    if not 0 < setup.num_workers < int(setup.cores) or known.pace.free_load <= thresholds.KEEPS_UP:
+    setup = facts.setup
+    if not 0 < setup.num_workers < int(setup.cores) or facts.pace.free_load <= thresholds.KEEPS_UP:
         return None
     now = Setting(setup.num_workers, setup.prefetch_factor, setup.persistent).normal()
     try:

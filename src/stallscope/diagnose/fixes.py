@@ -1,4 +1,4 @@
-"""What would help: for each finding the changes that can be predicted from the run, and measured.
+"""Changes that would help: predicted from the run for each finding, and measurable.
 
 A change is a setting, or a part of the work that is done faster or not at all. What it would gain
 is replayed from the recorded batches, by the simulator that `ss.tune` predicts with.
@@ -44,24 +44,23 @@ if TYPE_CHECKING:
 
 
 _FASTER: Final = 2.0
-"""So many times as fast is what better code is said to be: how much better it can be, nobody knows
-before it is written."""
+"""Assumed speedup of better code: the real one is unknown before the code is written."""
 _IN_MEMORY: Final = "samples in memory"
 _HOW: Final = (
     "compute once, beforehand, the part of a sample that is always the same, and store it: "
     "a_storage shows how"
 )
-"""How to have some of that for good."""
+"""Note on a permanent form of this change."""
 _MEMORY_SHARE: Final = 0.25
-"""Of the memory that is left, for samples that are kept."""
+"""Share of the free memory for cached samples."""
 _CAPTURE_SHARE: Final = 0.3
-"""Of a measurement's budget, for keeping them."""
+"""Share of a measurement's budget for caching them."""
 _FASTER_KINDS: Final = {
     causes.DECODE.code: "decode",
     causes.TRANSFORMS.code: "transform",
     causes.COLLATE.code: "collate",
 }
-"""Causes whose whole kind of stage is to be faster."""
+"""Causes whose fix speeds up a whole kind of stage."""
 _NOT_TRIED: Final = (None, None, None, None)
 _READING: Final = (causes.STORAGE_LATENCY.code, causes.STORAGE_BANDWIDTH.code)
 
@@ -72,30 +71,30 @@ class Fix(NamedTuple):
     name: str
     """In words, as `try_fix` takes it."""
     code: str
-    """Of the finding that it is for; empty: for none of them by itself."""
+    """Code of the finding; empty: for no single finding."""
     costs: LoaderCosts
-    """What batches then cost."""
+    """Costs of batches after the change."""
     setting: Setting
-    """How they are then loaded."""
+    """Settings after the change."""
     measurable: bool = True
-    """Whether the kit can make or imitate it."""
+    """True: `try_fix` can make or imitate the change."""
 
 
 @dataclass
 class FixBench(TuneBench):
-    """What is needed to measure fixes."""
+    """Loader and predictions that a measurement of fixes needs."""
 
     fixes: dict[str, Fix] = field(default_factory=dict)
-    """By their names."""
+    """Fixes by name."""
     tried: dict[str, Tuning] = field(default_factory=dict)
-    """What was measured, by the name of the fix."""
+    """Measurements by the name of the fix."""
 
     def try_fix(self, change: Any, budget_s: float) -> Tuning:
         """Measure a change beside the loader as it is.
 
         Args:
-            change: the name of a fix, the code of a finding, a dictionary of settings, or what
-                `ss.orders` found.
+            change: the name of a fix, the code of a finding, a dictionary of settings, or a
+                result of `ss.orders`.
             budget_s: seconds.
 
         Raises:
@@ -104,19 +103,19 @@ class FixBench(TuneBench):
         """
         room = int(memory_available_bytes() * _MEMORY_SHARE)
         trial = self._trial(change, lambda loader: self._in_memory(loader, room, budget_s))
-        found = self.measure(trial, budget_s)
+        tuning = self.measure(trial, budget_s)
         if trial.change == _IN_MEMORY:
-            found = replace(found, notes=(_HOW, *found.notes))
-        self.tried[trial.change] = found
-        return found
+            tuning = replace(tuning, notes=(_HOW, *tuning.notes))
+        self.tried[trial.change] = tuning
+        return tuning
 
     def with_tried(self, fixes: pl.DataFrame) -> pl.DataFrame:
-        """A table of fixes, with what was measured of those that were tried."""
+        """Return a table of fixes with the measured gains."""
         rows = []
         for row in fixes.iter_rows(named=True):
-            found = self.tried.get(row["fix"])
-            known = {} if found is None else measured_of(found)
-            rows.append({**row, **{name: known.get(name, row[name]) for name in MEASURED}})
+            tuning = self.tried.get(row["fix"])
+            measured = {} if tuning is None else measured_of(tuning)
+            rows.append({**row, **{name: measured.get(name, row[name]) for name in MEASURED}})
         return pl.DataFrame(rows, FIXES)
 
     def _trial(self, change: Any, keep: Callable[[Any], Any]) -> Trial:
@@ -128,29 +127,31 @@ class FixBench(TuneBench):
         named = [fix for fix in self.fixes.values() if change in (fix.name, fix.code)]
         able = [fix for fix in named if fix.measurable]
         if not able:
-            known = ", ".join(repr(fix.name) for fix in self.fixes.values() if fix.measurable)
+            measurable = ", ".join(repr(fix.name) for fix in self.fixes.values() if fix.measurable)
             why = "only you can make this change" if named else "there is no such fix"
-            raise StallscopeError(f"{change!r}: {why}. What can be measured: {known or 'nothing'}")
+            raise StallscopeError(
+                f"{change!r}: {why}. What can be measured: {measurable or 'nothing'}"
+            )
         fix = able[0]
         make = keep if fix.name == _IN_MEMORY else None
         return Trial(fix.setting, fix.name, predict(fix.costs, fix.setting), make=make)
 
-    def _of_orders(self, found: Orders, now: Setting) -> Trial:
-        """The best pipeline that `ss.orders` found: samples take as much less as it predicts."""
-        best = found.best()
+    def _of_orders(self, orders: Orders, now: Setting) -> Trial:
+        """Return a trial of the best pipeline of `ss.orders`, with its predicted gain."""
+        best = orders.best()
         if best is None:
             raise StallscopeError("these orders recommend nothing: there is no change to measure")
-        own_s = found.trials.filter(pl.col("trial") == 0)["predicted_s"].item()
+        own_s = orders.trials.filter(pl.col("trial") == 0)["predicted_s"].item()
         kinds = np.isin([kind for _, kind in self.costs.stages], SAMPLE_KINDS)
         samples_s = float((self.costs.computing_s + self.costs.waiting_s)[:, kinds].sum())
-        known = None
+        predicted = None
         if own_s and best["predicted_s"] and samples_s:
             faster = self.costs.faster(own_s / best["predicted_s"], SAMPLE_KINDS)
-            known = predict(faster, now)
-        return Trial(now, str(best["change"]), known, make=found.apply)
+            predicted = predict(faster, now)
+        return Trial(now, str(best["change"]), predicted, make=orders.apply)
 
     def _in_memory(self, loader: Any, room: int, budget_s: float) -> Any:
-        """The loader with its finished samples in memory: it collates and sends them."""
+        """Return the loader with finished samples in memory, which it collates and sends."""
         rungs = Rungs(replace(self.target, loader=loader), room)
         rungs.capture(time.perf_counter_ns() + int(budget_s * _CAPTURE_SHARE * 1e9))
         if TRANSFORMED not in rungs.cached:
@@ -161,13 +162,13 @@ class FixBench(TuneBench):
 def what_helps(
     target: Target, facts: Facts, run: Run, findings: tuple[Finding, ...]
 ) -> tuple[pl.DataFrame, FixBench] | None:
-    """What would help: columns of `result.FIXES`, and what measures it; None: nothing is known."""
+    """Predict changes: columns of `result.FIXES`, and a bench to measure them; None: unpredictable."""
     loader = target.loader
     if not is_plain(loader):
         return None
     now, stream = setting_of(loader), is_stream(loader)
 
-    def known() -> tuple[LoaderCosts, list[Fix], list[tuple[Any, ...]]]:
+    def predictions() -> tuple[LoaderCosts, list[Fix], list[tuple[Any, ...]]]:
         costs = costs_of(
             run,
             now,
@@ -179,7 +180,7 @@ def what_helps(
         return costs, *_rows(costs, now, fixes)
 
     try:
-        costs, fixes, rows = apart(known)
+        costs, fixes, rows = apart(predictions)
     except StallscopeError:
         return None
     bench = FixBench(target, run, costs, {fix.name: fix for fix in fixes})
@@ -189,16 +190,16 @@ def what_helps(
 def _rows(
     costs: LoaderCosts, now: Setting, fixes: Iterable[Fix]
 ) -> tuple[list[Fix], list[tuple[Any, ...]]]:
-    """Fixes that are worth a word, what promises most first, and their rows."""
+    """Return fixes worth a line, the best first, and their rows."""
     own, rows = predict(costs, now).samples_per_s, []
-    for fix in {one.name: one for one in reversed(list(fixes))}.values():
-        found = predict(fix.costs, fix.setting)
-        gain = found.samples_per_s.over(own)
+    for fix in {fix.name: fix for fix in reversed(list(fixes))}.values():
+        prediction = predict(fix.costs, fix.setting)
+        gain = prediction.samples_per_s.over(own)
         if fix.code or gain.value >= WORTH_A_LINE:
             rows.append(
-                (fix, (fix.name, fix.code, *gain, fix.measurable, found.outside, *_NOT_TRIED))
+                (fix, (fix.name, fix.code, *gain, fix.measurable, prediction.outside, *_NOT_TRIED))
             )
-    # A gain that may be none stands behind those that are sure
+    # Uncertain gains come after certain ones
     rows.sort(key=lambda pair: (pair[1][3] <= 1, -pair[1][2]))
     return [fix for fix, _ in rows], [row for _, row in rows]
 
@@ -211,7 +212,7 @@ def _fixes(
     *,
     stream: bool,
 ) -> Iterator[Fix]:
-    """Every change that is looked at; those that findings advise first."""
+    """Yield every candidate; those that findings advise first."""
     for finding in findings:
         for name, faster in _faster(costs, finding.code):
             yield Fix(name, finding.code, faster, now, measurable=False)
@@ -219,12 +220,12 @@ def _fixes(
             yield Fix(now.text(setting), finding.code, costs, setting)
     if any(finding.code == causes.HEALTHY.code for finding in findings):
         return
-    whole = [
-        one
-        for one in grid(now, costs.cores, pins=False, is_stream=stream)
-        if one.in_order == now.in_order
+    settings = [
+        setting
+        for setting in grid(now, costs.cores, pins=False, is_stream=stream)
+        if setting.in_order == now.in_order
     ]
-    best = smallest([(predict(costs, one).samples_per_s.value, one) for one in whole])
+    best = smallest([(predict(costs, each).samples_per_s.value, each) for each in settings])
     if best != now:
         yield Fix(now.text(best), "", costs, best)
     if not stream:
@@ -232,7 +233,7 @@ def _fixes(
 
 
 def _faster(costs: LoaderCosts, code: str) -> Iterator[tuple[str, LoaderCosts]]:
-    """The work that a finding is about, done faster."""
+    """Yield costs with the work of a finding sped up."""
     times = f"{_FASTER:g}× as fast"
     if code in _READING:
         yield "reading from memory", costs.faster(inf, ["fetch"])
@@ -251,11 +252,11 @@ def _faster(costs: LoaderCosts, code: str) -> Iterator[tuple[str, LoaderCosts]]:
 
 
 _OWN: Final = ("transform", "other")
-"""Kinds of stages that are code of the user's, or a library's that they chose."""
+"""Kinds of stages with code of the user's, or of a library that they chose."""
 
 
 def _settings(now: Setting, facts: Facts, code: str) -> Iterator[Setting]:
-    """The settings that a finding advises."""
+    """Yield settings that a finding advises."""
     ahead = now.prefetch_factor or 0
     if code == causes.TOO_FEW_WORKERS.code and facts.enough_workers:
         yield replace(now, num_workers=facts.enough_workers).normal()

@@ -1,9 +1,8 @@
-"""The user's own code in sampled stacks: which function, which of its lines, and doing what.
+"""Own code of the user in sampled stacks: the function, its lines, and the kind of call.
 
-Most datasets are written by hand, and no hook can name what their `__getitem__` does. Stacks of the
-workers can: the deepest function of the user's that holds most of a stage's samples is the place to
-look at. What it calls tells what would help, by the library that was at work below it or by the
-text of the line.
+Most datasets are written by hand, and no hook can name the work in their `__getitem__`. Stacks of
+the workers can: the deepest function of the user's that holds most of a stage's samples is the
+place to look at. The library below it, or the text of the line, tells the kind of call.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ class Call(NamedTuple):
 
     name: str
     does: str
-    """What it does, as the end of "computing: ..."."""
+    """Activity, as the end of "computing: ..."."""
     remedy: str
     library: str = r"(?!)"
     """Expression for the file of a frame below the user's, from its package on."""
     source: str = r"(?!)"
     """Expression for the text of the user's line."""
     waits: bool = False
-    """Whether it may wait for something that is no core."""
+    """True: the call may wait for something other than a core."""
 
 
 _PLAIN: Final = frozenset({"torch", "torchdata", "stallscope", "lightning", ""})
@@ -288,21 +287,21 @@ class OwnCode:
 
     function: str
     file: str
-    """As it was recorded: a path."""
+    """Path, as recorded."""
     lines: tuple[int, ...]
-    """Those that hold most of it, in the order of the file."""
+    """Lines that hold most of the function, in the order of the file."""
     share: float
     """Share (0 to 1) of the stage's samples with the function on the stack."""
     call: Call
-    """What it does."""
+    """Kind of call that the function spends its time in."""
     calls: str = ""
-    """The library's function that most of it lies in, as `package.function`."""
+    """Function of a library that holds most of the time, as `package.function`."""
     package: str = ""
-    """The library whose function it is, where no code of the user's is in that stage."""
+    """Library of the function, where the stage has no code of the user's."""
 
     @property
     def does(self) -> str:
-        """What it does, as the end of "computing: ..."; at least whose function it calls."""
+        """Activity, as the end of "computing: ..."; the called function if the kind is unknown."""
         return f"{self.calls}()" if self.call is OTHER and self.calls else self.call.does
 
     @property
@@ -330,12 +329,12 @@ def own_code(flame: Flame, stage: str) -> OwnCode | None:
     hits = _hits(flame.samples.filter(pl.col("stage").cast(pl.String) == stage))
     # Only of `getitem`: any other stage of a library's has a name of its own
     is_own = stage != GETITEM.name or any(
-        kind(one) == YOURS for stack in hits for one in frames(stack)
+        kind(function) == YOURS for stack in hits for function in frames(stack)
     )
-    found = _holder(hits, is_own=is_own)
-    if found is not None and found.call is OTHER and stage in READING_WORDS:
-        return replace(found, call=READS)
-    return found
+    holder = _holder(hits, is_own=is_own)
+    if holder is not None and holder.call is OTHER and stage in READING_WORDS:
+        return replace(holder, call=READS)
+    return holder
 
 
 def loop_code(flame: Flame) -> OwnCode | None:
@@ -349,43 +348,46 @@ def loop_code(flame: Flame) -> OwnCode | None:
         or no function of the user's holds most of what is not the model.
     """
     hits = _hits(flame.samples)
-    rest = Counter({stack: many for stack, many in hits.items() if not _MODEL.search(stack)})
-    found = _holder(rest, is_own=True)
-    if found is None or found.share < _HOLDS:
+    rest = Counter({stack: number for stack, number in hits.items() if not _MODEL.search(stack)})
+    holder = _holder(rest, is_own=True)
+    if holder is None or holder.share < _HOLDS:
         return None
-    return replace(found, share=found.share * rest.total() / hits.total())
+    return replace(holder, share=holder.share * rest.total() / hits.total())
 
 
 def _hits(samples: pl.DataFrame) -> Counter[str]:
     hits = Counter[str]()
-    for stack, many in samples.select("stack", "hits").iter_rows():
-        hits[stack] += many
+    for stack, number in samples.select("stack", "hits").iter_rows():
+        hits[stack] += number
     return hits
 
 
 def _holder(hits: Counter[str], *, is_own: bool) -> OwnCode | None:
-    """The deepest function that holds most of some stacks; of the user's, or of any library."""
+    """Find the deepest function that holds most of the stacks; the user's, or any library's."""
     if hits.total() < _FEWEST:
         return None
-    within, depth = Counter[StackFunction](), Counter[StackFunction]()
-    for stack, many in hits.items():
-        own = [one for one in frames(stack) if kind(one) == YOURS]
+    hits_of, depth = Counter[StackFunction](), Counter[StackFunction]()
+    for stack, number in hits.items():
+        own = [function for function in frames(stack) if kind(function) == YOURS]
         if not is_own:
-            own = [one for one in frames(stack) if package(one) not in _PLAIN][:1]
-        for place, one in enumerate(own):
-            depth[one] = max(depth[one], place)
-        for one in set(own):
-            within[one] += many
-    if not within:
+            own = [function for function in frames(stack) if package(function) not in _PLAIN][:1]
+        for place, function in enumerate(own):
+            depth[function] = max(depth[function], place)
+        for function in set(own):
+            hits_of[function] += number
+    if not hits_of:
         return None
-    holders = [one for one in within if within[one] >= _HOLDS * hits.total()]
-    named = max(holders or within, key=lambda one: (depth[one] if holders else 0, within[one]))
-    found = _described(named, hits, within[named] / hits.total())
-    return replace(found, package="" if is_own else package(named))
+    holders = [function for function in hits_of if hits_of[function] >= _HOLDS * hits.total()]
+    named = max(
+        holders or hits_of,
+        key=lambda function: (depth[function] if holders else 0, hits_of[function]),
+    )
+    described = _described(named, hits, hits_of[named] / hits.total())
+    return replace(described, package="" if is_own else package(named))
 
 
 def lock_share(flame: Flame) -> float | None:
-    """Share (0 to 1) of the samples inside of a stage that wait at a lock; None: too few samples.
+    """Return the share (0 to 1) of stage samples that wait at a lock; None: too few samples.
 
     The thread that sends is left out: between two batches it waits for the next one.
 
@@ -401,7 +403,7 @@ def lock_share(flame: Flame) -> float | None:
 
 
 def _waits_at_lock(stack: str) -> bool:
-    """Whether a stack ends in a lock of several processes, or in a user's line that takes one.
+    """Return whether a stack ends in a lock between processes, or in a line that takes such a lock.
 
     Threads wait for those of their own process: their locks do not count.
     """
@@ -414,41 +416,41 @@ def _waits_at_lock(stack: str) -> bool:
 
 
 def _described(named: StackFunction, hits: Counter[str], share: float) -> OwnCode:
-    """What the function does, and in which lines."""
+    """Describe the calls of a function and its lines."""
     lines, calls = Counter[int](), Counter[Call]()
     called, depth = Counter[StackFunction](), Counter[StackFunction]()
-    for stack, many in hits.items():
+    for stack, number in hits.items():
         texts = stack.split(";")
         at = max((i for i, text in enumerate(texts) if frame(text) == named), default=None)
         if at is None:
             continue
         line = _line(texts[at])
-        lines[line] += many
-        calls[_call(named.file, line, texts[at + 1 :])] += many
-        for place, one in enumerate(dict.fromkeys(map(frame, texts[at + 1 :]))):
-            called[one] += many if package(one) else 0
-            depth[one] = max(depth[one], place)
+        lines[line] += number
+        calls[_call(named.file, line, texts[at + 1 :])] += number
+        for place, each in enumerate(dict.fromkeys(map(frame, texts[at + 1 :]))):
+            called[each] += number if package(each) else 0
+            depth[each] = max(depth[each], place)
     whole = lines.total()
-    most = [line for line, many in lines.most_common(_MOST_LINES) if many >= _A_LINE * whole]
+    most = [line for line, number in lines.most_common(_MOST_LINES) if number >= _A_LINE * whole]
     shown = tuple(sorted(most or [lines.most_common(1)[0][0]]))
-    kinds = (call for call, many in calls.most_common() if many >= _SHOWS * whole)
-    call = next((one for one in kinds if one is not OTHER), OTHER)
-    holders = [one for one, many in called.items() if many >= _HOLDS * whole]
-    deepest = max(holders, key=lambda one: depth[one], default=None)
+    kinds = (call for call, number in calls.most_common() if number >= _SHOWS * whole)
+    call = next((each for each in kinds if each is not OTHER), OTHER)
+    holders = [each for each, number in called.items() if number >= _HOLDS * whole]
+    deepest = max(holders, key=lambda each: depth[each], default=None)
     inner = f"{package(deepest)}.{deepest.function}" if deepest else ""
     return OwnCode(named.function, named.file, shown, share, call, inner)
 
 
 def _line(text: str) -> int:
-    found = re.search(r":(\d+)\)$", text)
-    return int(found[1]) if found else 0
+    match = re.search(r":(\d+)\)$", text)
+    return int(match[1]) if match else 0
 
 
 def _call(file: str, line: int, below: list[str]) -> Call:
-    """What a sample does, by the frames below the user's and by the text of the user's line."""
-    text = linecache.getline(file, line)
-    packages = [inside(frame(one)) for one in below]
+    """Classify a sample by the frames below the user's and by the text of the user's line."""
+    source = linecache.getline(file, line)
+    packages = [inside(frame(text)) for text in below]
     for call in CALLS:
-        if re.search(call.source, text) or any(re.match(call.library, one) for one in packages):
+        if re.search(call.source, source) or any(re.match(call.library, name) for name in packages):
             return call
     return OTHER

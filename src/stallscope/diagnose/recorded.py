@@ -1,8 +1,8 @@
-"""A verdict about a loop that was recorded: a training that was watched, or a saved run.
+"""Verdict about a recorded loop: a training that was watched, or a saved run.
 
-The rules are those of a live diagnosis. What only another measurement can tell (one worker alone,
-stacks, a ladder) is named as missing. Of several ranks each is judged for itself, and the one that
-waits longest leads: the others wait for it, in a collective of their own steps.
+The rules are those of a live diagnosis. Questions that need another measurement (one worker alone,
+stacks, a ladder) are listed as missing. Of several ranks each is judged by itself, and the rank
+that waits longest leads: the others wait for that rank, in a collective of their own steps.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from stallscope.storage.result import Storage
 
 _MOSTLY: Final = 0.8
-"""Of the steps, in which the same rank waits longest; and of its stalls, for which others wait."""
+"""Share of steps in which one rank waits longest; and of its stalls that other ranks wait for."""
 _IN_STEP: Final = (STEP.kind, OTHER.kind)
 STALL: Final = "stall"
 
 
 def recorded_run(target: Any) -> Run | None:
-    """The run that is meant, where a target is one or the folder of one; None for any other.
+    """Return the run, where a target is a run or its folder; None for any other target.
 
     Raises:
         ArgumentError: the folder holds another result.
@@ -53,19 +53,19 @@ def recorded_run(target: Any) -> Run | None:
     place = target if is_address(str(target)) else Path(target).expanduser()
     if not is_result(place):
         return None
-    found = load(place)
-    if not isinstance(found, Run):
-        kind = type(found).__name__.lower()
+    loaded = load(place)
+    if not isinstance(loaded, Run):
+        kind = type(loaded).__name__.lower()
         raise ArgumentError(f"{target} holds a result of ss.{kind}, and no run: ss.load reads it")
-    return found
+    return loaded
 
 
 def diagnose_run(run: Run, storage: Storage | None = None) -> Diagnosis:
-    """Say why the loop of a recorded run waited for data, or that it did not.
+    """Find out why the loop of a recorded run waited for data, or that it did not.
 
     Args:
-        run: what was recorded.
-        storage: what the storage under its files gives, where that was measured.
+        run: the recording.
+        storage: measurement of the storage under its files, if any.
     """
     judged = apart(lambda: _judged(run, storage))
     length_ns = int(run.all_steps["end_ns"].max() or 0)  # type: ignore[arg-type]  # integers
@@ -93,12 +93,12 @@ def diagnose_run(run: Run, storage: Storage | None = None) -> Diagnosis:
 
 
 class _Judged(NamedTuple):
-    """What a recorded run says."""
+    """Judgement of a recorded run."""
 
     findings: tuple[Finding, ...]
     accounts: pl.DataFrame
     missing: list[str]
-    """What another measurement would tell."""
+    """Questions that need another measurement."""
     notes: list[str]
 
 
@@ -106,12 +106,12 @@ def _judged(run: Run, storage: Storage | None) -> _Judged:
     """Judge each rank, and take the one that waits longest."""
     setup = setup_of_run(run, storage)
     ranks = _ranks(run)
-    each = {rank: _stall_share(one) for rank, one in ranks.items()}
+    each = {rank: _stall_share(rank_run) for rank, rank_run in ranks.items()}
     slowest = max(each, key=lambda rank: each[rank])
-    known = facts(ranks[slowest], setup)
+    collected = facts(ranks[slowest], setup)
     own = each.pop(slowest)
-    findings = judge(known)
-    notes = side_notes(known, findings)
+    findings = judge(collected)
+    notes = side_notes(collected, findings)
     if each:
         notes.append(_about_ranks(run, slowest, own, each))
     if each and own >= max(each.values()) + HARDLY:
@@ -119,14 +119,14 @@ def _judged(run: Run, storage: Storage | None) -> _Judged:
         title = f"rank {slowest}, which the others wait for: {first.title}"
         findings = (replace(first, title=title), *others)
     missing: dict[str, str] = {}
-    while (question := next_question(known, findings, missing)) is not None:
+    while (question := next_question(collected, findings, missing)) is not None:
         missing[question.phase] = question.why
-    told = [f"{why} ({phase})" for phase, why in missing.items()]
-    return _Judged(findings, accounting(known), told, notes)
+    questions = [f"{why} ({phase})" for phase, why in missing.items()]
+    return _Judged(findings, accounting(collected), questions, notes)
 
 
 def _ranks(run: Run) -> dict[int, Run]:
-    """The run of each rank."""
+    """Split a run by rank."""
     ranks = run.all_steps["rank"].unique().sort().to_list()
     if len(ranks) <= 1:
         return {next(iter(ranks), 0): run}
@@ -142,7 +142,7 @@ def _ranks(run: Run) -> dict[int, Run]:
 
 
 def _one_of_several(run: Run) -> list[str]:
-    """That others' runs lie beside this one of a rank."""
+    """Note that this run is one of several ranks."""
     folder = run._folder  # noqa: SLF001 - see `ss.load`
     if folder is None or not folder.name.startswith("rank"):
         return []
@@ -159,7 +159,7 @@ def _stall_share(run: Run) -> float:
 
 
 def _about_ranks(run: Run, slowest: int, own: float, others: dict[int, float]) -> str:
-    """How long ranks wait, and whether it is always the same one."""
+    """Describe how long ranks wait, and if the same rank always does."""
     stalled = run.stalls().select("epoch", "batch").unique()
     waits = run.steps().select("rank", "epoch", "batch", "wait_s").drop_nulls()
     waits = waits.join(stalled, on=["epoch", "batch"], how="semi")
@@ -168,21 +168,21 @@ def _about_ranks(run: Run, slowest: int, own: float, others: dict[int, float]) -
     same = float((last["rank"] == slowest).mean() or 0.0) if last.height else 0.0  # type: ignore[arg-type]  # a share
     stalls = others.values()
     between = " to ".join(dict.fromkeys((share(min(stalls)), share(max(stalls)))))
-    said = (
+    text = (
         f"rank {slowest} stalls {share(own)} of the time, "
         f"{count(len(others), 'other rank')} {between}"
     )
     if same >= _MOSTLY:
-        said += f"; it waits longest in {share(same)} of the steps in which one stalls"
+        text += f"; it waits longest in {share(same)} of the steps in which one stalls"
     if where := _waits_in(run, slowest):
-        said += f"; the others wait for it in {where}"
-    return said
+        text += f"; the others wait for it in {where}"
+    return text
 
 
 def _waits_in(run: Run, slowest: int) -> str:
-    """The part of a step in which ranks wait for the one whose batch comes late; "" for none.
+    """Name the part of a step in which ranks wait for the one whose batch is late; "" for none.
 
-    It is the one that takes them longer, by about as much as that one stalls longer.
+    That part takes the others longer, by about as much as the late rank stalls longer.
     """
     each: dict[int, dict[str, float]] = {}
     for rank, steps in run.steps().partition_by("rank", as_dict=True).items():
@@ -194,8 +194,8 @@ def _waits_in(run: Run, slowest: int) -> str:
         }
     own = each.pop(slowest, {})
     typical = {
-        name: median(one.get(name, 0.0) for one in each.values())
-        for name in {name for one in each.values() for name in one} | {STALL}
+        name: median(parts.get(name, 0.0) for parts in each.values())
+        for name in {name for parts in each.values() for name in parts} | {STALL}
     }
     longer = {name: took_s - own.get(name, 0.0) for name, took_s in typical.items()}
     part = max(longer, key=lambda name: longer[name])

@@ -1,4 +1,4 @@
-"""The verdict as a value: what keeps the loop from its data, with the numbers behind it.
+"""Verdict as a value, with the numbers behind it.
 
 Everything before makes it, everything after reads it.
 """
@@ -84,12 +84,11 @@ class Finding:
     evidence: Mapping[str, float] = field(default_factory=dict)
     """The numbers behind it; each name ends in its unit, as columns of tables do."""
     confidence: float = 0.0
-    """How sure (0 to 1) that this is a cause and not an accident or something else: the least of
-    how clearly its rule is met, of the share of the stalls that is explained at all, and of how
-    steady the measurement was. Made of limits that were set by hand: it orders findings, it is no
-    probability."""
+    """Confidence (0 to 1): the least of how clearly the rule is met, of the explained share of the
+    stalls, and of how steady the measurement was. A heuristic from hand-set limits that orders
+    findings, not a probability."""
     next_step: str = ""
-    """Which notebook, which setting or which line of the user's code (`file:line`)."""
+    """Notebook, setting or line of the user's code (`file:line`)."""
 
     def __post_init__(self) -> None:
         if self.code not in CAUSES:
@@ -97,30 +96,30 @@ class Finding:
 
     @property
     def cause(self) -> Cause:
-        """What it is called, and whether its rule was tested."""
+        """Row of the table of causes."""
         return CAUSES[self.code]
 
     @property
     def tested(self) -> bool:
-        """Whether the rule was tried against loaders in which this is what is wrong."""
+        """True: the rule was tried on loaders with this cause."""
         return self.cause.tested
 
 
 @dataclass(frozen=True)
 class DiagnosisConditions(LoopConditions):
-    """What was measured, and on what."""
+    """Measured target, machine and budget."""
 
     budget_s: float = 60.0
-    """What it was allowed to take, seconds; 0 for a run that was recorded before."""
+    """Budget, seconds; 0 for a recorded run."""
     wall_s: float = 0.0
-    """What it took, or how long the recorded run is, seconds."""
+    """Duration of the measurement or of the recorded run, seconds."""
     epoch_s: float | None = None
-    """What an epoch takes at the pace of the recording, seconds; None where it has no length."""
+    """Length of an epoch at the pace of the recording, seconds; None where it has no length."""
 
 
 @dataclass(frozen=True, eq=False)
 class Diagnosis(SavedResult):
-    """Why the loop starves for data, or that it does not; and what was measured to tell."""
+    """Diagnosis: why the loop waits for data, or that it does not, and the measurements."""
 
     _view: ClassVar[str] = "diagnosis.VIEW"
     _contents: ClassVar = Contents(
@@ -140,25 +139,25 @@ class Diagnosis(SavedResult):
     )
 
     findings: tuple[Finding, ...]
-    """The verdict, then whatever else was found, what costs most first; never empty."""
+    """Verdict first, then the other findings, most costly first; never empty."""
     run: Run | None = None
-    """The loop and its samples, as it is."""
+    """Recording of the unchanged loop and its samples."""
     ladder: Ladder | None = None
     """The loop without each of the loader's costs; None where it was not needed."""
     flame: Flame | None = None
     """Stacks of the workers; None where they were not needed."""
     spent: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=SPENT))
-    """Columns of `SPENT`: what the budget went to."""
+    """Columns of `SPENT`: use of the budget."""
     accounts: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=ACCOUNTING))
-    """Columns of `diagnose.accounting.ACCOUNTING`: what the loop's time is, and whose."""
+    """Columns of `diagnose.accounting.ACCOUNTING`: parts of the loop's time."""
     circumstances: DiagnosisConditions = field(default_factory=DiagnosisConditions)
-    """What was measured, and on what."""
+    """Measured target, machine and budget."""
     notes: tuple[str, ...] = ()
-    """What was left out or has to be known, in sentences."""
+    """Notes on omissions and caveats, in sentences."""
     fixes: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=FIXES))
-    """Columns of `FIXES`; empty where nothing is known of changes, as in older ones."""
+    """Columns of `FIXES`; empty without predictions, as in older results."""
     bench: Any = field(default=None, repr=False)
-    """What measures fixes (`fixes.FixBench`); None: there is only this data."""
+    """Bench for fixes (`fixes.FixBench`); None for a loaded result."""
 
     def __post_init__(self) -> None:
         if not self.findings:
@@ -174,10 +173,10 @@ class Diagnosis(SavedResult):
     def _table(self) -> pl.DataFrame:
         rows = [
             (
-                *(found.code, found.title, found.severity, evidence_text(found.evidence)),
-                *(found.confidence, found.next_step, found.tested),
+                *(finding.code, finding.title, finding.severity, evidence_text(finding.evidence)),
+                *(finding.confidence, finding.next_step, finding.tested),
             )
-            for found in self.findings
+            for finding in self.findings
         ]
         return pl.DataFrame(rows, TABLE, orient="row")
 
@@ -187,14 +186,11 @@ class Diagnosis(SavedResult):
 
     @property
     def fix_to_try(self) -> str | None:
-        """The change to try first: it promises most, and needs no code of yours.
-
-        None where no such change is known.
-        """
+        """Change to try first: the best that needs no code change; None without one."""
         return first_to_try(self.fixes)
 
     def try_fix(self, fix: Any, *, budget_s: float = 30.0) -> Tuning:
-        """Measure a change beside the loader as it is, and say how well it was predicted.
+        """Measure a change beside the current loader, and compare with the prediction.
 
         Args:
             fix: the name of one of `fixes`, the code of a finding, settings as for `ss.tune`
@@ -212,14 +208,14 @@ class Diagnosis(SavedResult):
                 "DataLoader in this process, with budget enough to record a batch (budget_s), and "
                 "try_fix of what it returns"
             )
-        found: Tuning = self.bench.try_fix(fix, budget_s)
-        return found
+        tuning: Tuning = self.bench.try_fix(fix, budget_s)
+        return tuning
 
     @staticmethod
     def causes() -> str:
-        """Every cause that a verdict can name, as a table in Markdown.
+        """Return all causes of verdicts as a table in Markdown.
 
-        What shows it, what helped those who asked about it in public, and where they asked.
+        Columns: the sign, the remedy that helped others, and where they asked.
         """
         return handbook()
 
@@ -242,13 +238,14 @@ class Diagnosis(SavedResult):
 
 
 _LIKELY: Final = 1.2
-"""A gain whose interval holds none is tried from this on."""
+"""Predicted speedup from which on a change with an uncertain gain is tried."""
 
 
 def first_to_try(fixes: pl.DataFrame) -> str | None:
-    """The change of a table of `FIXES` that promises most, and needs no code of yours.
+    """Return the best change of a table of `FIXES` that needs no code change.
 
-    For sure, if one does: beside other processes predictions are wide, and measuring it tells.
+    Significant gains come first. Beside other processes predictions are wide, so that only a
+    measurement decides.
     """
     sure = pl.col("predicted_gain_low") > 1
     likely = pl.col("predicted_gain") > _LIKELY
@@ -258,7 +255,7 @@ def first_to_try(fixes: pl.DataFrame) -> str | None:
 
 
 def measured_of(tuning: Tuning) -> dict[str, Any]:
-    """What was measured of the one change that was tried; a row of `Tuning.settings`."""
+    """Return the row of the tried change in `Tuning.settings`."""
     row: dict[str, Any] = next(row for row in tuning.settings().to_dicts() if row["trial"])
     return row
 
@@ -269,5 +266,5 @@ def number_text(name: str, value: float | None) -> str:
 
 
 def evidence_text(evidence: Mapping[str, float]) -> str:
-    """Numbers with their names, as in "stall_share 0.46, fetch_p50_s 0.012"."""
+    """Write numbers with their names, as in "stall_share 0.46, fetch_p50_s 0.012"."""
     return ", ".join(f"{name} {value:.3g}" for name, value in evidence.items())

@@ -47,19 +47,19 @@ JUST: Final = 0.5
 _MANY_STEPS: Final = 30
 """From so many steps on, a run is no longer called short."""
 READING: Final = (FETCH, GETITEM_)
-"""Where reading shows; in `getitem` it is reading that no hook could name."""
+"""Groups that hold reading; in `getitem` reading that no hook could name."""
 WAITING: Final = (*READING, TRANSFORM, COLLATE, DECODE)
 """Groups of work that may wait for something that is no core."""
 AT_ONCE: Final = (
     "take all samples of a batch by one index: __getitems__(indices) in the dataset, or "
     "sampler=BatchSampler(...) with batch_size=None"
 )
-"""What helps where samples are so small that handling them one by one is what takes the time."""
+"""Remedy for samples so small that most time goes into handling them one by one."""
 IN_WORKERS: Final = (
     "move it to the workers (the dataset or collate_fn); or compute a whole batch at once; log and "
     "compute metrics less often, only every few steps"
 )
-"""What helps where the training process computes beside its model."""
+"""Remedy for a training process that computes beside its model."""
 _SAMPLERS: Final = (
     "draw indices beforehand or with arrays, not one by one in each step; move other work of the "
     "sampler or wrapper to the dataset or collate_fn, which the workers run"
@@ -81,13 +81,13 @@ def trust(facts: Facts) -> float:
     return max(min(0.5 + short / 2, calm, 1 - facts.exposure.of(UNATTRIBUTED)), 0.0)
 
 
-def finding(cause: Cause, facts: Facts, known: Numbers, **words: str) -> Finding:
+def finding(cause: Cause, facts: Facts, values: Numbers, **words: str) -> Finding:
     """Make a finding of a row.
 
     Args:
         cause: the row.
-        facts: what the numbers were taken from.
-        known: the numbers, see `numbers`.
+        facts: source of the numbers.
+        values: the numbers, see `numbers`.
         words: words of its title and advice; `stage`, or `line` itself, says which function of the
             user's the next step names.
     """
@@ -103,20 +103,20 @@ def finding(cause: Cause, facts: Facts, known: Numbers, **words: str) -> Finding
         "at_once": f"; {AT_ONCE}" if facts.has_small_samples else "",
         "floats": floats(facts),
     }
-    told = {name: number_text(name, value) for name, value in known.items()} | usual | words
-    advice = cause.advice.format(**told)
+    texts = {name: number_text(name, value) for name, value in values.items()} | usual | words
+    advice = cause.advice.format(**texts)
     evidence = {
         "stall_share": facts.stall_share if facts.time else None,
-        **{name: known[name] for name in cause.evidence},
+        **{name: values[name] for name in cause.evidence},
         "headroom_factor": gain.factor if gain else None,
         "headroom_factor_low": gain.low if gain else None,
         "headroom_factor_high": gain.high if gain else None,
     }
-    clear = [limit.clear(known[limit.number] or 0.0) for limit in cause.limits]
+    clear = [limit.clear(values[limit.number] or 0.0) for limit in cause.limits]
     return Finding(
         code=cause.code,
-        title=cause.title.format(**told),
-        severity=min(max(known[cause.costs] or 0.0, 0.0), 1.0),
+        title=cause.title.format(**texts),
+        severity=min(max(values[cause.costs] or 0.0, 0.0), 1.0),
         evidence={name: float(value) for name, value in evidence.items() if value is not None},
         confidence=min([*clear, trust(facts)]),
         next_step=f"{advice}; look at {line}" if line else advice,
@@ -129,11 +129,11 @@ def _first(facts: Facts) -> str:
     if facts.setup.cache and setting and facts.starts.again:
         lost = f"what {facts.setup.cache} keeps is lost when the workers end with the epoch"
         first = f"{setting}: {lost}; or fill it beforehand; "
-    stage, many = max(facts.calls.items(), key=lambda pair: pair[1], default=("", 0.0))
-    if many >= thresholds.MANY_CALLS and facts.exposure.of(FETCH, DECODE) >= thresholds.NOTED:
+    stage, calls = max(facts.calls.items(), key=lambda pair: pair[1], default=("", 0.0))
+    if calls >= thresholds.MANY_CALLS and facts.exposure.of(FETCH, DECODE) >= thresholds.NOTED:
         less = "leave out unused columns, rows or frames; store the rest together"
         who = "4_worker_flamegraphs shows the caller"
-        first += f"{stage} runs {many:.0f} times for each sample: {less}; {who}; "
+        first += f"{stage} runs {calls:.0f} times for each sample: {less}; {who}; "
     return first
 
 
@@ -145,18 +145,18 @@ def floats(facts: Facts) -> str:
     return f"; {as_floats} a batch are floats that {as_uint8} of uint8 would hold"
 
 
-def findings(facts: Facts, known: Numbers) -> Iterator[Finding]:
+def findings(facts: Facts, values: Numbers) -> Iterator[Finding]:
     """Yield a finding for each row whose limits and condition are met."""
     waits = facts.stall_share >= HARDLY or facts.is_slowed
-    for cause, words in _rows(facts, known):
+    for cause, words in _rows(facts, values):
         is_asked = words is not None and (waits or not cause.waits)
-        if is_asked and all(limit.is_met(known[limit.number]) for limit in cause.limits):
-            yield finding(cause, facts, known, **words or {})
+        if is_asked and all(limit.is_met(values[limit.number]) for limit in cause.limits):
+            yield finding(cause, facts, values, **words or {})
     spaces = {stages.MEMORY: causes.MEMORY_PRESSURE, stages.SHM: causes.SHM}
     for row in facts.saturated if waits else ():
         if row["resource"] in spaces:
             used = {"used_share": row["mean_share"]}
-            yield finding(spaces[row["resource"]], facts, known | used)
+            yield finding(spaces[row["resource"]], facts, values | used)
 
 
 def numbers(facts: Facts) -> Numbers:
@@ -171,7 +171,7 @@ def numbers(facts: Facts) -> Numbers:
     by_driver = use.gpu_busy_share if setup.on_gpu else None
     busy = min((part for part in (by_driver, by_events) if part is not None), default=1.0)
     step, use_s = facts.own_parts.get("step", 0.0), making.use_s if making else 0.0
-    known: Numbers = {
+    values: Numbers = {
         # the loop
         "nothing": 0.0,
         "stall_share": stalls,
@@ -251,7 +251,7 @@ def numbers(facts: Facts) -> Numbers:
         **_named(begin, _OF_BEGINS),
         "start_trust": 1.0 if begin.epochs > 1 or begin.share > thresholds.DOMINATES else 0.8,
     }
-    return known | _of_storage(facts) | _of_slow_worker(facts) | _of_slow_samples(facts)
+    return values | _of_storage(facts) | _of_slow_worker(facts) | _of_slow_samples(facts)
 
 
 _OF_BATCHES: Final = {
@@ -289,10 +289,10 @@ def _named(record: object, fields: dict[str, str]) -> Numbers:
     return {name: getattr(record, field, None) for name, field in fields.items()}
 
 
-def _over(value: float | None, *others: float | None) -> float | None:
+def _over(value: float | None, *divisors: float | None) -> float | None:
     """Divide a number by others; None where one of them is none."""
-    for other in others:
-        value = value / other if value is not None and other else None
+    for divisor in divisors:
+        value = value / divisor if value is not None and divisor else None
     return value
 
 
@@ -384,7 +384,7 @@ def _sampler(facts: Facts) -> str:
 # ---- conditions: the words of a row where it holds, None where it does not ----
 
 
-def _rows(facts: Facts, known: Numbers) -> Iterator[tuple[Cause, Words | None]]:
+def _rows(facts: Facts, values: Numbers) -> Iterator[tuple[Cause, Words | None]]:
     """Yield each row of causes that are no work on samples, with its words; None: it is not met."""
     setup, growth = facts.setup, facts.memory_growth
     yield begin_of(facts), _begin(facts) if facts.starts.slow_share else None
@@ -397,18 +397,18 @@ def _rows(facts: Facts, known: Numbers) -> Iterator[tuple[Cause, Words | None]]:
     yield causes.OVERSUBSCRIPTION, _oversubscription(facts)
     copied = growth is not None and growth.copied
     yield causes.MEMORY_COPIES if copied else causes.MEMORY_GROWS, _growth(facts)
-    worker = known["slow_worker"]
+    worker = values["slow_worker"]
     yield causes.SLOW_WORKER, None if worker is None else {"worker": f"{worker:.0f}"}
     yield causes.SLOW_SAMPLES, _slow_samples(facts)
-    idle = setup.num_workers - (known["active_workers_count"] or setup.num_workers)
+    idle = setup.num_workers - (values["active_workers_count"] or setup.num_workers)
     yield causes.IDLE_WORKERS, {} if idle > 0 else None
     yield causes.REPEATED_WORK, {} if facts.is_repeated else None
-    yield causes.FEW_CORES, _few_cores(facts, known)
+    yield causes.FEW_CORES, _few_cores(facts, values)
     too_few = (
-        setup.num_workers and known["load_factor"] is not None and facts.enough_workers is not None
+        setup.num_workers and values["load_factor"] is not None and facts.enough_workers is not None
     )
     yield causes.TOO_FEW_WORKERS, {} if too_few else None
-    yield causes.SLOWS_THE_STEP if facts.is_slowed else causes.CPU_SATURATED, _full(facts, known)
+    yield causes.SLOWS_THE_STEP if facts.is_slowed else causes.CPU_SATURATED, _full(facts, values)
     yield causes.TOO_LITTLE_PREFETCH, _too_little_prefetch(facts)
     # Both say more than that sending takes long
     handed_over = facts.has_needless_workers
@@ -446,8 +446,8 @@ def late_begin(facts: Facts) -> Finding | None:
     begin = facts.starts
     if begin.before < thresholds.TAKEN_BEFORE:
         return None
-    known = numbers(facts) | {"start_s": begin.before_s}
-    return finding(causes.LATE_BEGIN, facts, known, taken=count(begin.before, "batch"))
+    values = numbers(facts) | {"start_s": begin.before_s}
+    return finding(causes.LATE_BEGIN, facts, values, taken=count(begin.before, "batch"))
 
 
 def _no_worker(facts: Facts) -> Words | None:
@@ -550,9 +550,9 @@ def _oversubscription(facts: Facts) -> Words | None:
     return {} if has_threads and is_much and facts.lost_share >= thresholds.WORTH else None
 
 
-def _full(facts: Facts, known: Numbers) -> Words | None:
+def _full(facts: Facts, values: Numbers) -> Words | None:
     """Hold where this loop saturates the cores, and nothing else is in its way before them."""
-    used, load, setup = known["cores_used_share"] or 0.0, known["cpu_load_factor"], facts.setup
+    used, load, setup = values["cores_used_share"] or 0.0, values["cpu_load_factor"], facts.setup
     if used + facts.others_share < thresholds.CORES_SHORT or used < facts.others_share:
         return None
     need, largest = f"use {used * setup.cores:.1f} of {setup.cores:g} cores", facts.largest
@@ -568,9 +568,9 @@ def _full(facts: Facts, known: Numbers) -> Words | None:
     }
 
 
-def _few_cores(facts: Facts, known: Numbers) -> Words | None:
+def _few_cores(facts: Facts, values: Numbers) -> Words | None:
     """Hold where workers may run on fewer cores than there are, while the others are free."""
-    theirs, used = facts.use.worker_cores, known["cores_used_share"]
+    theirs, used = facts.use.worker_cores, values["cores_used_share"]
     if theirs is None or used is None or theirs >= int(facts.setup.cores):
         return None
     is_confined = used < thresholds.CORES_SHORT and facts.setup.num_workers > theirs
@@ -586,8 +586,8 @@ def _growth(facts: Facts) -> Words | None:
     if batches and time and time.steps and growth.left_s and not facts.setup.persistent:
         epoch_s = batches * time.total_s / time.steps
         if epoch_s < growth.left_s:
-            within = f"in {duration(epoch_s)} at most"
-            back = f"; but the workers end with the epoch, {within}, and give it back"
+            limit = f"in {duration(epoch_s)} at most"
+            back = f"; but the workers end with the epoch, {limit}, and give it back"
     return {"rate": growth.rate(), "back": back}
 
 
@@ -622,5 +622,5 @@ def _too_little_prefetch(facts: Facts) -> Words | None:
     queue = ahead * setup.num_workers if ahead else 0
     if queue and setup.epoch_batches and queue >= setup.epoch_batches:
         return None  # a whole epoch is asked for at its beginning: there is no more to prefetch
-    more = f" from {ahead} to {2 * ahead} or more" if ahead else ""
-    return {"queue": f" of {queue}" if queue else "", "more": more}
+    factor = f" from {ahead} to {2 * ahead} or more" if ahead else ""
+    return {"queue": f" of {queue}" if queue else "", "more": factor}

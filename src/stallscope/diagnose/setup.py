@@ -1,4 +1,4 @@
-"""How a loader is set up, as far as the rules ask for it: from the loader itself, or from a run.
+"""Setup of a loader that the rules need: from the loader itself, or from a run.
 
 Only objects of the parent process and the text of classes are looked at: nothing is called or read.
 """
@@ -39,7 +39,7 @@ _DEEPEST: Final = 5
 
 @dataclass(frozen=True)
 class Setup:
-    """How the loader was set up, as far as it can be read from it."""
+    """Settings of the loader, as far as they can be read."""
 
     num_workers: int = 0
     """Worker processes; 0: the main process loads."""
@@ -48,30 +48,30 @@ class Setup:
     prefetch_factor: int | None = None
     """Batches that each worker makes ahead; None without workers, or where it is not known."""
     persistent: bool = False
-    """Whether workers live on from epoch to epoch."""
+    """True: workers persist from epoch to epoch."""
     pinned: bool = False
-    """Whether batches are copied to pinned memory."""
+    """True: batches are copied to pinned memory."""
     in_order: bool = True
-    """Whether batches are used in the order in which they were asked for."""
+    """True: batches come in the order of their requests."""
     epoch_batches: int | None = None
     """Batches of an epoch; None where the loader has no length."""
     has_step: bool = True
-    """Whether batches were used by a step."""
+    """True: a step used the batches."""
     simulated: bool = False
-    """Whether the step was only a timer."""
+    """True: the step was only a timer."""
     on_gpu: bool = False
-    """Whether the step computes on a GPU."""
+    """True: the step computes on a GPU."""
     cache: str = ""
-    """Where the dataset keeps what its workers have read, as `self.attribute`; empty: nowhere."""
+    """Cache of the dataset for samples that were read, as `self.attribute`; empty: none."""
     streams: bool = False
-    """Whether workers take their samples out of a stream, each its part of it."""
+    """True: each worker takes its part of a stream."""
     sampler: str = ""
-    """Where the user's own sampler draws, or a wrapper makes batches of the loader's, as
+    """Method of the user's sampler, or of a wrapper around the loader, as
     `class.method (file:line)`; empty for torch's."""
     drawn_by: str = ""
     """Class of the sampler that draws indices, torch's or the user's; empty: not known."""
     storage: Storage | None = None
-    """What the storage under the loader's files gives; None where that was not measured."""
+    """Measurement of the storage under the loader's files; None where not measured."""
 
     @property
     def keep_alive(self) -> str:
@@ -85,7 +85,7 @@ def setup_of(target: Target, storage: Storage | None = None) -> Setup:
     return Setup(
         num_workers=target.num_workers,
         cores=float(cores_available()),
-        prefetch_factor=next((one.prefetch_factor for one in serving), None),
+        prefetch_factor=next((loader.prefetch_factor for loader in serving), None),
         persistent=any(loader.persistent_workers for loader in target.loaders),
         pinned=any(loader.pin_memory for loader in target.loaders),
         in_order=all(getattr(loader, "in_order", True) for loader in target.loaders),
@@ -96,7 +96,7 @@ def setup_of(target: Target, storage: Storage | None = None) -> Setup:
         simulated=target.simulated_step_s is not None,
         on_gpu=device_of(target).counts_kernels,
         sampler=next(filter(None, map(_place_of_iter, _drawing(target))), ""),
-        drawn_by=next((type(one.sampler).__name__ for one in serving), ""),
+        drawn_by=next((type(loader.sampler).__name__ for loader in serving), ""),
         storage=storage,
     )
 
@@ -182,7 +182,7 @@ def _has_room(cache: Any, dataset: Any) -> bool:
 def _stored_in(cls: type) -> tuple[str, ...]:
     """Find attributes under whose keys methods of a class store: `self.x[key] = ...`."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
-    found: dict[str, None] = {}
+    attributes: dict[str, None] = {}
     for method in ast.walk(tree):
         if not isinstance(method, ast.FunctionDef) or method.name == "__init__":
             continue
@@ -190,5 +190,5 @@ def _stored_in(cls: type) -> tuple[str, ...]:
             for target in node.targets if isinstance(node, ast.Assign) else ():
                 match target:
                     case ast.Subscript(ast.Attribute(ast.Name("self"), name)):
-                        found[name] = None
-    return tuple(found)
+                        attributes[name] = None
+    return tuple(attributes)

@@ -1,4 +1,4 @@
-"""A diagnosis in words: terminal, notebook, picture, report and JSON all tell the same.
+"""Diagnosis in words, the same for terminal, notebook, picture, report and JSON.
 
 Nothing here draws: a verdict in a terminal loads no matplotlib.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 LONGEST_NAME: Final = 120
 _ENDS: Final = ("_low", "_high")
-"""Of an interval: they stand beside their number."""
+"""Ends of an interval, shown beside their number."""
 
 
 class Number(NamedTuple):
@@ -50,13 +50,13 @@ def numbers_of(evidence: Mapping[str, float]) -> Iterator[Number]:
         if name.removesuffix(_ENDS[0]).removesuffix(_ENDS[1]) in evidence and name.endswith(_ENDS):
             continue
         end, form = unit_of(name)
-        low, high = (evidence.get(f"{name}{one}") for one in _ENDS)
-        told = number_text(name, value)
+        low, high = (evidence.get(f"{name}{side}") for side in _ENDS)
+        text = number_text(name, value)
         if low is not None and high is not None:
-            told += f" ({form(low)} to {form(high)})"
+            text += f" ({form(low)} to {form(high)})"
             if end == FACTOR and low < 1 < high:  # digits of it would look like a gain
-                told = NOT_DISTINGUISHABLE
-        yield Number(printable(name.removesuffix(end).replace("_", " "), LONGEST_NAME), told)
+                text = NOT_DISTINGUISHABLE
+        yield Number(printable(name.removesuffix(end).replace("_", " "), LONGEST_NAME), text)
 
 
 PICTURES: Final = {
@@ -131,52 +131,52 @@ class FindingText:
     code: str
     title: str
     costs: str
-    """How much of the loop's time it costs."""
+    """Cost in the loop's time."""
     severity: float
     """The same as a share (0 to 1)."""
     sure: str
-    """How sure, as a word and a number; empty for a loop that cannot be judged."""
+    """Confidence as a word and a number; empty for a loop that cannot be judged."""
     numbers: tuple[Number, ...]
     """Its evidence."""
     steps: tuple[str, ...]
-    """What to do next, one thing each."""
+    """Next steps, one action each."""
     tested: bool
     colour: str
-    """Of its kind."""
+    """Colour of the kind."""
 
     @property
     def because(self) -> str:
         """Its evidence in one line; empty without any."""
-        return " · ".join(f"{one.name} {one.value}" for one in self.numbers)
+        return " · ".join(f"{number.name} {number.value}" for number in self.numbers)
 
 
-def words(found: Finding, diagnosis: Diagnosis) -> FindingText:
+def words(finding: Finding, diagnosis: Diagnosis) -> FindingText:
     """Return a finding of a diagnosis as text."""
     return FindingText(
-        code=found.code,
-        title=sentence(found.title),
-        costs=_costs(found, diagnosis),
-        severity=min(found.severity, 1.0) if found.severity >= SMALL else 0.0,
-        sure=_sure(found),
-        numbers=tuple(numbers_of(found.evidence)),
-        steps=tuple(_steps(printable(found.next_step, LONGEST_TITLE))),
-        tested=found.tested,
-        colour=COLOURS.get(found.cause.kind, STALL_COLOUR),
+        code=finding.code,
+        title=sentence(finding.title),
+        costs=_costs(finding, diagnosis),
+        severity=min(finding.severity, 1.0) if finding.severity >= SMALL else 0.0,
+        sure=_sure(finding),
+        numbers=tuple(numbers_of(finding.evidence)),
+        steps=tuple(_steps(printable(finding.next_step, LONGEST_TITLE))),
+        tested=finding.tested,
+        colour=COLOURS.get(finding.cause.kind, STALL_COLOUR),
     )
 
 
 def all_words(diagnosis: Diagnosis) -> list[FindingText]:
     """Return every finding as text, the verdict first; its first step is what proved to help."""
-    found = [words(each, diagnosis) for each in diagnosis.findings]
+    texts = [words(each, diagnosis) for each in diagnosis.findings]
     run = diagnosis.run
     has_steps = run is not None and not run.all_steps.is_empty()
     others = (find_saturated(run).others_share or 0.0) if run and has_steps else 0.0
-    if found[0].sure and others >= OTHERS:
+    if texts[0].sure and others >= OTHERS:
         beside = f"other processes had {share(others)} of the cores: read shares, not milliseconds"
-        found[0] = replace(found[0], sure=f"{found[0].sure}; {beside}")
+        texts[0] = replace(texts[0], sure=f"{texts[0].sure}; {beside}")
     if proved := proof(diagnosis):
-        found[0] = replace(found[0], steps=(proved, *found[0].steps))
-    return found
+        texts[0] = replace(texts[0], steps=(proved, *texts[0].steps))
+    return texts
 
 
 def proof(diagnosis: Diagnosis) -> str:
@@ -195,17 +195,17 @@ def _steps(next_step: str) -> Iterator[str]:
         yield f"open {part}" if GUIDED.fullmatch(part) else part
 
 
-def _costs(found: Finding, diagnosis: Diagnosis) -> str:
+def _costs(finding: Finding, diagnosis: Diagnosis) -> str:
     """Say what its remedy gains, where that is known, and what it costs: a share of what it is."""
-    part = share(found.severity)
+    part = share(finding.severity)
     simulated = diagnosis.circumstances.simulated_step_s is not None
     step = ", with a simulated step" if simulated else ""
-    if found.code == HEALTHY.code:
+    if finding.code == HEALTHY.code:
         return f"next to nothing to gain in the loader{step}"
-    if found.code == INCONCLUSIVE.code:
-        return f"the loop stalls {part} of the time" if found.severity >= SMALL else ""
-    gains = f"{_remedy(found, diagnosis)}; " if _remedy(found, diagnosis) else ""
-    of_epoch = found.code == START_UP.code or BEGIN in diagnosis.accounts["part"].to_list()
+    if finding.code == INCONCLUSIVE.code:
+        return f"the loop stalls {part} of the time" if finding.severity >= SMALL else ""
+    gains = f"{_remedy(finding, diagnosis)}; " if _remedy(finding, diagnosis) else ""
+    of_epoch = finding.code == START_UP.code or BEGIN in diagnosis.accounts["part"].to_list()
     if of_epoch:
         return f"{gains}costs {part} of an epoch's time{step}"
     if not diagnosis.circumstances.has_step:
@@ -213,21 +213,21 @@ def _costs(found: Finding, diagnosis: Diagnosis) -> str:
     return f"{gains}costs {part} of the loop's time{step}"
 
 
-def _remedy(found: Finding, diagnosis: Diagnosis) -> str:
+def _remedy(finding: Finding, diagnosis: Diagnosis) -> str:
     """Say what the best change for a finding gains, measured or predicted for sure; '' for none."""
     for row in fix_rows(diagnosis):
-        if row["code"] == found.code and row["says"] == FASTER:
+        if row["code"] == finding.code and row["says"] == FASTER:
             return f"{times(row['gain'])} faster with {printable(row['fix'], LONGEST_WORD)}"
-        if row["code"] == found.code and row["predicted_gain"] and _promises(row):
+        if row["code"] == finding.code and row["predicted_gain"] and _promises(row):
             fix = printable(row["fix"], LONGEST_WORD)
             return f"{times(row['predicted_gain'])} faster with {fix} (predicted)"
     return ""
 
 
-def _sure(found: Finding) -> str:
-    sure = found.confidence
+def _sure(finding: Finding) -> str:
+    sure = finding.confidence
     word = "clear" if sure >= _CLEAR else "likely" if sure >= _LIKELY else "weak"
-    if found.code == INCONCLUSIVE.code:
+    if finding.code == INCONCLUSIVE.code:
         return ""
     return f"{word} ({sure:.2f})"
 
@@ -280,10 +280,10 @@ def fix_rows(diagnosis: Diagnosis) -> list[dict[str, Any]]:
     none = {"code": "", "measurable": True, "outside": "", **dict.fromkeys(_PREDICTED)}
     rows = {row["fix"]: row for row in diagnosis.fixes.to_dicts()}
     for name, tuning in tried.items():
-        found = measured_of(tuning)
-        known = {name: found[name] for name in (*MEASURED, *_PREDICTED) if found[name] is not None}
+        row = measured_of(tuning)
+        values = {name: row[name] for name in (*MEASURED, *_PREDICTED) if row[name] is not None}
         empty = {**none, "fix": name, **dict.fromkeys(MEASURED)}
-        rows[name] = {**rows.get(name, empty), **known}
+        rows[name] = {**rows.get(name, empty), **values}
     return list(rows.values())
 
 
@@ -292,9 +292,11 @@ _PREDICTED: Final = ("predicted_gain", "predicted_gain_low", "predicted_gain_hig
 
 def measured(diagnosis: Diagnosis) -> str:
     """Say what was measured, on which machine and for how long, in one line."""
-    told = diagnosis.circumstances
-    parts = [printable(told.name, LONGEST_NAME)] if told.name else []
-    parts.append(count(told.num_workers, "worker") if told.num_workers else "no workers")
+    circumstances = diagnosis.circumstances
+    parts = [printable(circumstances.name, LONGEST_NAME)] if circumstances.name else []
+    parts.append(
+        count(circumstances.num_workers, "worker") if circumstances.num_workers else "no workers"
+    )
     parts.append(_step(diagnosis))
     if machine := machine_line(diagnosis):
         parts.append(machine)
@@ -302,22 +304,22 @@ def measured(diagnosis: Diagnosis) -> str:
 
 
 def _step(diagnosis: Diagnosis) -> str:
-    told = diagnosis.circumstances
-    if told.simulated_step_s is not None:
-        return f"{SIMULATED}: a timer of {seconds(told.simulated_step_s)}, no device"
-    if not told.has_step:
+    circumstances = diagnosis.circumstances
+    if circumstances.simulated_step_s is not None:
+        return f"{SIMULATED}: a timer of {seconds(circumstances.simulated_step_s)}, no device"
+    if not circumstances.has_step:
         return "no step was given: the loader alone"
-    return f"your step, on {printable(told.device)}"
+    return f"your step, on {printable(circumstances.device)}"
 
 
 def machine_line(diagnosis: Diagnosis) -> str:
     """Say where it was measured."""
-    told = dict(diagnosis.circumstances.machine)
-    cores = told.get("cores")
+    machine = dict(diagnosis.circumstances.machine)
+    cores = machine.get("cores")
     parts = [count(cores, "core")] if cores else []
-    parts += [printable(str(told[name])) for name in ("system",) if told.get(name)]
+    parts += [printable(str(machine[name])) for name in ("system",) if machine.get(name)]
     for name in ("python", "torch"):
-        parts += [f"{name} {printable(str(told[name]))}"] if told.get(name) else []
+        parts += [f"{name} {printable(str(machine[name]))}"] if machine.get(name) else []
     return ", ".join(parts)
 
 
@@ -328,10 +330,10 @@ def is_measured(diagnosis: Diagnosis) -> bool:
 
 def took(diagnosis: Diagnosis) -> str:
     """Say how much of the budget was used, or how long the recorded run is."""
-    told = diagnosis.circumstances
+    circumstances = diagnosis.circumstances
     if not is_measured(diagnosis):
-        return f"{told.wall_s:.0f} s recorded"
-    return f"{told.wall_s:.0f} s of at most {told.budget_s:.0f} s"
+        return f"{circumstances.wall_s:.0f} s recorded"
+    return f"{circumstances.wall_s:.0f} s of at most {circumstances.budget_s:.0f} s"
 
 
 def phases(diagnosis: Diagnosis) -> list[Phase]:
@@ -357,14 +359,14 @@ def ended(diagnosis: Diagnosis) -> str:
 
 
 def notes_of(diagnosis: Diagnosis) -> list[str]:
-    """List what a reader has to know; without what `measured` says already."""
+    """List the caveats; without those that `measured` states."""
     notes = (printable(note, 1000) for note in diagnosis.notes)
-    named = (name for found in diagnosis.findings for name in found.evidence)
+    named = (name for finding in diagnosis.findings for name in finding.evidence)
     shares = [SHARES] if any(name.endswith(_OF_STALLS) for name in named) else []
     return [*(note for note in notes if not note.startswith(SIMULATED)), *shares, HOW_SURE]
 
 
 def outside_notes(diagnosis: Diagnosis) -> list[str]:
     """List the same where a guided notebook is no link."""
-    named = any(GUIDED.search(found.next_step) for found in diagnosis.findings)
+    named = any(GUIDED.search(finding.next_step) for finding in diagnosis.findings)
     return [*notes_of(diagnosis), *([OPENS] if named else [])]

@@ -1,4 +1,4 @@
-"""Which finding is the verdict: what has to be fixed first, and nothing where nothing is wrong.
+"""Choice of the verdict: the finding to fix first, or none where nothing is wrong.
 
 The order of `judge`, and why:
 
@@ -27,8 +27,8 @@ and of `rank_findings`, for a loop that waits:
     what there is to be fixed.
 14. Cores that are saturated by work of which no part leads.
 
-What is still open says `next_question`: the measurement that decides most. What happens once or
-now and then, and is no finding, says `side_notes`.
+`next_question` names the measurement that decides most. `side_notes` states rare events that are no
+finding.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from stallscope.diagnose.setup import Setup
     from stallscope.errors import NoBatchError
 
-    Found = dict[Cause, Finding]
+    ByCause = dict[Cause, Finding]
 
 LOOP: Final = "loop"
 ONE_WORKER: Final = "one worker"
@@ -99,18 +99,18 @@ _BY_LADDER: Final = {
     *(*_WORKS, causes.HEALTHY, causes.STORAGE_LATENCY),
     *(causes.SENDING, causes.CPU_SATURATED, causes.MAIN_PROCESS),
 }
-"""What a ladder can confirm or refute: it takes such costs away."""
+"""Causes that a ladder can confirm or refute: it removes their costs."""
 _BY_ONE_WORKER: Final = {
     *(*_WORKS, causes.STORAGE_LATENCY, causes.STORAGE_BANDWIDTH, causes.LOCK),
     *(causes.CPU_SATURATED, causes.INCONCLUSIVE),
 }
-"""What looks different when there is one worker: waiting for what is shared."""
+"""Causes that look different with one worker: waits for a shared resource."""
 _NO_STALLS: Final = {causes.MAIN_PROCESS, causes.COPY}
-"""What the loop does while it does not wait."""
+"""Causes in which the loop does not wait."""
 _OF_WORK: Final = {causes.CPU_SATURATED, causes.TOO_FEW_WORKERS, causes.OVERSUBSCRIPTION}
-"""What is so because of the work on samples, whichever that is."""
+"""Causes that follow from the work on samples, whatever work that is."""
 _HAS_LINES: Final = {causes.ONE_TRANSFORM, causes.COLLATE}
-"""What lies in the user's own code, so that a line can be named."""
+"""Causes in the user's own code, where stacks can name a line."""
 
 
 def judge(facts: Facts) -> tuple[Finding, ...]:
@@ -125,8 +125,8 @@ def judge(facts: Facts) -> tuple[Finding, ...]:
         return (inconclusive(facts, missing, "record more batches, or raise budget_s"),)
     if facts.time is not None and not facts.time.is_known:
         return (inconclusive(facts, UNKNOWN, "use a single torch device that has events"),)
-    found = find(facts)
-    verdict = _first(facts, found)
+    by_cause = find(facts)
+    verdict = _first(facts, by_cause)
     if verdict.cause == causes.HEALTHY and not facts.setup.has_step:
         why = "no step was given, and the loader alone makes batches without a pause"
         verdict = inconclusive(facts, why, "pass the step, or ss.simulated_step(seconds)")
@@ -135,33 +135,33 @@ def judge(facts: Facts) -> tuple[Finding, ...]:
         what = f"{verdict.title}; but this is doubtful"
         again = "measure again on an idle machine; if the result is the same: "
         verdict = inconclusive(facts, what, again + verdict.next_step)
-    rest = [other for other in found.values() if other.cause != verdict.cause and _is_worth(other)]
+    rest = [each for each in by_cause.values() if each.cause != verdict.cause and _is_worth(each)]
     if groups_of(verdict.code):  # full cores are what that work does, and no second cost
-        rest = [other for other in rest if other.cause != causes.CPU_SATURATED]
+        rest = [each for each in rest if each.cause != causes.CPU_SATURATED]
     if verdict.cause == causes.HEALTHY:
         beside = (causes.START_UP, causes.MAIN_PROCESS, causes.COPY)
-        rest = [other for other in rest if other.cause in beside]
+        rest = [each for each in rest if each.cause in beside]
     verdict, *rest = (_of_an_epoch(each, facts) for each in (verdict, *rest))
-    rest.sort(key=lambda other: (other.cause == causes.CPU_SATURATED, _by_cost(other)))
+    rest.sort(key=lambda each: (each.cause == causes.CPU_SATURATED, _by_cost(each)))
     return verdict, *rest
 
 
-def find(facts: Facts) -> Found:
+def find(facts: Facts) -> ByCause:
     """Ask each rule; of several findings with one code, the one that costs most stays."""
-    found: Found = {}
-    known = numbers(facts)
+    by_cause: ByCause = {}
+    values = numbers(facts)
     waits = facts.stall_share >= HARDLY or facts.is_slowed
-    for each in (*findings(facts, known), *(findings_of_work(facts, known) if waits else ())):
-        before = found.get(each.cause)
+    for each in (*findings(facts, values), *(findings_of_work(facts, values) if waits else ())):
+        before = by_cause.get(each.cause)
         if before is None or each.severity > before.severity:
-            found[each.cause] = each
-    return found
+            by_cause[each.cause] = each
+    return by_cause
 
 
-def side_notes(facts: Facts, found: Iterable[Finding]) -> list[str]:
+def side_notes(facts: Facts, findings: Iterable[Finding]) -> list[str]:
     """Say what happens once or now and then: a loop that starts late, and a validation."""
     notes, late = [], late_begin(facts)
-    if late is not None and all(each.cause != late.cause for each in found):
+    if late is not None and all(each.cause != late.cause for each in findings):
         notes.append(f"{late.title}; {late.next_step}")
     if facts.validation_share >= thresholds.NOTED:
         notes.append(
@@ -227,8 +227,8 @@ def inconclusive(
     facts: Facts, why: str, remedy: str, cause: Cause = causes.INCONCLUSIVE
 ) -> Finding:
     """Say that nothing can be said, and why."""
-    found = finding(cause, facts, numbers(facts), why=why, remedy=remedy)
-    return replace(found, confidence=1.0)  # that it cannot be told is sure
+    unclear = finding(cause, facts, numbers(facts), why=why, remedy=remedy)
+    return replace(unclear, confidence=1.0)  # that it cannot be told is sure
 
 
 def no_batch(facts: Facts, error: NoBatchError) -> Finding:
@@ -238,18 +238,18 @@ def no_batch(facts: Facts, error: NoBatchError) -> Finding:
     return inconclusive(facts, what, "fix that, or raise budget_s", causes.NO_BATCH)
 
 
-def _first(facts: Facts, found: Found) -> Finding:
+def _first(facts: Facts, by_cause: ByCause) -> Finding:
     """Choose the verdict; see the module's text for the order."""
-    beside = [found[cause] for cause in (causes.START_UP, causes.COPY) if cause in found]
-    if facts.release_share >= thresholds.OWN_PART and causes.SENDING in found:
-        beside.append(found[causes.SENDING])
-    own = found.get(causes.MAIN_PROCESS)
+    beside = [by_cause[cause] for cause in (causes.START_UP, causes.COPY) if cause in by_cause]
+    if facts.release_share >= thresholds.OWN_PART and causes.SENDING in by_cause:
+        beside.append(by_cause[causes.SENDING])
+    own = by_cause.get(causes.MAIN_PROCESS)
     if own is not None and (facts.setup.num_workers or own.severity > facts.stall_share):
         beside.append(own)
     if facts.has_needless_workers:  # without them none is started, though indices are drawn
         starts = facts.starts.is_drawing or facts.starts.share >= thresholds.DOMINATES
-        others = (each for each in beside if starts or each.cause != causes.START_UP)
-        return max((found[causes.SENDING], *others), key=lambda each: each.severity)
+        rest = (each for each in beside if starts or each.cause != causes.START_UP)
+        return max((by_cause[causes.SENDING], *rest), key=lambda each: each.severity)
     costly = max(beside, key=lambda each: _of_an_epoch(each, facts).severity, default=None)
     if costly is not None:
         stalls = max(facts.stall_share - facts.begin_share, 0.0) * facts.epoch_factor
@@ -257,12 +257,12 @@ def _first(facts: Facts, found: Found) -> Finding:
             return costly
     # The ladder decides: it measures the gain itself, and in a loop without a recorder
     gains_little = facts.gain is not None and facts.gain.is_below(HARDLY)
-    grows = found.get(causes.MEMORY_GROWS)
+    grows = by_cause.get(causes.MEMORY_GROWS)
     if facts.stall_share < HARDLY or (_is_near(facts) and gains_little):
         # What slows the step beside the workers, though the loop hardly waits for them
-        cores = found.get(causes.CPU_SATURATED) if facts.is_slowed else None
-        return found.get(causes.OVERSUBSCRIPTION) or cores or grows or healthy(facts)
-    verdict = rank_findings(facts, found)
+        cores = by_cause.get(causes.CPU_SATURATED) if facts.is_slowed else None
+        return by_cause.get(causes.OVERSUBSCRIPTION) or cores or grows or healthy(facts)
+    verdict = rank_findings(facts, by_cause)
     is_little = verdict is None or verdict.severity < thresholds.WORTH
     if _is_near(facts) and is_little and not (facts.gain and facts.gain.is_above(HARDLY)):
         return grows or healthy(facts)  # what waits longest is next to nothing
@@ -276,38 +276,38 @@ def _is_near(facts: Facts) -> bool:
     return facts.stall_share < 2 * HARDLY
 
 
-def rank_findings(facts: Facts, found: Found) -> Finding | None:
+def rank_findings(facts: Facts, by_cause: ByCause) -> Finding | None:
     """Return the verdict about a loop that stalls; None where no cause stands out."""
 
     def first(*wanted: Cause) -> Finding | None:
-        return next((found[cause] for cause in wanted if cause in found), None)
+        return next((by_cause[cause] for cause in wanted if cause in by_cause), None)
 
     unexplained = facts.exposure.of(UNATTRIBUTED)
     if unexplained > thresholds.UNEXPLAINED:
         why = f"nothing that was recorded explains {share(unexplained)} of the stalls"
         return inconclusive(facts, why, "put ss.stage('...') around your own code, to name it")
     if facts.others_share >= OTHERS and _is_left(facts) < HARDLY:
-        return _disturbed(facts, found)
-    works = (each for each in found.values() if groups_of(each.code))
+        return _disturbed(facts, by_cause)
+    works = (each for each in by_cause.values() if groups_of(each.code))
     return (
         first(causes.MEMORY_PRESSURE, causes.SHM, causes.IDLE_WORKERS, causes.REPEATED_WORK)
         or first(causes.FEW_CORES)
-        or _of_parts(facts, found)
+        or _of_parts(facts, by_cause)
         or first(causes.SLOW_WORKER, causes.SLOW_SAMPLES, causes.OVERSUBSCRIPTION)
-        or _that_keeps_up(facts, found)
+        or _that_keeps_up(facts, by_cause)
         or first(causes.LOCK)
-        or _storage(facts, found)
+        or _storage(facts, by_cause)
         or first(causes.TOO_FEW_WORKERS)
-        or _of_work(facts, found)
+        or _of_work(facts, by_cause)
         or first(causes.CPU_SATURATED)
         or min(works, key=_by_cost, default=None)
     )
 
 
-def _of_parts(facts: Facts, found: Found) -> Finding | None:
+def _of_parts(facts: Facts, by_cause: ByCause) -> Finding | None:
     """Return what most of the stalls is, where that is no work on samples."""
     if not facts.setup.num_workers:
-        return found.get(causes.MAIN_PROCESS)
+        return by_cause.get(causes.MAIN_PROCESS)
     # Crowded or not: what is left of a part that a busy machine makes longer has to be much, too
     least = max(thresholds.DOMINATES * (1 - facts.exposure.of(CROWDED)), thresholds.LEADS)
     here = least
@@ -320,10 +320,10 @@ def _of_parts(facts: Facts, found: Found) -> Finding | None:
         (START, causes.START_UP, thresholds.DOMINATES),
     )
     most = [cause for part, cause, limit in parts if facts.exposure.of(part) >= limit]
-    return next((found[cause] for cause in most if cause in found), None)
+    return next((by_cause[cause] for cause in most if cause in by_cause), None)
 
 
-def _that_keeps_up(facts: Facts, found: Found) -> Finding | None:
+def _that_keeps_up(facts: Facts, by_cause: ByCause) -> Finding | None:
     """Say why workers that are fast enough, each with a core for itself, are late all the same."""
     if facts.pace.free_load > thresholds.KEEPS_UP:
         return None
@@ -333,12 +333,12 @@ def _that_keeps_up(facts: Facts, found: Found) -> Finding | None:
     computes = facts.waiting_s < thresholds.DOMINATES * batch_s
     varies = computes and facts.others_share >= OTHERS
     if queued < thresholds.QUEUES and crowded < thresholds.LEADS and not varies:
-        return found.get(causes.TOO_LITTLE_PREFETCH)
-    if causes.CPU_SATURATED in found:
+        return by_cause.get(causes.TOO_LITTLE_PREFETCH)
+    if causes.CPU_SATURATED in by_cause:
         return None  # what uses the cores comes first
     if facts.others_share < OTHERS:  # they are in each other's way, and keep up
-        return found.get(causes.TOO_LITTLE_PREFETCH)
-    return _disturbed(facts, found)
+        return by_cause.get(causes.TOO_LITTLE_PREFETCH)
+    return _disturbed(facts, by_cause)
 
 
 def _is_left(facts: Facts) -> float:
@@ -357,10 +357,10 @@ def _is_left(facts: Facts) -> float:
     return max(left, behind, here / (1 - facts.stall_share + here) if here else 0.0)
 
 
-def _disturbed(facts: Facts, found: Found) -> Finding:
+def _disturbed(facts: Facts, by_cause: ByCause) -> Finding:
     """Say that other processes have the cores; memory grows whoever has them."""
-    if causes.MEMORY_GROWS in found:
-        return found[causes.MEMORY_GROWS]
+    if causes.MEMORY_GROWS in by_cause:
+        return by_cause[causes.MEMORY_GROWS]
     queued = facts.use.queued_share or 0.0
     why = (
         f"other processes have {share(facts.others_share)} of the cores. Without them the loop "
@@ -369,15 +369,15 @@ def _disturbed(facts: Facts, found: Found) -> Finding:
     return inconclusive(facts, why, "measure again on an idle machine")
 
 
-def _storage(facts: Facts, found: Found) -> Finding | None:
+def _storage(facts: Facts, by_cause: ByCause) -> Finding | None:
     """Return storage, if its waiting dominates or reading is well ahead of everything else.
 
     Too few workers come first where more would be enough, unless there is next to nothing but
     waiting.
     """
-    waits = found.get(causes.STORAGE_LATENCY) or found.get(causes.STORAGE_BANDWIDTH)
+    waits = by_cause.get(causes.STORAGE_LATENCY) or by_cause.get(causes.STORAGE_BANDWIDTH)
     waiting = facts.exposure.waiting(*READING)
-    enough = causes.TOO_FEW_WORKERS in found and waiting < thresholds.WAITS_ALONE
+    enough = causes.TOO_FEW_WORKERS in by_cause and waiting < thresholds.WAITS_ALONE
     if waits is None or enough:
         return None
     lead = leading(facts)
@@ -385,9 +385,9 @@ def _storage(facts: Facts, found: Found) -> Finding | None:
     return waits if is_ahead or waiting >= thresholds.DOMINATES else None
 
 
-def _of_work(facts: Facts, found: Found) -> Finding | None:
+def _of_work(facts: Facts, by_cause: ByCause) -> Finding | None:
     group = DECODE if resize_of_large_images(facts) else leading(facts)
-    return next((each for each in found.values() if group in groups_of(each.code)), None)
+    return next((each for each in by_cause.values() if group in groups_of(each.code)), None)
 
 
 class Question(NamedTuple):
@@ -468,8 +468,8 @@ def _may_be_smaller(facts: Facts, verdict: Finding) -> bool:
     if verdict.cause == causes.SENDING:
         return not facts.has_needless_workers
     if verdict.cause == causes.MAIN_PROCESS:  # letting go of large batches is the loop's, too
-        other = facts.own_parts.get("other", 0.0)
-        return facts.setup.num_workers > 0 and other >= thresholds.OWN_PART
+        outside = facts.own_parts.get("other", 0.0)
+        return facts.setup.num_workers > 0 and outside >= thresholds.OWN_PART
     makes_floats = verdict.cause in (causes.ONE_TRANSFORM, causes.TRANSFORMS)
     return verdict.cause == causes.COLLATE or (makes_floats and bool(conversions(facts)))
 

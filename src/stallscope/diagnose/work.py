@@ -53,24 +53,24 @@ _CONVERTS: Final = re.compile(r"(ToTensor|Normalize|ToDtype|ConvertImageDtype|To
 _RESIZES: Final = re.compile(r"resiz|max_?size|thumbnail", re.IGNORECASE)
 
 
-def findings_of_work(facts: Facts, known: Numbers) -> Iterator[Finding]:
+def findings_of_work(facts: Facts, values: Numbers) -> Iterator[Finding]:
     """Yield what workers wait for, then each group of work that holds enough, the largest first."""
     is_lock, waits = _is_lock(facts), facts.exposure.waiting(*READING)
     if is_lock and facts.setup.num_workers > 1 and _waits_for_each_other(facts):
-        yield finding(causes.LOCK, facts, known, **_lock(facts))
+        yield finding(causes.LOCK, facts, values, **_lock(facts))
     if not is_lock and waits >= thresholds.NOTED:
         cause, words = _storage(facts)
         words["waits"] = share(waits)
-        yield finding(cause, facts, known, **words)
+        yield finding(cause, facts, values, **words)
     for group, part in facts.exposure.groups().items():
         is_passing = group == SENDING and facts.stall_share * part < thresholds.PASSING
         if part < thresholds.NOTED or is_passing:
             continue
         if group in (DECODE, COLLATE, SENDING):
             cause, words = _OF_GROUP[group](facts)
-            yield finding(cause, facts, known, **words)
+            yield finding(cause, facts, values, **words)
         elif group in own_groups(facts):
-            yield _of_transforms(facts, known)
+            yield _of_transforms(facts, values)
 
 
 def _waits_for_each_other(facts: Facts) -> bool:
@@ -235,36 +235,36 @@ def resize_of_large_images(facts: Facts) -> StagePart | None:
     return most if is_most and (facts.megapixels or 0.0) >= thresholds.LARGE_MEGAPIXELS else None
 
 
-def _of_transforms(facts: Facts, known: Numbers) -> Finding:
+def _of_transforms(facts: Facts, values: Numbers) -> Finding:
     """Make a finding of work on samples: by own code, by one transform, or by all of them."""
     groups = own_groups(facts)
     own_part = facts.exposure.of(*groups[1:])
     whole = own_part + facts.exposure.of(TRANSFORM)
     if own_part >= thresholds.ONE_OF_MANY * whole:
         words = _own_code(facts, _longest(facts, groups[1:]).stage, own_part)
-        return finding(causes.OWN_CODE, facts, _one_of(facts, known, own_part, whole), **words)
+        return finding(causes.OWN_CODE, facts, _one_of(facts, values, own_part, whole), **words)
     if facts.holds_scaled_bytes and (converts := conversions(facts)):
-        part, whole = sum(one.share for one in converts), facts.exposure.of(TRANSFORM, GETITEM_)
-        names = " and ".join(one.stage for one in converts)
+        part, whole = sum(each.share for each in converts), facts.exposure.of(TRANSFORM, GETITEM_)
+        names = " and ".join(each.stage for each in converts)
         words = {"stages": f"{names} take{'s' * (len(converts) == 1)}"}
-        return finding(causes.CONVERSION, facts, _one_of(facts, known, part, whole), **words)
+        return finding(causes.CONVERSION, facts, _one_of(facts, values, part, whole), **words)
     groups = tuple(group for group in groups if group != FETCH)
     part, most = facts.exposure.of(*groups), _longest(facts, groups)
     if most.share >= thresholds.ONE_OF_MANY * part:
         cause, words = _one_transform(facts, most)
-        return finding(cause, facts, _one_of(facts, known, most.share, part), **words)
+        return finding(cause, facts, _one_of(facts, values, most.share, part), **words)
     own = facts.own_code(stages.GETITEM.name) if GETITEM_ in groups else None
     cause, words = causes.TRANSFORMS, {"remedy": _less_first(facts)}
     if own is not None and facts.exposure.of(GETITEM_) >= thresholds.NOTED:
         words = {"place": own.place, "remedy": own.call.remedy}
         cause = causes.WORK_AND_OWN_CODE
     words["longest"] = _named(facts, groups)
-    return finding(cause, facts, _one_of(facts, known, most.share, part), **words)
+    return finding(cause, facts, _one_of(facts, values, most.share, part), **words)
 
 
-def _one_of(facts: Facts, known: Numbers, most: float, part: float) -> Numbers:
+def _one_of(facts: Facts, values: Numbers, most: float, part: float) -> Numbers:
     """Add what one transform holds of the stalls, and all of them together."""
-    return known | {
+    return values | {
         "transform_exposed_share": most,
         "longest_transform_exposed_share": most,
         "all_transforms_exposed_share": part,
@@ -330,10 +330,10 @@ def _named(facts: Facts, groups: tuple[str, ...]) -> str:
 
 def conversions(facts: Facts) -> list[StagePart]:
     """Find the transforms that make floats out of images, where they are most of all transforms."""
-    found = [part for part in facts.exposure.parts if _CONVERTS.match(part.stage)]
+    parts = [part for part in facts.exposure.parts if _CONVERTS.match(part.stage)]
     whole = facts.exposure.of(TRANSFORM, GETITEM_)
-    is_most = sum(part.share for part in found) >= thresholds.ONE_OF_MANY * whole
-    return found if is_most else []
+    is_most = sum(part.share for part in parts) >= thresholds.ONE_OF_MANY * whole
+    return parts if is_most else []
 
 
 def _longest(facts: Facts, groups: tuple[str, ...]) -> StagePart:

@@ -1,4 +1,4 @@
-"""A batch's way through a stall: which party had it when, and so whose time each section is.
+"""Lifecycle of a batch through a stall: which process held the batch in each section.
 
 Before its worker took the task up, the worker was on an earlier batch, or not ready yet, or the
 task lay in a queue. While the batch was being made, its spans say at which stage. Then it lay in
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 
 BATCH: Final = ("rank", "epoch", "batch")
-"""What names a batch, together with the process that made it."""
+"""Key of a batch, together with the process that made it."""
 
 ASKED, TAKEN, MADE, PICKLED, SENT, ARRIVED, PINNING, PINNED = range(1, 9)
-"""Columns of `Way.moments_ns`: the task was put into the worker's queue, taken up, made; the
-feeder thread began to pickle it, had sent it; it was received, began to be pinned, was pinned."""
+"""Columns of `BatchLifecycle.moments_ns`: the task was put into the worker's queue, taken up, made;
+the feeder thread began to pickle it, had sent it; it was received, began pinning, was pinned."""
 
 _SENT: Final = ["asked_ns", "taken_ns", "made_ns", "pickle_ns", "sent_ns"]
 _RECEIVED: Final = ["arrived_ns", "pinning_ns", "pinned_ns"]
 
 EARLIER: Final = "earlier batch"
-"""The worker that owed the batch was still on an earlier one."""
+"""Work of the batch's worker on an earlier batch."""
 START: Final = "start workers"
 """The worker was being started, or was getting ready for its first batch."""
 QUEUED: Final = "queued"
@@ -41,20 +41,20 @@ QUEUED: Final = "queued"
 SEND: Final = "send"
 """The worker's feeder thread pickled the batch and wrote it into the pipe."""
 UNPICKLE: Final = "unpickle"
-"""It had been sent and was not yet received."""
+"""Batch between sending and receiving."""
 PIN: Final = "pin"
-"""It was being copied to pinned memory."""
+"""Copy of the batch to pinned memory."""
 MAIN: Final = "main process"
 """The loader's own work in the training loop's process: sampler, bookkeeping."""
 MAIN_GARBAGE: Final = "garbage in the main process"
-"""It collected garbage when it should have received or handed out the batch; what a worker
-collects while it makes one is a stage like any other."""
+"""Garbage collection that delays receiving or handing out the batch; a worker's own collections
+are a stage like any other."""
 NOT_RECORDED: Final = "not recorded"
-"""It was being made, but the recorder had left it out."""
+"""Making of a batch that the recorder had left out."""
 NO_CORE: Final = "waiting for a core"
-"""It was to be sent or received, by a thread that had no core to run on."""
+"""Wait of a sending or receiving thread for a core."""
 UNATTRIBUTED: Final = "unattributed"
-"""Nothing that was recorded explains it."""
+"""Time that no record explains."""
 KIND_OF: Final = {
     **dict.fromkeys((EARLIER, START, MAIN, MAIN_GARBAGE, NOT_RECORDED, NO_CORE), "other"),
     **dict.fromkeys((QUEUED, SEND, UNPICKLE), "send"),
@@ -81,14 +81,14 @@ class BatchLifecycle:
     moments_ns: np.ndarray
     """Shape (stalls, 10): begin of the window, the milestones in their order, end of the window;
     none smaller than the one before, none outside of the window."""
-    known: np.ndarray
-    """Whether anything was seen of the batch; if not, its first section is the whole window."""
+    has_record: np.ndarray
+    """True: the batch was recorded; False: its first section is the whole window."""
     in_process: np.ndarray
-    """Whether the main process made the batch itself: there are no queues."""
+    """True: the main process made the batch itself, without queues."""
     opening: np.ndarray
-    """Whether the window begins before the first batch of the epoch had been asked for."""
+    """True: the window begins before the request of the epoch's first batch."""
     first: np.ndarray
-    """Whether it is the first batch of its process, which had to get ready before."""
+    """True: the batch is the first of its process, which had to start up before."""
 
 
 def lifecycle_of(
@@ -120,7 +120,7 @@ def lifecycle_of(
 
 
 def _delivered(deliveries: pl.DataFrame) -> pl.DataFrame:
-    """Each batch once, with what only the whole run says about it."""
+    """Return each batch once, with its place in the whole run."""
     return deliveries.with_columns(
         known=pl.lit(value=True),
         began_ns=pl.col("asked_ns").min().over("rank", "epoch"),
@@ -176,14 +176,14 @@ class GroupAxis:
 
     @classmethod
     def over(cls, starts_ns: np.ndarray, ends_ns: np.ndarray) -> GroupAxis:
-        """A line that is long enough for these intervals."""
+        """Return a line that is long enough for these intervals."""
         if not starts_ns.size:
             return cls(0, 0)
         low_ns = int(starts_ns.min())
         return cls(low_ns, max(int(ends_ns.max()) - low_ns, 0))
 
     def place(self, group: np.ndarray, time_ns: np.ndarray) -> np.ndarray:
-        """Where on the line a time of a group (0, 1, 2...) is."""
+        """Return the place on the line of a group's (0, 1, 2...) time."""
         along_ns = np.clip(time_ns - self.low_ns, 0, self.width_ns)
         place: np.ndarray = group * (self.width_ns + 1) + along_ns
         return place
@@ -202,7 +202,7 @@ class IntervalUnion:
         self._before_ns = np.cumsum(self._ends - self._starts) - (self._ends - self._starts)
 
     def within(self, group: np.ndarray, begin_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
-        """How much of each stretch is covered by its group's intervals, ns."""
+        """Return the time of each stretch that its group's intervals cover, ns."""
         if not self._groups.size:
             return np.zeros(group.size, dtype=np.int64)
         number = np.minimum(np.searchsorted(self._groups, group), self._groups.size - 1)
@@ -211,49 +211,52 @@ class IntervalUnion:
         return np.where(self._groups[number] == group, covered_ns, 0)
 
     def _until(self, place: np.ndarray) -> np.ndarray:
-        """What is covered from the beginning of the line to a place."""
+        """Return the covered time from the start of the line to a place."""
         last = np.searchsorted(self._starts, place, side="right") - 1
         inside = np.minimum(place, self._ends[last]) - self._starts[last]
         return np.where(last >= 0, self._before_ns[last] + inside, 0)
 
 
 def covered_ns(stretches: pl.DataFrame, by: pl.DataFrame) -> np.ndarray:
-    """How much of each stretch is covered by what its rank has in another table, ns.
+    """Return the time of each stretch that its rank's rows in another table cover, ns.
 
     Args:
         stretches: columns `rank`, `start_ns`, `end_ns`.
         by: the same columns.
     """
-    within, whole = (
+    stretch_columns, whole = (
         [table[name].cast(pl.Int64).to_numpy() for name in ("rank", "start_ns", "end_ns")]
         for table in (stretches, by)
     )
-    return IntervalUnion(*whole).within(*within)
+    return IntervalUnion(*whole).within(*stretch_columns)
 
 
 def covered_s(spans: pl.DataFrame, starts_ns: np.ndarray, ends_ns: np.ndarray) -> np.ndarray:
-    """How much of each window of time is covered by spans, whatever their rank, seconds."""
+    """Return the time of each window that spans of any rank cover, seconds."""
     alone, ours = (np.zeros(size, dtype=np.int64) for size in (starts_ns.size, spans.height))
     union = IntervalUnion(ours, spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy())
     return np.asarray(union.within(alone, starts_ns, ends_ns) / 1e9)
 
 
 def attribute_sections(
-    way: BatchLifecycle, deliveries: pl.DataFrame, spans: pl.DataFrame, side_spans: pl.DataFrame
+    lifecycle: BatchLifecycle,
+    deliveries: pl.DataFrame,
+    spans: pl.DataFrame,
+    side_spans: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Cut the stalls up, columns of `_ROW` in the order of the way; the pieces add up exactly."""
-    work, rest = _making(way, spans)
-    made = deliveries.drop_nulls(["taken_ns", "made_ns"])
+    """Cut the stalls up, columns of `_ROW` in the lifecycle's order; the pieces add up exactly."""
+    work, rest = _making(lifecycle, spans)
+    finished = deliveries.drop_nulls(["taken_ns", "made_ns"])
     collected = side_spans.filter(
         pl.col("worker").is_null(), pl.col("stage").cast(pl.String) == GARBAGE.name
     )
     earlier = IntervalUnion(
-        _processes(made), made["taken_ns"].to_numpy(), made["made_ns"].to_numpy()
+        _processes(finished), finished["taken_ns"].to_numpy(), finished["made_ns"].to_numpy()
     )
     collecting = IntervalUnion(
         _ranks(collected), collected["start_ns"].to_numpy(), collected["end_ns"].to_numpy()
     )
-    around = _around(way, earlier, collecting)
+    around = _around(lifecycle, earlier, collecting)
     return (
         pl.concat([*around, work, rest])
         .filter(pl.col("ns") > 0)
@@ -261,13 +264,13 @@ def attribute_sections(
     )
 
 
-def _making(way: BatchLifecycle, spans: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The stages of each batch while it was being made in the stall, and what they leave over."""
-    own = spans.join(way.batches, on=["rank", "pid", "epoch", "batch"])
+def _making(lifecycle: BatchLifecycle, spans: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the stages of each batch's making in the stall, and the rest of that time."""
+    own = spans.join(lifecycle.batches, on=["rank", "pid", "epoch", "batch"])
     stall = own["stall"].to_numpy()
-    recorded = np.zeros(way.batches.height, dtype=bool)
+    recorded = np.zeros(lifecycle.batches.height, dtype=bool)
     recorded[stall] = True
-    taken_ns, made_ns = way.moments_ns[:, TAKEN], way.moments_ns[:, TAKEN + 1]
+    taken_ns, made_ns = lifecycle.moments_ns[:, TAKEN], lifecycle.moments_ns[:, TAKEN + 1]
     longest_ns = made_ns[stall] - taken_ns[stall]
     starts_ns = np.clip(own["start_ns"].to_numpy() - taken_ns[stall], 0, longest_ns)
     ends_ns = np.clip(own["end_ns"].to_numpy() - taken_ns[stall], 0, longest_ns)
@@ -290,19 +293,19 @@ def _making(way: BatchLifecycle, spans: pl.DataFrame) -> tuple[pl.DataFrame, pl.
 
 
 def _around(
-    way: BatchLifecycle, earlier: IntervalUnion, collecting: IntervalUnion
+    lifecycle: BatchLifecycle, earlier: IntervalUnion, collecting: IntervalUnion
 ) -> list[pl.DataFrame]:
-    """Everything before and after the making."""
-    first = np.where(way.known, np.where(way.opening, START, MAIN), UNATTRIBUTED)
-    waits = np.where(way.in_process, MAIN, np.where(way.first, START, QUEUED))
-    held = np.where(way.in_process, MAIN, QUEUED)
+    """Return the sections before and after the making."""
+    first = np.where(lifecycle.has_record, np.where(lifecycle.opening, START, MAIN), UNATTRIBUTED)
+    waits = np.where(lifecycle.in_process, MAIN, np.where(lifecycle.first, START, QUEUED))
+    held = np.where(lifecycle.in_process, MAIN, QUEUED)
     before: _Names = {0: first, ASKED: waits}
     sent: _Names = {MADE: QUEUED, PICKLED: SEND, SENT: UNPICKLE}
     received: _Names = {ARRIVED: held, PINNING: PIN, PINNED: MAIN}
-    process, rank = _processes(way.batches), _ranks(way.batches)
+    process, rank = _processes(lifecycle.batches), _ranks(lifecycle.batches)
     rows = []
     for section, name in (before | sent | received).items():
-        begin_ns, end_ns = way.moments_ns[:, section], way.moments_ns[:, section + 1]
+        begin_ns, end_ns = lifecycle.moments_ns[:, section], lifecycle.moments_ns[:, section + 1]
         earlier_ns = earlier.within(process, begin_ns, end_ns) * (section in before)
         left_ns = end_ns - begin_ns - earlier_ns
         of_main = (np.asarray(name) == MAIN) | (section in {SENT, ARRIVED})
@@ -314,7 +317,7 @@ def _around(
 
 
 def _rows(section: int, part: np.ndarray | str, ns: np.ndarray) -> pl.DataFrame:
-    """The same piece of every stall."""
+    """Return the same piece of every stall."""
     frame = pl.DataFrame({"stall": np.arange(ns.size), "ns": ns})
     name = pl.lit(part) if isinstance(part, str) else pl.Series(part, dtype=pl.String)
     frame = frame.with_columns(section=section, part=name)
@@ -326,7 +329,7 @@ def _as_rows(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _processes(frame: pl.DataFrame) -> np.ndarray:
-    """A number for each process; -1 where it is not known."""
+    """Return a number for each process; -1 where unknown."""
     process = pl.col("rank").cast(pl.Int64) * 2**32 + pl.col("pid").cast(pl.Int64)
     return frame.select(process.fill_null(-1)).to_series().to_numpy()
 

@@ -65,7 +65,7 @@ HEAVY: Final = 0.1
 NEARLY: Final = 0.8
 """A more specific pattern is preferred when it explains this share of what the other one does."""
 MOST: Final = 12
-"""More patterns are not looked for on one side of one rank."""
+"""Most patterns on one side of one rank."""
 PATTERNS: Final = Schema(
     "One row a pattern, the one that explains most first.",
     Column("pattern", pl.String),
@@ -86,50 +86,50 @@ PATTERNS: Final = Schema(
 class Pattern:
     """Reason of one rank's stalls, or long steps, at some of its steps."""
 
-    found: Explained
+    explanation: Explained
     side: str
-    """Whether the loop waited for data ("wait") or a step was long ("step")."""
+    """Kind of lost time: a wait for data ("wait") or a long step ("step")."""
     rank: int
     steps: list[int]
     """Numbers of the steps that it explains."""
     named: list[int]
     """Those of them that the title speaks of."""
     lost_s: float
-    """How long the stalls are, or by how much the steps are longer than usual."""
+    """Length of the stalls, or excess of the steps over the usual length, seconds."""
 
 
 def patterns(evidence: Evidence) -> pl.DataFrame:
-    """Say why the training loop stalls when it does.
+    """Find out why the training loop stalls when it does.
 
     Returns:
         Columns of `PATTERNS`; empty where the loop does not stall.
     """
-    own, found, lost_s = list(evidence.by_rank()), list[Pattern](), 0.0
-    for rank, known in own:
-        loop = StepSeries.of(known)
+    own, found_patterns, lost_s = list(evidence.by_rank()), list[Pattern](), 0.0
+    for rank, own_evidence in own:
+        loop = StepSeries.of(own_evidence)
         steps = loop.keys["step"].to_numpy()
         lost_s += loop.lost_s
         for side, side_s, look in (
             ("wait", loop.stall_s, _explain_waits),
             ("step", loop.long_s, _explain_long_steps),
         ):
-            for each in look(loop, known, len(own)):
+            for each in look(loop, own_evidence, len(own)):
                 explained, named = (steps[which].tolist() for which in (each.all, each.named))
                 its_s = float(side_s[each.all].sum())
-                found.append(Pattern(each, side, rank, explained, named, its_s))
-    rows = [_row(same, lost_s, len(own)) for same in _alike(found)]
+                found_patterns.append(Pattern(each, side, rank, explained, named, its_s))
+    rows = [_row(same, lost_s, len(own)) for same in _alike(found_patterns)]
     table = pl.DataFrame(rows, PATTERNS, orient="row")
     return table.sort("stalled_s", descending=True, maintain_order=True)
 
 
-def _alike(found: list[Pattern]) -> list[list[Pattern]]:
+def _alike(patterns: list[Pattern]) -> list[list[Pattern]]:
     """Put the same pattern on several ranks together, the rank with most of it first."""
     groups: dict[tuple[str, str, str, int], list[Pattern]] = {}
     seen: Counter[tuple[str, str, str, int]] = Counter()
-    for each in found:
-        kind = (each.side, each.found.code, each.found.subject)
+    for each in patterns:
+        kind = (each.side, each.explanation.code, each.explanation.subject)
         here = (*kind, each.rank)
-        again = 0 if each.found.code in RHYTHMS else seen[here]
+        again = 0 if each.explanation.code in RHYTHMS else seen[here]
         seen[here] += 1
         groups.setdefault((*kind, again), []).append(each)
     return [sorted(group, key=lambda each: -each.lost_s) for group in groups.values()]
@@ -143,15 +143,15 @@ def _row(same: list[Pattern], total_s: float, ranks: int) -> dict[str, object]:
     # The rank where it is least sure counts, and on a rank the first finding
     least: dict[int, float] = {}
     for each in same:
-        if each.found.chance is not None:
-            least[each.rank] = min(each.found.chance, least.get(each.rank, 1.0))
+        if each.explanation.chance is not None:
+            least[each.rank] = min(each.explanation.chance, least.get(each.rank, 1.0))
     return {
-        "pattern": first.found.code,
-        "title": first.found.title + (on if ranks > 1 else ""),
+        "pattern": first.explanation.code,
+        "title": first.explanation.title + (on if ranks > 1 else ""),
         "stalls": sum(len(each.steps) for each in same),
         "stalled_s": stalled_s,
         "share": min(stalled_s / total_s, 1.0),
-        "period": first.found.period,
+        "period": first.explanation.period,
         "chance": max(least.values(), default=None),
         "side": first.side,
         "rank": first.rank,
@@ -163,19 +163,19 @@ def _row(same: list[Pattern], total_s: float, ranks: int) -> dict[str, object]:
 def _explain_waits(loop: StepSeries, evidence: Evidence, ranks: int) -> list[Explained]:
     """Find why the loop waits for data."""
     reasons, recurring = wait_reasons(loop, evidence), partial(_recurring_waits, loop)
-    found, left = _one_by_one(Residual.of(loop.stall_s), reasons, recurring, ranks)
+    explained, left = _one_by_one(Residual.of(loop.stall_s), reasons, recurring, ranks)
     always = _constant(left)
     if always is not None:
-        found, left = [*found, always], left.without(always.all)
-    return found + _irregular(left, loop.lost_s, "stall")
+        explained, left = [*explained, always], left.without(always.all)
+    return explained + _irregular(left, loop.lost_s, "stall")
 
 
 def _explain_long_steps(loop: StepSeries, evidence: Evidence, ranks: int) -> list[Explained]:
     """Find why some steps take far longer than the others."""
     parts = parts_s(loop, evidence.side_spans)
     reasons, recurring = step_reasons(loop, parts), partial(_recurring_steps, loop, parts)
-    found, left = _one_by_one(Residual.of(loop.long_s), reasons, recurring, ranks)
-    return found + _irregular(left, loop.lost_s, "long step")
+    explained, left = _one_by_one(Residual.of(loop.long_s), reasons, recurring, ranks)
+    return explained + _irregular(left, loop.lost_s, "long step")
 
 
 def _one_by_one(
@@ -184,15 +184,15 @@ def _one_by_one(
     """Take what explains most, look at the rest again, until nothing explains any more for sure."""
     possible = [reason for reason in reasons if np.count_nonzero(reason.marked) >= reason.fewest]
     tests = ranks * (len({reason.code for reason in possible}) + 1)
-    found: list[Explained] = []
-    while len(found) < MOST:
+    chosen: list[Explained] = []
+    while len(chosen) < MOST:
         tried = (explain(reason, left, tests) for reason in possible)
         candidates = [each for each in tried if each is not None] + list(recurring(left, tests))
         if not candidates:
             break
-        found.append(_best(candidates, left.seconds))
-        left = left.without(found[-1].all)
-    return found, left
+        chosen.append(_best(candidates, left.seconds))
+        left = left.without(chosen[-1].all)
+    return chosen, left
 
 
 def _best(candidates: list[Explained], seconds: np.ndarray) -> Explained:

@@ -45,8 +45,7 @@ if TYPE_CHECKING:
 
 
 LIFT: Final = 2.0
-"""Where a reason is at work, stalls are so many times as frequent as elsewhere; so most of it is no
-coincidence."""
+"""Ratio of stall frequency at marked steps to elsewhere, from which on most are no coincidence."""
 MOSTLY: Final = 0.8
 """This share of the steps has a rhythm when all are said to."""
 THROUGHOUT: Final = 0.5
@@ -64,14 +63,14 @@ SHARD: Final = 4.0
 CLEARLY: Final = 2.0
 """From this ratio on, what a file's first sample takes is said beside what the others take."""
 NAMED: Final = 3
-"""So many samples are named in a sentence."""
+"""Most samples named in a sentence."""
 A_THIRD: Final = 1 / 3
-"""What a slow worker takes longer than the others is at least so much of a stall: where no worker
-is quick enough, the loop waits for the slow one all the same."""
+"""Least share of a stall that a slow worker's extra time explains: where no worker is fast enough,
+the loop waits for the slow worker, too."""
 NOTICED: Final = 0.1
 """From this share of a wait on, it is said what the loader's restart took of it."""
 REST: Final = (OTHER.name, STEP.name)
-"""What lies outside of all parts that have a name."""
+"""Time outside of all named parts."""
 MODEL: Final = (FORWARD.name, UNTIL_BACKWARD.name, BACKWARD.name, OPTIMIZER.name)
 """Parts of the step itself: they are told beside a rhythm, and are no reason by themselves."""
 CALLED: Final = {
@@ -86,9 +85,9 @@ class Residual:
     """Stalls, or long steps, that no pattern explains yet."""
 
     seconds: np.ndarray
-    """For how long, at each step; 0 where it did not, or where that is explained."""
+    """Stall length at each step, seconds; 0 without a stall, or where explained."""
     free: np.ndarray
-    """Of each step, whether it may still be explained."""
+    """Mask of the steps without an explanation yet."""
 
     @classmethod
     def of(cls, seconds: np.ndarray) -> Residual:
@@ -121,21 +120,21 @@ class Residual:
 
     def with_rounds(self, starts: np.ndarray, length: int) -> np.ndarray:
         """Add what follows each of these within so many steps and is not longer than it."""
-        found: np.ndarray = starts & self.flags
-        limits = np.where(found, self.seconds, 0.0)
+        flags: np.ndarray = starts & self.flags
+        limits = np.where(flags, self.seconds, 0.0)
         for _ in range(length - 1):
             limits = np.append(0.0, limits[:-1])
-            found = found | (self.flags & (self.seconds <= limits))
-        return found
+            flags = flags | (self.flags & (self.seconds <= limits))
+        return flags
 
     def with_runs(self, starts: np.ndarray, stalled: np.ndarray, longest: int) -> np.ndarray:
         """Add those right after each of these, up to so many, while all of them stall."""
-        found: np.ndarray = starts & stalled
-        last = found
+        flags: np.ndarray = starts & stalled
+        last = flags
         for _ in range(longest - 1):
             last = np.append(False, last[:-1]) & stalled
-            found = found | last
-        return found
+            flags = flags | last
+        return flags
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,14 +144,13 @@ class Explained:
     code: str
     """Kind of pattern."""
     subject: str
-    """What tells it from others of its kind: a worker, the name of a part, a period."""
+    """Identity within its kind: a worker, the name of a part, a period."""
     title: str
     """One sentence with numbers."""
     all: np.ndarray
-    """Of each step, whether this is why the loop stalled there."""
+    """Mask of the steps that this explains."""
     named: np.ndarray
-    """Of each step, whether it is one of those that the title speaks of; the others that are
-    explained follow these."""
+    """Mask of the steps that the title speaks of; the other explained steps follow these."""
     chance: float | None
     """Probability that this is an accident; None where nothing is claimed."""
     period: int | None = None
@@ -164,7 +162,7 @@ class Stops:
     """Steps that a title speaks of."""
 
     named: np.ndarray
-    """Of each step, whether the title speaks of it."""
+    """Mask of the steps that the title speaks of."""
     seconds: np.ndarray
     """For how long the loop stalled at each step."""
     period: int | None
@@ -184,12 +182,12 @@ class Stops:
         """Give the median over these steps, in words."""
         return seconds(float(np.median(values[self.named])))
 
-    def subject(self, one: str, several: str) -> str:
+    def subject(self, singular: str, several: str) -> str:
         """Begin a sentence, as in "Every 4th step waits" or "3 steps wait"; with both verbs."""
         if self.period is None:
-            return f"{count(self.count, 'step')} {one if self.count == 1 else several}"
+            return f"{count(self.count, 'step')} {singular if self.count == 1 else several}"
         at_times = self.count * self.period < THROUGHOUT * self.named.size
-        every = f"very {ordinal(self.period)} step {one}"
+        every = f"very {ordinal(self.period)} step {singular}"
         return f"At times e{every}" if at_times else f"E{every}"
 
 
@@ -203,16 +201,16 @@ class Reason:
     """The steps at which it happened."""
     title: Callable[[Stops], str]
     """One sentence about the steps that it explains."""
-    known: np.ndarray | None = None
-    """The steps of which it is known whether it happened; None: all."""
+    testable: np.ndarray | None = None
+    """Mask of the steps where it could be observed; None: all."""
     enough_s: np.ndarray | None = None
-    """For how long it can have held up the loop at each step; None: not known."""
+    """Longest delay of the loop by it at each step, seconds; None: unknown."""
     enough: float = CAUSE_SHARE
     """The share of a stop that it must be able to account for."""
     subject: str = ""
-    """What tells it from others of its kind."""
+    """Identity within its kind."""
     fewest: int = 3
-    """It explains at least so many steps, or nothing."""
+    """Fewest steps that it can explain."""
     reach: int = 1
     """A stall within so many steps from there belongs to it, when it is not longer."""
     tried: int = 1
@@ -220,7 +218,7 @@ class Reason:
     doubt: float = 0.0
     """Chance of being wrong that is there before any step is looked at."""
     measured: bool = False
-    """It was measured only where the loop stalled, so that only `doubt` speaks."""
+    """True: measured only at stalls, so that only `doubt` counts."""
 
     def chance_at(self, stalled: np.ndarray, free: np.ndarray) -> float:
         """Return the chance that it has nothing to do with the stalls.
@@ -231,10 +229,10 @@ class Reason:
         """
         if self.measured:
             return 0.0
-        known = free if self.known is None else free & self.known
+        testable = free if self.testable is None else free & self.testable
         total, marked, drawn, both = (
-            int(np.count_nonzero(mask & known))
-            for mask in (known, self.marked, stalled, self.marked & stalled)
+            int(np.count_nonzero(mask & testable))
+            for mask in (testable, self.marked, stalled, self.marked & stalled)
         )
         if both * (total - marked) < LIFT * (drawn - both) * marked:
             return 1.0
@@ -261,10 +259,10 @@ def explain(reason: Reason, left: Residual, tests: int) -> Explained | None:
     if best is None:
         return None
     explained, chance = best
-    period, found = None, rhythm(explained, left.free)
-    if found is not None and found.chance + chance < CHANCE:
-        is_all = found.starts.size >= MOSTLY * np.count_nonzero(explained)
-        period = found.period if is_all else None
+    period, beat = None, rhythm(explained, left.free)
+    if beat is not None and beat.chance + chance < CHANCE:
+        is_all = beat.starts.size >= MOSTLY * np.count_nonzero(explained)
+        period = beat.period if is_all else None
     named = explained & reason.marked
     title = reason.title(Stops(named, left.seconds, period))
     return Explained(reason.code, reason.subject, title, explained, named, chance, period)
@@ -296,7 +294,7 @@ def _garbage(loop: StepSeries, evidence: Evidence) -> list[Reason]:
     rows = loop.keys.join(totals, on="step", how="left", maintain_order="left")
     there_s = rows["exposed_s"].fill_null(0.0).to_numpy()
     there = (loop.stall_s > 0) & (there_s >= CAUSE_SHARE * loop.stall_s)
-    known = np.isfinite(loop.made_s)
+    testable = np.isfinite(loop.made_s)
 
     def title(took_s: np.ndarray, where: str) -> Callable[[Stops], str]:
         return lambda stops: (
@@ -315,7 +313,7 @@ def _garbage(loop: StepSeries, evidence: Evidence) -> list[Reason]:
             subject="workers",
             enough_s=there_s,
             measured=True,  # so it is asked whether these batches took longer to make
-            doubt=rank_sum_tail(loop.made_s[known & there], loop.made_s[known & ~there]),
+            doubt=rank_sum_tail(loop.made_s[testable & there], loop.made_s[testable & ~there]),
         ),
     ]
 
@@ -349,26 +347,26 @@ def _new_files(loop: StepSeries, samples: pl.DataFrame) -> list[Reason]:
     # Where a file is opened once for many samples, the first of them alone carries its name.
     inherited = pl.col("path").forward_fill().over("epoch", "worker")
     ordered = samples.sort("epoch", "worker", "start_ns", maintain_order=True)
-    known = ordered.with_columns(path=inherited).drop_nulls("path")
+    named = ordered.with_columns(path=inherited).drop_nulls("path")
     changes = pl.col("path") != pl.col("path").shift(1)
-    seen = known.with_columns(new=changes.over("epoch", "worker", mapping_strategy="group_to_rows"))
+    seen = named.with_columns(new=changes.over("epoch", "worker", mapping_strategy="group_to_rows"))
     opened = int(seen["new"].sum())
     if not opened or seen.height < SHARD * opened:
         return []
     per_batch = seen.group_by(BATCH).agg(pl.col("new").any(), pl.col("new").count().alias("seen"))
     marked, of_batch = of_batches(loop.keys, per_batch, "new", "seen")
-    first_s, other_s = (
+    first_s, rest_s = (
         float(seen.filter(which)["total_s"].median() or 0.0)  # type: ignore[arg-type]  # floats
         for which in (pl.col("new"), ~pl.col("new"))
     )
-    takes = f": its first one takes {seconds(first_s)}, the others {seconds(other_s)}"
+    takes = f": its first one takes {seconds(first_s)}, the others {seconds(rest_s)}"
 
     def title(stops: Stops) -> str:
         waits = f"{stops.subject('waits', 'wait')} {stops.typical} where a worker opens a new file"
         about = f"{waits} of about {seen.height / (opened + 1):.0f} samples"
-        return about + takes if first_s >= CLEARLY * other_s else about
+        return about + takes if first_s >= CLEARLY * rest_s else about
 
-    return [Reason("shard_boundary", marked > 0, title, known=of_batch > 0)]
+    return [Reason("shard_boundary", marked > 0, title, testable=of_batch > 0)]
 
 
 def slow_sample_limit(took_s: np.ndarray) -> tuple[float, float]:
@@ -397,8 +395,10 @@ def _slow_samples(loop: StepSeries, samples: pl.DataFrame) -> list[Reason]:
         longer = seconds(float(np.median(these["total_s"].to_numpy())))
         return f"{waits} ({longer}; usual is {seconds(median_s)}): {_names(these)}"
 
-    known = np.isfinite(excess_s)
-    return [Reason("slow_samples", excess_s > 0, title, known=known, enough_s=excess_s, fewest=2)]
+    testable = np.isfinite(excess_s)
+    return [
+        Reason("slow_samples", excess_s > 0, title, testable=testable, enough_s=excess_s, fewest=2)
+    ]
 
 
 def _names(samples: pl.DataFrame) -> str:
@@ -412,27 +412,29 @@ def _names(samples: pl.DataFrame) -> str:
         place = f"sample {row['sample']} of batch {row['batch']}"
         name = place if row["index"] is None else f"index {row['index']}"
         named.append(name if row["path"] is None else f"{name} ({PurePath(row['path']).name})")
-    more = about.height - len(named)
-    if more:
-        return f"{', '.join(named)} and {more} more"
+    rest = about.height - len(named)
+    if rest:
+        return f"{', '.join(named)} and {rest} more"
     return " and ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)
 
 
 def _slow_workers(loop: StepSeries) -> list[Reason]:
-    known, whole = np.isfinite(loop.made_s), loop.is_whole
+    testable, whole = np.isfinite(loop.made_s), loop.is_whole
     workers = np.unique(loop.worker[whole & (loop.worker >= 0)]).tolist()
-    usual_s = {one: float(np.median(loop.made_s[whole & (loop.worker == one)])) for one in workers}
+    usual_s = {
+        worker: float(np.median(loop.made_s[whole & (loop.worker == worker)])) for worker in workers
+    }
     reasons = []
-    for one in workers:
-        others_s = [took_s for other, took_s in usual_s.items() if other != one]
-        if not others_s or usual_s[one] < SLOW_WORKER * float(np.median(others_s)):
+    for worker in workers:
+        others_s = [took_s for each, took_s in usual_s.items() if each != worker]
+        if not others_s or usual_s[worker] < SLOW_WORKER * float(np.median(others_s)):
             continue
-        own = known & (loop.worker == one)
-        rest = known & (loop.worker >= 0) & (loop.worker != one)
+        own = testable & (loop.worker == worker)
+        rest = testable & (loop.worker >= 0) & (loop.worker != worker)
         own_s, rest_s = loop.made_s[own & whole], loop.made_s[rest & whole]
         takes = (
-            f"Worker {one} is slow: its batches take {seconds(float(np.median(own_s)))}, those of "
-            f"the others {seconds(float(np.median(rest_s)))}"
+            f"Worker {worker} is slow: its batches take {seconds(float(np.median(own_s)))}, "
+            f"those of the others {seconds(float(np.median(rest_s)))}"
         )
 
         def title(stops: Stops, takes: str = takes) -> str:
@@ -444,8 +446,8 @@ def _slow_workers(loop: StepSeries) -> list[Reason]:
                 "slow_worker",
                 own,
                 title,
-                subject=str(one),
-                known=own | rest,
+                subject=str(worker),
+                testable=own | rest,
                 enough_s=loop.made_s - float(np.median(rest_s)),
                 enough=A_THIRD,
                 tried=len(workers),

@@ -1,4 +1,4 @@
-"""What the begin of an epoch costs: starting workers, drawing indices, first samples."""
+"""Cost of the begin of an epoch: starting workers, drawing indices, first samples."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Starts:
-    """The begin of epochs, beside the time that their batches take anyhow."""
+    """Cost of the begin of epochs, beyond the usual time of their batches."""
 
     extra_s: float = 0.0
-    """What an epoch's begin takes longer than its other steps (`iter(loader)` and the first batch
-    of each worker), and its end, where workers end; medians over `epochs`, seconds."""
+    """Extra time of an epoch's begin (`iter(loader)` and the first batch of each worker), and of
+    its end, where workers end; medians over `epochs`, seconds."""
     epoch_s: float | None = None
-    """What a whole epoch takes otherwise, seconds; None where its length is not known."""
+    """Length of an epoch without that, seconds; None where unknown."""
     epochs: int = 0
     """Begins that were seen; the first one of all counts only where there is no other."""
     batches: int | None = None
-    """Of an epoch; None where that is not known."""
+    """Batches of an epoch; None where unknown."""
     ended: bool = False
-    """Whether epochs were used up to where there are no more batches."""
+    """True: epochs ran until the loader had no more batches."""
     again: bool = False
-    """Whether it happens at every epoch: no iteration goes on and on."""
+    """True: the cost recurs at every epoch; False for an endless iteration."""
     first_s: float = 0.0
-    """What the first sample of a worker takes, seconds; median of the epochs."""
+    """Length of a worker's first sample, seconds; median of the epochs."""
     ready_s: float = 0.0
-    """What a worker takes to be started until it begins that one, seconds; median of the epochs."""
+    """Time from a worker's start to its first sample, seconds; median of the epochs."""
     drawn_s: float = 0.0
-    """What of `extra_s` goes by in `iter(loader)` while all workers are there and have nothing to
-    do: indices are drawn for them, or the sampler is made ready; median of the epochs, seconds."""
+    """Part of `extra_s` in `iter(loader)` while all workers are idle: indices are drawn for them,
+    or the sampler gets ready; median of the epochs, seconds."""
     before: int = 0
-    """Batches that are taken from the loader before the first step of all gets one."""
+    """Batches taken from the loader before the very first step gets one."""
     before_s: float = 0.0
-    """What the loop waits for that one, seconds."""
+    """Wait of the loop for that first step's batch, seconds."""
 
     @property
     def share(self) -> float:
@@ -53,12 +53,12 @@ class Starts:
 
     @property
     def is_drawing(self) -> bool:
-        """Whether most of it is drawing indices (or, of a stream, making iterators)."""
+        """True: most of the cost is drawing indices (in a stream: making iterators)."""
         return self.drawn_s > 0 and self.drawn_s >= thresholds.DOMINATES * self.extra_s
 
     @property
     def is_filling(self) -> bool:
-        """Whether most of it are the workers' first samples: more than any other part."""
+        """True: the workers' first samples cost more than any other part."""
         least_s = max(self.ready_s, thresholds.LEADS * self.extra_s)
         return self.first_s > 0 and self.first_s >= least_s
 
@@ -69,7 +69,7 @@ class Starts:
 
 
 def starts(run: Run, workers: int, *, persistent: bool, epoch_batches: int | None) -> Starts:
-    """What starting workers costs.
+    """Measure the cost of starting workers.
 
     Args:
         run: the loop as it is.
@@ -132,7 +132,7 @@ def starts(run: Run, workers: int, *, persistent: bool, epoch_batches: int | Non
 
 
 def _taken_before(run: Run, steps: pl.DataFrame) -> int:
-    """Batches that arrived before that of the first step, and for no step."""
+    """Count the batches that arrived before that of the first step, for no step."""
     epoch, first = steps.row(0, named=True)["epoch"], steps["batch"][0]
     earlier = run.deliveries.filter(pl.col("epoch") == epoch, pl.col("batch") < first).height
     # What makes one batch of several takes as many for each step
@@ -141,11 +141,11 @@ def _taken_before(run: Run, steps: pl.DataFrame) -> int:
 
 
 def _epoch_length(steps: pl.DataFrame) -> int | None:
-    """Steps of an epoch that was seen from its begin to its end; None where none was."""
+    """Return the steps of a completely recorded epoch; None without one."""
     each = steps.group_by("epoch", maintain_order=True).len()[:-1]
     return int(each["len"].max()) if each.height else None  # type: ignore[arg-type]  # integers
 
 
 def _goes_on(steps: pl.DataFrame, length: int | None) -> bool:
-    """Whether one iteration is longer than an epoch: a loader that never ends its workers."""
+    """Return whether an iteration is longer than an epoch: such a loader never ends its workers."""
     return length is not None and bool((steps["place"] >= length).any())

@@ -59,11 +59,11 @@ class StepSeries:
     worker: np.ndarray
     """The worker that made the batch; -1 where the main process did."""
     waits_from_ns: np.ndarray
-    """When the wait began, with the loader's restart before it; 0 where that is not known."""
+    """Begin of the wait, with the loader's restart before it; 0 where unknown."""
     has_batch_ns: np.ndarray
-    """When the wait ended; 0 where that is not known."""
+    """End of the wait; 0 where unknown."""
     uses_until_ns: np.ndarray
-    """When the step was over."""
+    """End of the step."""
     restart_s: np.ndarray
     """Restart of the loader; 0 but for an epoch's first step."""
     stall_s: np.ndarray
@@ -76,7 +76,7 @@ class StepSeries:
     sent_s: np.ndarray
     """Time to send it, in a thread of the worker's."""
     ready_ns: np.ndarray
-    """When it had been sent, or made where that was not seen."""
+    """Time when the batch was sent; when it was made, where sending was not recorded."""
     num_workers: int
     """Worker processes; 0: the main process loads."""
 
@@ -92,14 +92,14 @@ class StepSeries:
             used_s=pl.sum_horizontal("step_s", "other_s"),
         )
         columns = {name: steps[name].to_numpy() for name in steps.columns}
-        made = evidence.deliveries.select(
+        times = evidence.deliveries.select(
             *BATCH,
             made_s=(pl.col("made_ns") - pl.col("taken_ns")) / 1e9,
             sent_s=(pl.col("sent_ns") - pl.col("pickle_ns")) / 1e9,
             ready_ns=pl.coalesce("sent_ns", "made_ns"),
         )
         keys = steps.select("step", *BATCH)
-        made_s, sent_s, ready_ns = of_batches(keys, made, "made_s", "sent_s", "ready_ns")
+        made_s, sent_s, ready_ns = of_batches(keys, times, "made_s", "sent_s", "ready_ns")
         used_ns = _whole_ns(columns["used_s"] + columns["h2d_s"])
         return cls(
             keys=keys,
@@ -125,9 +125,9 @@ class StepSeries:
 
     @property
     def is_whole(self) -> np.ndarray:
-        """Whether making each batch tells of its worker: it was seen, and is no epoch's last.
+        """Mask of batches that characterise their worker: recorded, and not an epoch's last.
 
-        That one may have fewer samples, and is the same worker's in every epoch.
+        The last batch may have fewer samples, and is the same worker's in every epoch.
         """
         whole: np.ndarray = np.isfinite(self.made_s) & (self.batch < self.batch.max(initial=0))
         return whole
@@ -139,7 +139,7 @@ class StepSeries:
 
     @property
     def long_s(self) -> np.ndarray:
-        """How much longer than usual the long steps took; 0 where the step was not long."""
+        """Excess of the long steps over the usual length, seconds; 0 for other steps."""
         excess_s = self.busy_s - self.typical_s
         is_long = (self.busy_s > LONG * self.typical_s) & (excess_s > LONGER_S)
         return np.where(is_long, excess_s, 0.0)
@@ -153,8 +153,8 @@ class StepSeries:
 def of_batches(keys: pl.DataFrame, table: pl.DataFrame, *columns: str) -> list[np.ndarray]:
     """Return numbers of a table with a row a batch, at each batch's step."""
     rows = table.unique(BATCH, keep="first", maintain_order=True)
-    found = keys.join(rows, on=BATCH, how="left", maintain_order="left")
-    return [found[name].cast(pl.Float64).fill_null(np.nan).to_numpy() for name in columns]
+    joined = keys.join(rows, on=BATCH, how="left", maintain_order="left")
+    return [joined[name].cast(pl.Float64).fill_null(np.nan).to_numpy() for name in columns]
 
 
 def _whole_ns(durations_s: np.ndarray) -> np.ndarray:
@@ -164,7 +164,7 @@ def _whole_ns(durations_s: np.ndarray) -> np.ndarray:
 LONGEST: Final = 200
 """Longest period that is looked for, in steps."""
 FEWEST: Final = 3
-"""Fewer events have no rhythm."""
+"""Fewest events of a rhythm."""
 TYPICAL: Final = 0.5
 """At least this share of the events has another one exactly a period earlier or later."""
 EXPECTED: Final = 0.8

@@ -1,4 +1,4 @@
-"""What is called a stall, long, slow, saturated, a cause: each number once, with its reason.
+"""Limits for a stall, long, slow, saturated, a cause: each number once, with its reason.
 
 Patterns, pictures and the verdict share the first part, so that they never contradict each other;
 what only the verdict compares with comes below. Its numbers are frozen before the table of verdicts
@@ -42,7 +42,7 @@ CAUSE_SHARE: Final = 0.5
 LEADING_SHARE: Final = 0.2
 """A pattern that explains less of all stalled time is not the answer."""
 CHANCE: Final = 0.01
-"""What is more probable than this to be an accident is not claimed."""
+"""Significance level: nothing with a higher chance of being an accident is claimed."""
 
 SELDOM: Final = 3
 """Collections of garbage below which they are no part of what every batch costs: where few batches
@@ -84,8 +84,8 @@ WAITS_ALONE: Final = 0.7
 """Share of the stalls that is waiting for storage, from which on more workers are no answer of
 their own: they would be there to wait."""
 UNSEEN: Final = 0.7
-"""How sure it can be, at most, that the dataset's own code waits for storage, where nothing was
-seen to read: it may be a network, a lock or a sleep as well."""
+"""Highest confidence that the dataset's own code waits for storage, where no read was recorded:
+the wait may be for a network, a lock or a sleep."""
 ONE_OF_MANY: Final = 0.6
 """One transform is named alone when it takes this share of what all transforms take."""
 KEEPS_UP: Final = 0.9
@@ -111,8 +111,8 @@ does; where nothing is shared, waiting takes as long for many as for one ..."""
 SHARED_NOTED: Final = 0.1
 """... and what they wait longer is at least this share of the time that a batch takes."""
 REPEATED: Final = 0.85
-"""Of two workers that both do all work, each computes twice as long for a batch as one alone, of
-four four times; two threads of one core that are in each other's way, up to 1.6 times."""
+"""CPU time per batch, as a share of (workers x one worker alone), from which on all do the same
+work: 1 if so; two threads that share a core take up to 1.6x as long as one alone."""
 WAITS_FOR_IT: Final = 0.7
 """Share of the stalls that wait for a slow worker's batches; two equal workers have half each."""
 EXTRA_THREADS: Final = 0.3
@@ -139,7 +139,7 @@ FEWEST_STEPS: Final = 12
 """With fewer steps in the steady state there is no verdict: the interval of a share is then wider
 than any limit here."""
 ROUNDS: Final = 3
-"""So many batches of each worker, at least."""
+"""Fewest batches of each worker."""
 SURE: Final = 0.9
 """With this confidence nothing more is measured."""
 WAITS_FOR_EACH_OTHER: Final = 0.25
