@@ -162,7 +162,7 @@ class FixBench(TuneBench):
 def what_helps(
     target: Target, facts: Facts, run: Run, findings: tuple[Finding, ...]
 ) -> tuple[pl.DataFrame, FixBench] | None:
-    """Predict changes: columns of `result.FIXES`, and a bench to measure them; None: unpredictable."""
+    """Predict changes: columns of `result.FIXES`, and a bench for them; None: unpredictable."""
     loader = target.loader
     if not is_plain(loader):
         return None
