@@ -1,23 +1,23 @@
-"""The event log: what the threads of a process write while they work (`log_reader.py` reads it).
+"""Event log: the threads of a process write it while they work; `log_reader.py` reads it.
 
 Each thread has a log of its own, so a log needs no lock. A log is a file of 64-bit words, mapped
-into the process: what was written stays readable when the process is killed or hangs, and the
-notebook reads it while the process runs. Space is reserved when a file is made, so a full disk is
-an error then and never a bus error later. After a header come the words in the order of time; a
-word is never 0, so 0 means "not written". Words that find no room are lost, and the reader says so.
+into the process: the words stay readable when the process is killed or hangs, and the notebook
+reads them while the process runs. Space is reserved when a file is created, so a full disk is an
+error then and never a bus error later. After a header come the words in the order of time; a word
+is never 0, so 0 means "not written". Words beyond the end are lost, and the reader reports that.
 
 Word            bits 58-62      bits 0-57
 --------------  --------------  ------------------------------------------------------------------
-exit            0               `perf_counter_ns()` as it is
+exit            0               `perf_counter_ns()`
 enter           `Tag.ENTER`     bits 48-57: code of the stage; bits 0-47: ns since the start
-begin, end      `Mark.BEGIN`    the same, of a part of the loop; the time begins anew after 3 days
-mark            its `Mark`      `perf_counter_ns()`; `Tag.EPOCH` and `Tag.NUMBER` say of which batch
-everything else its `Tag`       a number, see the tags
+begin, end      `Mark.BEGIN`    the same, of a part of the loop; the time overflows after 3 days
+mark            its `Mark`      `perf_counter_ns()`; `Tag.EPOCH` and `Tag.NUMBER` name the batch
+other words     its `Tag`       a number, see the tags
 
-A log begins another file some seconds later or when a file is half full, always between two
+A log begins a new file after some seconds or when a file is half full, always between two
 batches, so that the oldest files can be deleted (`log_place.py`). Each process has a `.names` file
-of JSON lines: the codes' stages, its loaders, notes. Paths of the user's files lie beside a log's
-file in `.paths`, one a line, because they are too many to keep for ever.
+of JSON lines: the codes' stages, its loaders, notes. Paths of the user's files are in `.paths`
+beside a log's file, one per line, because there are too many to keep for ever.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ TAGS: Final = ~PAYLOAD
 TIME: Final = (1 << CODE_SHIFT) - 1
 MOST_CODES: Final = 1 << (TAG_SHIFT - CODE_SHIFT)
 MOST_NAMES: Final = 300
-"""Names of `ss.stage` that a process keeps apart; a loop may make up one for each of its steps."""
+"""Most names of `ss.stage` in a process; a loop may invent a new name in each step."""
 LONGEST_NS: Final = 1 << 47
 """The clock of enter words overflows after 3.2 days; the recorder stops after 1.6 days."""
 INDEX_OFFSET: Final = 1 << 56
@@ -70,18 +70,18 @@ DRIFT_OFFSET: Final = 1 << (EXTRA_SHIFT - 1)
 
 MAGIC: Final = 0x5354414C4C  # "STALL"
 HEADER_WORDS: Final = 64
-_SMALL: Final = 8
-"""Other threads than the first get this part of the words: they write six words a batch at most."""
+_SHARE_OF_OTHERS: Final = 8
+"""Divisor of the words for threads after the first: they write at most six words per batch."""
 _MOST_THREADS: Final = 64
-"""Threads of a process that get a log; each reserves space."""
+"""Most logs of a process; each reserves space."""
 _NEVER: Final = sys.maxsize
 _REST: Final = Stage("other ops", "transform")
-_PATIENCE_S: Final = 1.0
-"""Seconds a thread waits for its turn to write a name."""
+_LOCK_TIMEOUT_S: Final = 1.0
+"""Seconds that a thread waits to write a name."""
 
 
 class Tag(IntEnum):
-    """What a word inside a batch says, if it is not an exit."""
+    """Meaning of a word inside a batch; exits have no tag."""
 
     ENTER = 1 << TAG_SHIFT
     BATCH = 2 << TAG_SHIFT
@@ -102,75 +102,75 @@ class Tag(IntEnum):
     RAISED = 10 << TAG_SHIFT
     """An exception left this stage; its code."""
     SKIPPED = 11 << TAG_SHIFT
-    """A batch that was not recorded, because recording would have cost too much."""
+    """A batch that was not recorded, to limit overhead."""
     BATCH_END = 12 << TAG_SHIFT
-    """The batch was made; one that failed has no end."""
+    """The batch is complete; a failed batch has no end."""
     EXHAUSTED = 13 << TAG_SHIFT
-    """The sample that had begun was none: its iterator has ended."""
+    """The iterator ended instead of the sample that had begun."""
     NUMBER = 14 << TAG_SHIFT
     """The mark that follows is about this batch; above `EXTRA_SHIFT` a second number."""
 
 
 class Mark(IntEnum):
-    """What happens to whole batches, and what the loop does. In brackets: number and extra."""
+    """Events of whole batches and of the loop. In brackets: number and extra."""
 
     ITER = 16 << TAG_SHIFT
-    """The loop asks for an iterator: an epoch begins."""
+    """The loop requests an iterator: an epoch begins."""
     ITERATED = 17 << TAG_SHIFT
-    """It has got it."""
+    """The loop has received the iterator."""
     WAIT = 18 << TAG_SHIFT
-    """The loop asks for a batch."""
+    """The loop requests a batch."""
     GOT = 19 << TAG_SHIFT
-    """It has got one [batch]."""
+    """The loop has received a batch [batch]."""
     ENDED = 20 << TAG_SHIFT
-    """There was none: the epoch is over, or something was raised."""
+    """The loop received no batch: the epoch is over, or an exception was raised."""
     ASKED = 21 << TAG_SHIFT
-    """A worker is asked for a batch [batch, worker]."""
+    """A batch is requested from a worker [batch, worker]."""
     ARRIVED = 22 << TAG_SHIFT
     """A batch was received and unpickled [batch]."""
     READY = 23 << TAG_SHIFT
-    """A worker asks for its first batch."""
+    """A worker waits for its first task."""
     TAKEN = 24 << TAG_SHIFT
-    """A worker takes a task up [batch]."""
+    """A worker starts a task [batch]."""
     MADE = 25 << TAG_SHIFT
-    """The batch is made and handed on [batch]."""
+    """The worker hands on the complete batch [batch]."""
     PICKLE = 26 << TAG_SHIFT
-    """The thread that sends begins to pickle a batch [batch]."""
+    """The sending thread begins to pickle a batch [batch]."""
     SENT = 27 << TAG_SHIFT
-    """It has written the batch into the pipe [batch]."""
+    """The sending thread has written the batch into the pipe [batch]."""
     PINS = 28 << TAG_SHIFT
-    """The thread that pins the batches of this epoch [thread]."""
+    """Identity of the thread that pins the batches of this epoch [thread]."""
     DEVICE = 29 << TAG_SHIFT
-    """The device came to an event at this time of its own clock [drift of that clock, edge]."""
+    """The device reached an event at this time of its own clock [drift of that clock, edge]."""
     BEGIN = 30 << TAG_SHIFT
     """A part of the loop begins."""
     END = 31 << TAG_SHIFT
 
 
 class Header(IntEnum):
-    """Where in the header a number stands."""
+    """Positions of the numbers in the header."""
 
     MAGIC = 0
     PID = 1
     WORKER = 2
     """Worker id, or `MAIN`."""
     STARTED_NS = 3
-    """When the process began to record: enter, begin and end words count from here."""
+    """Start of the process's recording: enter, begin and end words count from here."""
     BORN_NS = 4
-    """When the file was made."""
+    """Creation of the file."""
     THREAD = 5
     TURN = 6
-    """Which file of its thread it is, counted from 0; some may have been deleted."""
+    """Number of the file in its thread, from 0; earlier files may have been deleted."""
     STOP = 7
-    """Set from outside to turn the hooks of a living process off."""
+    """Set by another process to turn the hooks of a living process off."""
     SAMPLES = 8
     """Samples done so far (for the progress bar)."""
     OTHER_THREADS = 9
-    """Calls of hooked functions in other threads, which were not recorded."""
+    """Unrecorded calls of hooked functions in other threads."""
 
 
 def numbers(number: int, extra: int) -> int:
-    """Return two numbers of a mark as one; the first may be an address."""
+    """Pack two numbers of a mark into one; the first may be an address."""
     return extra << EXTRA_SHIFT | number & NUMBER
 
 
@@ -180,16 +180,16 @@ def names_of(pid: int, worker: int, started_ns: int) -> str:
 
 
 def reserve(path: Path, length: int) -> mmap.mmap:
-    """Make a new file of so many zero bytes, and map it.
+    """Create a file of `length` zero bytes, and map it.
 
     Raises:
-        OSError: the file exists, or there is no room.
+        OSError: the file exists, or the disk is full.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(descriptor, 0, length)
-        else:  # macOS, Windows: written out instead
+        else:  # macOS, Windows: writing zeros reserves the space
             os.write(descriptor, b"\0" * length)
         return mmap.mmap(descriptor, length)
     except BaseException:
@@ -201,41 +201,41 @@ def reserve(path: Path, length: int) -> mmap.mmap:
 
 
 class JsonLines:
-    """A file that only grows: a JSON value a line."""
+    """Append-only file with one JSON value per line."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = open_to_append(path)
-        # Threads write and close when they like; a closed number may be a user's file.
+        # Threads write and close at any time; a closed descriptor's number may be a user's file
         self._turn = threading.Lock()
 
     def say(self, **line: Any) -> None:
-        """Append one line; it survives the end of the process."""
+        """Append one line, which survives the end of the process."""
         self.write(json.dumps(line) + "\n")
 
     def write(self, lines: str) -> None:
         """Append lines of ASCII in one write.
 
-        Never fails: a full disk costs a name and not the user's run.
+        Never raises: a full disk costs a name, but not the user's run.
         """
-        with self._its_turn() as mine, contextlib.suppress(OSError):
-            if mine and self._descriptor >= 0:
+        with self._locked() as is_locked, contextlib.suppress(OSError):
+            if is_locked and self._descriptor >= 0:
                 os.write(self._descriptor, lines.encode("ascii"))
 
     def close(self) -> None:
         """Close the file; later lines are lost."""
-        with self._its_turn():
+        with self._locked():
             descriptor, self._descriptor = self._descriptor, -1
             if descriptor >= 0:
                 os.close(descriptor)
 
     @contextlib.contextmanager
-    def _its_turn(self) -> Iterator[bool]:
-        """Wait for other threads; not for ever, as in a forked child there is none to end."""
-        mine = self._turn.acquire(timeout=_PATIENCE_S)
+    def _locked(self) -> Iterator[bool]:
+        """Wait for other threads, with a time limit: in a forked child, they never finish."""
+        is_locked = self._turn.acquire(timeout=_LOCK_TIMEOUT_S)
         try:
-            yield mine
+            yield is_locked
         finally:
-            if mine:
+            if is_locked:
                 self._turn.release()
 
 
@@ -243,16 +243,16 @@ class JsonLines:
 
 
 class ThreadLog:
-    """The log of one thread, in one file after the other.
+    """Log of one thread, in one file after the other.
 
     Attributes:
-        words: the places after the header; `words[place()] = word` writes.
-        place: gives the next place, forever; writing needs no other state.
-        header: the header's words, see `Header`.
-        is_busy: whether a batch is being made, so that no file may begin.
-        due_ns: when the next file begins.
-        half: place that is written when the file is half full.
-        epoch: the one that the last mark was about.
+        words: places after the header; `words[place()] = word` writes.
+        place: returns the next place, forever; writing needs no other state.
+        header: words of the header, see `Header`.
+        is_busy: True during a batch, when no file may begin.
+        due_ns: begin of the next file.
+        half: place in the middle of the file.
+        epoch: epoch of the last mark.
     """
 
     words: memoryview
@@ -270,10 +270,10 @@ class ThreadLog:
         self._write_nowhere()
 
     def begin(self) -> None:
-        """Begin the first file.
+        """Begin a file.
 
         Raises:
-            OSError: there is no room for it.
+            OSError: the disk is full.
         """
         process, place = self._process, self._process.place
         born_ns, self._stretch = perf_counter_ns(), place.stretch()
@@ -291,30 +291,30 @@ class ThreadLog:
             Header.MAGIC: MAGIC,
         }.items():
             self.header[at] = number
-        if self.epoch is not None:  # of the batch that comes next
+        if self.epoch is not None:  # epoch of the next batch
             self.words[self.place()] = self.epoch + INDEX_OFFSET | Tag.EPOCH
         self.due_ns = place.stretch_ends_ns()
 
     def _lay_out(self, bytes_of_file: memoryview) -> None:
         self._view = bytes_of_file.cast("q")
         self.header, self.words = self._view[:HEADER_WORDS], self._view[HEADER_WORDS:]
-        # In C and without memory: 20 ns less than a counter (tests/benchmarks/overhead.py). What
-        # finds no room goes to place 0.
+        # C code without allocation: 20 ns faster than a counter (tests/benchmarks/overhead.py).
+        # Words beyond the end go to place 0.
         self.place = chain(range(1, len(self.words)), repeat(0)).__next__
         self.half = len(self.words) // 2
 
     def _write_nowhere(self) -> None:
-        """Write from now on into a few words that nobody reads."""
+        """Write into a few unread words from now on."""
         self._mapping = None
         self._lay_out(memoryview(bytearray((HEADER_WORDS + 4) * 8)))
-        self._stay()
+        self._keep_file()
 
-    def _stay(self) -> None:
-        """Begin no other file from now on."""
+    def _keep_file(self) -> None:
+        """Stay in the current file from now on."""
         self.due_ns = self.half = _NEVER
 
     def turn_over(self, at: int) -> None:
-        """Begin the next file, unless a batch is being made or the recording is over.
+        """Begin the next file, unless a batch is under way or the recording is over.
 
         Args:
             at: place of the last word.
@@ -326,13 +326,13 @@ class ThreadLog:
             return
         if place.is_over():
             self.header[Header.STOP] = 1
-            self._stay()
+            self._keep_file()
             return
         self._turn += 1
         try:
             self.begin()
-        except OSError:  # no room: this file takes the rest
-            self._stay()
+        except OSError:  # the disk is full: this file takes the rest
+            self._keep_file()
             return
         self._paths = None
         _close(*old)
@@ -340,9 +340,9 @@ class ThreadLog:
             place.thin()
 
     def add_paths(self, paths: list[str]) -> None:
-        """Name the files that this log refers to by the number of their line, from 1.
+        """Append paths of files; the log refers to a path by the number of its line, from 1.
 
-        A write costs 10 us between two ops of a pipeline, so it is not done for every sample.
+        A write takes 10 us between two ops of a pipeline, so paths are not written per sample.
         """
         if self._mapping is None:
             return
@@ -354,7 +354,7 @@ class ThreadLog:
         """Write nothing from now on.
 
         Args:
-            files: also close the file and free the space that was not used.
+            files: also close the file and free its unused space.
         """
         old, is_open = self._files(), self._mapping is not None
         self._write_nowhere()
@@ -373,8 +373,8 @@ def _close(
     place: Callable[[], int],
     views: tuple[memoryview, ...],
 ) -> None:
-    """Close a log's file, and free the space that was not used."""
-    for view in views:  # a thread that still writes gets an error, and not a bus error
+    """Close a log's file, and free its unused space."""
+    for view in views:  # a thread that still writes gets an exception instead of a bus error
         view.release()
     mapping.close()
     if paths is not None:
@@ -386,21 +386,21 @@ def _close(
 
 
 class ProcessLog:
-    """The logs of all threads of a process, and the names of what their words stand for.
+    """Logs of all threads of a process, and the names behind the words' codes.
 
     Args:
-        place: where to write.
+        place: folder and limits of the recording.
         worker: worker id, or `MAIN`.
-        started_ns: the words' times count from this `perf_counter_ns()`; now by default.
+        started_ns: origin of the words' times, as `perf_counter_ns()`; default: now.
 
     Attributes:
         mark: `(mark, epoch, number)` writes a mark of the calling thread, with the time.
         put: `(key)` writes the time as a word, see `part`.
-        here: `()` gives the log of the calling thread.
-        failures: of the recording.
+        here: `()` returns the log of the calling thread.
+        failures: internal errors of the recording.
 
     Raises:
-        OSError: there is no room for the log of this thread.
+        OSError: the disk has no room for the log of this thread.
     """
 
     mark: Callable[..., None]
@@ -421,14 +421,19 @@ class ProcessLog:
         self._names = JsonLines(place.folder / name)
         self.mark, self.put, self.here = self._writers()
 
-    def _writers(  # noqa: C901 - `mark` is one function, as it runs some twenty times a batch
+    def _writers(  # noqa: C901 - `mark` is one function, because it runs some twenty times per batch
         self,
     ) -> tuple[Callable[..., None], Callable[[int], None], Callable[[], ThreadLog]]:
-        """Make the functions that write.
+        """Return the functions that write.
 
-        Closures, because they run between two steps of a loop. Hooks keep them for themselves.
+        They are closures for speed: they run between two steps of a loop, and hooks keep them.
         """
-        threads, ident, clock, another = self._threads, get_ident, perf_counter_ns, self._another
+        threads, ident, clock, begin_thread = (
+            self._threads,
+            get_ident,
+            perf_counter_ns,
+            self._begin_thread,
+        )
         epoch_word, number_word = Tag.EPOCH | INDEX_OFFSET, int(Tag.NUMBER)
         started_ns = self.started_ns
 
@@ -436,13 +441,13 @@ class ProcessLog:
             try:
                 return threads[ident()]
             except KeyError:
-                return another()
+                return begin_thread()
 
         def mark(mark: int, epoch: int = 0, number: int = 0) -> None:
             try:
                 log = threads[ident()]
             except KeyError:
-                log = another()
+                log = begin_thread()
             now, words, place = clock(), log.words, log.place
             try:
                 if epoch != log.epoch:
@@ -452,7 +457,7 @@ class ProcessLog:
                 words[at := place()] = now + mark
                 if now >= log.due_ns or not 0 < at < log.half:
                     log.turn_over(at)
-            except ValueError:  # the log was closed just now, by another thread
+            except ValueError:  # another thread has just closed the log
                 if not self.is_retired:
                     raise
 
@@ -469,14 +474,14 @@ class ProcessLog:
         return mark, put, here
 
     def mark_device(self, edge: int, at_ns: int, drift_ns: int) -> None:
-        """Write when a device came to an event; by now it may be later."""
+        """Write the time at which a device reached an event, which is in the past."""
         words, place = (log := self.here()).words, log.place
         words[place()] = Tag.NUMBER | numbers(drift_ns + DRIFT_OFFSET, edge)
         words[place()] = Mark.DEVICE | at_ns
 
-    def _another(self) -> ThreadLog:
-        """Begin the log of a thread that has written nothing yet."""
-        log = ThreadLog(self, self.place.capacity // _SMALL)
+    def _begin_thread(self) -> ThreadLog:
+        """Begin the log of a new thread."""
+        log = ThreadLog(self, self.place.capacity // _SHARE_OF_OTHERS)
         if self.is_retired:
             return log
         if len(self._threads) == _MOST_THREADS:
@@ -487,7 +492,7 @@ class ProcessLog:
         return self._threads.setdefault(get_ident(), log)
 
     def numbered(self, stage: Stage) -> tuple[Stage, int]:
-        """Return a stage and its code; after very many it is one that stands for all others."""
+        """Return a stage and its code; late stages share one stage when codes run out."""
         code = self._codes.get(stage)
         if code is None and len(self._codes) >= MOST_CODES - 2:
             if _REST not in self._codes:
@@ -499,12 +504,12 @@ class ProcessLog:
         return stage, code
 
     def part(self, stage: Stage) -> tuple[int, int]:
-        """Return what `put` has to be called with at the begin and the end of a part."""
+        """Return the arguments of `put` for the begin and the end of a part."""
         code = self.numbered(stage)[1] << CODE_SHIFT
         return Mark.BEGIN | code, Mark.END | code
 
     def say(self, **line: Any) -> None:
-        """Append one line to the names; it survives the end of the process."""
+        """Append one line to the names, which survives the end of the process."""
         if not self.is_retired:
             self._names.say(**line)
 
@@ -516,32 +521,32 @@ class ProcessLog:
         """
         self.is_retired = True
         for log in list(self._threads.values()):
-            if not (close and log.is_busy):  # the thread that makes a batch closes its log then
+            if not (close and log.is_busy):  # the thread closes its log after its batch
                 log.close(files=close)
         if close:
             self._names.close()
 
 
-def kept_apart(stage: Stage, known: Collection[Stage], note: Callable[[str], object]) -> Stage:
-    """Return the stage that a user's name counts as: its own, or the one for all late names.
+def limited(stage: Stage, stages: Collection[Stage], note: Callable[[str], object]) -> Stage:
+    """Return a user's stage, or the shared stage of late names if there are too many names.
 
     Args:
-        stage: by a name of the user's.
-        known: the stages that have been kept apart so far.
-        note: told when the names become too many.
+        stage: stage with a name of the user's.
+        stages: stages with names so far.
+        note: called with a sentence when the names become too many.
     """
-    if stage in known or len(known) < MOST_NAMES:
+    if stage in stages or len(stages) < MOST_NAMES:
         return stage
-    if OTHER_NAMES not in known:
+    if OTHER_NAMES not in stages:
         note(
-            f"ss.stage was given more than {MOST_NAMES} names: the rest is '{OTHER_NAMES.name}'; "
-            "give a stage the same name each time"
+            f"ss.stage got more than {MOST_NAMES} names: later names are '{OTHER_NAMES.name}'; "
+            "use the same name for a stage each time"
         )
     return OTHER_NAMES
 
 
 def stop_hooks(place: LogPlace) -> None:
-    """End a recording, and turn off the hooks of workers that live on."""
+    """End a recording, and turn off the hooks of living workers."""
     place.end()
     for path in place.logs():
         with place.failures.within("the end of the hooks in workers"), path.open("r+b") as log:
@@ -551,25 +556,25 @@ def stop_hooks(place: LogPlace) -> None:
 
 @dataclass(frozen=True)
 class RecordingInfo:
-    """Description that a run carries."""
+    """Description of a run, saved with it."""
 
     name: str = ""
-    """What the user pointed at."""
+    """Name of the target."""
     warmup: int = 0
-    """Batches at the start that are not part of the steady state."""
+    """Batches at the start, before the steady state."""
     simulated_step_s: float | None = None
-    """How long the step was simulated to take; None where nothing was simulated."""
+    """Seconds of the simulated step; None: no simulation."""
     has_step: bool = True
-    """Whether batches were used."""
+    """True if a step used the batches."""
     notes: tuple[str, ...] = ()
-    """Sentences that the run is to carry."""
+    """Notes of the run, in sentences."""
     rank: int = field(default_factory=rank_here)
-    """Of the process that trains, in a distributed run."""
+    """Rank of the training process in a distributed run."""
     machine: dict[str, Any] = field(default_factory=machine_here)
-    """Where it was measured."""
+    """Machine of the recording."""
     unix_offset_ns: int | None = field(default_factory=lambda: time_ns() - perf_counter_ns())
-    """From `perf_counter_ns()` to the time since 1970."""
+    """Unix time minus `perf_counter_ns()`."""
 
-    def leave_with(self, log: ProcessLog) -> None:
-        """Write this into the log, so that it can be read without this process."""
+    def write_to(self, log: ProcessLog) -> None:
+        """Write the description into the log, so that readers do not need this process."""
         log.say(about=asdict(self))

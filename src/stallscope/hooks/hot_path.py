@@ -1,12 +1,12 @@
-"""The recorder of one thread, and in it the hot path: what runs around every stage of every sample.
+"""Recorder of one thread, and its hot path: the code around every stage of every sample.
 
-All hooks of a process are closures over one set of local variables, because a local variable is
-the cheapest thing in Python: no attribute, no global, no lookup. A hook writes one word when its
-stage begins and one, in a `finally`, when it ends (`tests/benchmarks/overhead.py` prints what that
-costs). CPU time is read by swapping the clock, so that stages which do not read it pay nothing.
+All hooks of a process are closures over one set of local variables, because local variables are
+the fastest in Python: no attribute, no global, no lookup. A hook writes one word when its stage
+begins and one, in a `finally`, when it ends (`tests/benchmarks/overhead.py` prints the overhead).
+CPU time is read by swapping the clock, so that other stages pay nothing for it.
 
-The original is called once, whatever goes wrong in writing: what is ours stands in a `try` of its
-own, which costs nothing while nothing is raised.
+The original is called exactly once, also if writing fails: stallscope's code has a `try` of its
+own, which is free while no exception is raised.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stallscope.hooks.event_log import (
     MOST_CODES,
     Header,
     Tag,
-    kept_apart,
+    limited,
 )
 from stallscope.hooks.patches import under, unseen
 from stallscope.stages import BATCH, COLLATE, GETITEM, Stage
@@ -37,24 +37,24 @@ if TYPE_CHECKING:
 
 _NOTHING: Final = object()
 _CPU_SHARE: Final = 2.5e-4
-"""Reading CPU time may cost this share of the samples' time: a quarter of what is promised, because
-a read costs four times as much between two ops as in a row."""
+"""Limit for reading CPU time, as a share of the samples' time: a quarter of the promised overhead,
+because a read between two ops takes four times as long as in a tight loop."""
 
 
 @dataclass
 class RecorderState:
-    """State that changes while samples go by, and the meaning of the numbers in the log."""
+    """Counters of the samples, and the meaning of the numbers in the log."""
 
     samples: int = 0
     """Samples so far."""
     cpu_every: int = 8
-    """CPU time is read for one sample in this many."""
+    """CPU time is read for every n-th sample."""
     stage_of_key: dict[int, Stage] = field(default_factory=dict)
     """Stage of each key."""
     key_of_code: dict[object, int] = field(default_factory=dict)
     """Key of the stage of each hooked function, by its code object."""
     new_files: list[str] = field(default_factory=list)
-    """Paths that the log does not name yet; files are numbered from 1, in order."""
+    """Paths that are not yet in the log; files are numbered from 1, in order."""
     getitem_key: int = 0
     batch_key: int = 0
 
@@ -63,18 +63,18 @@ class RecorderState:
 def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
     log: ProcessLog, clocks: tuple[Callable[[], int], Callable[[], int]], state: RecorderState
 ) -> dict[str, Callable[..., Any]]:
-    """Make the functions that record into a log, by the names that `Recorder` gives them.
+    """Return the functions that record into a log, by their names in `Recorder`.
 
     Args:
-        log: of this process; a batch is recorded in the log of the thread that makes it.
-        clocks: of the wall, ns, monotonic and the same in every process; CPU time of this thread.
-        state: counts the samples; may be changed from outside.
+        log: log of this process; a batch is recorded in the log of its thread.
+        clocks: wall clock, ns, monotonic and the same in every process; CPU clock of this thread.
+        state: counters, which callers may change.
     """
     here = log.here()
     words, place, header = here.words, here.place, here.header
     note = log.failures.note
     started = log.started_ns
-    home = 0  # the thread that makes a batch; 0 while there is no batch at work
+    home = 0  # the thread of the current batch; 0: no batch
     clock, cpu_clock = clocks
     now, ident = clock, get_ident
     getitem_key, batch_key = state.getitem_key, state.batch_key
@@ -82,7 +82,7 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
     sample_end, cpu_word = int(Tag.SAMPLE_END), int(Tag.CPU)
     files: dict[str, int] = {}
     in_sample = False
-    in_transform = False  # the innermost stage is one: what gives way is part of it
+    in_transform = False  # the innermost stage is a transform: stages that give way are part of it
 
     def clock_with_cpu() -> int:
         words[place()] = cpu_clock() + cpu_word
@@ -95,7 +95,7 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
     def raised(key: int) -> None:
         try:
             words[place()] = Tag.RAISED | (key + started >> CODE_SHIFT) % MOST_CODES
-        except Exception as error:  # noqa: BLE001 - the user's own exception is under way
+        except Exception as error:  # noqa: BLE001 - the user's exception propagates
             note("the stages that raised", error)
 
     def lost(key: int, error: Exception) -> None:
@@ -108,7 +108,7 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
         words[place()] = sample_end
 
     def turn_to(thread_log: ThreadLog) -> None:
-        """Write into the log of another thread, or into its next file, which knows no paths."""
+        """Write into the log of another thread, or into its next file, without paths so far."""
         nonlocal here, words, place, header
         if thread_log.words is not words:
             here = thread_log
@@ -116,10 +116,10 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
             files.clear()
 
     def elsewhere(original: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        if home:  # another thread of the batch at work, and not somebody else's call
+        if home:  # during a batch: count calls of other threads
             try:
                 header[Header.OTHER_THREADS] += 1
-            except Exception as error:  # noqa: BLE001 - as everywhere here: ours is not the user's
+            except Exception as error:  # noqa: BLE001 - as everywhere here: internal errors never reach the user
                 note("the calls in other threads", error)
         return original(*args, **named)
 
@@ -135,8 +135,8 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
         transforms = state.stage_of_key[key].kind == "transform"
         others: dict[int, Callable[..., Any]] = {}
 
-        def other(mine: int) -> Callable[..., Any]:
-            """The original, under a frame with the name of another object's stage."""
+        def under_other_stage(mine: int) -> Callable[..., Any]:
+            """Return the original under a frame with the name of another object's stage."""
 
             def run(*args: Any, **named: Any) -> Any:
                 return original(*args, **named)
@@ -155,7 +155,7 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
                     mine, run = key, original
                 else:
                     mine = key_of(self)
-                    run = others.get(mine) or other(mine)
+                    run = others.get(mine) or under_other_stage(mine)
                 words[place()] = now() + mine
             except Exception as error:  # noqa: BLE001
                 lost(key, error)
@@ -237,7 +237,7 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
         in_sample, in_transform = True, False
         try:
             return get() if call else get(index)
-        except StopIteration:  # the end of an iterable dataset, not a failure
+        except StopIteration:  # the end of an iterable dataset
             exhausted()
             raise
         except BaseException:
@@ -246,7 +246,7 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
         finally:
             in_sample = False
             try:
-                words[place()] = sample_end  # before the exit: what follows is no sample's
+                words[place()] = sample_end  # before the exit: later words belong to no sample
                 words[place()] = now()
                 if now is not clock:
                     read_cpu(on=False)
@@ -261,7 +261,7 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
 
     def enter_batch(number: int) -> int:
         nonlocal in_sample, in_transform, home
-        in_sample = in_transform = False  # an interrupt may have left the last batch half done
+        in_sample = in_transform = False  # an interrupt may have left the last batch incomplete
         read_cpu(on=False)
         turn_to(log.here())
         here.is_busy = True
@@ -320,10 +320,10 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
 
 
 def _sample_word(index: Any) -> int:
-    """Return the word that begins a sample; an index that is no whole number is dropped."""
+    """Return the word that begins a sample; an index that is not an integer is dropped."""
     try:
         number = as_number(index)
-    except Exception:  # noqa: BLE001 - whatever a user's sampler gives, the sample goes on
+    except Exception:  # noqa: BLE001 - a user's sampler may yield any object
         return int(Tag.UNINDEXED)
     return number + _SAMPLE_0 if abs(number) < INDEX_OFFSET else int(Tag.UNINDEXED)
 
@@ -332,45 +332,45 @@ _SAMPLE_0: Final = Tag.SAMPLE | INDEX_OFFSET
 
 
 class Recorder:
-    """Writes the spans of one thread into its log.
+    """Recorder of the spans of one thread into its log.
 
     Args:
-        log: of this process.
+        log: log of this process.
         clock: nanoseconds, monotonic and the same in every process of the machine.
         cpu_clock: CPU time of this thread, ns.
     """
 
-    # The functions that record, while a batch is at work and in the thread that makes it. Bound
-    # once: a hook's way to them must not lead through properties.
+    # Functions that record, during a batch and in its thread. Bound once, because properties would
+    # slow hooks down.
     method: Callable[..., Callable[..., Any]]
-    """`(original, first, key, key_of)`: a method that records; `first` is the object that most
-    classes have just one of."""
+    """`(original, first, key, key_of)`: returns a method that records; `first` is the instance
+    seen first, for most classes the only one."""
     call: Callable[..., Callable[..., Any]]
-    """`(original, key, seen)`: a function that records; `seen(result, *args)` may look at what
-    went through."""
+    """`(original, key, seen)`: returns a function that records; `seen(result, *args)` receives
+    result and arguments."""
     sample: Callable[..., Any]
-    """`(get, index, call=False)`: makes one sample by `get(index)`, or `get()`, and records it."""
+    """`(get, index, call=False)`: loads a sample by `get(index)`, or `get()`, and records it."""
     in_sample: Callable[[], bool]
-    """Returns whether a sample is being made."""
+    """Returns True during a sample."""
     at_work: Callable[[], bool]
-    """Returns whether a batch is being made in the calling thread."""
+    """Returns True during a batch of the calling thread."""
     read_cpu: Callable[..., None]
-    """`(on=)`: whether the hooks read CPU time, too."""
+    """`(on=)`: turns reading of CPU time on or off."""
     enter_batch: Callable[[int], int]
     """`(number)`: a batch begins; returns the place of its first word."""
     leave: Callable[[], None]
-    """No batch is at work any more: the hooks only call their originals."""
+    """Ends a batch: from now on, hooks only call their originals."""
     clock_with_cpu: Callable[[], int]
     """Reads the clock; writes the CPU time into the log first."""
     failed: Callable[[Any, int], None]
-    """`(index, key)`: a sample of a batch that is not recorded has failed in this stage."""
+    """`(index, key)`: a sample of an unrecorded batch has failed in this stage."""
     file: Callable[[str], None]
-    """`(path)`: the sample at work reads this file."""
+    """`(path)`: the current sample reads this file."""
     begin_key: Callable[[int], Callable[[], None] | None]
-    """`(key)`: a stage begins here and now, and what gives way is part of it; returns what ends it,
-    None where no batch is at work."""
+    """`(key)`: begins a stage, which includes stages that give way; returns the function that ends
+    the stage; None: there is no batch."""
     pixels: Callable[[int, int], None]
-    """`(width, height)`: the sample at work opened an image of this size."""
+    """`(width, height)`: the current sample opened an image of this size."""
 
     def __init__(
         self,
@@ -387,29 +387,29 @@ class Recorder:
         vars(self).update(hot_path(log, (clock, cpu_clock), self.state))
 
     def retire(self) -> None:
-        """Write nothing from now on: a hook that somebody still holds only calls its original."""
+        """Write nothing from now on: hooks that still exist only call their originals."""
         self.failures.insist("the end of the hooks", self.leave)
 
     # ---- names ----------------------------------------------------------------------------------
 
     def key(self, stage: Stage) -> int:
-        """Return what to add to the clock to get the word that enters this stage."""
+        """Return the number that, added to the clock, gives the enter word of this stage."""
         stage, code = self.log.numbered(stage)
         key = (Tag.ENTER | code << CODE_SHIFT) - self.log.started_ns
         self.state.stage_of_key[key] = stage
         return key
 
     def begin(self, stage: Stage) -> Callable[[], None] | None:
-        """Begin a stage that the user names, see `begin_key`."""
+        """Begin a stage with a name of the user's, see `begin_key`."""
         return self.begin_key(self._names.get(stage) or self._name(stage))
 
     def _name(self, stage: Stage) -> int:
-        stage = kept_apart(stage, self._names, self.note)
+        stage = limited(stage, self._names, self.note)
         key = self._names[stage] = self.key(stage)
         return key
 
     def note(self, sentence: str) -> None:
-        """Say what could not be seen; it is shown with the run."""
+        """Write a note on a gap in the recording; the run shows it."""
         self.log.say(note=sentence)
 
     @unseen
@@ -420,7 +420,7 @@ class Recorder:
         def cpu(*, on: bool) -> None:
             try:
                 self.read_cpu(on=on)
-            except Exception as error:  # noqa: BLE001 - ours is never the user's
+            except Exception as error:  # noqa: BLE001 - internal errors never reach the user
                 self.log.failures.note("the CPU time of collating", error)
 
         def hook(samples: Any) -> Any:
@@ -433,46 +433,46 @@ class Recorder:
         return hook
 
     def iterator(self, samples: Iterator[Any]) -> Iterator[Any]:
-        """An iterator whose every `next` is a sample."""
+        """Return an iterator that records every `next` as a sample."""
         return _SampleIterator(self.sample, samples)
 
     # ---- batches --------------------------------------------------------------------------------
 
     def mark(self, tag: Tag, payload: int = 0) -> None:
-        """Write a word that is not an enter or an exit."""
+        """Write a word other than enter and exit."""
         here = self.log.here()
         here.words[here.place()] = tag | payload
 
-    def leave_batch(self, first: int, samples: int, *, made: bool) -> int:
-        """End the batch; return how many words it wrote.
+    def leave_batch(self, first: int, samples: int, *, is_complete: bool) -> int:
+        """End the batch; return the number of its words.
 
         Args:
-            first: what `enter_batch` returned.
-            samples: made in this batch.
-            made: whether there is a batch, and no exception.
+            first: return value of `enter_batch`.
+            samples: number of samples in this batch.
+            is_complete: True for a batch, False after an exception.
         """
         here = self.log.here()
         self.leave()
         now = self.clock_with_cpu()
         last = here.place()
         here.words[last] = now
-        if made:
+        if is_complete:
             self.mark(Tag.BATCH_END)
         here.header[Header.SAMPLES] += samples
         new = self.state.new_files
         if new:
             here.add_paths(new)
             new.clear()
-        if self.log.is_retired:  # by another thread, which left this log open
+        if self.log.is_retired:  # another thread retired the log, but left it open
             here.close()
         return max(last - first, 0) + 1
 
     def choose_cpu_every(self, events: float, sample_ns: float) -> None:
-        """Read CPU time so rarely that it stays below a thousandth of the samples' time.
+        """Read CPU time so rarely that this takes below a thousandth of the samples' time.
 
         Args:
-            events: words a sample writes.
-            sample_ns: time a sample takes.
+            events: words per sample.
+            sample_ns: time per sample.
         """
         cost_ns = events * _cpu_clock_cost_ns()
         self.state.cpu_every = max(1, min(1000, round(cost_ns / (_CPU_SHARE * max(sample_ns, 1)))))
@@ -480,7 +480,7 @@ class Recorder:
 
 @functools.cache
 def _cpu_clock_cost_ns() -> float:
-    """Return what reading the CPU clock costs here; a system call on most machines."""
+    """Return the duration of reading the CPU clock, a system call on most machines."""
     began = perf_counter_ns()
     for _ in range(50):
         thread_time_ns()
@@ -488,7 +488,7 @@ def _cpu_clock_cost_ns() -> float:
 
 
 class _SampleIterator:
-    """Records every `next` of a dataset's iterator as a sample."""
+    """Iterator that records every `next` of a dataset's iterator as a sample."""
 
     def __init__(self, sample: Callable[..., Any], samples: Iterator[Any]) -> None:
         self._sample = sample

@@ -1,9 +1,9 @@
-"""Where the processes of a recording write, what they leave there, and how that stays small.
+"""Folder of a recording: its processes write logs there, within a limit of space.
 
-The recording is divided into stretches of time. Every log begins another file with each stretch.
-Where all files together become larger than they may, whole stretches are deleted, those of all
-processes alike: what is left covers the recording from its beginning to its end, and in each
-stretch that is left steps, batches and samples belong together.
+The recording is divided into stretches of time. Every log begins a new file with each stretch.
+Above the limit, whole stretches of all processes are deleted. The remaining stretches cover the
+recording from its beginning to its end, and in each of them steps, batches and samples belong
+together.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 OUTER: Final = 0
-"""The loader that a recording iterates itself, when that is no torch DataLoader."""
+"""Number of the recorded loader, if it is not a torch DataLoader."""
 AROUND: Final = -1
-"""What other libraries put around loaders; each iteration of it is an epoch of its own."""
+"""Number of other libraries' loader wrappers; each of their iterations is an epoch."""
 EPOCHS: Final = 1 << 20
-"""A loader's epochs are fewer."""
+"""Upper bound of a loader's epochs."""
 COST_SHARE_DRIVEN: Final = 0.02
 """Share of the batches' time that recording may cost in a loop that stallscope runs itself ..."""
 COST_SHARE_WATCHED: Final = 0.01
@@ -35,11 +35,11 @@ COST_SHARE_WATCHED: Final = 0.01
 _STRETCH_NS: Final = 1 << 33
 """Nine seconds: hundreds of steps of a training, and files of a few MB."""
 _MOST_BYTES: Final = 256 << 20
-"""All logs of a recording together; the tables made of them take several times as much memory."""
+"""Limit for all logs of a recording; their tables take several times as much memory."""
 _LATEST: Final = 2
-"""Stretches at the end that are always kept: processes are still writing them."""
+"""Stretches at the end that are never deleted: processes are still writing them."""
 _LEAST_BYTES: Final = 1 << 16
-"""A file counts for so much at least: thousands of small ones take long to list."""
+"""Smallest size that a file counts for: thousands of small files take long to list."""
 _MOST_EVERY: Final = 1 << 30
 _OVER: Final = "over"
 _GOLDEN: Final = 0x9E3779B1
@@ -57,19 +57,19 @@ def loader_and_epoch(key: int) -> tuple[int, int]:
 
 
 def is_chosen(number: int, every: int) -> bool:
-    """Return whether a batch, or a stretch, is the one of so many that is recorded.
+    """Return True for about one number in `every`: batches to record, stretches to keep.
 
-    Not each k-th: slow samples often come with a period of their own, which would always be met,
-    or never. What is chosen of twice as many is chosen of so many, too; number 0 always is.
+    The choice is not periodic: it would always or never meet slow samples with a period of their
+    own. Numbers chosen for twice `every` are also chosen for `every`; number 0 always is.
     """
     return (number * _GOLDEN & 0xFFFFFFFF) * every >> 32 == 0
 
 
 @dataclass(frozen=True)
 class LogPlace:
-    """Where the processes of one recording put their logs.
+    """Folder and limits of one recording, shared by its processes.
 
-    They agree on the stretches without a word: a stretch is a number that follows from the clock.
+    Processes need no communication about stretches: the clock gives a stretch's number.
     """
 
     folder: Path
@@ -77,74 +77,76 @@ class LogPlace:
     capacity: int
     """Words of each file of a log."""
     most_bytes: int = _MOST_BYTES
-    """All logs together: stretches are deleted before they take much more."""
+    """Limit for all logs, above which stretches are deleted."""
     stretch_ns: int = _STRETCH_NS
     origin_ns: int = field(default_factory=perf_counter_ns)
-    """When the recording began."""
+    """Begin of the recording."""
     stands_by: bool = False
-    """Whether each worker stands by to sample its own stacks, see `hooks.self_sampler`."""
+    """True if each worker can sample its own stacks on request, see `hooks.self_sampler`."""
     cost_share: float = COST_SHARE_WATCHED
-    """Share of the batches' time that recording may cost; above it, only some are recorded."""
+    """Limit of the overhead as a share of the batches' time; above, batches are skipped."""
 
     def logs(self) -> list[Path]:
-        """Return all files of logs that there are by now."""
+        """Return all current files of logs."""
         return sorted(self.folder.glob("*.events"))
 
     @property
     def failures(self) -> Failures:
-        """What failed in stallscope itself while it recorded."""
+        """Internal errors of the recording."""
         return Failures(self.folder)
 
     def resources(self) -> Path:
-        """Return the path of the samples of resources, see `stallscope.stages`."""
+        """Return the file of resource samples, see `stallscope.stages`."""
         return self.folder / "samples.resources"
 
     def end(self) -> None:
-        """End the recording: no process begins another file."""
+        """End the recording: processes begin no new files."""
         with suppress(OSError):
             os.close(open_to_append(self.folder / _OVER))
 
     def is_over(self) -> bool:
-        """Return whether the recording has ended, and its folder with it maybe."""
+        """Return True if the recording has ended or its folder is gone."""
         return not self.folder.exists() or (self.folder / _OVER).exists()
 
     def stretch(self) -> int:
-        """Return the number of the stretch that it is time for."""
+        """Return the number of the current stretch."""
         return (perf_counter_ns() - self.origin_ns) // self.stretch_ns
 
     def stretch_ends_ns(self) -> int:
-        """Return when the next stretch begins."""
+        """Return the begin of the next stretch."""
         return self.origin_ns + (self.stretch() + 1) * self.stretch_ns
 
     def thin(self) -> None:
-        """Delete stretches until half of the space is free, if more of it is used than may be."""
+        """Delete stretches until half of the space is free, if the logs exceed their limit."""
         files: dict[int, list[Path]] = defaultdict(list)
         used: dict[int, int] = defaultdict(int)
         with os.scandir(self.folder) as entries:
             for entry in entries:
                 stem, _, suffix = entry.name.partition(".")
                 if suffix in ("events", "paths"):
-                    with suppress(OSError, ValueError):  # one that is deleted just now, or no log
+                    with suppress(
+                        OSError, ValueError
+                    ):  # a file that was just deleted, or not a log
                         number = int(stem.rpartition("-")[2])
                         used[number] += max(entry.stat().st_size, _LEAST_BYTES)
                         files[number].append(self.folder / entry.name)
         if sum(used.values()) <= self.most_bytes:
             return
-        for number in files.keys() - self._kept(used):
+        for number in files.keys() - self._remaining(used):
             for path in files[number]:
-                with suppress(OSError):  # on Windows one that is being written stays
+                with suppress(OSError):  # Windows keeps files that are being written
                     path.unlink()
 
-    def _kept(self, used: dict[int, int]) -> set[int]:
-        """Choose the stretches that leave half of the space free, spread as evenly as can be.
+    def _remaining(self, used: dict[int, int]) -> set[int]:
+        """Choose evenly spread stretches that leave half of the space free.
 
-        The latest are as large as they are: files in which there is still room to write.
+        The latest stretches always stay: their files still have room that is counted as used.
         """
         latest = {number for number in used if number > max(used) - _LATEST}
         most = self.most_bytes - sum(used[number] for number in latest)
         most = max(most, self.most_bytes // 2) // 2
-        every, kept = 1, used.keys() - latest
-        while sum(used[number] for number in kept) > most and every < _MOST_EVERY:
+        every, chosen = 1, used.keys() - latest
+        while sum(used[number] for number in chosen) > most and every < _MOST_EVERY:
             every *= 2
-            kept = {number for number in kept if is_chosen(number, every)}
-        return kept | latest
+            chosen = {number for number in chosen if is_chosen(number, every)}
+        return chosen | latest

@@ -1,4 +1,4 @@
-"""Reads event logs (`event_log.py`), also of processes that still run or were killed."""
+"""Reader of event logs (`event_log.py`), also of running or killed processes."""
 
 from __future__ import annotations
 
@@ -22,53 +22,53 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProcessNames:
-    """What a process said of itself and of its words."""
+    """Names and notes that a process wrote beside its logs."""
 
     stages: dict[int, Stage] = field(default_factory=dict)
     """Stage of each code."""
     loaders: dict[int, dict[str, Any]] = field(default_factory=dict)
     """Settings of each loader."""
     about: dict[str, Any] = field(default_factory=dict)
-    """Fields of `log_place.RecordingInfo`."""
+    """Fields of `event_log.RecordingInfo`."""
     notes: list[str] = field(default_factory=list)
-    """Sentences on what could not be seen."""
+    """Sentences on gaps in the recording."""
     devices: list[str | None] = field(default_factory=list)
-    """What works behind the host; a None after it: and more devices, which were not watched."""
+    """Names of asynchronous devices; a None at the end: there were more, unwatched devices."""
     every: list[int] = field(default_factory=list)
     """One batch in this many was recorded."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogPages:
-    """The content of one file of a thread's log when it was read."""
+    """Content of one file of a thread's log."""
 
     pid: int
     worker: int
     """Worker id, or `MAIN`."""
     born_ns: int
-    """When the file was made, as `perf_counter_ns()`."""
+    """Creation of the file, as `perf_counter_ns()`."""
     words: np.ndarray
     """int64, in the order of time, none of them 0."""
     started_ns: int = 0
-    """When the process began to record: enter, begin and end words count from here."""
+    """Start of the process's recording: enter, begin and end words count from here."""
     thread: int = 0
     turn: int = 0
-    """Which file of its thread it is."""
+    """Number of the file in its thread."""
     is_full: bool = False
-    """Whether later words are missing."""
+    """True if later words are missing."""
     other_threads: int = 0
-    """Calls of hooked functions in other threads, which were not recorded."""
+    """Unrecorded calls of hooked functions in other threads."""
     paths: list[Any] = field(default_factory=list)
-    """Paths of the user's files, by number from 1; anything else is a line that was damaged."""
+    """Paths of the user's files, by number from 1; a value of another type is a damaged line."""
     names: ProcessNames = field(default_factory=ProcessNames)
 
 
-def read_log(path: Path, known: dict[str, ProcessNames] | None = None) -> LogPages:
-    """Read one file of a log, also while it is being written.
+def read_log(path: Path, names_read: dict[str, ProcessNames] | None = None) -> LogPages:
+    """Read one file of a log, also while a process writes it.
 
     Args:
         path: the file.
-        known: names of processes that were read before, by their file; this process's are added.
+        names_read: cache of processes' names, by their file; this process's names are added.
 
     Raises:
         RunFormatError: the file is not an event log.
@@ -79,9 +79,9 @@ def read_log(path: Path, known: dict[str, ProcessNames] | None = None) -> LogPag
         raise RunFormatError(f"{path} is not an event log of stallscope")
     head, words = raw[:HEADER_WORDS].tolist(), raw[HEADER_WORDS + 1 :]
     name = names_of(head[Header.PID], head[Header.WORKER], head[Header.STARTED_NS])
-    known = {} if known is None else known
-    if name not in known:
-        known[name] = _read_names(path.with_name(name))
+    names_read = {} if names_read is None else names_read
+    if name not in names_read:
+        names_read[name] = _read_names(path.with_name(name))
     return LogPages(
         pid=head[Header.PID],
         worker=head[Header.WORKER],
@@ -93,15 +93,17 @@ def read_log(path: Path, known: dict[str, ProcessNames] | None = None) -> LogPag
         is_full=bool(raw[HEADER_WORDS]),
         other_threads=head[Header.OTHER_THREADS],
         paths=list(_json_lines(path.with_suffix(".paths"))),
-        names=known[name],
+        names=names_read[name],
     )
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the whole JSON objects of a file, without control characters; none where it is missing.
+    """Yield the complete JSON objects of a file, without control characters.
+
+    A missing file is empty.
 
     Raises:
-        ValueError: it is no plain file, or larger than any of ours.
+        ValueError: the file is not a plain file, or larger than any log.
     """
     for entry in _json_lines(path):
         if isinstance(entry, dict):

@@ -1,8 +1,8 @@
-"""A process samples its own stacks: the stand-in for py-spy where that may not attach.
+"""Sampler of a process's own stacks: the replacement for py-spy where that may not attach.
 
-A worker stands by in a thread that looks for a request in the recording's folder. While the request
-lies there, it samples; what it saw then lies beside it. Nothing here uses `open`, which is hooked,
-a random generator that is the user's, or a library that hangs forked children.
+A thread of a worker looks for a request in the recording's folder. While the request file exists,
+the thread samples; then it writes the result beside the request. This module avoids `open`, which
+is hooked, the user's random generators, and libraries that hang forked children.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ RESULT: Final = ".sampled"
 """Ending of a result's file: `PID-NUMBER.sampled`."""
 _LOOK_EVERY_S: Final = 0.05
 _END_S: Final = 1.0
-"""So long a process that ends waits for its own answer."""
+"""Seconds that an ending process waits for its result to be written."""
 _JITTER: Final = 0.25
-"""Of the time between two samples, so that they do not march in step with what they look at."""
+"""Share of the period by which samples vary, so that they do not lock to the program's rhythm."""
 _SWITCH_S: Final = 1e-4
-"""A thread that holds Python's lock gives it up when it is asked for so long. With Python's 5 ms,
-every look would come when the lock is let go of by itself: in compiled code and before a wait."""
+"""Switch interval of threads during sampling. With Python's default of 5 ms, the sampler would only
+get the GIL when a thread releases it by itself: in compiled code and before a wait."""
 _SETTLE_S: Final = 1e-4
-"""After a look, before the threads' states are read: whoever gave up the lock for the look runs
-again, and whoever gave it up to wait is waiting."""
+"""Pause between the stacks and the threads' states: a thread that lost the GIL to the sampler then
+runs again, and a thread that released it to wait is waiting."""
 _IDLE: Final = frozenset({"_wait_for_tstate_lock", "accept", "poll", "recv", "select", "wait"})
-"""Innermost functions that wait, where the system does not tell what a thread does."""
+"""Innermost functions that wait, for systems without thread states."""
 
 _CODE_AND_LINE: Final = attrgetter("f_code", "f_lineno")
 
 Stack = list[tuple[Any, "int | None"]]
-"""Code and line of each frame, the innermost first."""
+"""Code and line of each frame, innermost first."""
 Frame = tuple[str, str, int]
 """Function, file, line."""
 
@@ -58,13 +58,13 @@ class Request:
     """Request to sample stacks."""
 
     number: int
-    """Of the request, so that none is answered twice."""
+    """Number of the request, so that no process answers it twice."""
     rate_hz: float
-    """Samples a second."""
+    """Samples per second."""
     seconds: float
-    """For how long."""
+    """Duration of sampling."""
     idle: bool = False
-    """Whether to sample waiting threads, too."""
+    """True to sample waiting threads, too."""
 
 
 @dataclass
@@ -72,18 +72,18 @@ class Sampled:
     """Stacks of one process."""
 
     frames: list[Frame] = field(default_factory=list)
-    """Each once."""
+    """Distinct frames."""
     threads: dict[str, list[list[int]]] = field(default_factory=dict)
-    """For each thread its stacks in order: numbers of frames, the outermost first."""
+    """Stacks of each thread in order: numbers of frames, outermost first."""
     looks: int = 0
     """Number of samples taken."""
 
 
 def serve_requests(folder: Path) -> Callable[[], None]:
-    """Answer requests in this folder from now on, as long as it is there.
+    """Answer requests in this folder from now on, as long as the folder exists.
 
     Returns:
-        What to call at the end of the process, so that a begun answer is written down.
+        Function for the end of the process, which lets a running answer be written.
     """
     ending = threading.Event()
     stand_by = Failures(folder).passing("the stacks of a worker", _stand_by)
@@ -99,85 +99,85 @@ def serve_requests(folder: Path) -> Callable[[], None]:
     return end
 
 
-def request(folder: Path, asked: Request) -> None:
-    """Ask every process that stands by there."""
+def request(folder: Path, sampling: Request) -> None:
+    """Request samples from every process that serves this folder."""
     with whole_file(folder / REQUEST) as file:
-        file.write(json.dumps(asdict(asked)).encode())
+        file.write(json.dumps(asdict(sampling)).encode())
 
 
 def withdraw(folder: Path) -> None:
-    """Let them stop, and leave what they have."""
+    """End the request: processes stop sampling and write their results."""
     with suppress(FileNotFoundError):
-        os.unlink(folder / REQUEST)  # noqa: PTH108 - as everything here: past any hook
+        os.unlink(folder / REQUEST)  # noqa: PTH108 - like this whole module: without hooked functions
 
 
 def _stand_by(folder: str, ending: threading.Event) -> None:
-    def going() -> bool:
-        return os.path.exists(asked_path) and not ending.is_set()  # noqa: PTH110
+    def goes_on() -> bool:
+        return os.path.exists(request_path) and not ending.is_set()  # noqa: PTH110
 
-    asked_path, answered = f"{folder}/{REQUEST}", -1
+    request_path, answered = f"{folder}/{REQUEST}", -1
     while os.path.isdir(folder) and not ending.wait(_LOOK_EVERY_S):  # noqa: PTH112
         with suppress(OSError, ValueError, TypeError):
-            asked = Request(**_read(asked_path))
-            if asked.number != answered:
-                answered = asked.number
-                seen = sample(asked, going)
-                with whole_file(f"{folder}/{os.getpid()}-{asked.number}{RESULT}") as file:
-                    file.write(json.dumps(asdict(seen)).encode())
+            sampling = Request(**_read(request_path))
+            if sampling.number != answered:
+                answered = sampling.number
+                result = sample(sampling, goes_on)
+                with whole_file(f"{folder}/{os.getpid()}-{sampling.number}{RESULT}") as file:
+                    file.write(json.dumps(asdict(result)).encode())
 
 
-def sample(asked: Request, going: Callable[[], bool]) -> Sampled:
-    """Look at the stacks of this process's other threads until the time is over.
+def sample(sampling: Request, goes_on: Callable[[], bool]) -> Sampled:
+    """Sample the stacks of this process's other threads for the requested time.
 
     Args:
-        asked: what to sample.
-        going: asked before each look; false ends it early.
+        sampling: rate and duration.
+        goes_on: called before each sample; False ends sampling early.
     """
     switch_interval_s, states = sys.getswitchinterval(), _States()
     sys.setswitchinterval(_SWITCH_S)
     try:
-        return _sample(asked, going, states)
+        return _sample(sampling, goes_on, states)
     finally:
         sys.setswitchinterval(switch_interval_s)
         states.close()
 
 
-def _sample(asked: Request, going: Callable[[], bool], states: _States) -> Sampled:
-    seen = Sampled()
+def _sample(sampling: Request, goes_on: Callable[[], bool], states: _States) -> Sampled:
+    sampled = Sampled()
     numbers: dict[tuple[Any, int | None], int] = {}
-    rng, period = random.Random(), 1 / asked.rate_hz  # noqa: S311 - a generator of its own
+    rng, period = random.Random(), 1 / sampling.rate_hz  # noqa: S311 - a generator of its own
     due = time.perf_counter()
-    end = due + asked.seconds
-    while going() and (now := time.perf_counter()) < end:
+    end = due + sampling.seconds
+    while goes_on() and (now := time.perf_counter()) < end:
         time.sleep(max(due + period * rng.uniform(-_JITTER, _JITTER) - now, 0))
         stacks = _stacks()
         time.sleep(_SETTLE_S)
         for ident, stack in stacks.items():
-            if asked.idle or not states.is_idle(ident, stack):
+            if sampling.idle or not states.is_idle(ident, stack):
                 keys = [numbers.setdefault(frame, len(numbers)) for frame in reversed(stack)]
-                seen.threads.setdefault(str(ident), []).append(keys)
-        seen.looks += 1
+                sampled.threads.setdefault(str(ident), []).append(keys)
+        sampled.looks += 1
         due = max(due + period, time.perf_counter() - period)
-    seen.frames = [(_name(code), code.co_filename, line or 0) for code, line in numbers]
-    return seen
+    sampled.frames = [(_name(code), code.co_filename, line or 0) for code, line in numbers]
+    return sampled
 
 
 def _stacks() -> dict[int, Stack]:
-    """Of each other thread its frames, the innermost first."""
-    found = {}
-    with no_collection():  # see `interrupts`: CPython's lock of all threads is held meanwhile
+    """Return the frames of each other thread, innermost first."""
+    stacks = {}
+    with no_collection():  # see `interrupts`: CPython holds its lock of all threads
         for ident in set(sys._current_frames()) - {threading.get_ident()}:
-            with suppress(KeyError):  # it has ended meanwhile
-                found[ident] = _stack(ident)
-    return found
+            with suppress(KeyError):  # the thread has ended
+                stacks[ident] = _stack(ident)
+    return stacks
 
 
 def _stack(ident: int) -> Stack:
-    """Code and line of each frame of a thread, read in one go.
+    """Return code and line of each frame of a thread, read atomically.
 
-    Every iterator in here is compiled code, so Python's lock is held from the first frame to the
-    last. Between two lines of Python it may change hands, and then `f_back` of a frame that has
-    meanwhile returned can lead anywhere: CPython 3.11 gave a function for a frame.
+    Every iterator here is compiled code, which holds the GIL from the first frame to the last.
+    Between two lines of Python another thread may run. Then `f_back` of a frame that has returned
+    can point anywhere: CPython 3.11 returned a function for a frame.
     """
     innermost = islice(map(itemgetter(ident), iter(sys._current_frames, None)), 1)
     outwards = accumulate(chain(innermost, repeat("f_back")), getattr)
@@ -195,7 +195,7 @@ class _States:
         self._files: dict[int, int] = {}
 
     def is_idle(self, ident: int, stack: Stack) -> bool:
-        """Return whether a thread waits; to be asked soon after its stack was read."""
+        """Return True if a thread waits; call it right after reading the thread's stack."""
         file = self._files.get(ident)
         if file is None:
             file = self._files[ident] = self._open(ident)
@@ -203,14 +203,14 @@ class _States:
             return stack[0][0].co_name in _IDLE
         try:
             state = os.pread(file, 512, 0).rpartition(b")")[2].split()[0]
-        except (OSError, IndexError):  # it has ended
+        except (OSError, IndexError):  # the thread has ended
             return True
         return state not in (b"R", b"D")
 
     def _open(self, ident: int) -> int:
-        known = {thread.ident: thread.native_id for thread in threading.enumerate()}
+        native_ids = {thread.ident: thread.native_id for thread in threading.enumerate()}
         try:
-            return os.open(f"/proc/self/task/{known[ident]}/stat", os.O_RDONLY)
+            return os.open(f"/proc/self/task/{native_ids[ident]}/stat", os.O_RDONLY)
         except (OSError, KeyError):
             return -1
 

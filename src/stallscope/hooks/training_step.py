@@ -26,7 +26,7 @@ from torch.optim.optimizer import (
 )
 
 from stallscope.errors import ArgumentError
-from stallscope.hooks.event_log import kept_apart
+from stallscope.hooks.event_log import limited
 from stallscope.hooks.patches import ByIdentity, around
 from stallscope.stages import BACKWARD, CHECKPOINT, FORWARD, GARBAGE, KINDS, OPTIMIZER, Stage
 
@@ -233,7 +233,7 @@ class StepParts:
         name can be pickled, and could not be with a hook around it, where a trainer that spawns
         processes takes its callbacks along.
         """
-        cls, stage = type(callback), kept_apart(stage, self._keys, lambda _: None)
+        cls, stage = type(callback), limited(stage, self._keys, lambda _: None)
         base = next((one for one in reversed(cls.__mro__) if hasattr(one, "on_train_end")), cls)
         is_ours = cls.__module__.partition(".")[0] == __name__.partition(".")[0]
         names = [] if is_ours or cls in self._classes else dir(cls)
@@ -253,7 +253,7 @@ class StepParts:
         if self._waits.stack:
             return None
         if stage not in self._named:
-            name = kept_apart(stage, self._named, lambda sentence: self._marks.say(note=sentence))
+            name = limited(stage, self._named, lambda sentence: self._marks.say(note=sentence))
             begin, end = self._part(name)
             self._named[name] = begin, partial(self._marks.put, end)
             stage = name

@@ -261,7 +261,7 @@ def _begun(
         sampler.__enter__()
     if recording is not None:
         with place.failures.within("what the run says of itself"):
-            RecordingInfo(warmup=warmup).leave_with(recording.marks)
+            RecordingInfo(warmup=warmup).write_to(recording.marks)
     return recording
 
 

@@ -246,7 +246,7 @@ def _begin(begun: list[Any], logs: Path, name: str, warmup: int) -> None:
         probe.__enter__()
         begun.append(probe)
         with place.failures.within("what the run says of itself"):
-            RecordingInfo(name=name, warmup=warmup).leave_with(probe.marks)
+            RecordingInfo(name=name, warmup=warmup).write_to(probe.marks)
         sampler.__enter__()
         begun.append(sampler)
     except Exception as error:  # noqa: BLE001 - the script goes on without us
