@@ -95,7 +95,7 @@ class TestWhatElseDiffers:
         found = ss.compare(a_run(), beside_others(a_run(60.0, seed=1)))
 
         assert not found.of("samples_per_s")["distinguishable"]
-        assert any("other processes had cores" in note for note in found.notes)
+        assert any("other processes used cores" in note for note in found.notes)
 
     def test_a_machine_as_busy_in_both(self):
         """Beside other ranks, say: half the speed is claimed, a few percent less are not."""

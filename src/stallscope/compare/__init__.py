@@ -1,1 +1,1 @@
-"""Two or more recorded runs beside each other: what changed, and by how much for sure."""
+"""`ss.compare`: significant differences between recorded runs."""

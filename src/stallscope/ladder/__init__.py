@@ -1,1 +1,1 @@
-"""`ss.ladder`: the loop with one more cost removed on each rung."""
+"""`ss.ladder`: throughput of the loop, with one more cost removed on each rung."""

@@ -1,8 +1,7 @@
-"""`ss.ladder`: the speed of the loop without each of the loader's costs.
+"""`ss.ladder`: throughput of the loop without each of the loader's costs.
 
-Every rung is a loop of its own. The lowest is the loader as it is. Then come, with the loader's own
-workers, loops whose samples are in memory at some point of their way, and on top loops over whole
-batches in memory.
+Each rung is a loop. The lowest iterates the loader as it is. The next ones have the loader's own
+workers, with samples cached in memory at some stage. The highest iterate whole batches in memory.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 
 _CAPTURE_SHARE: Final = 0.2
-"""Most of the budget for keeping samples."""
+"""Largest share of the budget for caching samples."""
 _NARROW: Final = 0.08
 """Half-width of an interval that is narrow enough for a picture."""
 _MEMORY_SHARE: Final = 0.25
@@ -46,26 +45,26 @@ def ladder(
     budget_s: float = BUDGET_S,
     max_bytes: int | None = None,
 ) -> Ladder:
-    """Measure the loop as it is, and with more and more of the loader's work cached in memory.
+    """Measure the loop as it is, then with more and more of the loader's work cached in memory.
 
-    Iterates shallow copies of the loader. Afterwards all random generators, the samplers and what
-    `step` trains are as they were, and the workers are gone. An exception of the dataset's or of
-    the step's passes unchanged; its attribute `ladder` holds what was measured before.
+    The loops iterate shallow copies of the loader. Afterwards random generators, samplers and the
+    state that `step` trains are restored, and the workers have ended. Exceptions of the dataset and
+    of the step pass unchanged; their attribute `ladder` holds the partial result.
 
     Args:
         target: a DataLoader, a `Target`, or a string as for `ss.target`.
-        step: uses one batch; the target's by default. Without one only the loader is measured.
-        device: where batches are moved before `step`; the target's by default.
-        budget_s: it is over after this time, seconds, and the batch that is under way then.
-        max_bytes: memory for samples and batches; by default a quarter of what is left to this
-            process.
+        step: uses one batch; the target's by default. Without a step, only the loader is measured.
+        device: batches are moved there before `step`; the target's by default.
+        budget_s: time limit, seconds; the current batch is finished.
+        max_bytes: memory for samples and batches; by default a quarter of the memory available to
+            this process.
 
     Raises:
-        ArgumentError: `budget_s` or `max_bytes` is no number that can be used.
-        TargetError: the target is nothing that can be iterated.
-        UnsupportedError: it keeps a generator in the middle of an epoch; more than one rank.
-        NoBatchError: a batch did not come within the budget and a grace; its attribute `ladder`
-            holds what was measured before.
+        ArgumentError: `budget_s` or `max_bytes` is no valid number.
+        TargetError: the target cannot be iterated.
+        UnsupportedError: the target keeps a generator in the middle of an epoch, or this process is
+            one of several ranks.
+        NoBatchError: a batch did not come in time; `ladder` holds the partial result.
     """
     measurement = Measurement("ladder", budget_s)
     room = memory_limit(max_bytes, _MEMORY_SHARE)
@@ -95,11 +94,11 @@ class LadderMeasurement:
         )
 
     def run(self) -> None:
-        """Measure until the questions are settled, or the time is over."""
+        """Measure until the answer is settled or the budget is used."""
         turns, rungs = self._turns, self._rungs
         turns.add(_BOTTOM, rungs.loops[AS_IT_IS])
         turns.try_out(_BOTTOM)
-        self._memory = rungs.device.memory()  # of the step, and of nothing that is kept
+        self._memory = rungs.device.memory()  # of the step alone: nothing is cached yet
         if max(turns.starts_s[_BOTTOM]) > self._measurement.left_s:
             rungs.leave_out(self._measurement.was_over())
         else:
@@ -111,44 +110,48 @@ class LadderMeasurement:
         turns.run(self._wanted, self._wide)
 
     def _wanted(self) -> list[int]:
-        """Return the rungs to measure further, the top first: it gives the answer."""
+        """Return the rungs to measure further, the top first, as the top gives the answer."""
         if self._keeps_too_much():
             grown = size(self._held_bytes() - self._held_bytes_before)
             self._measurement.note(
-                f"stopped early: this process grew by {grown}, as if the step kept something of "
-                "each batch (a loss with its graph, say; `.item()` or `.detach()` keeps less)"
+                f"stopped early: this process grew by {grown}; the step seems to keep tensors of "
+                "each batch, such as a loss with its graph (`.item()` or `.detach()` keeps less)"
             )
             return []
         turns = self._turns
-        open_ = [n for n in map(RUNGS.index, self._rungs.cached) if n not in turns.failed]
-        if not open_:
+        cached = [n for n in map(RUNGS.index, self._rungs.cached) if n not in turns.failed]
+        if not cached:
             measured = rate(turns.blocks, _BOTTOM)
             reach = 1.0 if measured is None else measured.half_width
             return [_BOTTOM] if reach > _NARROW else []
-        top = open_[-1]
+        top = cached[-1]
         is_settled = compared(turns.blocks, top).is_settled
-        if not is_settled and not turns.has_time_for(open_):
+        if not is_settled and not turns.has_time_for(cached):
             return [top]
-        unknown = [n for n in open_ if rate(turns.blocks, n) is None]
-        return unknown if is_settled or top in unknown else [*unknown, top]
+        unmeasured = [n for n in cached if rate(turns.blocks, n) is None]
+        return unmeasured if is_settled or top in unmeasured else [*unmeasured, top]
 
     def _wide(self) -> list[int]:
-        """Return the rungs that are not known well enough for a picture."""
+        """Return the rungs whose intervals are too wide for a picture."""
         if self._keeps_too_much():
             return []
-        measured = {one.variant for one in self._turns.blocks}
-        known = {number: rate(self._turns.blocks, number) for number in measured}
-        return [number for number, one in known.items() if one and one.half_width > _NARROW]
+        measured = {block.variant for block in self._turns.blocks}
+        intervals = {number: rate(self._turns.blocks, number) for number in measured}
+        return [
+            number
+            for number, interval in intervals.items()
+            if interval and interval.half_width > _NARROW
+        ]
 
     def _held_bytes(self) -> int:
         return resident_bytes() + self._rungs.device.held_bytes()
 
     def _keeps_too_much(self) -> bool:
-        """Return whether the step keeps so much that the ladder might take all memory."""
+        """Return whether the step keeps so much memory that none might be left."""
         return self._held_bytes() - self._held_bytes_before > self._room
 
     def result(self) -> Ladder:
-        """Return what is known by now."""
+        """Return the result so far."""
         rungs, target = self._rungs, self._rungs.target
         return Ladder(
             blocks=self._turns.table(),
@@ -159,7 +162,7 @@ class LadderMeasurement:
         )
 
     def _device_notes(self) -> Iterator[str]:
-        """Yield how busy the device is as it is, however one counts, and how full."""
+        """Yield the memory use and the busy shares of the device in the loop as it is."""
         busy, reported = self._turns.busy.get(_BOTTOM), self._turns.reported.get(_BOTTOM)
         notes = []
         if self._memory is not None:

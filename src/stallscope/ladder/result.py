@@ -1,4 +1,4 @@
-"""The cached ladder as a value: the same loop, each time with one more of its costs removed."""
+"""Result of `ss.ladder`: one loop, measured with one more of its costs removed each time."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class Rung(NamedTuple):
-    """One of the measured loops."""
+    """Loop of a ladder."""
 
     name: str
     removes: str
-    """The cost that the rung before still had."""
+    """Cost that the rung below has."""
 
 
 AS_IT_IS: Final = Rung("as it is", "")
@@ -41,7 +41,7 @@ PINNED: Final = Rung("batches in pinned memory", "pageable memory")
 ON_DEVICE: Final = Rung("batches on the device", "copy to the device")
 
 RUNGS: Final = (AS_IT_IS, WARM, FETCHED, TRANSFORMED, BATCHES, PINNED, ON_DEVICE)
-"""From the bottom to the top."""
+"""Rungs from the bottom to the top."""
 
 FACTS: Final = Schema(
     "One row a rung.",
@@ -55,7 +55,7 @@ FACTS: Final = Schema(
 
 @dataclass(frozen=True, eq=False)
 class Ladder(SavedResult):
-    """How fast the loop is, and would be without each of the loader's costs."""
+    """Throughput of a loop as it is, and without each of the loader's costs."""
 
     _view: ClassVar[str] = "results.LADDER"
     _contents: ClassVar = Contents(
@@ -73,11 +73,11 @@ class Ladder(SavedResult):
     facts: pl.DataFrame
     """Columns of `FACTS`."""
     circumstances: LoopConditions = field(default_factory=LoopConditions)
-    """What was measured, and on what."""
+    """Target, step and machine of the measurement."""
     notes: tuple[str, ...] = ()
-    """What was left out or has to be known, in sentences."""
+    """Caveats, in sentences."""
     took_s: float = 0.0
-    """How long it was measured, seconds."""
+    """Seconds that the measurement took."""
 
     @cached_property
     def _rows_of_blocks(self) -> list[LoopBlock]:
@@ -86,7 +86,9 @@ class Ladder(SavedResult):
     @cached_property
     def rates(self) -> dict[str, Rate]:
         """Samples per second of each measured rung, from the bottom to the top."""
-        return {RUNGS[number].name: one for number, one in rates(self._rows_of_blocks).items()}
+        return {
+            RUNGS[number].name: interval for number, interval in rates(self._rows_of_blocks).items()
+        }
 
     def compared(self, upper: str, lower: str) -> Factor:
         """Compare two rungs, by their names."""
@@ -99,19 +101,19 @@ class Ladder(SavedResult):
         return pl.DataFrame([self._row(rung) for rung in RUNGS], TABLE)
 
     def _row(self, rung: Rung) -> dict[str, Any]:
-        blocks = [one for one in self._rows_of_blocks if one.variant == RUNGS.index(rung)]
-        known = self.rates.get(rung.name)
-        wall_s = sum(one.seconds for one in blocks)
-        in_step = [one.step_s for one in blocks if one.step_s is not None]
+        blocks = [block for block in self._rows_of_blocks if block.variant == RUNGS.index(rung)]
+        throughput = self.rates.get(rung.name)
+        wall_s = sum(block.seconds for block in blocks)
+        in_step = [block.step_s for block in blocks if block.step_s is not None]
         step_share = sum(in_step) / wall_s if in_step and wall_s else None
         row = {
             "rung": rung.name,
             "removes": rung.removes,
-            "samples_per_s": known and known.value,
-            "samples_per_s_low": known and known.low,
-            "samples_per_s_high": known and known.high,
+            "samples_per_s": throughput and throughput.value,
+            "samples_per_s_low": throughput and throughput.low,
+            "samples_per_s_high": throughput and throughput.high,
             "step_share": step_share,
-            "starts": len({one.start for one in blocks}),
+            "starts": len({block.start for block in blocks}),
             "blocks": len(blocks),
         }
         unknown = dict.fromkeys(FACTS) | {"rung": rung.name, "why_not": ""}
@@ -134,7 +136,7 @@ class Ladder(SavedResult):
     def _gain(self, lower: str, upper: str) -> dict[str, Any]:
         names = [rung.name for rung in RUNGS]
         between = RUNGS[names.index(lower) + 1 : names.index(upper) + 1]
-        removes = ", ".join(rung.removes for rung in between)  # some may not be measured
+        removes = ", ".join(rung.removes for rung in between)  # incl. rungs without a measurement
         return dict(zip(GAINS, (upper, removes, *self.compared(upper, lower)), strict=True))
 
 
@@ -165,13 +167,13 @@ GAINS: Final = Schema(
 )
 
 WELL_USED: Final = 0.8
-"""Busy share of a device, with everything cached, below which its own step keeps it waiting:
-kernels that are too small, copies, the host."""
+"""Least busy share of a device with everything cached; below, the step is slow by itself: by small
+kernels, copies or the host."""
 WHOLE: Final = {rung.name for rung in (BATCHES, PINNED, ON_DEVICE)}
 
 
 def sentence(ladder: Ladder) -> str:
-    """Say what the loader costs."""
+    """Return the title: the cost of the loader."""
     measured = ladder.table().filter(pl.col("samples_per_s").is_not_null()).to_dicts()
     if not measured or measured[0]["rung"] != AS_IT_IS.name:
         return f"The current loader was not measured: {ladder.table()['why_not'][0]}"
@@ -179,22 +181,22 @@ def sentence(ladder: Ladder) -> str:
     if len(measured) == 1:
         return f"Only the current loader was measured: {rate(bottom['samples_per_s'])} samples/s"
     has_step, is_whole = ladder.circumstances.has_step, top["rung"] in WHOLE
-    with_ = "everything cached" if is_whole else top["rung"]
+    cache = "everything cached" if is_whole else top["rung"]
     slow, fast = (rate(row["samples_per_s"]) for row in (bottom, top))
     now, cached = bottom["device_busy_share"], top["device_busy_share"]
     costs = _costs(ladder, "the loader" if is_whole else ladder.headroom()["removes"].item())
     if not has_step or not is_whole or now is None or cached is None:
         what = "The loop makes" if has_step else "The loader alone gives"
-        return f"{what} {slow} samples/s, {fast} with {with_}: {costs}"
+        return f"{what} {slow} samples/s, {fast} with {cache}: {costs}"
     about = ladder.circumstances
     is_simulated = about.simulated_step_s is not None or about.device.startswith("simulated")
     device = "Simulated device" if is_simulated else "Device"
-    look = "" if cached >= WELL_USED else "; look in the step for the rest"
-    return f"{device} busy {share(now)} now, {share(cached)} with {with_}: {costs}{look}"
+    advice = "" if cached >= WELL_USED else "; look in the step for the rest"
+    return f"{device} busy {share(now)} now, {share(cached)} with {cache}: {costs}{advice}"
 
 
 def _costs(ladder: Ladder, what: str) -> str:
-    """Say what lies between the lowest and the highest measured rung."""
+    """Return the speedup of the highest measured rung over the lowest, in words."""
     gain, gains = ladder.headroom().row(0, named=True), ladder.gains()
     factor = gain_text(gain["factor"], gain["factor_low"], gain["factor_high"])
     if gain["says"] == SAME:
@@ -203,8 +205,8 @@ def _costs(ladder: Ladder, what: str) -> str:
         return f"caching is no faster ({factor})"
     if gain["says"] == OPEN:
         names = list(ladder.rates)
-        more = duration(budget_for(ladder.compared(names[-1], names[0]), ladder.took_s))
-        return f"{what} costs up to {factor}, not settled; set budget_s to {more}"
+        budget = duration(budget_for(ladder.compared(names[-1], names[0]), ladder.took_s))
+        return f"{what} costs up to {factor}, not settled; set budget_s to {budget}"
     first = gains.filter(says=FASTER).sort("factor", descending=True).head(1).to_dicts()
     if not first or gains.height == 1:
         return f"{what} costs up to {factor}"
@@ -214,7 +216,7 @@ def _costs(ladder: Ladder, what: str) -> str:
 
 
 def notes_of(ladder: Ladder) -> list[str]:
-    """Return what a reader has to know, a sentence each."""
+    """Return the notes below the picture, a sentence each."""
     about = ladder.circumstances
     notes = about.step_notes("how busy a device could be is unknown")
     notes = notes or [f"computed by: {about.device}"]

@@ -1,4 +1,4 @@
-"""The loops of a ladder: which there are for a loader, what they keep, why one is missing."""
+"""The loops of a ladder: those that a loader allows, their caches, reasons for missing ones."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class Rungs:
     """The loops over one target.
 
     Args:
-        target: the lowest rung iterates its loader, the others iterate copies; without a step the
+        target: the lowest rung iterates its loader, the others iterate copies. Without a step, the
             loader alone is measured.
         max_bytes: memory for samples and batches.
 
     Attributes:
-        device: of the target.
-        loops: of each rung that can be measured.
-        why_not: reason for each rung that cannot.
+        device: device of the target.
+        loops: loop of each rung that can be measured.
+        why_not: reason for each rung that cannot be measured.
         notes: sentences for the result.
     """
 
@@ -76,7 +76,7 @@ class Rungs:
         return [rung for rung in RUNGS[1:] if rung in self.loops]
 
     def bytes_of(self, rung: Rung) -> int | None:
-        """Return the memory that a rung keeps; None where it is not measured."""
+        """Return the size of a rung's cache; None for a rung without a loop."""
         return self._bytes.get(rung, 0) if rung in self.loops else None
 
     def replaced(
@@ -85,10 +85,10 @@ class Rungs:
         error: Exception,
         in_loader: bool,  # noqa: FBT001 - a callback
     ) -> dict[int, TimedLoop | str]:
-        """Return loops in the place of a failed one, by their rungs' numbers, or reasons.
+        """Return loops that replace a failed one, or reasons, by the numbers of their rungs.
 
-        Only a loader that we made can fail here, and what we keep on the device: an exception of
-        the user's own passes.
+        Replaced are only loaders that we created, and caches on the device. Exceptions of the
+        user's own code pass.
         """
         rung, top = RUNGS[number], RUNGS.index(ON_DEVICE)
         if isinstance(error, OutOfMemoryError) and ON_DEVICE in self.loops:
@@ -100,49 +100,49 @@ class Rungs:
         return {number: f"with cached samples the loader raised {repr_of(error):.200}"}
 
     def leave_out(self, why: str, rungs: tuple[Rung, ...] = RUNGS[1:]) -> None:
-        """Do not measure these rungs."""
+        """Skip these rungs, and store the reason."""
         self.why_not.update(dict.fromkeys(rungs, why))
 
-    # ---- what is kept in memory -------------------------------------------------------------
+    # ---- caches in memory -------------------------------------------------------------------
 
     def capture(self, deadline_ns: int) -> None:
-        """Keep samples and batches in memory, and make the loops that use them.
+        """Cache samples and batches in memory, and create the loops over them.
 
-        The last batch that is kept is the first that comes after the deadline.
+        The first batch after the deadline is the last one.
         """
         if cached_loaders.is_plain(self._loader):
             self._capture_samples(deadline_ns)
         else:
             what = type(self._loader).__name__
-            why = f"a {what} is not torch's own way of iterating: its samples cannot be replaced"
+            why = f"a {what} iterates by itself, so its samples cannot be replaced"
             self.leave_out(why, (WARM, *_SAMPLES))
             self._capture_batches(deadline_ns)
         if any(self._bytes.values()):
             self.notes.append(
-                "the cached rungs repeat the same samples, drawn at random once, and leave the CPU "
-                "to the step: the top is an upper bound"
+                "the cached rungs repeat the same random samples and leave the CPU to the step: "
+                "the top rung is an upper bound"
             )
 
     def _capture_samples(self, deadline_ns: int) -> None:
-        """Keep samples, before their transforms and after, made by the loader's own workers."""
+        """Cache samples of the loader's own workers, before their transforms and after."""
         stream = cached_loaders.is_stream(self._loader)
         indices = [] if stream else cached_loaders.next_indices(self._loader, _MOST_BATCHES)
         finished: list[list[Any]] = []
         halves: list[list[Unfinished | None]] = []
-        held, why = 0, _NO_MORE
+        cached_bytes, why = 0, _NO_MORE
         try:
-            for whole, before in self._captured(indices, deadline_ns, stream=stream):
-                more = bytes_of(whole) * (1 + _COPIES) + bytes_of(before)
-                if held + more > self._max_bytes:
+            for samples, unfinished in self._captured(indices, deadline_ns, stream=stream):
+                added = bytes_of(samples) * (1 + _COPIES) + bytes_of(unfinished)
+                if cached_bytes + added > self._max_bytes:
                     why = self._too_large
                     break
-                held += more
-                finished.append(whole)
-                halves.append(before)
+                cached_bytes += added
+                finished.append(samples)
+                halves.append(unfinished)
         except NoBatchError:
             raise
-        except Exception as error:  # noqa: BLE001 - the lowest rung has shown that it works as it is
-            self.leave_out(f"its samples cannot be kept: {repr_of(error):.200}", _SAMPLES)
+        except Exception as error:  # noqa: BLE001 - the lowest rung works without caches
+            self.leave_out(f"its samples cannot be cached: {repr_of(error):.200}", _SAMPLES)
             self._capture_batches(deadline_ns)
         else:
             if finished:
@@ -151,10 +151,10 @@ class Rungs:
             else:
                 self.leave_out(why, (*_SAMPLES, *_BATCHES))
         if stream:
-            self.why_not[WARM] = "a stream cannot be asked for the same samples again"
+            self.why_not[WARM] = "a stream cannot repeat its samples"
         else:
-            kept = indices[: len(finished)] or indices
-            self._add(WARM, cached_loaders.warm(self._loader, kept))
+            repeated = indices[: len(finished)] or indices
+            self._add(WARM, cached_loaders.warm(self._loader, repeated))
 
     def _captured(
         self, indices: list[Any], deadline_ns: int, *, stream: bool
@@ -164,26 +164,26 @@ class Rungs:
         loop = self._loop(cached_loaders.capturing(self._loader, indices))
         with started(loop) as batches:
             for number, batch in enumerate(batches, 1):
-                samples = pickle.loads(batch)  # noqa: S301 - our own workers made it a moment ago
+                samples = pickle.loads(batch)  # noqa: S301 - from our own workers
                 samples = samples if collates else [samples]
                 pairs = [(sample, None) for sample in samples] if stream else samples
-                yield [whole for whole, _ in pairs], [half for _, half in pairs]
+                yield [finished for finished, _ in pairs], [unfinished for _, unfinished in pairs]
                 if number >= _MOST_BATCHES or time.perf_counter_ns() > deadline_ns:
                     return
 
     def _keep_halves(self, halves: list[list[Unfinished | None]], *, stream: bool) -> None:
         flat = [half for batch in halves for half in batch]
-        kept = [half for half in flat if half is not None]
+        unfinished = [half for half in flat if half is not None]
         if stream:
-            self.why_not[FETCHED] = "a stream offers no place before its transforms"
-        elif len(kept) < len(flat):
+            self.why_not[FETCHED] = "samples of a stream cannot be cached before their transforms"
+        elif len(unfinished) < len(flat):
             self.why_not[FETCHED] = (
-                "the dataset holds no transform, or does more with what comes out of it"
+                "the dataset has no transform, or processes the transform's result further"
             )
         else:
             counts = [len(batch) for batch in halves]
-            self._add(FETCHED, cached_loaders.transforming(self._loader, kept, counts))
-            self._bytes[FETCHED] = bytes_of([(half.calls, half.sample) for half in kept])
+            self._add(FETCHED, cached_loaders.transforming(self._loader, unfinished, counts))
+            self._bytes[FETCHED] = bytes_of([(half.calls, half.sample) for half in unfinished])
 
     def _keep_finished(self, finished: list[list[Any]]) -> None:
         flat = [sample for batch in finished for sample in batch]
@@ -193,25 +193,25 @@ class Rungs:
         collate, collates = self._loader.collate_fn, cached_loaders.collates(self._loader)
         try:
             batches = [collate(batch if collates else batch[0]) for batch in finished]
-        except Exception as error:  # noqa: BLE001 - it may rely on a worker around it
+        except Exception as error:  # noqa: BLE001 - a collate function may need its worker
             self.leave_out(f"its batches cannot be made here: {repr_of(error):.200}", _BATCHES)
         else:
             self._keep_batches(batches)
 
     def _capture_batches(self, deadline_ns: int) -> None:
-        """Keep whole batches, as they come."""
-        kept: list[Any] = []
+        """Cache whole batches of the loader."""
+        cached: list[Any] = []
         why = _NO_MORE
         with started(self.loops[AS_IT_IS]) as batches:
             for batch in batches:
-                if (len(kept) + 1) * _COPIES * bytes_of(batch) > self._max_bytes:
+                if (len(cached) + 1) * _COPIES * bytes_of(batch) > self._max_bytes:
                     why = self._too_large
                     break
-                kept.append(batch)
-                if len(kept) >= _MOST_BATCHES or time.perf_counter_ns() > deadline_ns:
+                cached.append(batch)
+                if len(cached) >= _MOST_BATCHES or time.perf_counter_ns() > deadline_ns:
                     break
-        if kept:
-            self._keep_batches(kept)
+        if cached:
+            self._keep_batches(cached)
         else:
             self.leave_out(why, _BATCHES)
 
@@ -221,7 +221,7 @@ class Rungs:
 
     def _keep_batches(self, batches: list[Any]) -> None:
         if self.target.step is None:
-            why = "no step was given: taking a batch from memory takes no time"
+            why = "no step was given, and reading a cached batch takes no time"
             self.leave_out(why, _BATCHES)
             return
         self._keep(BATCHES, CachedBatches(batches), self.device.reading(BatchMemory.PAGEABLE))
@@ -232,30 +232,30 @@ class Rungs:
         self._keep_in(BatchMemory.DEVICE, ON_DEVICE, batches)
 
     def _keep_in(self, memory: BatchMemory, rung: Rung, batches: list[Any]) -> None:
-        """Keep as many batches as there is room for."""
-        kept: list[Any] = []
+        """Cache as many batches as fit into this memory."""
+        cached: list[Any] = []
         try:
-            kept.extend(self.device.kept(batch, memory) for batch in batches)
-        except RuntimeError as error:  # so is torch's own for memory
-            if not kept:
+            cached.extend(self.device.kept(batch, memory) for batch in batches)
+        except RuntimeError as error:  # base of torch's OutOfMemoryError
+            if not cached:
                 self.why_not[rung] = f"{memory.value} takes no batch: {repr_of(error):.200}"
                 return
-        self._keep(rung, CachedBatches(kept), self.device.reading(memory))
-        self._note_fewer(rung, len(kept), len(batches))
+        self._keep(rung, CachedBatches(cached), self.device.reading(memory))
+        self._note_fewer(rung, len(cached), len(batches))
 
     def _keep(self, rung: Rung, batches: CachedBatches, device: Device) -> None:
         self.loops[rung] = TimedLoop(batches, device, self.target.step, self.target.batch_size)
         self._bytes[rung] = batches.bytes
 
     def _keep_fewer(self) -> None:
-        """Keep half as many batches on the device, or none: the step needs the memory."""
+        """Drop half of the batches on the device, or all, as the step needs the memory."""
         loop = self.loops.pop(ON_DEVICE)
-        kept = loop.batches
-        if not isinstance(kept, CachedBatches) or len(kept) < 2:  # noqa: PLR2004 - halves
-            self.why_not[ON_DEVICE] = "the device's memory has no room for the step beside a batch"
+        cached = loop.batches
+        if not isinstance(cached, CachedBatches) or len(cached) < 2:  # noqa: PLR2004 - halves
+            self.why_not[ON_DEVICE] = "the device has no memory for the step and a batch"
             return
-        self._keep(ON_DEVICE, kept.first(len(kept) // 2), loop.device)
-        self._note_fewer(ON_DEVICE, len(kept) // 2, len(kept))
+        self._keep(ON_DEVICE, cached.first(len(cached) // 2), loop.device)
+        self._note_fewer(ON_DEVICE, len(cached) // 2, len(cached))
 
     def _note_fewer(self, rung: Rung, fit: int, wanted: int) -> None:
         if fit < wanted:
