@@ -399,8 +399,8 @@ class TestDiagnose:
 
         assert 143 == done.returncode, done.stderr
         assert "verdict: " in done.stdout
-        assert "ended before its time, by SystemExit, while " in done.stdout
-        assert "ended before its time" in (here / "r.html").read_text()
+        assert "ended early, by SystemExit, while " in done.stdout
+        assert "ended early" in (here / "r.html").read_text()
 
     def test_passes_on_what_was_asked_for(self, found):
         """The budget, the device, and the simulated step."""
@@ -509,7 +509,7 @@ class TestOrders:
 
         assert 130 == done.returncode, done.stderr
         assert "as it is" in done.stdout
-        assert "ended before its time, by KeyboardInterrupt" in done.stdout
+        assert "ended early, by KeyboardInterrupt" in done.stdout
 
     def test_takes_several_rewrites_of_one_op(self, here, monkeypatch):
         """None of them is lost."""

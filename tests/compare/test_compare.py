@@ -119,7 +119,7 @@ class TestLimits:
     @pytest.mark.parametrize("limit", ["stall_share", "speed > 3", "loop_s >> 1", "> 3", ""])
     def test_that_cannot_be_read(self, limit):
         """One sentence that names it."""
-        with pytest.raises(StallscopeError, match=r"give one as|there are samples_per_s"):
+        with pytest.raises(StallscopeError, match=r"write it as|there are samples_per_s"):
             ss.compare(a_run(), a_run()).exceeds(limit)
 
 

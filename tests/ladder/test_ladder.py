@@ -153,7 +153,7 @@ class TestWhichRungsThereAre:
         ladder = quick(Wrapped(DataLoader(Noise(64), 4, num_workers=2)))
 
         assert [AS_IT_IS.name, BATCHES.name] == measured(ladder)
-        assert "a Wrapped is not torch's own" in why_not(ladder, TRANSFORMED)
+        assert "a Wrapped iterates by itself" in why_not(ladder, TRANSFORMED)
 
     @pytest.mark.parametrize(
         "settings",
@@ -306,7 +306,7 @@ class TestOnADeviceWithMemory:
         ladder = quick(DataLoader(Noise(64), 4), Greedy(device, 2 * self.BATCH_BYTES))
 
         assert PINNED.name in measured(ladder)
-        assert "no room for the step beside a batch" in why_not(ladder, ON_DEVICE)
+        assert "no memory for the step and a batch" in why_not(ladder, ON_DEVICE)
         with pytest.raises(torch.cuda.OutOfMemoryError):
             quick(DataLoader(Noise(64), 4), Greedy(device, 3 * self.BATCH_BYTES))
 

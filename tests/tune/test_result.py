@@ -89,7 +89,7 @@ class TestBest:
         [
             (None, 1, r"num_workers=4: 2\.0× the throughput \(predicted; not yet measured\)"),
             (232.0, 0, r"num_workers=4 may give 1\.2× the throughput .*predicted; raise budget_s"),
-            (210.0, 0, r"Keep the current setting: no other is predicted to be faster"),
+            (210.0, 0, r"Keep the current setting: no other setting is predicted to be faster"),
         ],
     )
     def test_a_prediction_alone_has_to_promise_enough(self, per_s, trial, words):

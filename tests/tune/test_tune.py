@@ -219,7 +219,7 @@ class TestHeedsTheUser:
             ss.tune(mine, budget_s=20, settings=[{"num_workers": 1}])
 
         assert any("stallscope: raised while" in note for note in caught.value.__notes__)
-        assert "ended before its time, by KeyError" in str(caught.value.tuning)
+        assert "ended early, by KeyError" in str(caught.value.tuning)
 
 
 @pytest.mark.parametrize(

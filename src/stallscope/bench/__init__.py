@@ -1,1 +1,1 @@
-"""How variants are measured against each other: two instruments, one rule of what is said."""
+"""Measurement of variants against each other: two instruments, one rule of significance."""

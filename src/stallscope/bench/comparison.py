@@ -1,16 +1,15 @@
-"""The one rule of comparisons: a factor, its interval, and one of four words.
+"""Rule of all comparisons: a factor, its interval, and one of four words.
 
-Loops are compared in pairs of neighbouring blocks, whose logarithms of ratios are averaged. Blocks
-of one start share where the workers' memory lies and which cores they got, so two starts of the
-very same loader differ by more than their blocks show. Their usual difference is known
-(`START_SPREAD`). So one start does not prove that there is no difference, and a few starts need not
-estimate it from two or three numbers: the observed spread is added to the known one, as in an
-inverse-gamma prior of a variance (Gelman et al., "Bayesian Data Analysis", 3rd edition, 2.6).
+Loops are compared in pairs of neighbouring blocks, and the logarithms of their ratios are averaged.
+Blocks of one start share memory placement and cores, so two starts of the same loader differ by
+more than their blocks show. Their usual difference is known (`START_SPREAD`). The observed spread
+of a few starts is added to it, as in an inverse-gamma prior of a variance (Gelman et al., "Bayesian
+Data Analysis", 3rd edition, 2.6). So even a single start gets an interval.
 
 Samples are compared in pairs in this process, and their ratio of sums is resampled.
 
-A comparison is looked at after each pair, and ends when it is settled. Frequent looks meet more
-accidents, so a difference is claimed at a higher level (`CLAIM`) than that of the shown interval.
+A comparison is tested after each pair, and ends when it is settled. Repeated tests find more false
+differences, so a difference is claimed at a higher level (`CLAIM`) than that of the shown interval.
 """
 
 from __future__ import annotations
@@ -34,21 +33,20 @@ SAME: Final = "no significant difference"
 OPEN: Final = "not settled"
 
 ALIKE: Final = 0.05
-"""Distance of a factor from 1 within which variants are alike: starts differ by as much."""
+"""Largest distance from 1 of a factor that is no difference: starts differ by as much."""
 CLAIM: Final = 0.99
-"""Level at which a difference is claimed: above that of the interval, as each look may err."""
+"""Level at which a difference is claimed: above that of the interval, as each test may err."""
 START_SPREAD: Final = 0.03
-"""Standard deviation of the logarithm of the ratio of two starts of the same loader; set by hand:
-five tries on two cores gave 0.97, 0.96, 1.07, 1.01 and 1.01."""
+"""Standard deviation of the logarithm of the ratio of two starts of the same loader. Set by hand:
+five pairs of starts on two cores gave 0.97, 0.96, 1.07, 1.01 and 1.01."""
 START_DOF, _UNSURE_DOF = 4, 1
 """Weight of `START_SPREAD`, in observed starts; the second where each start has one block, so that
-the blocks' own noise is unknown. On a virtual machine with shared cores, starts differed by 9 to
-12%, and with a weight of 8 three of the claims were that a loader differs from itself
-(`tests/benchmarks/power.py`)."""
+the noise of blocks is unknown. On a virtual machine with shared cores, starts differed by 9 to 12%,
+and a weight of 8 led to three false claims (`tests/benchmarks/power.py`)."""
 SAMPLES_SPREAD: Final = 0.01
 """Standard deviation of the logarithm of a factor of samples beyond that of its pairs, from memory
-placement and time of day; set by hand: ten runs on each of three pairs of pipelines differed by
-0.6% to 2.2%, where their pairs promised 0.8%."""
+placement and time of day. Set by hand: ten runs of each of three pairs of pipelines differed by
+0.6% to 2.2%, and their pairs predicted 0.8%."""
 CI: Final = f"{LEVEL:.0%} CI"
 """Name of an interval in sentences."""
 _DRAWS: Final = 2_000
@@ -62,14 +60,14 @@ class Factor(NamedTuple):
 
     factor: float
     low: float | None
-    """Ends of the 95% interval; None where one pair or none was measured."""
+    """Ends of the 95% interval; None with less than two pairs."""
     high: float | None
     says: str
     """One of the four words."""
 
     @property
     def is_settled(self) -> bool:
-        """Whether more pairs would hardly change the word."""
+        """True where more pairs would hardly change the word."""
         return self.says != OPEN
 
     @property
@@ -85,8 +83,8 @@ def of_starts(starts: Iterable[Sequence[float]]) -> Factor:
     """Compare loops.
 
     Args:
-        starts: of each start, for each pair of neighbouring blocks the logarithm of how many times
-            as fast the second variant was.
+        starts: logarithms of the second variant's speedup in each pair of neighbouring blocks, by
+            start.
     """
     groups = [np.asarray(logs, float) for logs in starts if len(logs)]
     if not groups:
@@ -98,21 +96,21 @@ def of_starts(starts: Iterable[Sequence[float]]) -> Factor:
 
 
 def _centre(groups: list[Any]) -> tuple[float, float | None, float]:
-    """Return mean over starts, its standard error (None: a single block), degrees of freedom."""
+    """Return mean over starts, standard error (None: a single block) and degrees of freedom."""
     means = np.array([group.mean() for group in groups])
     value, count = float(means.mean()), len(groups)
     inner = sum(map(len, groups)) - count
     if not inner and count < 2:  # noqa: PLR2004 - a single one has no spread
         return value, None, 0
-    known, usual = START_SPREAD**2, float(START_DOF if inner else _UNSURE_DOF)
+    variance, usual = START_SPREAD**2, float(START_DOF if inner else _UNSURE_DOF)
     if inner:  # degrees of freedom of a sum of variances, after Satterthwaite (1946)
-        within = sum(float(((group - group.mean()) ** 2).sum()) for group in groups)
-        noise = within / inner * float(np.mean([1 / len(group) for group in groups]))
-        usual = (known + noise) ** 2 / (known**2 / START_DOF + noise**2 / inner)
-        known += noise
+        inner_squares = sum(float(((group - group.mean()) ** 2).sum()) for group in groups)
+        noise = inner_squares / inner * float(np.mean([1 / len(group) for group in groups]))
+        usual = (variance + noise) ** 2 / (variance**2 / START_DOF + noise**2 / inner)
+        variance += noise
     seen = float(((means - value) ** 2).sum())
     dof = usual + count - 1
-    return value, math.sqrt((usual * known + seen) / dof / count), dof
+    return value, math.sqrt((usual * variance + seen) / dof / count), dof
 
 
 def _judged(value: float, error: float, dof: float) -> Factor:
@@ -127,8 +125,8 @@ def word(value: float, low: float, high: float, claimed: float) -> str:
 
     Args:
         value: logarithm of the factor.
-        low: end of the interval.
-        high: the other end.
+        low: lower end of the interval.
+        high: upper end of the interval.
         claimed: least distance of the value from 0, in logarithms, for a claim.
     """
     if low >= 1 - ALIKE and high <= 1 + ALIKE:
@@ -143,19 +141,23 @@ def of_samples(slower_s: Sequence[float], faster_s: Sequence[float]) -> Factor:
 
     Args:
         slower_s: seconds of each sample by the first variant.
-        faster_s: seconds of the same samples by the second one.
+        faster_s: seconds of the same samples by the second variant.
     """
     pairs = np.column_stack([slower_s, faster_s])
-    many = len(pairs)
-    if not many or not pairs.sum(axis=0).all():
+    total = len(pairs)
+    if not total or not pairs.sum(axis=0).all():
         return UNKNOWN
     value = math.log(pairs[:, 0].sum() / pairs[:, 1].sum())
-    if many < 2:  # noqa: PLR2004 - a single one has no spread
+    if total < 2:  # noqa: PLR2004 - a single one has no spread
         return Factor(math.exp(value), None, None, OPEN)
-    weights = np.random.default_rng(_SEED).multinomial(many, np.full(many, 1 / many), _DRAWS)
+    weights = np.random.default_rng(_SEED).multinomial(
+        total, np.full(total, 1 / total), _DRAWS
+    )
     sums = np.maximum(weights @ pairs, 1e-12)
-    drawn = float(np.log(sums[:, 0] / sums[:, 1]).std(ddof=1)) * math.sqrt(many / (many - 1))
-    return _judged(value, math.hypot(drawn, SAMPLES_SPREAD), many - 1)
+    drawn = float(np.log(sums[:, 0] / sums[:, 1]).std(ddof=1)) * math.sqrt(
+        total / (total - 1)
+    )
+    return _judged(value, math.hypot(drawn, SAMPLES_SPREAD), total - 1)
 
 
 def of_rates(faster: Rate, slower: Rate) -> Factor | None:
@@ -174,23 +176,23 @@ def gain_text(factor: float, low: float | None, high: float | None, what: str = 
 
     Args:
         factor: the speedup.
-        low: end of its interval; None where there is none.
-        high: the other end.
-        what: words behind the factor.
+        low: lower end of its interval; None where there is none.
+        high: upper end of its interval.
+        what: words after the factor.
     """
     gain = f"{speedup(factor)} {what}".strip()
     return gain if low is None or high is None else f"{gain} ({CI} {low:.2f}-{high:.2f})"
 
 
-def budget_for(found: Factor, used_s: float) -> float:
-    """Return about the seconds that would settle a comparison that is open after so many.
+def budget_for(factor: Factor, used_s: float) -> float:
+    """Return the expected seconds in all that settle a comparison that is open so far.
 
-    An interval of independent measurements is narrower by the square root of their number.
+    The width of an interval falls with the square root of the number of measurements.
     """
-    if found.low is None or found.high is None:
+    if factor.low is None or factor.high is None:
         return 3 * used_s
-    reach = math.log(found.high / found.low) / 2
-    wanted = max(abs(math.log(found.factor)) / 1.5, ALIKE)
+    reach = math.log(factor.high / factor.low) / 2
+    wanted = max(abs(math.log(factor.factor)) / 1.5, ALIKE)
     return used_s * min(max((reach / wanted) ** 2, 1.5), 20.0)
 
 
@@ -212,7 +214,7 @@ class Rate:
     def moved_to(self, value: float) -> Rate:
         """Return the same relative interval around another value."""
         scale = value / self.value
-        ends = (None if one is None else one * scale for one in (self.low, self.high))
+        ends = (None if end is None else end * scale for end in (self.low, self.high))
         return Rate(value, *ends)
 
 
@@ -229,10 +231,7 @@ def rate_of(starts: Iterable[Sequence[tuple[float, float]]]) -> Rate | None:
     """Return a rate per second, over blocks in several starts.
 
     Args:
-        starts: of each start, for each block the amount and the seconds.
-
-    Returns:
-        None where there is no block.
+        starts: amount and seconds of each block, by start; None is returned without blocks.
     """
     groups = [np.asarray(blocks, float) for blocks in starts if len(blocks)]
     if not groups:

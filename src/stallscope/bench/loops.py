@@ -1,14 +1,14 @@
-"""Loops over a loader measured in turns, of which one runs while the workers of others are stopped.
+"""Loops measured in turns: one loop runs while the workers of the others are stopped.
 
-Each variant keeps its own workers. A block is a slice of its steady state. Between its blocks its
-workers are stopped (SIGSTOP) and go on later (SIGCONT) in the middle of a sample: nothing is
-drained, warmed up or started again, and the other variant has the machine for itself. Blocks of a
-sweep over all variants are neighbours in time, so their ratios are pairs; sweeps go forth and back.
-After some sweeps all are started anew, because two starts of the same loader differ.
+Each variant keeps its own workers. A block is a slice of a variant's steady state. Between its
+blocks, SIGSTOP stops the workers, and SIGCONT resumes them in the middle of a sample: nothing is
+drained, warmed up or started again, and the running variant has the machine for itself. Blocks of a
+sweep over all variants are neighbours in time, so their ratios are pairs; sweeps alternate in
+direction. After some sweeps all variants start again, because two starts of a loader differ.
 
-Only workers that were started here are ever stopped. They die with this process, and they go on
-before they are ended. What cannot be stopped (a loader of the user's own kind, another system) or
-cannot exist twice is started for each block instead: one after the other.
+Only workers that were started here are stopped. They die with this process, and are resumed before
+they end. Loaders that cannot be stopped (a class of the user's, another system) or that cannot
+exist twice start again for each block, one after the other.
 """
 
 from __future__ import annotations
@@ -73,31 +73,31 @@ STORED_BLOCKS: Final = StoredTable(
 )
 
 AS_IT_IS: Final = 0
-"""Variant that all others are compared with."""
+"""Baseline of all variants."""
 ROUNDS: Final = 2
-"""Rounds of the workers in a block. With one, the place in a batch at which the workers were
-stopped moves a block by a third."""
+"""Rounds of the workers in a block. With a single round, the point in a batch at which the workers
+stopped changes a block by a third."""
 BLOCK_S: Final = 0.2
-"""Least seconds of a block: shorter ones show the scheduler."""
+"""Least seconds of a block: shorter blocks show the scheduler."""
 FEWEST_SWEEPS: Final = 2
-"""Sweeps before all are started anew; more where that is worth it."""
+"""Least sweeps of one start."""
 _MOST_SWEEPS: Final = 12
 _FINER: Final = 1.5
-"""Numbers are made finer until this many times the seconds of the answer."""
+"""Limit for narrowing intervals after the answer, as a multiple of its seconds."""
 _ROOM_SHARE: Final = 0.5
-"""Most of the free memory for workers that exist at the same time."""
+"""Largest share of the free memory for another start of workers."""
 _USUAL_END_S: Final = 0.3
 _USUAL_START_S: Final = 5.0
 _TIMES_START: Final = 4
-"""Times that the first batch of a further variant may take as long as that of the first one, after
-`_USUAL_START_S`: else its workers wait for something that stopped workers hold."""
+"""Longest wait for a variant's first batch after `_USUAL_START_S`, in starts of the baseline. After
+that, its workers seem to wait for a lock of stopped workers."""
 _WORKER_DIED: Final = "DataLoader worker"
-"""Beginning of torch's error for a killed worker."""
+"""Start of torch's error for a killed worker."""
 _PR_SET_PDEATHSIG: Final = 1
 
 
 class LoopBlock(NamedTuple):
-    """A slice of a variant's steady state; columns of `BLOCKS`."""
+    """Slice of a variant's steady state; columns of `BLOCKS`."""
 
     variant: int
     start: int
@@ -110,21 +110,21 @@ class LoopBlock(NamedTuple):
 
 
 class InTurns:
-    """Some loops, measured in turns.
+    """Loops measured in turns.
 
     Args:
-        measurement: its budget.
-        names: of variants, for the progress bar.
-        replaced: called when a loop fails, with the variant, the exception and whether its loader
-            raised it. Returns other loops for variants, or reasons why there are none; by default
+        measurement: current call, with its budget.
+        names: names of variants, for the progress bar.
+        replaced: called when a loop fails, with the variant, the exception and whether the loader
+            raised it. Returns new loops, or reasons for their absence, by variant. By default,
             exceptions of the loop as it is pass.
-        watches_device: whether to look once how busy the device is in each variant.
+        watches_device: whether to measure the busy share of the device, once per variant.
 
     Attributes:
-        blocks: what was measured.
-        failed: reason for each variant that is not measured any more.
-        starts_s: seconds from asking for batches to the first of them, of each start of a variant.
-        busy: busy share of the device in each variant that was looked at.
+        blocks: measured blocks.
+        failed: reason for each variant that is excluded from now on.
+        starts_s: seconds until the first batch, of each start of a variant.
+        busy: busy share of the device, by variant.
         reported: the same by the device's driver.
     """
 
@@ -152,43 +152,43 @@ class InTurns:
         self.reported: dict[int, float] = {}
 
     def add(self, variant: int, loop: TimedLoop) -> None:
-        """Add a loop, or put another one in the place of the one that there is."""
+        """Add or replace the loop of a variant."""
         self._loops[variant] = loop
         self._together = self._together and _can_stop(loop)
 
     def has_time_for(self, variants: Iterable[int]) -> bool:
-        """Return whether one start of these, and enough sweeps, fit into the time left."""
+        """Return whether one start of these variants with enough sweeps fits into the budget."""
         start_s = max(self.starts_s.get(AS_IT_IS) or [0.0])
         needs_s = sum(
-            max(self.starts_s.get(one) or [start_s])
-            + FEWEST_SWEEPS * self._took_s.get(one, start_s)
-            for one in variants
-            if self._loops[one].workers
+            max(self.starts_s.get(variant) or [start_s])
+            + FEWEST_SWEEPS * self._took_s.get(variant, start_s)
+            for variant in variants
+            if self._loops[variant].workers
         )
         return needs_s < self._measurement.left_s
 
     def try_out(self, variant: int) -> None:
-        """Start a variant and use its first batches: whether it works, and what a start takes."""
+        """Start a variant once and use its first batches: a test that also times the start."""
         self._measurement.now(self._names.get(variant, ""))
-        one = _Running(self._loops[variant])
+        running = _Running(self._loops[variant])
         try:
-            one.start(self._measurement)
+            running.start(self._measurement)
         finally:
-            one.end()
-        self.starts_s.setdefault(variant, []).append(one.lap.start_s)
+            running.end()
+        self.starts_s.setdefault(variant, []).append(running.lap.start_s)
 
     def run(
         self,
         wanted: Callable[[], Sequence[int]],
         finer: Callable[[], Sequence[int]] = lambda: (),
     ) -> None:
-        """Measure until nothing is wanted, or the budget is over.
+        """Measure until no variant is wanted, or the budget is used.
 
         Args:
-            wanted: the variants that have to be measured further for the answer, those that the
-                question needs first; asked after each sweep. That as it is is measured beside any.
-            finer: those whose numbers could be finer, asked once the answer is known and until
-                `_FINER` times what it took.
+            wanted: returns the variants to measure further for the answer, the decisive first;
+                called after each sweep. The loop as it is takes part in every sweep.
+            finer: returns the variants with wide intervals; called after the answer, until `_FINER`
+                times its seconds.
         """
 
         def asked() -> list[int]:
@@ -206,18 +206,20 @@ class InTurns:
             try:
                 self._sweep_over(variants, asked, running)
             finally:
-                began_s, many = time.perf_counter(), len(running)
+                began_s, ended = time.perf_counter(), len(running)
                 _end_all(running)
-                self._end_s = (time.perf_counter() - began_s) / max(many, 1)
+                self._end_s = (time.perf_counter() - began_s) / max(ended, 1)
             self._start += 1
             if len(self.blocks) == before:
                 return
 
     def _open(self, wanted: Sequence[int]) -> list[int]:
-        open_ = [one for one in wanted if one not in self.failed and one in self._loops]
+        open_ = [
+            variant for variant in wanted if variant not in self.failed and variant in self._loops
+        ]
         if not open_ or AS_IT_IS in self.failed:
             return []
-        return [AS_IT_IS, *(one for one in open_ if one != AS_IT_IS)]
+        return [AS_IT_IS, *(variant for variant in open_ if variant != AS_IT_IS)]
 
     def _sweep_over(
         self,
@@ -225,7 +227,7 @@ class InTurns:
         asked: Callable[[], list[int]],
         running: dict[int, _Running],
     ) -> None:
-        """Sweep over one start of all variants, which are put into `running`."""
+        """Sweep over the variants of one start, and collect them in `running`."""
         for sweep in count():
             for variant in reversed(variants) if sweep % 2 else variants:
                 if variant in self.failed:
@@ -239,123 +241,123 @@ class InTurns:
                 return
 
     def _sweeps_wanted(self, variants: list[int]) -> float:
-        """Return the sweeps that a start is worth: more where blocks differ more than starts do.
+        """Return the best number of sweeps per start: more where blocks vary more than starts.
 
-        The least variance of a mean over starts and blocks for its time, as in two-stage sampling
-        (Cochran, "Sampling Techniques", 3rd edition, 10.6).
+        The number minimizes the variance of a mean for its time, as in two-stage sampling (Cochran,
+        "Sampling Techniques", 3rd edition, 10.6).
         """
         logs = _pairs(self.blocks, AS_IT_IS)
         ratios = [
-            [log for (one, start, _), log in logs.items() if (one, start) == (variant, self._start)]
+            [log for (*key, _), log in logs.items() if key == [variant, self._start]]
             for variant in variants
             if variant != AS_IT_IS
         ]
-        spreads = [stdev(some) for some in ratios if len(some) >= max(FEWEST_SWEEPS, 2)]
+        spreads = [stdev(each) for each in ratios if len(each) >= max(FEWEST_SWEEPS, 2)]
         if not spreads:
             return FEWEST_SWEEPS
-        start_s = sum(self.starts_s.get(one, [0.0])[-1] for one in variants)
-        sweep_s = sum(self._took_s.get(one, 0.0) for one in variants)
+        start_s = sum(self.starts_s.get(variant, [0.0])[-1] for variant in variants)
+        sweep_s = sum(self._took_s.get(variant, 0.0) for variant in variants)
         wanted = math.sqrt(start_s / max(sweep_s, 1e-3)) * median(spreads) / START_SPREAD
         return min(max(wanted, FEWEST_SWEEPS), _MOST_SWEEPS)
 
     def _fits(self, variant: int, running: Mapping[int, _Running]) -> bool:
-        """Return whether there is time for another block."""
+        """Return whether the time left suffices for another block."""
         loop = self._loops[variant]
         needs_s = self._took_s.get(variant, 0.0)
-        ends = sum(bool(one.workers) for one in running.values())
+        ends = sum(bool(start.workers) for start in running.values())
         if variant not in running and loop.workers:
             needs_s += max(self.starts_s.get(variant) or self.starts_s.get(AS_IT_IS) or [0.0])
             ends += 1
         return needs_s + ends * self._end_s < self._measurement.left_s or not self.blocks
 
     def _measure(self, variant: int, sweep: int, running: dict[int, _Running]) -> None:
-        """Measure a block of a variant, which is started where it does not run."""
+        """Measure a block of a variant, and start the variant if needed."""
         self._measurement.now(self._names.get(variant, ""))
         try:
-            one = running.get(variant) or self._started(variant, running)
+            start = running.get(variant) or self._started(variant, running)
             began_s = time.perf_counter()
-            block = one.block(self._measurement, (variant, self._start, sweep))
-        except Exception as error:  # noqa: BLE001 - a loader of ours; the user's own passes
+            block = start.block(self._measurement, (variant, self._start, sweep))
+        except Exception as error:  # noqa: BLE001 - `_fail` lets the user's own pass
             self._fail(variant, error, running)
             return
         if block is None:
             self._ended(variant, running.pop(variant))
             return
         if self._watches_device and variant not in self.busy:
-            busy = one.busy()
+            busy = start.busy()
             self.busy |= {} if busy is None else {variant: busy}
         self._took_s[variant] = time.perf_counter() - began_s
         if block.samples:  # a batch may be empty
             self.blocks.append(block)
-        if one.lap.reported_share is not None:
-            self.reported[variant] = one.lap.reported_share
+        if start.lap.reported_share is not None:
+            self.reported[variant] = start.lap.reported_share
         if self._together:
-            one.stop()
+            start.stop()
         else:
             running.pop(variant).end()
 
     def _started(self, variant: int, running: dict[int, _Running]) -> _Running:
-        """Start a variant; where its workers cannot exist beside others, these are ended before."""
-        others = [one for one in running.values() if one.workers]
+        """Start a variant; first end the others where their workers cannot run side by side."""
+        others = [each for each in running.values() if each.workers]
         loop = self._loops[variant]
         if others and self._together and loop.workers and self._lacks_room(others):
-            self._one_by_one("there is no room for the workers of all at once", running)
+            self._one_by_one("the memory does not hold all workers at once", running)
         first_s = max(self.starts_s.get(AS_IT_IS) or [0.0])
         most_s = _USUAL_START_S + _TIMES_START * first_s
-        one = _Running(loop)
+        start = _Running(loop)
         try:
             with waits_at_most(most_s if running and loop.workers else math.inf):
-                one.start(self._measurement)
+                start.start(self._measurement)
         except BaseException as error:
-            one.end()
+            start.end()
             if not (self._together and others and isinstance(error, Exception)):
                 raise
             self._one_by_one("its workers cannot exist twice at the same time", running)
-            one = _Running(loop)
-            one.start(self._measurement)
-        running[variant] = one
-        self.starts_s.setdefault(variant, []).append(one.lap.start_s)
-        return one
+            start = _Running(loop)
+            start.start(self._measurement)
+        running[variant] = start
+        self.starts_s.setdefault(variant, []).append(start.lap.start_s)
+        return start
 
     def _lacks_room(self, others: list[_Running]) -> bool:
-        """Return whether one more start would take too much memory, or shared memory."""
-        needs = max(one.needs_bytes for one in others)
-        shared = max(one.needs_shared for one in others)
+        """Return whether another start would take too much memory or shared memory."""
+        needs = max(start.needs_bytes for start in others)
+        shared = max(start.needs_shared for start in others)
         return (
             needs > _ROOM_SHARE * memory_available_bytes()
             or shared > _ROOM_SHARE * shared_memory_free()
         )
 
     def _one_by_one(self, why: str, running: dict[int, _Running]) -> None:
-        """Give each block a start of its own from now on."""
+        """Start each block separately from now on."""
         self._together = False
         self._measurement.note(f"loaders were started one after the other: {why}")
         _end_all(running)
 
     def _fail(self, variant: int, error: Exception, running: dict[int, _Running]) -> None:
-        """Replace a loop that has raised, or note the reason; the user's own exception passes."""
-        dead = [which for which, one in running.items() if one.has_died()]
-        variant = dead[0] if dead else variant  # torch tells of a death whoever is waited for
-        one = running.get(variant)
-        changed = self._replaced(variant, error, one is None or one.lap.in_loader)
-        error.__traceback__ = None  # which holds batches, for which there may be no room
-        for which, found in changed.items():
-            if which in running:
-                running.pop(which).end()
-            if isinstance(found, str):
-                self.failed[which] = found
-                self._loops.pop(which, None)
+        """Replace a loop that raised, or store the reason; the user's own exception passes."""
+        dead = [number for number, start in running.items() if start.has_died()]
+        variant = dead[0] if dead else variant  # torch reports a death to whichever loop waits
+        start = running.get(variant)
+        changed = self._replaced(variant, error, start is None or start.lap.in_loader)
+        error.__traceback__ = None  # frees the batches that it refers to
+        for number, loop in changed.items():
+            if number in running:
+                running.pop(number).end()
+            if isinstance(loop, str):
+                self.failed[number] = loop
+                self._loops.pop(number, None)
             else:
-                self.add(which, found)
+                self.add(number, loop)
 
-    def _ended(self, variant: int, one: _Running) -> None:
-        """End a variant whose batches have come to their end."""
-        one.end()
-        if one.blocks:
+    def _ended(self, variant: int, start: _Running) -> None:
+        """End a variant whose loader has no more batches."""
+        start.end()
+        if start.blocks:
             return
-        batches = count_of(one.lap.used, "batch")
+        batches = count_of(start.lap.used, "batch")
         if self._measurement.left_s <= 0:
-            self.failed[variant] = f"in its time it made {batches}, too few for a steady state"
+            self.failed[variant] = f"it made only {batches} in its time, too few for a steady state"
         else:
             self.failed[variant] = f"the loader ended after {batches}, before its steady state"
 
@@ -365,19 +367,19 @@ class InTurns:
 
 
 def _end_all(running: dict[int, _Running]) -> None:
-    """End the workers of all, also where one of them does not want to."""
+    """End the workers of all variants, even if ending one of them raises."""
     with ExitStack() as ends:
-        for one in running.values():
-            ends.callback(one.end)
-        for one in running.values():  # a stopped worker may hold the lock that asking needs
-            one.go_on()
-        for one in running.values():  # else those whose turn comes later go on making batches
-            ask_to_end(one.lap.source)
+        for start in running.values():
+            ends.callback(start.end)
+        for start in running.values():  # a stopped worker may hold the lock of its queue
+            start.go_on()
+        for start in running.values():  # else later ones go on making batches meanwhile
+            ask_to_end(start.lap.source)
         running.clear()
 
 
 class _Running:
-    """One start of a loop, whose workers may be stopped."""
+    """Start of a loop with workers that can be stopped."""
 
     def __init__(self, loop: TimedLoop) -> None:
         self._loop = loop if not loop.workers else replace(loop, batches=_dying(loop.batches))
@@ -396,13 +398,15 @@ class _Running:
         return self._loop.workers
 
     def start(self, measurement: Measurement) -> None:
-        """Start workers, and use the batches that are made before the steady state."""
+        """Start workers, and use the batches before the steady state."""
         loop, lap = self._loop, self.lap
         room, shared = memory_available_bytes(), shared_memory_free()
         before = set(multiprocessing.active_children())
         self._batches = self._ends.enter_context(started(loop, lap))
         self._processes = [
-            one for one in multiprocessing.active_children() if one not in before and one.daemon
+            child
+            for child in multiprocessing.active_children()
+            if child not in before and child.daemon
         ]
         until_ns = measurement.until_ns()
         for number, batch in enumerate(self._batches, 1):
@@ -414,10 +418,10 @@ class _Running:
         self.needs_shared = max(shared - shared_memory_free(), 0)
 
     def block(self, measurement: Measurement, place: tuple[int, int, int]) -> LoopBlock | None:
-        """Use batches for a while; None where there is no whole round of the workers any more.
+        """Time some batches; return None where the loader ends within the first round.
 
         Args:
-            measurement: its budget.
+            measurement: current call, with its budget.
             place: variant, start and sweep.
         """
         self.go_on()
@@ -432,7 +436,7 @@ class _Running:
         clock.begin()
         for steps, batch in enumerate(self._batches, 1):
             samples += samples_in(batch, loop.batch_size)
-            batch = loop.device.move(batch)  # noqa: PLW2901 - the same batch elsewhere
+            batch = loop.device.move(batch)  # noqa: PLW2901 - the same batch
             clock.step_begins()
             if loop.step is not None:
                 loop.step(batch)
@@ -464,14 +468,14 @@ class _Running:
         return used_s
 
     def busy(self) -> float | None:
-        """Return how busy the device is in a few steps; None where unknown."""
+        """Return the busy share of the device over a few steps; None where unknown."""
         return device_busy(self._loop, self._batches)
 
     def stop(self) -> None:
         """Stop the workers where they are.
 
-        One that slept, or waited for a disk or a network, goes on waiting meanwhile, and is done at
-        once when it goes on. What it makes then is not timed.
+        A wait for a timer, a disk or a network goes on meanwhile, and is over at once when the
+        worker resumes. The first batches after such a wait are not timed.
         """
         asleep = any(map(_sleeps, self._processes))
         self._stale = self._loop.workers if asleep else 0
@@ -479,7 +483,7 @@ class _Running:
         self._signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """Let the workers go on."""
+        """Resume the workers."""
         if self._is_stopped:
             self._signal(signal.SIGCONT)
             self._is_stopped = False
@@ -487,19 +491,19 @@ class _Running:
     def _signal(self, number: int) -> None:
         for process in self._processes:
             with suppress(ProcessLookupError, ValueError, AssertionError):
-                if process.is_alive():  # else its number may be somebody else's by now
+                if process.is_alive():  # else another process may have its number
                     os.kill(process.pid, number)
 
     def has_died(self) -> bool:
-        """Return whether a worker is gone."""
+        """Return whether a worker has ended."""
         return any(not process.is_alive() for process in self._processes)
 
     def end(self) -> None:
-        """End the workers; a second time does nothing."""
+        """End the workers; a second call has no effect."""
         self.go_on()
         try:
             self._ends.close()
-        except RuntimeError as error:  # torch tells of any worker that was killed meanwhile
+        except RuntimeError as error:  # torch reports any worker that was killed
             if _WORKER_DIED not in str(error):
                 raise
 
@@ -512,19 +516,19 @@ def _sleeps(process: Any) -> bool:
 
 
 class DiesWithParent:
-    """A `worker_init_fn` that has the worker end when this process does, and calls the user's.
+    """`worker_init_fn` that lets the worker die with this process, and calls the user's function.
 
-    A worker that is stopped would not notice.
+    A stopped worker would not notice the end of this process.
 
     Args:
-        usual: the user's; None where there is none.
+        usual: the user's function, or None.
     """
 
     def __init__(self, usual: Callable[[int], object] | None) -> None:
         self._usual = usual
 
     def __call__(self, worker: int) -> None:
-        """Called in the worker, see prctl(2)."""
+        """Set the signal in the worker, see prctl(2)."""
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
         if self._usual is not None:
             self._usual(worker)
@@ -537,7 +541,7 @@ def _dying(batches: Any) -> Any:
 
 
 def _can_stop(loop: TimedLoop) -> bool:
-    """Return whether all workers of a loop are known, and end with this process."""
+    """Return whether the workers of a loop are ours to stop, and end with this process."""
     return not loop.workers or (is_plain(loop.batches) and sys.platform == "linux")
 
 
@@ -548,72 +552,73 @@ def _reason(variant: int, error: Exception, _: bool) -> dict[int, TimedLoop | st
 
 
 def why_raised(error: Exception) -> str:
-    """Return the exception of a loader of ours; torch brings a worker's as the end of a text."""
+    """Return the text of a loader's exception; torch puts a worker's at the end of a traceback."""
     lines = str(error).strip().splitlines()[-1:] if "Traceback" in str(error) else []
-    said = lines[0] if lines else f"{type(error).__name__}: {said_by(error)}"
-    return f"in its loader: {said:.160}"
+    message = lines[0] if lines else f"{type(error).__name__}: {said_by(error)}"
+    return f"in its loader: {message:.160}"
 
 
-# ---- what blocks say ---------------------------------------------------------------------------
+# ---- comparison of blocks ----------------------------------------------------------------------
 
 
 def compared(blocks: Iterable[LoopBlock], variant: int, base: int = AS_IT_IS) -> Factor:
-    """Compare a variant with another one.
+    """Compare a variant with a baseline.
 
     Args:
-        blocks: of both, and of others.
-        variant: the faster one, if any.
-        base: the one to compare it with.
+        blocks: blocks of both; those of other variants are ignored.
+        variant: variant whose speedup is returned.
+        base: the baseline.
     """
     blocks = list(blocks)
     starts: dict[int, list[float]] = {}
-    for (one, start, _), log in _pairs(blocks, base).items():
-        if one == variant:
+    for (number, start, _), log in _pairs(blocks, base).items():
+        if number == variant:
             starts.setdefault(start, []).append(log)
-    found = of_starts(starts.values())
-    mine, other = rate(blocks, variant), rate(blocks, base)
-    if found.says == OPEN and mine is not None and other is not None:
-        return of_rates(mine, other) or found
-    return found
+    factor = of_starts(starts.values())
+    mine, theirs = rate(blocks, variant), rate(blocks, base)
+    if factor.says == OPEN and mine is not None and theirs is not None:
+        return of_rates(mine, theirs) or factor
+    return factor
 
 
 def _pairs(blocks: Iterable[LoopBlock], base: int) -> dict[tuple[int, int, int], float]:
     """Return the logarithm of each block's speedup over the base, by variant, start and sweep."""
     logs = {
-        (one.variant, one.start, one.sweep): math.log(one.samples / one.seconds) for one in blocks
+        (block.variant, block.start, block.sweep): math.log(block.samples / block.seconds)
+        for block in blocks
     }
     return {
-        (one, start, sweep): log - logs[base, start, sweep]
-        for (one, start, sweep), log in logs.items()
-        if one != base and (base, start, sweep) in logs
+        (variant, start, sweep): log - logs[base, start, sweep]
+        for (variant, start, sweep), log in logs.items()
+        if variant != base and (base, start, sweep) in logs
     }
 
 
 def rate(blocks: Iterable[LoopBlock], variant: int) -> Rate | None:
-    """Samples a second of a variant; None where it was not measured."""
+    """Return samples per second of a variant; None where it was not measured."""
     starts: dict[int, list[tuple[float, float]]] = {}
-    for one in blocks:
-        if one.variant == variant:
-            starts.setdefault(one.start, []).append((one.samples, one.seconds))
+    for block in blocks:
+        if block.variant == variant:
+            starts.setdefault(block.start, []).append((block.samples, block.seconds))
     return rate_of(starts.values())
 
 
 def rates(blocks: Iterable[LoopBlock]) -> dict[int, Rate]:
-    """Return samples per second of each variant that was measured.
+    """Return samples per second of each measured variant.
 
-    Those of others than `AS_IT_IS` follow from their factor over it, so that a page never shows a
-    factor that is not the ratio of its rates.
+    The rate of a variant is its factor times the baseline's rate, so that a page shows a factor
+    that is the ratio of its rates.
     """
     blocks = list(blocks)
-    found: dict[int, Rate] = {}
-    for variant in sorted({one.variant for one in blocks}):
+    rates_: dict[int, Rate] = {}
+    for variant in sorted({block.variant for block in blocks}):
         own = rate(blocks, variant)
         beside = compared(blocks, variant) if variant != AS_IT_IS else None
-        if own is not None and beside is not None and beside.low is not None and AS_IT_IS in found:
-            own = own.moved_to(found[AS_IT_IS].value * beside.factor)
+        if own is not None and beside is not None and beside.low is not None and AS_IT_IS in rates_:
+            own = own.moved_to(rates_[AS_IT_IS].value * beside.factor)
         if own is not None:
-            found[variant] = own
-    return found
+            rates_[variant] = own
+    return rates_
 
 
 def blocks_of(table: pl.DataFrame) -> list[LoopBlock]:

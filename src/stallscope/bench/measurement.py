@@ -1,4 +1,4 @@
-"""One call of a verb: its budget, its progress bar, and the part of the result that is known."""
+"""Call of a verb: budget, progress bar and partial result."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _PERCENT: Final = 100
 
 
 class Measurement:
-    """Call of a verb, whose budget runs from its creation.
+    """Call of a verb; the budget runs from its creation.
 
-    As a context it shows a progress bar and limits each wait for a batch. An exception that passes
+    As a context, it shows a progress bar and limits each wait for a batch. An exception that passes
     through gets the partial result as an attribute: `error.ladder`.
 
     Args:
-        verb: its name, as users call it.
-        budget_s: seconds; what the user gave.
-        attribute: of an exception; by default the verb's name.
+        verb: name of the verb.
+        budget_s: the user's budget, seconds.
+        attribute: name of the exception's attribute; by default the verb.
 
     Attributes:
-        result: returns the partial result, or None for nothing.
-        doing: what is measured right now, in words.
+        result: function that returns the partial result, or None.
+        doing: name of the current measurement.
         notes: sentences for the result.
     """
 
@@ -67,11 +67,11 @@ class Measurement:
 
     @property
     def left_s(self) -> float:
-        """Seconds that are left; below 0 when the budget is over."""
+        """Seconds left of the budget; below 0 afterwards."""
         return self.budget_s - self.used_s
 
     def until_ns(self, most_s: float = float("inf")) -> int:
-        """Return when `most_s` seconds from now, or the budget, are over (`perf_counter_ns`)."""
+        """Return the end of the budget, or of `most_s` seconds from now (`perf_counter_ns`)."""
         return time.perf_counter_ns() + int(max(min(self.left_s, most_s), 0.0) * 1e9)
 
     def has_used(self, share: float) -> bool:
@@ -79,13 +79,13 @@ class Measurement:
         return self.used_s > share * self.budget_s
 
     def was_over(self) -> str:
-        """Return the reason why something was not measured."""
+        """Return the reason for a missing measurement."""
         return f"the budget of {seconds(self.budget_s)} was over"
 
-    # ---- what the user sees meanwhile ---------------------------------------------------------
+    # ---- progress and notes -----------------------------------------------------------------
 
     def now(self, doing: str) -> None:
-        """Say what is measured, and move the bar."""
+        """Show the current measurement, and move the bar."""
         self.doing = doing
         if self._bar is not None:
             self._bar.set_postfix_str(doing, refresh=False)
@@ -93,7 +93,7 @@ class Measurement:
             self._bar.update(int(share * _PERCENT) - self._bar.n)
 
     def note(self, text: str) -> None:
-        """Keep a sentence for the result, once."""
+        """Add a sentence to the notes, once."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -112,23 +112,23 @@ class Measurement:
             self._bar.close()
         if error is not None:
             self._attach_partial_result(error)
-        self.result = None  # it holds what was measured, and what that holds on a device
+        self.result = None  # frees the batches that the function refers to
 
     def _attach_partial_result(self, error: BaseException) -> None:
-        """Attach the partial result to an exception, but not to ours about a wrong call."""
+        """Attach the partial result to an exception; skip our own exceptions about wrong calls."""
         if self.result is None:
             return
         if isinstance(error, StallscopeError) and not isinstance(error, NoBatchError):
             return
-        with suppress(Exception):  # of ours; the user's own one is on its way
+        with suppress(Exception):  # ours must not replace the user's
             doing = f"'{self.doing}' was measured" if self.doing else f"ss.{self.verb} measured"
-            self.notes.insert(0, f"ended before its time, by {type(error).__name__}, while {doing}")
-            found = self.result()
-            if found is None:
+            self.notes.insert(0, f"ended early, by {type(error).__name__}, while {doing}")
+            result = self.result()
+            if result is None:
                 return
-            vars(error)[self._attribute] = found  # past any __setattr__ of a frozen exception
-            kept = f"what was measured before is this exception's attribute `{self._attribute}`"
-            note(error, [f"stallscope: raised while {doing}", f"stallscope: {kept}"])
+            vars(error)[self._attribute] = result  # past any __setattr__ of a frozen exception
+            hint = f"the partial result is this exception's attribute `{self._attribute}`"
+            note(error, [f"stallscope: raised while {doing}", f"stallscope: {hint}"])
 
 
 def memory_limit(max_bytes: Any, share: float) -> int:

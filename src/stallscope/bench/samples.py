@@ -1,9 +1,9 @@
-"""Variants of the work on a sample: each sample as it is and by a variant, in this process.
+"""Comparison of the work per sample: each sample by the baseline and by a variant, in this process.
 
-Loops depend on more than the work on a sample, and a neighbour on the machine disturbs them. Here
-both follow each other, in either order, from the same random numbers. Their own time counts:
-computing and waiting for devices, without the time in which others had the core. That shows 2%
-within seconds where loops need a minute.
+Loops depend on more than the work per sample, and other processes disturb them. Here both calls
+follow each other, in random order, from the same random numbers. Their own time counts: computing
+and waiting for devices, without waiting for a core. A difference of 2% shows within seconds where
+loops need a minute.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ PAIRS: Final = Schema(
 )
 
 NARROW: Final = 0.025
-"""Half-width of the interval of a gain that is narrow enough."""
+"""Half-width of a gain's interval below which the comparison ends."""
 _FEWEST, _FEWEST_BATCHES = 16, 6
-"""Least samples and least pairs before the first look: fewer look alike by chance."""
+"""Least samples and least pairs before the first test: fewer are equal by chance."""
 _LOOK_AFTER: Final = 0.25
-"""Share of the pairs after which the next look follows: frequent looks stop at an accident."""
+"""Further pairs until the next test, as a share: frequent tests stop at a chance result."""
 _SEED: Final = 20_240_229
 _OF_SCHEDULER: Final = "/proc/thread-self/schedstat"
 _SCHEDULER_BYTES: Final = 96
 
 
 class SamplePair(NamedTuple):
-    """A row of `PAIRS`."""
+    """Row of `PAIRS`."""
 
     variant: int
     pair: int
@@ -61,26 +61,26 @@ class SamplePair(NamedTuple):
 
 
 class Contest(NamedTuple):
-    """A variant and its baseline; both are called with a unit: the sample, or batch, to make."""
+    """Variant and baseline; both are called with a unit: the sample, or batch, to produce."""
 
     name: str
-    """For the progress bar."""
+    """Name in the progress bar."""
     as_it_is: Callable[[Any], object]
     variant: Callable[[Any], object]
     units: Sequence[Any]
     samples: int = 1
     """Samples of a unit."""
     beside_s: float = 0.0
-    """Seconds of a unit in both that the calls leave out."""
+    """Seconds of a unit that belong to both, outside of the calls."""
     expected_s: float = 0.0
-    """About the seconds of a pair."""
+    """Expected seconds of a pair."""
 
 
 class OwnClock:
     """Clock for the own time of calls in this thread.
 
-    Own time is computing and waiting for a disk or a network, also by threads of a library, but not
-    waiting for a core that others have (schedstat in proc(5)). Without schedstat it is wall time.
+    Own time is computing and waiting for a disk or a network, also by threads of a library, without
+    waiting for a core (schedstat in proc(5)). Without schedstat, the clock gives wall time.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class OwnClock:
         self._file = os.open(_OF_SCHEDULER, os.O_RDONLY) if has_it else None
 
     def close(self) -> None:
-        """Close the system's file."""
+        """Close the file of the scheduler."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -112,14 +112,14 @@ class OwnClock:
 
 
 class PairedSamples:
-    """Comparison of some variants; what is known stays when it is interrupted.
+    """Comparison of variants; an interrupt leaves the pairs so far.
 
     Args:
-        measurement: its budget.
+        measurement: current call, with its budget.
 
     Attributes:
-        pairs: what was measured.
-        failed: the exception of each variant that raised.
+        pairs: measured pairs.
+        failed: exception of each variant that raised.
     """
 
     def __init__(self, measurement: Measurement) -> None:
@@ -139,9 +139,9 @@ class PairedSamples:
         """Compare variants one after the other, each until its gain is clear.
 
         Args:
-            contests: by variant, the most decisive first.
-            share: of the time that is left, for all of them.
-            narrow: half-width of the interval of a gain that is narrow enough.
+            contests: contest of each variant, the most decisive first.
+            share: share (0 to 1) of the time left for all contests.
+            narrow: half-width of a gain's interval below which a contest ends.
         """
         ends_s = self._measurement.used_s + share * max(self._measurement.left_s, 0.0)
         for place, (variant, contest) in enumerate(contests.items()):
@@ -152,22 +152,22 @@ class PairedSamples:
 
     def _compare(self, variant: int, contest: Contest, most_s: float, narrow: float) -> None:
         began_s = time.perf_counter()
-        mine = [one for one in self.pairs if one.variant == variant]
+        mine = [pair for pair in self.pairs if pair.variant == variant]
         look_at = max(_FEWEST // contest.samples, _FEWEST_BATCHES, len(mine))
         for done, pair in enumerate(count(len(mine))):
             if pair == look_at:
                 look_at += max(int(_LOOK_AFTER * pair), 1)
-                found = of_samples(*times(mine, variant))
-                if found.says == FASTER and found.half_width <= narrow:
+                factor = of_samples(*times(mine, variant))
+                if factor.says == FASTER and factor.half_width <= narrow:
                     return
-                if found.says in (SAME, SLOWER) or (found.high or 0.0) < 1 + ALIKE / 2:
-                    return  # it is no gain, whichever of the words it becomes
+                if factor.says in (SAME, SLOWER) or (factor.high or 0.0) < 1 + ALIKE / 2:
+                    return  # no gain, whether slower or the same
             used_s = time.perf_counter() - began_s
             if used_s + (used_s / done if done else contest.expected_s) > most_s:
                 return
             unit = contest.units[pair % len(contest.units)]
             if pair < len(contest.units):
-                contest.as_it_is(unit)  # the first time its file is read, and pages are mapped
+                contest.as_it_is(unit)  # the first call reads the file and maps pages
             try:
                 row = self._pair(variant, pair, contest, unit)
             except _VariantError as error:
@@ -178,7 +178,7 @@ class PairedSamples:
 
     def _pair(self, variant: int, pair: int, contest: Contest, unit: Any) -> SamplePair:
         own_s = other_s = 0.0
-        # Not in turn: memory that is given back and taken again makes every second call alike
+        # Random: in strict turns, freed memory helps every second call
         first = bool(self._order.integers(2))
         for is_variant in (first, not first):
             seed_everywhere(pair)
@@ -203,13 +203,13 @@ class PairedSamples:
 
 
 class _VariantError(Exception):
-    """Exception of a variant of ours."""
+    """Exception of a variant."""
 
 
 def times(pairs: Iterable[SamplePair], variant: int) -> tuple[list[float], list[float]]:
     """Return the seconds of each pair of a variant: as it is, and by the variant."""
-    mine = [one for one in pairs if one.variant == variant]
-    return [one.as_it_is_s for one in mine], [one.seconds for one in mine]
+    mine = [pair for pair in pairs if pair.variant == variant]
+    return [pair.as_it_is_s for pair in mine], [pair.seconds for pair in mine]
 
 
 def compared(pairs: Iterable[SamplePair], variant: int) -> Factor:

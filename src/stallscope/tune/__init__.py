@@ -1,1 +1,1 @@
-"""`ss.tune`: which settings of a loader would help: predicted from one recording, then measured."""
+"""`ss.tune`: better loader settings, predicted from one recording, then measured."""

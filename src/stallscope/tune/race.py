@@ -1,4 +1,4 @@
-"""Settings measured in turns with the loader as it is, until it is clear which is best."""
+"""Race of settings: each takes turns with the loader as it is, until the best is clear."""
 
 from __future__ import annotations
 
@@ -35,30 +35,30 @@ if TYPE_CHECKING:
 
 
 _CLEAR, _NARROW = 0.12, 0.06
-"""Half-widths of the interval of a gain: below the first, gains can be told from each other; below
-the second, they are measured well enough."""
+"""Half-widths of the interval of a gain: the first separates gains from each other, the second is
+narrow enough to stop."""
 _TOO_MANY: Final = "This DataLoader will create"
-"""Beginning of torch's warning of more workers than cores."""
+"""Start of torch's warning about more workers than cores."""
 _STARTS: Final = 2
-"""Starts of each setting that should fit into the time."""
+"""Starts of each setting that should fit into the budget."""
 _HANDED: Final = 12
-"""Batches that are handed over."""
+"""Batches to hand over."""
 _HANDED_WITHIN_S: Final = 5.0
-"""Seconds that each may take."""
+"""Time limit of each, seconds."""
 _REST_S: Final = 0.002
-"""Least rest, in which the worker hands a batch over unasked."""
+"""Least rest, in which the worker sends a batch before it is asked for."""
 
 
 @dataclass
 class Trial:
-    """A setting to look at."""
+    """Setting, its prediction, and the reason where it cannot be measured."""
 
     setting: Setting
     change: str
     prediction: LoopPrediction | None = None
     failed: str = ""
     make: Callable[[Any], Any] | None = None
-    """Makes the loader out of the one as it is, where that is more than a setting."""
+    """Function from the loader as it is to a new loader, for changes beyond a setting."""
 
     @property
     def per_s(self) -> float:
@@ -68,7 +68,7 @@ class Trial:
 
 @dataclass
 class RecordedLoop:
-    """A target, and its recording."""
+    """Target with its recording."""
 
     target: Target
     run: Run
@@ -76,17 +76,17 @@ class RecordedLoop:
 
 
 def loop_of(target: Target, loader: Any) -> TimedLoop:
-    """Return the loop over a loader, with the threads that the user's own loop has."""
+    """Return the loop over a loader, with as many threads as the user's own loop."""
     return replace(TimedLoop.of(replace(target, loader=loader)), in_one_thread=False)
 
 
 class SettingRace:
-    """Measurement of some trials; what is known stays when it is interrupted.
+    """Measurement of trials; an interrupt leaves the blocks so far.
 
     Args:
         recorded: the loop as it is.
-        trials: all of them, that as it is first; those that fail get the reason.
-        measurement: its budget.
+        trials: all trials, the loader as it is first; a trial that fails gets the reason.
+        measurement: current call, with its budget.
     """
 
     def __init__(
@@ -96,12 +96,12 @@ class SettingRace:
         self._turns = InTurns(measurement, {n: trial.change for n, trial in enumerate(trials)})
 
     def run(self, finalists: list[int]) -> None:
-        """Measure these trials, given by their places, the most decisive first."""
-        # A few settings that are measured often say more than many that are measured once
-        many = int(self._measurement.left_s / (_STARTS * self._expected_start_s())) - 1
-        finalists = finalists[: max(many, 1)]
+        """Measure trials, given by their numbers, the most decisive first."""
+        # A few settings with several starts give more than many settings with a single start
+        fitting = int(self._measurement.left_s / (_STARTS * self._expected_start_s())) - 1
+        finalists = finalists[: max(fitting, 1)]
         with isolated(self._recorded.target) as target, warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=_TOO_MANY)  # it is we who ask for them
+            warnings.filterwarnings("ignore", message=_TOO_MANY)  # our settings, not the user's
             for place in (AS_IT_IS, *finalists):
                 self._add(place, target)
             self._turns.run(
@@ -115,13 +115,13 @@ class SettingRace:
         try:
             loader = with_setting(loader, trial.setting) if place else loader
             loader = loader if trial.make is None else trial.make(loader)
-        except Exception as error:  # noqa: BLE001 - only of a change of ours
+        except Exception as error:  # noqa: BLE001 - raised by our change
             trial.failed = why_raised(error)
             return
         self._turns.add(place, loop_of(target, going_on(loader)))
 
     def _expected_start_s(self) -> float:
-        """Return about the seconds of one start of a loop, and enough blocks of it."""
+        """Return the expected seconds of one start of a loop with enough blocks."""
         now, samples = self._trials[0], float(self._recorded.costs.samples.mean())
         period_s = samples / now.per_s if now.per_s else 0.0
         workers = now.setting.num_workers
@@ -129,7 +129,7 @@ class SettingRace:
         return (self._recorded.run.first_batch_s or 0.0) + rounds * period_s
 
     def _open(self, finalists: list[int], reach: float) -> list[int]:
-        """Return the trials that may still be the answer, and whose intervals are wider."""
+        """Return the trials that may still be the best, and whose intervals are too wide."""
         blocks = self.blocks()
         gains = {place: compared(blocks, place) for place in finalists}
         best = max([1.0, *(gain.low or 0.0 for gain in gains.values())])
@@ -141,22 +141,22 @@ class SettingRace:
             or (
                 (gain.half_width > reach or not gain.is_settled)
                 and gain.high >= AS_FAST * best
-                # Slower than the loader as it is, and no smaller: that cannot be the answer
+                # A setting that is slower than the loader as it is has to be smaller
                 and (gain.high >= AS_FAST or self._trials[place].setting.num_workers < now)
             )
         ]
 
     def blocks(self) -> list[LoopBlock]:
-        """Return the blocks, with the restart of epochs shared out over their samples."""
+        """Return the blocks, with the restart of each epoch spread over its samples."""
         blocks = self._turns.blocks
-        restarts = {place: self._restart_s(place) for place in {one.variant for one in blocks}}
+        restarts = {place: self._restart_s(place) for place in {block.variant for block in blocks}}
         return [
-            one._replace(seconds=one.seconds + one.samples * restarts[one.variant])
-            for one in blocks
+            block._replace(seconds=block.seconds + block.samples * restarts[block.variant])
+            for block in blocks
         ]
 
     def table(self) -> pl.DataFrame:
-        """Return the same with the columns of `bench.loops.BLOCKS`."""
+        """Return the blocks, columns of `bench.loops.BLOCKS`."""
         return pl.DataFrame(self.blocks(), BLOCKS, orient="row")
 
     def _restart_s(self, place: int) -> float:
@@ -164,17 +164,17 @@ class SettingRace:
         costs, setting = self._recorded.costs, self._trials[place].setting
         if not costs.epoch_batches or not setting.num_workers:
             return 0.0
-        own = [one for one in self._turns.blocks if one.variant == place]
-        each_s = sum(one.seconds for one in own) / sum(one.samples for one in own)
+        own = [block for block in self._turns.blocks if block.variant == place]
+        each_s = sum(block.seconds for block in own) / sum(block.samples for block in own)
         start_s = fmean(self._turns.starts_s.get(place) or [0.0])
         samples = float(costs.samples.mean())
-        if setting.persistent_workers:  # they would be there: their first batches are all there is
+        if setting.persistent_workers:  # running already: an epoch waits only for the first batches
             start_s = min(start_s, float(costs.batch_s.mean()) + costs.send_s)
         return max(start_s - samples * each_s, 0.0) / costs.epoch_batches / samples
 
 
 class _OneBatch:
-    """Dataset that holds one batch; each read copies the batch, as a worker makes a new one."""
+    """Dataset of one batch; each read copies the batch, as a worker creates a new one."""
 
     def __init__(self, batch: Any) -> None:
         self._batch = batch
@@ -191,10 +191,10 @@ def _unchanged(batch: Any) -> Any:
 
 
 def measure_handover(target: Target, batch: Any) -> Handover | None:
-    """Start a worker that only hands a batch over, and time that; None where it gives too few.
+    """Time a worker that only hands a batch over; return None where too few batches arrive.
 
-    The worker is asked for the next batch when the loop receives one. Asked for at once, a batch
-    takes the whole round; after a rest, it lies there.
+    The loop asks for the next batch when a batch arrives. Received at once, the next batch takes
+    the whole round; after a rest, it is ready.
     """
     loader = DataLoader(
         cast("Any", _OneBatch(batch)),
@@ -203,10 +203,10 @@ def measure_handover(target: Target, batch: Any) -> Handover | None:
         num_workers=1,
         prefetch_factor=1,
         timeout=_HANDED_WITHIN_S,
-        generator=torch.Generator(),  # the user's would give a seed to the worker
+        generator=torch.Generator(),  # spares the user's generator
     )
     loop, began_s = TimedLoop(loader, device_of(target), workers=1), time.perf_counter()
-    with suppress(Exception), started(loop) as batches:  # a batch may be whatever there is
+    with suppress(Exception), started(loop) as batches:  # a batch may be any object
         copied_s = _took_s(lambda: copy.deepcopy(batch))
         next(batches)
         ready_s, last_s = time.perf_counter() - began_s, 0.0

@@ -1,8 +1,7 @@
-"""The settings of a loader as a value: what each was predicted to give, and what it gave.
+"""Result of `ss.tune`: settings of a loader, their predicted and measured throughput.
 
-Trial 0 is the loader as it is. Of what was measured, the answer is the smallest setting (fewest
-workers, then least memory) that is as fast as the fastest: faster for sure, or smaller and not
-slower.
+Trial 0 is the loader as it is. The answer is the smallest measured setting (fewest workers, then
+least memory) that is as fast as the fastest: significantly faster, or smaller and not slower.
 """
 
 from __future__ import annotations
@@ -96,18 +95,18 @@ STATUSES: Final = (RECOMMENDED, AS_IT_IS, MEASURED, PREDICTED, FAILED, NOT_TRIED
 PROMISING: Final = 1.1
 """Least predicted speedup of a recommended setting that was not measured."""
 AS_FAST: Final = 0.97
-"""Settings whose rates differ by no more than this factor are as fast as each other."""
+"""Least ratio of two rates that count as equally fast."""
 _NOT_SLOWER: Final = 0.93
-"""Least lower end of the speedup of a smaller setting that is called as fast."""
+"""Least lower end of the speedup of a smaller setting that counts as equally fast."""
 
 
 class NoSuchSettingError(StallscopeError, ValueError):
-    """There is no such trial."""
+    """Error for a trial that does not exist."""
 
 
 @dataclass(frozen=True)
 class TuneConditions(LoopConditions):
-    """What was measured, and on what."""
+    """Target, step and machine of the measurement."""
 
     cores: float = 1.0
     """Cores available to the processes of the loop."""
@@ -116,7 +115,7 @@ class TuneConditions(LoopConditions):
     batch_bytes: int | None = None
     """Bytes of a batch; None where unknown."""
     worker_start_s: float | None = None
-    """Seconds until a worker is ready, where the loop makes its batches itself; None: unknown."""
+    """Seconds until a worker is ready, measured for a loop without workers; None: unknown."""
     send_s: float | None = None
     """Seconds to send a batch, and ..."""
     receive_s: float | None = None
@@ -128,12 +127,12 @@ class TuneConditions(LoopConditions):
     took_s: float = 0.0
     """Seconds used."""
     full_cores: bool = False
-    """Whether workers and loop keep all cores busy as it is."""
+    """True where workers and loop keep all cores busy in the loader as it is."""
 
 
 @dataclass(frozen=True, eq=False)
 class Tuning(SavedResult):
-    """Settings of a loader: what each should give, what some gave, and which one to use."""
+    """Settings of a loader: predictions, measurements and the best setting."""
 
     _view: ClassVar[str] = "results.TUNING"
     _contents: ClassVar = Contents(
@@ -150,16 +149,16 @@ class Tuning(SavedResult):
     trials: pl.DataFrame
     """Columns of `TRIALS`."""
     blocks: pl.DataFrame
-    """Columns of `bench.loops.BLOCKS`; a variant is a trial, and seconds include what the begin of
-    an epoch adds to each sample."""
+    """Columns of `bench.loops.BLOCKS`; a variant is a trial. Seconds include each sample's share of
+    an epoch's start."""
     run: Run | None = None
     """The loop as it is; None where it could not be recorded."""
     circumstances: TuneConditions = field(default_factory=TuneConditions)
-    """What was measured, and on what."""
+    """Target, step and machine of the measurement."""
     notes: tuple[str, ...] = ()
-    """What was left out or has to be known, in sentences."""
+    """Caveats, in sentences."""
     bench: Any = field(default=None, repr=False)
-    """The loader, still at hand (`tune.TuneBench`); None: there is only this data."""
+    """Loader for further measurements (`tune.TuneBench`); None in a loaded result."""
 
     @cached_property
     @computed_apart
@@ -174,20 +173,20 @@ class Tuning(SavedResult):
 
     @cached_property
     def best(self) -> dict[str, Any]:
-        """Row of `settings` to use: the loader as it is where nothing helps."""
+        """Row of the best setting in `settings`; the loader as it is where no setting helps."""
         rows = self._settings.to_dicts()
         return rows[0] if rows[0]["status"] == RECOMMENDED else _own(rows)
 
     @property
     def code(self) -> str:
-        """Line to write for the best setting; empty where the loader should stay as it is."""
+        """Code of the best setting; empty where the loader should stay as it is."""
         return code_of(self.setting(0), self.setting(self.best["trial"]))
 
     def setting(self, trial: int) -> Setting:
-        """Return the setting of a trial, as a value.
+        """Return the setting of a trial.
 
         Raises:
-            NoSuchSettingError: there is none of that number.
+            NoSuchSettingError: there is no such trial.
         """
         for row in self.trials.to_dicts():
             if row["trial"] == trial:
@@ -197,22 +196,22 @@ class Tuning(SavedResult):
         )
 
     def apply(self, loader: Any, trial: int | None = None) -> Any:
-        """Return a new loader with a setting; the given one stays as it is.
+        """Return a copy of a loader with another setting.
 
-        It has the same dataset, samplers, generator, collate function and worker_init_fn.
+        The copy has the same dataset, samplers, generator, collate function and worker_init_fn.
 
         Args:
             loader: a DataLoader.
-            trial: the number of a trial; the best by default.
+            trial: number of a trial; the best by default.
 
         Raises:
-            NoSuchSettingError: there is no such trial, or this is no DataLoader.
+            NoSuchSettingError: there is no such trial, or `loader` is no DataLoader.
         """
         setting = self.setting(int(self.best["trial"]) if trial is None else trial)
         if not hasattr(loader, "worker_init_fn"):
             raise NoSuchSettingError(
-                f"a {type(loader).__name__} is no torch.utils.data.DataLoader: give the one that "
-                "was tuned"
+                f"a {type(loader).__name__} is no torch.utils.data.DataLoader: give the "
+                "loader that was tuned"
             )
         return with_setting(loader, setting)
 
@@ -222,8 +221,8 @@ class Tuning(SavedResult):
 
 def _settings_table(tuning: Tuning) -> pl.DataFrame:
     blocks, trials = blocks_of(tuning.blocks), tuning.trials.to_dicts()
-    known = rates(blocks)
-    rows = [_row(trial, _own(trials), blocks, known.get(trial["trial"])) for trial in trials]
+    measured = rates(blocks)
+    rows = [_row(trial, _own(trials), blocks, measured.get(trial["trial"])) for trial in trials]
     best = _best(rows)
     if best["trial"]:
         best["status"] = RECOMMENDED
@@ -238,7 +237,7 @@ def _row(
     """Return a row of `SETTINGS`."""
     row = dict.fromkeys(SETTINGS) | {key: trial[key] for key in SETTINGS if key in trial}
     place = trial["trial"]
-    mine, now = (Estimate(*(one[name] for name in _PREDICTED)) for one in (trial, own))
+    mine, now = (Estimate(*(source[name] for name in _PREDICTED)) for source in (trial, own))
     if all((*mine, *now)):
         gain = mine.over(now) if place else Estimate(1.0, 1.0, 1.0)
         row |= zip(_PREDICTED_GAIN, gain, strict=True)
@@ -248,8 +247,8 @@ def _row(
         row |= zip(
             ("measured_per_s", "measured_low_per_s", "measured_high_per_s"), rate, strict=True
         )
-        found = compared(blocks, place) if place else (1.0, None, None, None)
-        row |= zip(("gain", "gain_low", "gain_high", "says"), found, strict=True)
+        factor = compared(blocks, place) if place else (1.0, None, None, None)
+        row |= zip(("gain", "gain_low", "gain_high", "says"), factor, strict=True)
         status = MEASURED
     elif trial["failed"]:
         status = FAILED if trial["failed"].startswith("in its loader") else NOT_TRIED
@@ -271,26 +270,26 @@ def _own(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _setting(row: dict[str, Any]) -> Setting:
-    return Setting(**{one.name: row[one.name] for one in _ARGUMENTS})
+    return Setting(**{column.name: row[column.name] for column in _ARGUMENTS})
 
 
 def smallest(rated: Iterable[tuple[float, Setting]]) -> Setting:
     """Return the smallest of the settings that are as fast as the fastest.
 
     Args:
-        rated: samples per second, and the setting.
+        rated: samples per second and setting of each candidate.
     """
-    known = list(rated)
-    most = max(per_s for per_s, _ in known)
-    near = (setting for per_s, setting in known if per_s >= AS_FAST * most)
+    candidates = list(rated)
+    fastest = max(per_s for per_s, _ in candidates)
+    near = (setting for per_s, setting in candidates if per_s >= AS_FAST * fastest)
     return min(near, key=lambda setting: setting.size)
 
 
 def _best(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the row of the smallest setting that is as fast as the fastest.
 
-    Settings that give another order, and fixes that are no setting (`@...`), are never it. Without
-    measurements a setting has to promise enough (`PROMISING`).
+    Settings that change the order, and fixes that are no setting (`@...`), are excluded. Without
+    measurements, the predicted speedup has to reach `PROMISING`.
     """
     own = _own(rows)
     fair = [
@@ -302,19 +301,19 @@ def _best(rows: list[dict[str, Any]]) -> dict[str, Any]:
     ]
     if own["measured_per_s"] is None:
         key, alike = "predicted_gain", []
-        known = [row for row in fair if row["status"] == PREDICTED and row[key]]
-        gains = [row for row in known if row["predicted_gain_low"] > PROMISING]
+        predicted = [row for row in fair if row["status"] == PREDICTED and row[key]]
+        gains = [row for row in predicted if row["predicted_gain_low"] > PROMISING]
     else:
         key, gains = "gain", [row for row in fair if row["says"] == FASTER]
         alike = [row for row in fair if row["says"] != FASTER and _is_as_fast(row)]
         alike.append(own)
-    most = max([1.0, *(row[key] for row in gains)])
-    chosen = [row for row in (*gains, *alike) if row[key] >= AS_FAST * most]
+    largest = max([1.0, *(row[key] for row in gains)])
+    chosen = [row for row in (*gains, *alike) if row[key] >= AS_FAST * largest]
     return min(chosen, key=lambda row: (_setting(row).size, row["trial"]), default=own)
 
 
 def _is_as_fast(row: dict[str, Any]) -> bool:
-    """Return whether a setting is not slower than the loader as it is, as far as measured."""
+    """Return whether a measured setting is as fast as the loader as it is."""
     low = row["gain_low"]
     return row["says"] == SAME or (low is not None and low >= _NOT_SLOWER)
 
@@ -323,7 +322,7 @@ def _is_as_fast(row: dict[str, Any]) -> bool:
 
 
 def sentence(tuning: Tuning) -> str:
-    """Say which setting to use, and what it gives."""
+    """Return the title: the setting to use, and its speedup."""
     best, own = tuning.best, tuning.setting(0)
     name = best["setting"]
     if best["trial"] == 0:
@@ -343,16 +342,16 @@ def _gain(row: dict[str, Any], what: str = "") -> str:
 
 
 def _stay(tuning: Tuning, own: dict[str, Any]) -> str:
-    """Say why the loader should stay as it is, or what is not known."""
+    """Return the title where no setting is recommended: the reason."""
     others = [row for row in tuning.settings().to_dicts() if row["trial"]]
     measured = [row for row in others if row["starts"]]
     if own["starts"] and measured:
         best = max(measured, key=lambda row: float(row["gain"]))
         if best["says"] == OPEN:
-            found = compared(blocks_of(tuning.blocks), best["trial"])
-            more = duration(budget_for(found, tuning.circumstances.took_s))
-            return f"Not settled: {best['setting']} gives {_gain(best)}; set budget_s to {more}"
-        if best["says"] == FASTER:  # and is none of those that may be recommended
+            factor = compared(blocks_of(tuning.blocks), best["trial"])
+            budget = duration(budget_for(factor, tuning.circumstances.took_s))
+            return f"Not settled: {best['setting']} gives {_gain(best)}; set budget_s to {budget}"
+        if best["says"] == FASTER:  # but its batches come in another order
             return f"No setting is faster in the same order ({best['setting']}: {_gain(best)})"
         return (
             "No setting is significantly faster than the current one "
@@ -364,41 +363,41 @@ def _stay(tuning: Tuning, own: dict[str, Any]) -> str:
 
 
 def _unmeasured(tuning: Tuning, others: list[dict[str, Any]]) -> str:
-    """Say what is known of settings of which none was measured."""
-    known = [row for row in others if row["predicted_gain"]]
-    likely = max(known, key=lambda row: float(row["predicted_gain"]), default=None)
-    more = "; raise budget_s to measure the settings"
+    """Return the title where no setting was measured."""
+    predicted = [row for row in others if row["predicted_gain"]]
+    likely = max(predicted, key=lambda row: float(row["predicted_gain"]), default=None)
+    hint = "; raise budget_s to measure the settings"
     if not others:
-        return "Keep the current setting: there is no other one to try"
+        return "Keep the current setting: there is no other setting to try"
     if likely is None:
-        return f"Nothing is known of other settings{more}"
-    if likely["predicted_gain_low"] > 1:  # else it promises nothing
+        return f"No other setting was predicted{hint}"
+    if likely["predicted_gain_low"] > 1:
         gain, low, high = (float(likely[name]) for name in _PREDICTED_GAIN)
         gain_words = gain_text(gain, low, high, "the throughput")
-        return f"{likely['setting']} may give {gain_words}, predicted{more}"
+        return f"{likely['setting']} may give {gain_words}, predicted{hint}"
     if tuning.circumstances.full_cores:
         return (
             f"Keep the current setting: workers and loop keep all {tuning.circumstances.cores:g} "
             "cores busy, so only less work per sample helps (5_transform_orders)"
         )
-    return f"Keep the current setting: no other is predicted to be faster{more}"
+    return f"Keep the current setting: no other setting is predicted to be faster{hint}"
 
 
 def fit(tuning: Tuning) -> str:
-    """Say how well the measured rates were predicted."""
+    """Return the prediction error of the measured rates, in words."""
     rows = tuning.settings().drop_nulls(["predicted_per_s", "measured_per_s"]).to_dicts()
     errors = sorted(abs(row["predicted_per_s"] / row["measured_per_s"] - 1) for row in rows)
     changed = [row for row in rows if row["trial"] and row["gain"] and row["predicted_gain"]]
     if len(changed) == 1:
-        return _kept(changed[0])
+        return _prediction_text(changed[0])
     if not errors:
         return "No prediction was tested"
     middle, settings = errors[len(errors) // 2], count(len(errors), "setting")
     return f"Prediction error: {share(middle)} (median), {share(errors[-1])} (most), of {settings}"
 
 
-def _kept(row: dict[str, Any]) -> str:
-    """Say whether a measured setting gives what was predicted."""
+def _prediction_text(row: dict[str, Any]) -> str:
+    """Return the predicted and the measured speedup, in words."""
     low, high = row["predicted_gain_low"], row["predicted_gain_high"]
     word = "as predicted"
     if (row["gain_high"] or row["gain"]) < low:
@@ -412,10 +411,10 @@ def _kept(row: dict[str, Any]) -> str:
 
 
 def notes_of(tuning: Tuning) -> list[str]:
-    """Return what a reader has to know, a sentence each."""
+    """Return the notes below the picture, a sentence each."""
     about, best, own = tuning.circumstances, tuning.best, tuning.setting(0)
     notes = [f"write: {line}" for line in tuning.code.splitlines()[-1:]]
-    notes += about.step_notes("this is the loader alone, and a training may not need more")
+    notes += about.step_notes("this is the loader alone; a training may need less")
     if best["trial"]:
         if best["num_workers"] != own.num_workers:
             notes.append("same samples, same order; random augmentations use other seeds")

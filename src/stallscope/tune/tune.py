@@ -1,7 +1,7 @@
-"""`ss.tune`: which setting of the loader gives the most, with the fewest workers.
+"""`ss.tune`: search for the fastest setting of a loader, with the fewest workers.
 
-One recording of the loop as it is, from which every setting of a grid is predicted. Those that
-matter are then measured, each in turn with the loader as it is, until the best is clear.
+The loop as it is is recorded once, and every setting of a grid is predicted from this recording.
+The promising settings then take turns with the loader as it is, until the best is clear.
 """
 
 from __future__ import annotations
@@ -57,21 +57,21 @@ _WARMUP: Final = 4
 _STEADY_S, _BATCHES, _ROUNDS = 3.0, 12, 4
 """Seconds, batches and rounds of the workers to record, where the budget allows it."""
 _RECORD_SHARE, _LATE_SHARE = 0.25, 0.2
-"""Most of the budget for the recording, and share after which few batches will do."""
+"""Largest share of the budget for the recording, and the share after which few batches suffice."""
 _MEMORY_SHARE: Final = 0.5
 """Share of the free memory for workers and batches."""
 _HANDED_AT_ONCE: Final = 4
 """Copies of a batch that exist at a time while it is handed over."""
 _SHARED: Final = "/dev/shm"  # noqa: S108 - where workers put their batches
 _FULL: Final = 0.9
-"""Busy share of the cores from which on no more workers are tried: the rest is the loop's own."""
+"""Busy share of the cores from which on more workers are not tried: the loop needs the rest."""
 _FULL_CORES: Final = "workers and loop keep all cores busy: more workers would share them"
 _MOST: Final = 5
-"""Settings that are measured beside the loader as it is."""
+"""Most settings to measure beside the loader as it is."""
 _NEAR, _WORTH_A_LOOK = 0.9, 0.6
-"""Least share of the best prediction that is measured, with workers and without."""
+"""Least predicted rate to measure, as a share of the best prediction: with workers, without."""
 _MOST_TIMES: Final = 2
-"""Most workers to measure, times those that are enough for `_NEAR`: predictions may be off."""
+"""Most workers to measure, as a multiple of those that suffice for `_NEAR`: predictions err."""
 
 
 def tune(  # noqa: PLR0913 - the public signature
@@ -83,33 +83,32 @@ def tune(  # noqa: PLR0913 - the public signature
     settings: Iterable[Mapping[str, Any]] | None = None,
     max_bytes: int | None = None,
 ) -> Tuning:
-    """Predict what other settings of a loader would give, measure the few that matter.
+    """Predict the throughput of other settings of a loader, and measure the promising ones.
 
-    Iterates shallow copies of the loader. Afterwards all random generators, the samplers and what
-    `step` trains are as they were, and the workers are gone. An exception of the dataset's or of
-    the step's passes unchanged, and its attribute `tuning` holds what was known before; one that
-    only another setting raises is the reason of that setting's row.
+    The loops iterate shallow copies of the loader. Afterwards random generators, samplers and the
+    state that `step` trains are restored, and the workers have ended. Exceptions of the dataset and
+    of the step pass unchanged; their attribute `tuning` holds the partial result. An exception that
+    only another setting raises becomes the reason in that setting's row.
 
     Args:
         target: a DataLoader, a `Target`, or a string as for `ss.target`.
-        step: uses one batch; the target's by default. Without one the loader alone is tuned, and a
-            training may need less.
-        device: where batches are moved before `step`; the target's by default.
-        budget_s: it is over after this time, seconds, and the batch that is under way then. It
-            stops earlier where the answer is clear.
-        settings: those to look at in place of the usual ones, each a dictionary of a DataLoader's
-            arguments (`{"num_workers": 4}`); `threads` is that of each worker.
-        max_bytes: memory that workers and batches on their way may take; by default half of what is
-            left to this process.
+        step: uses one batch; the target's by default. Without a step, the loader alone is tuned,
+            and a training may need less.
+        device: batches are moved there before `step`; the target's by default.
+        budget_s: time limit, seconds; the current batch is finished. The call ends earlier where
+            the answer is clear.
+        settings: settings to try in place of the usual ones, each a dictionary of a DataLoader's
+            arguments (`{"num_workers": 4}`); `threads` counts those of each worker.
+        max_bytes: memory for workers and for batches on their way; by default half of the memory
+            available to this process.
 
     Raises:
-        ArgumentError: `budget_s`, `settings` or `max_bytes` is nothing that can be used.
-        TargetError: the target is nothing that can be iterated.
-        UnsupportedError: there is not one DataLoader in it that torch's own code iterates, or this
+        ArgumentError: `budget_s`, `settings` or `max_bytes` is invalid.
+        TargetError: the target cannot be iterated.
+        UnsupportedError: the target is not one DataLoader that torch's own code iterates, or this
             process is one of several ranks.
         WorkspaceError: no room for the logs.
-        NoBatchError: a batch did not come within the budget and a grace; its attribute `tuning` is
-            that of any exception.
+        NoBatchError: a batch did not come in time; `tuning` holds the partial result.
     """
     measurement = Measurement("tune", budget_s, "tuning")
     room = memory_limit(max_bytes, _MEMORY_SHARE)
@@ -129,17 +128,17 @@ def tune(  # noqa: PLR0913 - the public signature
 
 
 class TuneBench(RecordedLoop):
-    """A recorded loop beside which any change can be measured."""
+    """Recorded loop as the baseline of any change."""
 
     def measure(self, trial: Trial, budget_s: float) -> Tuning:
-        """Measure a change beside the loader as it is.
+        """Measure a change in turns with the loader as it is.
 
         Args:
             trial: the change.
-            budget_s: seconds.
+            budget_s: time limit, seconds.
 
         Raises:
-            ArgumentError: that is no time.
+            ArgumentError: `budget_s` is no valid time.
         """
         measurement = Measurement("tune", budget_s, "tuning")
         room = memory_limit(None, _MEMORY_SHARE)
@@ -151,21 +150,21 @@ class TuneBench(RecordedLoop):
             return search.result()
 
     def trial(self, setting: Mapping[str, Any]) -> Trial:
-        """Return a setting, given as arguments of a DataLoader, with its prediction."""
+        """Return the prediction of a setting, given as arguments of a DataLoader."""
         now = setting_of(self.target.loader)
         new = given_settings(now, [setting], [])[-1]
         return Trial(new, now.text(new), predict(self.costs, new))
 
 
 class SettingSearch:
-    """Search for a better setting; what is known stays when it is interrupted.
+    """Search for a better setting; an interrupt leaves the partial result.
 
     Args:
-        target: what the user points at.
-        measurement: its budget.
-        room: bytes that workers and batches may take.
-        settings: those to look at; None: the usual ones.
-        recorded: an earlier recording of the target.
+        target: the user's target.
+        measurement: current call, with its budget.
+        room: most bytes of workers and batches.
+        settings: settings to try; None: the usual ones.
+        recorded: earlier recording of the target.
     """
 
     def __init__(
@@ -184,7 +183,7 @@ class SettingSearch:
         stream = is_stream(target.loader)
         whole = grid(self._now, self._cores, pins=pins, is_stream=stream)
         wanted = given_settings(self._now, settings, whole)
-        self.trials = [Trial(one, self._now.text(one)) for one in wanted]
+        self.trials = [Trial(setting, self._now.text(setting)) for setting in wanted]
         self._run = recorded.run if recorded else None
         self._costs = recorded.costs if recorded else None
         self._batch_bytes = recorded.costs.batch_bytes if recorded else None
@@ -196,13 +195,13 @@ class SettingSearch:
         self._notes = [*_notes_on(self._now, stream=stream)]
 
     def record(self) -> None:
-        """Record the loop as it is, with its samples; and look at one batch."""
-        many, left_s = max(self._now.num_workers, 1), self._measurement.left_s
+        """Record the loop as it is, with its samples, and hand one batch over."""
+        workers, left_s = max(self._now.num_workers, 1), self._measurement.left_s
         enough = Enough(
-            max(_WARMUP, many),
-            max(_BATCHES, _ROUNDS * many),
+            max(_WARMUP, workers),
+            max(_BATCHES, _ROUNDS * workers),
             min(_STEADY_S, left_s / 10),
-            few=2 * many,
+            few=2 * workers,
             late_s=left_s * _LATE_SHARE,
         )
         limits = Limits(1_000_000, max(left_s * _RECORD_SHARE, 0.1), enough)
@@ -221,22 +220,22 @@ class SettingSearch:
         self._batch_bytes = bytes_of(batch)
 
     def _can_hand_over(self, batch: Any, size: int) -> bool:
-        """Return whether a worker could hand this batch over, and any setting has workers."""
+        """Return whether a worker could send this batch, and some setting has workers."""
         room = min(self._room, shared_memory_free())
         return (
             any(trial.setting.num_workers for trial in self.trials)
-            and not any(getattr(one, "is_cuda", False) for one in leaves(batch))
+            and not any(getattr(leaf, "is_cuda", False) for leaf in leaves(batch))
             and start_method(self._target.loader) == "fork"
             and _HANDED_AT_ONCE * size <= room
         )
 
     def predict(self) -> None:
-        """Predict all settings, and leave out those that need too much."""
+        """Predict all settings, and exclude those that need too much memory."""
         if self._run is not None:
             self._costs, self._use, self._recorded_per_s = apart(self._look_into_run)
         for trial in self.trials:
-            more = trial.setting.num_workers > self._now.num_workers
-            if self._is_full and more and not self._given:
+            adds_workers = trial.setting.num_workers > self._now.num_workers
+            if self._is_full and adds_workers and not self._given:
                 trial.failed = trial.failed or _FULL_CORES
             if trial.failed:
                 continue
@@ -245,7 +244,7 @@ class SettingSearch:
             trial.failed = self._too_large(trial)
 
     def _look_into_run(self) -> tuple[LoaderCosts, MachineUse, float | None]:
-        assert self._run is not None  # noqa: S101 - asked only then
+        assert self._run is not None  # noqa: S101 - called after recording
         costs = self._costs or costs_of(
             self._run,
             self._now,
@@ -258,11 +257,11 @@ class SettingSearch:
 
     @property
     def _is_full(self) -> bool:
-        """Whether workers and loop keep all cores busy, so that more workers would share them."""
+        """True where workers and loop keep all cores busy, so that more workers would not help."""
         return (self._use.own_cores(self._now.num_workers) or 0.0) >= _FULL * self._cores
 
     def _too_large(self, trial: Trial) -> str:
-        """Return why there is no room for a setting; empty where there is."""
+        """Return the reason why a setting does not fit into memory; empty where it fits."""
         needs = trial.prediction.memory_bytes if trial.prediction else None
         setting = trial.setting
         if trial is self.trials[0] or needs is None:
@@ -277,19 +276,19 @@ class SettingSearch:
             return f"its batches need about {size(shared)} of {_SHARED}, {free} is free"
         return ""
 
-    # ---- which to measure -------------------------------------------------------------------
+    # ---- settings to measure ----------------------------------------------------------------
 
     def finalists(self) -> list[Trial]:
-        """Return the trials that are worth measuring, the most decisive first."""
+        """Return the trials to measure, the most decisive first."""
         own, now = self.trials[0], self._now
-        open_ = [trial for trial in self.trials[1:] if not trial.failed]
+        possible = [trial for trial in self.trials[1:] if not trial.failed]
         if self._given:
-            return open_
-        known = [trial for trial in open_ if trial.per_s]
-        if not known:
-            return open_[:_MOST]
-        same = [trial for trial in known if _keeps(trial.setting, now)]
-        if self._is_full:  # what is as fast as it is by all that is known is not looked at
+            return possible
+        predicted = [trial for trial in possible if trial.per_s]
+        if not predicted:
+            return possible[:_MOST]
+        same = [trial for trial in predicted if _keeps(trial.setting, now)]
+        if self._is_full:  # only a predicted gain is worth a measurement
             same = [trial for trial in same if trial.per_s > (1 + ALIKE) * own.per_s]
         best = max(trial.per_s for trial in (own, *same))
         fastest = [trial for trial in same if trial.per_s >= AS_FAST * best]
@@ -303,21 +302,21 @@ class SettingSearch:
         by_count: dict[int, Trial] = {now.num_workers: own}
         for trial in sorted(same, key=lambda trial: (-trial.per_s, _size(trial))):
             least = _NEAR if trial.setting.num_workers else _WORTH_A_LOOK
-            other = by_count.setdefault(trial.setting.num_workers, trial) is trial
-            wanted += [trial] * (other and trial.per_s >= least * best)
+            is_new = by_count.setdefault(trial.setting.num_workers, trial) is trial
+            wanted += [trial] * (is_new and trial.per_s >= least * best)
         if (self._use.threads or 0) > MANY_THREADS and now.num_workers and now.threads is None:
             setting = replace(now, threads=1)
             self.trials.append(Trial(setting, now.text(setting)))
             wanted.insert(1, self.trials[-1])
-        passing = [trial for trial in known if not trial.setting.in_order]
+        passing = [trial for trial in predicted if not trial.setting.in_order]
         if now.in_order and passing:
             first = max(passing, key=lambda trial: trial.per_s)
             wanted += [first] * (first.per_s > own.per_s / _NEAR)
-        wanted += [trial for trial in open_ if trial.setting.pin_memory][:1]
+        wanted += [trial for trial in possible if trial.setting.pin_memory][:1]
         return list({id(trial): trial for trial in wanted}.values())[:_MOST]
 
     def measure(self, finalists: list[Trial]) -> None:
-        """Measure settings in turn with the loader as it is, until the best is clear."""
+        """Let settings take turns with the loader as it is, until the best is clear."""
         if self._run is None or self._costs is None or not finalists:
             return
         recorded = RecordedLoop(self._target, self._run, self._costs)
@@ -328,17 +327,17 @@ class SettingSearch:
         if others > OTHERS * self._cores:
             self._notes.append(
                 f"other processes used {others:.1f} of {self._cores:g} cores during the recording: "
-                "predictions leave them their share"
+                "predictions leave these cores to them"
             )
 
-    # ---- what is known ----------------------------------------------------------------------
+    # ---- results ----------------------------------------------------------------------------
 
     def partial_result(self) -> Tuning | None:
-        """Return what is known when it is interrupted; None: nothing."""
+        """Return the result of an interrupted search; None before the recording."""
         return None if self._run is None else self.result()
 
     def result(self) -> Tuning:
-        """Return what is known by now."""
+        """Return the result so far."""
         target, run, handover = self._target, self._run, self._handover
         conditions = TuneConditions.of(
             target,
@@ -366,7 +365,7 @@ class SettingSearch:
 
 
 def _keeps(setting: Setting, now: Setting) -> bool:
-    """Return whether a setting gives the same batches in the same order, predicted as such."""
+    """Return whether a setting gives the same batches in the same order, from equal threads."""
     names = ("in_order", "pin_memory", "threads")
     return all(getattr(setting, name) == getattr(now, name) for name in names)
 
@@ -376,19 +375,19 @@ def _size(trial: Trial) -> tuple[Any, ...]:
 
 
 def _trial_row(place: int, trial: Trial) -> tuple[Any, ...]:
-    known = trial.prediction
+    prediction = trial.prediction
     predicted: tuple[Any, ...] = (*[None] * 8, "")
-    if known:
-        rest = known.first_batch_s, known.memory_bytes, known.outside
-        predicted = (*known.samples_per_s, *known.stall_share, *rest)
+    if prediction:
+        rest = prediction.first_batch_s, prediction.memory_bytes, prediction.outside
+        predicted = (*prediction.samples_per_s, *prediction.stall_share, *rest)
     return (place, *astuple(trial.setting), trial.change, *predicted, trial.failed)
 
 
 def _notes_on(now: Setting, *, stream: bool) -> Iterator[str]:
     if stream and not now.num_workers:
         yield (
-            "no workers were tried: a stream that does not divide its samples among workers gives "
-            "each sample once per worker"
+            "no workers were tried: each worker would repeat the whole stream, unless the dataset "
+            "divides its samples among workers"
         )
     elif stream:
-        yield "a stream: with another number of workers its samples come in another order"
+        yield "the order of a stream's samples depends on the number of workers"
