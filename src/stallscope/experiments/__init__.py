@@ -1,1 +1,1 @@
-"""`ss.experiments`: what would make the step itself faster, tried on it and put back."""
+"""`ss.experiments`: changes that speed the step up, tried on the step and undone."""

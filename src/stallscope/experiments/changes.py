@@ -1,8 +1,8 @@
-"""One-line changes to a training step, made for a while and put back.
+"""One-line changes to a training step, applied for a block and undone.
 
-Each is what a person would write in their own code. It is made around the step, and on what the
-step reaches, without touching its source. Whoever makes one keeps the state of models, optimizers
-and generators (`isolation.as_before`); what else a change touches, it puts back itself.
+Each change is a line that a person would write. The change acts around the step, and on the objects
+that the step reaches; the source stays as it is. The caller restores models, optimizers and
+generators (`isolation.as_before`); a change restores everything else that it touches.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _IMAGES: Final = 4
 
 @dataclass(frozen=True)
 class StepContext:
-    """A step, and the objects that it reaches."""
+    """Step, with the objects that it reaches."""
 
     step: Step
     modules: list[torch.nn.Module]
@@ -44,25 +44,25 @@ class StepContext:
     why_no_copies: str = NO_MEMORY
     """Reason why batches are not copied; empty where the device has its own memory."""
     compiled: dict[torch.nn.Module, Any] = field(default_factory=dict)
-    """Compiled modules and their calls: compiling takes minutes, so it is done once."""
+    """Compiled modules and their calls, as compiling takes minutes."""
 
     @property
     def convolves(self) -> bool:
-        """Whether the step has convolutions over images."""
+        """True where the step has convolutions over images."""
         inner = (part for module in self.modules for part in module.modules())
         return any(isinstance(part, (torch.nn.Conv2d, torch.nn.ConvTranspose2d)) for part in inner)
 
 
 class Change(NamedTuple):
-    """A change to a step."""
+    """Change to a step."""
 
     name: str
     code: str
     """Code that a person would write."""
     make: Callable[[StepContext], AbstractContextManager[Step]]
-    """Make it for a block, and give the step to call there."""
+    """Apply the change for a block, and yield the step to call there."""
     why_not: Callable[[StepContext], str]
-    """Return why it cannot be tried; empty where it can."""
+    """Return the reason why the change cannot be tried; empty where it can."""
 
 
 @contextmanager
@@ -73,8 +73,9 @@ def as_it_is(context: StepContext) -> Iterator[Step]:
 
 @contextmanager
 def perturbed_last_bits(context: StepContext) -> Iterator[Step]:
-    """Change the last bits of all weights, as rounding may, up and down in turn."""
-    weights = {id(one): one for module in context.modules for one in module.parameters()}
+    """Change the last bits of all weights, alternately up and down, as rounding may."""
+    parameters = (weight for module in context.modules for weight in module.parameters())
+    weights = {id(weight): weight for weight in parameters}
     with torch.no_grad():
         for weight in weights.values():
             if weight.is_floating_point():
@@ -89,7 +90,8 @@ def perturbed_last_bits(context: StepContext) -> Iterator[Step]:
 @contextmanager
 def _autocast(context: StepContext) -> Iterator[Step]:
     def step(batch: Any) -> object:
-        with torch.autocast(context.kind, dtype=torch.bfloat16):  # anew: it keeps cast weights
+        # Autocast caches cast weights, so each call has its own
+        with torch.autocast(context.kind, dtype=torch.bfloat16):
             return context.step(batch)
 
     yield step
@@ -130,10 +132,12 @@ def _image_last(leaf: Any) -> Any:
 def _no_channels_last(context: StepContext) -> str:
     if not context.convolves:
         return "the step reaches no convolution over images"
-    weights = [one for m in context.modules for one in m.parameters() if one.ndim == _IMAGES]
+    parameters = (weight for module in context.modules for weight in module.parameters())
+    weights = [weight for weight in parameters if weight.ndim == _IMAGES]
     last = torch.channels_last
-    large = [one for one in weights if min(one.shape[1:]) > 1]  # else both formats are the same
-    are_last = large and all(one.is_contiguous(memory_format=last) for one in large)
+    # Both formats of smaller weights are equal
+    large = [weight for weight in weights if min(weight.shape[1:]) > 1]
+    are_last = large and all(weight.is_contiguous(memory_format=last) for weight in large)
     return "the weights are so already" if are_last else ""
 
 
@@ -163,13 +167,13 @@ def _no_cudnn(context: StepContext) -> str:
 def _to_none(context: StepContext) -> Iterator[Step]:
     held: list[Any] = [*context.optimizers, *context.modules]
     with ExitStack() as ends:
-        for attributes in (one.__dict__ for one in held):
+        for attributes in (owner.__dict__ for owner in held):
             if "zero_grad" in attributes:
                 ends.callback(attributes.__setitem__, "zero_grad", attributes["zero_grad"])
             else:
                 ends.callback(attributes.pop, "zero_grad", None)
-        for one in held:
-            one.__dict__["zero_grad"] = _always_to_none(one.zero_grad)
+        for owner in held:
+            owner.__dict__["zero_grad"] = _always_to_none(owner.zero_grad)
         yield context.step
 
 
@@ -201,14 +205,15 @@ def _fused(context: StepContext) -> Iterator[Step]:
 
 
 _STATE: Final = ("state", "param_groups", "defaults")
-"""Of an optimizer: `load_state_dict` puts it back."""
+"""Attributes of an optimizer that `load_state_dict` replaces."""
 
 
 def _fusable(context: StepContext) -> list[torch.optim.Optimizer]:
     return [
-        one
-        for one in context.optimizers
-        if "fused" in one.defaults and not all(group.get("fused") for group in one.param_groups)
+        optimizer
+        for optimizer in context.optimizers
+        if "fused" in optimizer.defaults
+        and not all(group.get("fused") for group in optimizer.param_groups)
     ]
 
 
@@ -217,8 +222,8 @@ def _no_fused(context: StepContext) -> str:
         return "the step reaches no optimizer"
     if _fusable(context):
         return ""
-    names = ", ".join(sorted({type(one).__name__ for one in context.optimizers}))
-    has = any("fused" in one.defaults for one in context.optimizers)
+    names = ", ".join(sorted({type(optimizer).__name__ for optimizer in context.optimizers}))
+    has = any("fused" in optimizer.defaults for optimizer in context.optimizers)
     return "it is so already" if has else f"{names} has no fused kind"
 
 
@@ -227,17 +232,17 @@ def _no_fused(context: StepContext) -> str:
 
 @contextmanager
 def _compiled(context: StepContext) -> Iterator[Step]:
-    """Compile in this process, with no process and no file of torch's left behind."""
+    """Compile in this process; leave no process and no file of torch's behind."""
     from torch._inductor import config
 
     calls = [(module, module._compiled_call_impl) for module in context.modules]  # noqa: SLF001 - what `Module.compile` sets
     name = "TORCHINDUCTOR_CACHE_DIR"
-    known = os.environ.get(name)
-    # Headers that are compiled beforehand lie in a folder of their own, which nobody sweeps
+    cache_folder = os.environ.get(name)
+    # Precompiled headers would stay in a folder of their own
     wanted = {"compile_threads": 1, "cpp_cache_precompile_headers": False}
-    settings = {one: value for one, value in wanted.items() if hasattr(config, one)}
+    settings = {option: value for option, value in wanted.items() if hasattr(config, option)}
     with workspace() as folder, ExitStack() as ends:
-        ends.callback(os.environ.update, {} if known is None else {name: known})
+        ends.callback(os.environ.update, {} if cache_folder is None else {name: cache_folder})
         ends.callback(os.environ.pop, name, None)
         for module, call in calls:
             ends.callback(setattr, module, "_compiled_call_impl", call)
@@ -252,8 +257,8 @@ def _compiled(context: StepContext) -> Iterator[Step]:
 
 
 def _no_compile(context: StepContext) -> str:
-    compiled = [one for one in context.modules if one._compiled_call_impl is not None]  # noqa: SLF001 - as above
-    wrapped = [one for one in context.modules if type(one).__name__ == "OptimizedModule"]
+    compiled = [module for module in context.modules if module._compiled_call_impl is not None]  # noqa: SLF001 - as above
+    wrapped = [module for module in context.modules if type(module).__name__ == "OptimizedModule"]
     return "the step does so already" if compiled or wrapped else _no_module(context)
 
 
@@ -264,7 +269,7 @@ def _no_module(context: StepContext) -> str:
 AHEAD: Final = Change(
     "copies ahead",
     "the next batch's .to(device, non_blocking=True) under torch.cuda.stream(copies)",
-    as_it_is,  # the loop is what is other
+    as_it_is,  # the loop changes, not the step
     lambda context: context.why_no_copies,
 )
 COMPILE: Final = Change("torch.compile", "model.compile()", _compiled, _no_compile)
@@ -292,4 +297,4 @@ CHANGES: Final = (
     AHEAD,
     COMPILE,
 )
-"""In the order in which they are tried."""
+"""Changes in the order of their trials."""

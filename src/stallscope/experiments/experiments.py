@@ -1,9 +1,9 @@
-"""`ss.experiments`: changes that would make the step faster, where data is not the bottleneck.
+"""`ss.experiments`: changes that speed the step up, where data is not the bottleneck.
 
-The step alone runs on a few batches in memory. First it is watched: which lines make the host wait
-for the device, how many kernels it launches. Then each change is tried: laps of the step as it is
-and with the change, in turn, each from the same state of all that trains and draws. The losses of
-these steps are compared. A change that fails says why.
+The step alone runs on a few batches in memory. First, the lines are found that make the host wait
+for the device, and kernels are counted. Then laps of the step as it is and with each change take
+turns, each from the same state of models, optimizers and generators. Their losses are compared. A
+change that fails gets a reason.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 _BATCHES: Final = 4
 """Batches kept in memory, of different samples."""
 _FETCH_SHARE, _LOSS_SHARE = 0.25, 0.35
-"""Shares of the budget for making the batches, and for comparing losses."""
+"""Shares of the budget for fetching batches, and for comparing losses."""
 _WARMUP: Final = 2
 """Steps of a lap that are not timed."""
 _LOSS_STEPS: Final = 20
@@ -70,11 +70,11 @@ _FEWEST_STEPS, _MOST_STEPS = 3, 200
 _LAP_S: Final = 0.4
 """Seconds of the timed part of a lap, where the budget allows it."""
 _USUAL_ROUNDS: Final = 8
-"""Pairs of laps that usually settle what a change gains."""
+"""Pairs of laps that usually settle the speedup of a change."""
 _NARROW: Final = 0.025
-"""Half-width of the interval of a gain that is narrow enough."""
+"""Half-width of a gain's interval below which timing ends."""
 _MUCH_SLOWER: Final = 3.0
-"""Factor from which on a slower change is given up."""
+"""Slowdown above which a change is not timed further."""
 _LOOKED_AT: Final = 3
 """Steps that are watched."""
 
@@ -86,7 +86,7 @@ class _Lap(NamedTuple):
 
 
 class _StepLoop:
-    """A step on batches in memory."""
+    """Loop of a step over batches in memory."""
 
     def __init__(
         self,
@@ -98,15 +98,15 @@ class _StepLoop:
         device = device_of(target)
         self._losses = losses
         self._step: Step = target.step  # type: ignore[assignment]
-        self._device, kept = device, batches
+        self._device, cached = device, batches
         if device.has_memory:
-            with suppress(RuntimeError):  # no room: then each is copied anew
-                kept = [device.kept(batch, memory) for batch in batches]
+            with suppress(RuntimeError):  # no room: the loop copies each batch
+                cached = [device.kept(batch, memory) for batch in batches]
                 self._device = device.reading(memory)
-        self._batches = CachedBatches(kept)
+        self._batches = CachedBatches(cached)
 
     def use(self, steps: int, call: Callable[[Any], object]) -> None:
-        """Use some batches, untimed."""
+        """Call a function on some batches, untimed."""
         for batch in islice(self._batches, steps):
             call(self._device.move(batch))
 
@@ -118,13 +118,13 @@ class _StepLoop:
         *,
         ahead: bool = False,
     ) -> _Lap:
-        """Time steps from the present state, which is restored.
+        """Time steps from the current state, and restore the state.
 
         Args:
-            change: gives the step in its block.
-            steps: to time.
-            most_s: seconds after which it ends with the next step.
-            ahead: whether each batch is copied while the one before is used.
+            change: context that gives the step.
+            steps: number of steps to time.
+            most_s: time limit, seconds; the current step is finished.
+            ahead: whether a batch is copied during the step on the batch before.
         """
         losses, device = self._losses, self._device
         losses.clear()
@@ -147,15 +147,15 @@ class _StepLoop:
 
 
 class _Losses:
-    """The loss of each step: the value that it returns, or calls `backward` on."""
+    """Losses of steps: the value that a step returns, or calls `backward` on."""
 
     def __init__(self) -> None:
         self._last: Any = None
-        self._found: list[Any] = []
+        self._stored: list[Any] = []
 
     @contextmanager
     def seen(self) -> Iterator[None]:
-        """See calls of `backward` in the block."""
+        """Observe calls of `backward` in the block."""
         patches, original = Patches(), torch.autograd.backward
 
         def backward(tensors: Any, *args: Any, **named: Any) -> Any:
@@ -171,25 +171,25 @@ class _Losses:
 
     def clear(self) -> None:
         """Forget all losses."""
-        self._found.clear()
+        self._stored.clear()
         self._last = None
 
     def take(self, returned: object) -> None:
-        """Take the loss of a step that is over, without waiting for the device."""
+        """Store the loss of the last step, without waiting for the device."""
         loss = returned if isinstance(returned, (float, torch.Tensor)) else self._last
         self._last = None
         if isinstance(loss, torch.Tensor):
             loss = loss.detach().clone() if loss.numel() == 1 else None
         if loss is not None:
-            self._found.append(loss)
+            self._stored.append(loss)
 
     def values(self) -> list[float]:
         """Return all losses."""
-        return [float(loss) for loss in self._found]
+        return [float(loss) for loss in self._stored]
 
 
 class _StepTrials:
-    """Trials of changes to a step; what is known stays when they are interrupted."""
+    """Trials of changes to a step; an interrupt leaves the result so far."""
 
     def __init__(self, target: Target, measurement: Measurement, *, compiles: bool) -> None:
         self._target, self._measurement, self._compiles = target, measurement, compiles
@@ -205,13 +205,13 @@ class _StepTrials:
         self._copies: list[tuple[Any, ...]] = []
 
     def run(self) -> None:
-        """Watch the step, compare losses, time the changes."""
+        """Watch the step, compare losses, and time the changes."""
         self._measurement.now("batches to try the step on")
         batches = self._fetched()
         losses = _Losses()
         self._loop = _StepLoop(self._target, batches, losses)
         self._copying = self._loop
-        if self._device.has_memory:  # copies first: a profiler that has run may slow them down
+        if self._device.has_memory:  # copies first, as the profiler may slow later ones
             self._copying = _StepLoop(self._target, batches, losses, BatchMemory.PINNED)
             self._copies = copy_times(self._device, batches[0])
         else:
@@ -224,34 +224,34 @@ class _StepTrials:
 
     def _fetched(self) -> list[Any]:
         until_ns = self._measurement.until_ns(self._measurement.budget_s * _FETCH_SHARE)
-        kept: list[Any] = []
+        fetched: list[Any] = []
         with started(TimedLoop.of(self._target)) as batches:
             for batch in batches:
-                kept.append(batch)
-                if len(kept) >= _BATCHES or time.perf_counter_ns() > until_ns:
+                fetched.append(batch)
+                if len(fetched) >= _BATCHES or time.perf_counter_ns() > until_ns:
                     break
-        if not kept:
+        if not fetched:
             raise NoBatchError("the loader gave no batch to try the step on")
-        return kept
+        return fetched
 
     def _watch(self) -> StepContext:
-        """Watch the step, once it has run: its first run may do more."""
+        """Watch the step after a warm-up, as the first run may do more."""
         step: Step = self._target.step  # type: ignore[assignment]
         behind, device = self._device.behind, self._device
         simulated = behind if isinstance(behind, SimulatedDevice) else None
         kind = behind.where.type if isinstance(behind, Accelerator) else "cpu"
         with as_before([], step):
             self._loop.use(_WARMUP + 1, step)
-            if device.has_memory:  # it is seen here whether the step changes its batch
+            if device.has_memory:  # raises here if the step changes its batch
                 self._copying.use(_WARMUP, step)
             watch = StepWatch(kind, simulated)
             try:
                 with watch.watching() as self._facts:
                     self._loop.use(_LOOKED_AT, lambda batch: use_watched(step, batch))
                     self._facts.steps = _LOOKED_AT
-            except Exception as error:  # noqa: BLE001 - it runs without being watched
+            except Exception as error:  # noqa: BLE001 - the step works unwatched
                 self._facts.failure = f"while it was watched the step raised {repr_of(error):.200}"
-                self._measurement.note(f"what it waits for is not known: {self._facts.failure}")
+                self._measurement.note(f"the waiting lines are unknown: {self._facts.failure}")
             if device.counts_kernels:
                 self._kernels = device.kernels(lambda: self._loop.use(_LOOKED_AT, step))
         return StepContext(
@@ -264,7 +264,7 @@ class _StepTrials:
         )
 
     def _lap(self, change: Change, steps: int, most_s: float = math.inf, *, changed: bool) -> _Lap:
-        """Time a lap with a change, or the lap to compare that with."""
+        """Time a lap with a change, or its baseline."""
         loop = self._copying if change is AHEAD else self._loop
         if change is AHEAD or not changed:
             ahead = change is AHEAD and changed
@@ -272,7 +272,7 @@ class _StepTrials:
         return loop.lap(change.make(self._context), steps, most_s)
 
     def _compare_losses(self) -> list[Change]:
-        """Return the changes that work; note the largest difference of each one's losses."""
+        """Return the changes that work; store the largest difference in loss of each."""
         context = self._context
         began_s = time.perf_counter()
         self._loop.lap(as_it_is(context), _FEWEST_STEPS)
@@ -280,7 +280,7 @@ class _StepTrials:
         for change in CHANGES:
             why = change.why_not(context)
             if change is COMPILE and not self._compiles and not why:
-                why = "it may take minutes, whatever the budget is: ask for it with compiles=True"
+                why = "it may take minutes beyond the budget: request it with compiles=True"
             if why:
                 self._why_not[change.name] = why
         wanted = [change for change in CHANGES if change.name not in self._why_not]
@@ -293,7 +293,7 @@ class _StepTrials:
         most_s = max(_MUCH_SLOWER * (time.perf_counter() - began_s), _LAP_S)
         self._differences[AS_IT_IS] = _largest_difference(base, again)
         if context.modules and again.losses:
-            with suppress(Exception):  # weights that nobody may change: then it is not known
+            with suppress(Exception):  # weights may be read-only; rounding stays unknown
                 lap = self._loop.lap(perturbed_last_bits(context), steps)
                 self._rounding = _largest_difference(base, lap)
         works, usual_s = [], min(base.step_s, again.step_s)
@@ -305,11 +305,11 @@ class _StepTrials:
             slower = 0.0
             try:
                 lap = self._lap(change, steps, most_s, changed=True)
-                if lap.step_s > _MUCH_SLOWER * usual_s:  # or is somebody else in its way by now?
+                if lap.step_s > _MUCH_SLOWER * usual_s:  # or other processes interfere now
                     beside = self._lap(change, steps, most_s, changed=False)
                     lap = self._lap(change, steps, most_s, changed=True)
                     slower = lap.step_s / beside.step_s
-            except Exception as error:  # noqa: BLE001 - as it is, the step works
+            except Exception as error:  # noqa: BLE001 - raised by the change
                 self._why_not[change.name] = f"with it the step raised {repr_of(error):.200}"
                 continue
             self._differences[change.name] = _largest_difference(base, lap)
@@ -320,7 +320,7 @@ class _StepTrials:
         return works
 
     def _time(self, changes: list[Change]) -> None:
-        """Time pairs of laps, in either order, until it is clear what each change gains."""
+        """Time pairs of laps, in alternating order, until each gain is settled."""
         if self._base is None:
             return
         longest_s = 0.0
@@ -328,7 +328,7 @@ class _StepTrials:
         steps = int(min(_LAP_S, room_s / 2) / max(self._base.step_s, 1e-6))
         steps = max(min(steps, _MOST_STEPS), _FEWEST_STEPS)
         for number in count():
-            changes = [change for change in changes if not self._is_known(change)]
+            changes = [change for change in changes if not self._is_settled(change)]
             for change in changes:
                 if self._measurement.left_s < 1.2 * longest_s:
                     return
@@ -341,15 +341,15 @@ class _StepTrials:
             if not changes:
                 return
 
-    def _is_known(self, change: Change) -> bool:
-        """Return whether more laps of a change would hardly move its gain."""
-        found = of_laps([pair[1:] for pair in self._pairs if pair[0] == change.name])
-        return found.is_settled and (found.says != FASTER or found.half_width <= _NARROW)
+    def _is_settled(self, change: Change) -> bool:
+        """Return whether the gain of a change is settled."""
+        factor = of_laps([pair[1:] for pair in self._pairs if pair[0] == change.name])
+        return factor.is_settled and (factor.says != FASTER or factor.half_width <= _NARROW)
 
-    # ---- what is known by now -----------------------------------------------------------------
+    # ---- result -------------------------------------------------------------------------------
 
     def result(self) -> Experiments:
-        """Return what is known by now."""
+        """Return the result so far."""
         names = [(AS_IT_IS, ""), *((change.name, change.code) for change in CHANGES)]
         trials = [
             (name, code, self._differences.get(name), self._why_not.get(name))
@@ -390,10 +390,10 @@ class _StepTrials:
         )
 
 
-def _largest_difference(lap: _Lap, other: _Lap) -> float | None:
-    """Return the largest difference of losses; None where they are missing or no numbers."""
-    pairs = zip(lap.losses, other.losses, strict=False)
-    largest = max((abs(one - beside) for one, beside in pairs), default=math.inf)
+def _largest_difference(first: _Lap, second: _Lap) -> float | None:
+    """Return the largest difference of losses; None where losses are missing or not finite."""
+    pairs = zip(first.losses, second.losses, strict=False)
+    largest = max((abs(before - after) for before, after in pairs), default=math.inf)
     return largest if largest < math.inf else None
 
 
@@ -405,30 +405,30 @@ def experiments(
     budget_s: float = BUDGET_S,
     compiles: bool = False,
 ) -> Experiments:
-    """Try on a training step what makes steps faster, one line each, and put it back.
+    """Try one-line changes that may speed a training step up, and undo them.
 
-    Runs the step on a few batches that are kept in memory. Tried are autocast in bfloat16,
-    channels_last, cuDNN's benchmark, gradients set to None, fused optimizers and copies ahead, as
-    far as the step has what they change; and `torch.compile` on request. Also says which lines make
-    the host wait for its device, and on a device with a memory of its own what copies take.
-    Afterwards all random generators and what `step` trains are as they were. An exception of the
-    dataset's or of the step's passes unchanged; its attribute `experiments` holds what was measured
-    before.
+    The step runs on a few batches in memory. The changes are autocast in bfloat16, channels_last,
+    cuDNN's benchmark, gradients set to None, fused optimizers, copies ahead and, on request,
+    `torch.compile`. The result also lists the lines that make the host wait for its device and, on
+    a device with its own memory, the time of copies. Afterwards random generators and the state
+    that `step` trains are restored. Exceptions of the dataset and of the step pass unchanged; their
+    attribute `experiments` holds the partial result.
 
     Args:
         target: a DataLoader, a `Target`, or a string as for `ss.target`.
-        step: uses one batch; the target's by default. What it returns, or calls `backward` on, is
-            its loss.
-        device: where batches are moved before `step`; the target's by default.
-        budget_s: it is over after this time, seconds, and the laps that are under way then. It
-            stops earlier where nothing is open any more.
-        compiles: whether to try `torch.compile`, too, which keeps to no budget.
+        step: uses one batch; the target's by default. The value that it returns, or calls
+            `backward` on, is its loss.
+        device: batches are moved there before `step`; the target's by default.
+        budget_s: time limit, seconds; the current laps are finished. The call ends earlier where
+            all gains are settled.
+        compiles: whether to try `torch.compile`, which may exceed the budget.
 
     Raises:
-        ArgumentError: there is no step, or `budget_s` is no number that can be used.
-        TargetError: the target is nothing that can be iterated.
-        UnsupportedError: it keeps a generator in the middle of an epoch; more than one rank.
-        NoBatchError: a batch did not come within the budget and a grace.
+        ArgumentError: there is no step, or `budget_s` is no valid number.
+        TargetError: the target cannot be iterated.
+        UnsupportedError: the target keeps a generator in the middle of an epoch, or this process is
+            one of several ranks.
+        NoBatchError: a batch did not come in time.
     """
     measurement = Measurement("experiments", budget_s)
     require_single_rank()

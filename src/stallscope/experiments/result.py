@@ -1,7 +1,7 @@
-"""Experiments on a step as a value: what each change gains, what waits, what copies take.
+"""Result of `ss.experiments`: speedup of each change, waiting lines and times of copies.
 
-A gain is the mean over pairs of laps, one as the step is and one changed, made next to each other,
-each from the same state of models, optimizers and generators over the same batches.
+A gain is the mean over pairs of laps, one of the step as it is and one of the changed step. The two
+follow each other, from the same state of models, optimizers and generators, over the same batches.
 """
 
 from __future__ import annotations
@@ -72,16 +72,16 @@ COPY_TIMES: Final = Schema(
 
 @dataclass(frozen=True)
 class ExperimentsConditions(LoopConditions):
-    """What was measured, and on what."""
+    """Target, step and machine of the measurement."""
 
     step_s: float | None = None
-    """Median seconds of a step as it is; None where it was not measured."""
+    """Median seconds of the step as it is; None where it was not measured."""
     loss: float | None = None
-    """Mean size of the losses as they are; None where the step has none."""
+    """Mean absolute loss of the step as it is; None without a loss."""
     loss_steps: int = 0
-    """Steps over which losses were compared."""
+    """Steps with compared losses."""
     rounding: float | None = None
-    """Largest difference of losses where weights differ in their last bits; None where unknown."""
+    """Largest difference in loss after a change of the weights' last bits; None where unknown."""
     kernels_per_step: float | None = None
     """Kernels of the device in a step; None without a device."""
     kernel_s: float | None = None
@@ -89,14 +89,14 @@ class ExperimentsConditions(LoopConditions):
     gap_s: float | None = None
     """Median seconds between two kernels."""
     took_s: float = 0.0
-    """Seconds in all."""
+    """Seconds that the measurement took."""
     device_busy_share: float | None = None
     """Share (0 to 1) of the time in which the device computes; None without one."""
 
 
 @dataclass(frozen=True, eq=False)
 class Experiments(SavedResult):
-    """What would make a training step faster."""
+    """Changes that speed a training step up, waiting lines and times of copies."""
 
     _view: ClassVar[str] = "results.EXPERIMENTS"
     _contents: ClassVar = Contents(
@@ -120,36 +120,39 @@ class Experiments(SavedResult):
     copy_times: pl.DataFrame
     """Columns of `COPY_TIMES`."""
     circumstances: ExperimentsConditions = field(default_factory=ExperimentsConditions)
-    """What was measured."""
+    """Target, step and machine of the measurement."""
     notes: tuple[str, ...] = ()
-    """What was left out or has to be known, in sentences."""
+    """Caveats, in sentences."""
 
     @computed_apart
     def table(self) -> pl.DataFrame:
         """Return a row for each experiment, columns of `experiments.result.TABLE`."""
-        return pl.DataFrame([self._row(one) for one in self.trials.to_dicts()], TABLE)
+        return pl.DataFrame([self._row(trial) for trial in self.trials.to_dicts()], TABLE)
 
     def _row(self, trial: dict[str, Any]) -> dict[str, Any]:
         laps = self.pairs.filter(experiment=trial["experiment"])
         row = dict.fromkeys(TABLE) | trial | {"pairs": laps.height}
         if laps.height:
             row |= {"before_s": laps["before_s"].median(), "after_s": laps["after_s"].median()}
-            found = of_laps(laps.select("before_s", "after_s").rows())
-            row |= zip(_FACTOR, found, strict=True)
+            factor = of_laps(laps.select("before_s", "after_s").rows())
+            row |= zip(_FACTOR, factor, strict=True)
         return row
 
     @computed_apart
     def copies(self) -> pl.DataFrame:
         """Return a row for each way to copy a batch to the device; columns of `COPIES`."""
         step_s = self.circumstances.step_s
-        ways = self.copy_times.partition_by("way", maintain_order=True)
+        methods = self.copy_times.partition_by("way", maintain_order=True)
         rows = []
-        for way in ways:
-            pairs = zip(ways[0]["copy_s"], way["copy_s"], strict=False)
-            found = of_samples(*zip(*pairs, strict=True))
-            copy_s: Any = way["copy_s"].median()
-            row = way.row(0, named=True) | {"copy_s": copy_s, "host_s": way["host_s"].median()}
-            row |= zip(_FACTOR[:3], found[:3], strict=True)
+        for method in methods:
+            pairs = zip(methods[0]["copy_s"], method["copy_s"], strict=False)
+            factor = of_samples(*zip(*pairs, strict=True))
+            copy_s: Any = method["copy_s"].median()
+            row = method.row(0, named=True) | {
+                "copy_s": copy_s,
+                "host_s": method["host_s"].median(),
+            }
+            row |= zip(_FACTOR[:3], factor[:3], strict=True)
             rows.append(row | {"step_share": copy_s / step_s if step_s else None})
         return pl.DataFrame(rows, COPIES)
 
@@ -158,7 +161,7 @@ _FACTOR: Final = ("factor", "factor_low", "factor_high", "says")
 
 
 def of_laps(pairs: Iterable[tuple[float, float]]) -> Factor:
-    """Compare the median steps of laps as it is and changed; each lap begins anew, as a start."""
+    """Compare median steps of laps as it is and changed; each pair counts as a start."""
     return of_starts([math.log(before_s / after_s)] for before_s, after_s in pairs)
 
 
@@ -191,22 +194,22 @@ COPIES: Final = Schema(
 )
 
 _NO_TIME: Final = "the budget of"
-"""Beginning of `Measurement.was_over`."""
+"""Start of `Measurement.was_over`."""
 _LIKE_ROUNDING: Final = 3.0
-"""Difference of losses, over that by rounding, up to which it is called rounding: such differences
-grow from step to step, and vary."""
+"""Largest ratio of a difference in loss to that by rounding that counts as rounding: such
+differences vary, and grow from step to step."""
 WELL_USED: Final = 0.8
-"""Busy share of a device in a step, below which it waits for its host."""
+"""Least busy share of a device in a step; below, the device waits for its host."""
 _SEVERAL: Final = 10
-"""Fewer kernels in a step are no stream of launches."""
+"""Least kernels in a step that is bound by launches."""
 _MOST_LINES: Final = 3
-"""Waiting lines in sentences; a table has all."""
+"""Most waiting lines in sentences; a table has all."""
 
 
-def sentence(found: Experiments) -> str:
-    """Say which change gains most."""
-    rows = found.table().drop_nulls("factor").sort("factor", descending=True)
-    about = found.circumstances
+def sentence(result: Experiments) -> str:
+    """Return the title: the change with the largest speedup."""
+    rows = result.table().drop_nulls("factor").sort("factor", descending=True)
+    about = result.circumstances
     faster, unsettled = (rows.filter(says=word).to_dicts() for word in (FASTER, OPEN))
     if faster:
         gain = gain_text(*(faster[0][name] for name in _FACTOR[:3]))
@@ -214,18 +217,18 @@ def sentence(found: Experiments) -> str:
     if about.step_s is None:
         return "The step was not measured"
     if rows.is_empty():
-        no_time = found.trials["why_not"].str.starts_with(_NO_TIME).any()
+        no_time = result.trials["why_not"].str.starts_with(_NO_TIME).any()
         return f"No change could be tried {'in this time' if no_time else 'on this step'}"
     if unsettled:
         factor = Factor(*(unsettled[0][name] for name in _FACTOR))
-        more = duration(budget_for(factor, about.took_s))
+        budget = duration(budget_for(factor, about.took_s))
         gain = gain_text(*factor[:3])
-        return f"Not settled: {unsettled[0]['experiment']} gives {gain}; set budget_s to {more}"
+        return f"Not settled: {unsettled[0]['experiment']} gives {gain}; set budget_s to {budget}"
     return f"No change makes the step faster ({count(rows.height, 'change')} tried)"
 
 
 def _loss_text(about: ExperimentsConditions, row: dict[str, Any]) -> str:
-    """Say how far the losses with a change differ."""
+    """Return the difference in loss with a change, in words."""
     if row["loss_difference"] is None or about.loss is None:
         return "; the step has no loss to compare"
     over = f"over {count(about.loss_steps, 'step')}"
@@ -237,13 +240,13 @@ def _loss_text(about: ExperimentsConditions, row: dict[str, Any]) -> str:
     return f"; {difference}"
 
 
-def findings_of(found: Experiments) -> list[str]:
-    """Return what was seen beside the experiments, a sentence each."""
-    return [*_launches(found), *_lines(found), *_copies(found)]
+def findings_of(result: Experiments) -> list[str]:
+    """Return findings besides the experiments, a sentence each."""
+    return [*_launches(result), *_lines(result), *_copies(result)]
 
 
-def _launches(found: Experiments) -> Iterator[str]:
-    about = found.circumstances
+def _launches(result: Experiments) -> Iterator[str]:
+    about = result.circumstances
     kernels, each_s, busy = about.kernels_per_step, about.kernel_s, about.device_busy_share
     if kernels is None or each_s is None or busy is None or about.step_s is None:
         return
@@ -257,13 +260,13 @@ def _launches(found: Experiments) -> Iterator[str]:
             "torch.compile, larger batches or CUDA graphs launch fewer"
         )
     else:
-        why = ", which waits for it in turn (see below)" if found.waits["wait_s"].sum() > 0 else ""
+        why = ", which waits for it in turn (see below)" if result.waits["wait_s"].sum() > 0 else ""
         yield f"{seen}; the rest of the time it waits for its host{why}"
 
 
-def _lines(found: Experiments) -> Iterator[str]:
-    real = found.circumstances.kernels_per_step is not None
-    for row in found.waits.head(_MOST_LINES).iter_rows(named=True):
+def _lines(result: Experiments) -> Iterator[str]:
+    real = result.circumstances.kernels_per_step is not None
+    for row in result.waits.head(_MOST_LINES).iter_rows(named=True):
         where = f"line {row['line']} of `{row['function']}`" if row["line"] else row["function"]
         often = f"{row['calls_per_step']:.3g}× a step"
         takes = f"waits for the device {often}, {seconds(row['wait_s'])} in all"
@@ -271,8 +274,8 @@ def _lines(found: Experiments) -> Iterator[str]:
         yield f"{where} {takes}: {row['source'] or row['what']} ({row['what']})"
 
 
-def _copies(found: Experiments) -> Iterator[str]:
-    rows = found.copies()
+def _copies(result: Experiments) -> Iterator[str]:
+    rows = result.copies()
     if rows.height < 2:  # noqa: PLR2004 - one to compare with
         return
     first, best = rows.row(0, named=True), rows.sort("copy_s").row(0, named=True)
@@ -282,8 +285,8 @@ def _copies(found: Experiments) -> Iterator[str]:
     yield f"{seen}; {best['way']}: {seconds(best['copy_s'])}"
 
 
-def notes_of(found: Experiments) -> list[str]:
-    """Return what a reader has to know, a sentence each."""
-    about = found.circumstances
+def notes_of(result: Experiments) -> list[str]:
+    """Return the notes below the picture, a sentence each."""
+    about = result.circumstances
     computed = f"computed by: {about.device}; a step as it is takes {seconds(about.step_s)}"
-    return [*(about.step_notes("") or [computed]), *found.notes]
+    return [*(about.step_notes("") or [computed]), *result.notes]

@@ -1,10 +1,10 @@
 """Lines of a step that make the host wait for its device, and the time of copies.
 
-A value that the host wants to know (`.item()`, `print`, a condition, the number of elements of a
-mask) is there only when the device has computed it. Meanwhile the host launches nothing, so the
+The host waits for each value that it needs (`.item()`, `print`, a condition, the number of elements
+of a mask) until the device has computed the value. Meanwhile the host launches nothing, so the
 device is idle afterwards. A torch function mode sees each function before it runs. On CUDA, torch's
-debug mode for synchronizations also reports those inside of its C++ code. Without CUDA nothing
-waits: then the lines that would wait are reported.
+debug mode for synchronizations also reports waits inside of its C++ code. Without CUDA, the report
+lists the lines that would wait.
 
 Copies of a batch make the host wait, too, depending on the memory, on `non_blocking` and on the
 type.
@@ -57,10 +57,10 @@ _WAITING: Final = {
     "equal": "torch.equal()",
     "allclose": "torch.allclose()",
 }
-"""Functions of torch whose result the host has to know, by name."""
+"""Functions of torch whose result the host needs, by name."""
 _SYNCHRONIZE: Final = "synchronize()"
 _IN_CPP: Final = "called a synchronizing CUDA operation"
-"""Beginning of the warning of `torch.cuda.set_sync_debug_mode`."""
+"""Start of the warning of `torch.cuda.set_sync_debug_mode`."""
 _OURS: Final = ("torch", "stallscope", "contextlib", "warnings")
 _BETWEEN: Final = (__name__, "torch.overrides", "functools")
 """Modules between a call and the mode that sees it."""
@@ -70,7 +70,7 @@ _USERS: Final = "stallscope.demo"
 
 
 class Line(NamedTuple):
-    """Line of the user's code that waits, and for what."""
+    """Line of the user's code that waits, with the kind of wait."""
 
     what: str
     function: str
@@ -87,11 +87,11 @@ class StepFacts:
     waits: dict[Line, list[float]] = field(default_factory=lambda: defaultdict(list))
     """Seconds that the host waited in each call."""
     autocasts: bool = False
-    """Whether anything of torch's ran under autocast."""
+    """True where a function of torch ran under autocast."""
     zero_grads: list[bool] = field(default_factory=list)
     """`set_to_none` of each call of a `zero_grad`."""
     failure: str = ""
-    """Reason why nothing is known; empty where it is."""
+    """Reason for missing facts; empty where they are complete."""
 
 
 class StepWatch(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
@@ -117,7 +117,7 @@ class StepWatch(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
         return self._waited(what, call) if what else call()
 
     def _what(self, func: Any, args: Any, named: Any) -> str | None:
-        """Return what the host has to know of a call; None where nothing."""
+        """Return the kind of wait that a call causes; None for no wait."""
         name = getattr(func, "__name__", "")
         if not args or not isinstance(args[0], torch.Tensor):
             what = None
@@ -140,7 +140,7 @@ class StepWatch(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
         return what if _would_wait(what) else None
 
     def _waited(self, what: str, call: Callable[[], Any]) -> Any:
-        """Make a call, and note its line and seconds."""
+        """Call a function, and store its line and seconds."""
         line, began_ns = _line(what), perf_counter_ns()
         self._inside = True
         try:
@@ -170,9 +170,9 @@ class StepWatch(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
 
     def _zeroing(self, original: Any) -> Any:
         @functools.wraps(original)
-        def zero_grad(one: Any, set_to_none: bool = True) -> Any:  # noqa: FBT001, FBT002 - torch's
+        def zero_grad(owner: Any, set_to_none: bool = True) -> Any:  # noqa: FBT001, FBT002 - torch's
             self.facts.zero_grads.append(bool(set_to_none))
-            return original(one, set_to_none=set_to_none)
+            return original(owner, set_to_none=set_to_none)
 
         return zero_grad
 
@@ -190,7 +190,7 @@ class StepWatch(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
         return synchronize
 
     def _watch_cuda(self, ends: ExitStack) -> None:
-        """Hear torch's warnings of synchronizations; restore the user's own mode."""
+        """Enable torch's warnings about synchronizations for the block."""
         before = torch.cuda.get_sync_debug_mode()
         ends.callback(torch.cuda.set_sync_debug_mode, before)
         self.hear_warnings(ends)
@@ -198,7 +198,7 @@ class StepWatch(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
         torch.cuda.set_sync_debug_mode("warn")
 
     def hear_warnings(self, ends: ExitStack) -> None:
-        """Note torch's warnings of synchronizations as calls that wait; show the others."""
+        """Store torch's warnings about synchronizations as waiting calls; show other warnings."""
         ends.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("always", message=_IN_CPP)
         shown = warnings.showwarning
@@ -213,9 +213,9 @@ class StepWatch(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
 
 
 def _would_wait(what: str) -> bool:
-    """Return whether a value on the host would be on the device, if there was one.
+    """Return whether a value on the host would be on the device of a GPU step.
 
-    Optimizers keep counters on the host, and torch moves values to where others of the step are.
+    Optimizers keep counters on the host, and torch itself moves values between devices.
     """
     frame = inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__") in _BETWEEN:
@@ -252,43 +252,43 @@ PINNED: Final = "from pinned memory"
 NON_BLOCKING: Final = "pinned, non_blocking=True"
 AS_BYTES: Final = "pinned, non_blocking=True, as uint8, scaled on the device"
 _ROUNDS: Final = 9
-"""Rounds of all ways in turn; the first is left out."""
+"""Rounds of all ways to copy, in turn; the first is a warm-up."""
 
 
 def copy_times(device: Device, batch: Any) -> list[tuple[Any, ...]]:
-    """Copy a batch in each way, in turn, and return rows of `result.COPY_TIMES`.
+    """Copy a batch by each method, in turn, and return rows of `result.COPY_TIMES`.
 
     Args:
-        device: with a memory of its own.
-        batch: as the loader gives it; the first row is the way to copy it from there.
+        device: device with its own memory.
+        batch: batch of the loader; the first row copies from the batch's own kind of memory.
     """
     is_pinned = any(_is_pinned(leaf) for leaf in leaves(batch))
     pageable = mapped(batch, lambda leaf: leaf.clone() if _is_pinned(leaf) else leaf)
-    ways: dict[str, tuple[Any, Device, bool]] = {
+    methods: dict[str, tuple[Any, Device, bool]] = {
         PAGEABLE: (pageable, device.reading(BatchMemory.PAGEABLE), True)
     }
     difference = None
     try:
         pinned = device.kept(batch, BatchMemory.PINNED)
-    except RuntimeError:  # the system allows no more of it
+    except RuntimeError:  # the system's limit is reached
         pinned = None
     if pinned is not None:
         reading = device.reading(BatchMemory.PINNED)
-        ways[PINNED] = pinned, reading, True
-        ways[NON_BLOCKING] = pinned, reading, False
+        methods[PINNED] = pinned, reading, True
+        methods[NON_BLOCKING] = pinned, reading, False
         small = mapped(batch, _small)
         if any(isinstance(leaf, Bytes) for leaf in _tensors(small)):
             difference = _difference(batch, small)
-            ways[AS_BYTES] = _pinned(device, small), reading, False
-    if is_pinned and PINNED in ways:
-        ways = {PINNED: ways.pop(PINNED), **ways}
+            methods[AS_BYTES] = _pinned(device, small), reading, False
+    if is_pinned and PINNED in methods:
+        methods = {PINNED: methods.pop(PINNED), **methods}
     rows = []
     for number in range(_ROUNDS):
-        for way, (source, reading, waits) in ways.items():
+        for method, (source, reading, waits) in methods.items():
             host_s, copy_s = _timed(reading, source, waits=waits)
             if number:
-                apart = difference if way == AS_BYTES else None
-                rows.append((way, bytes_of(source), copy_s, host_s, apart))
+                method_difference = difference if method == AS_BYTES else None
+                rows.append((method, bytes_of(source), copy_s, host_s, method_difference))
     return rows
 
 
@@ -297,8 +297,8 @@ def _is_pinned(leaf: Any) -> bool:
 
 
 def _small(leaf: Any) -> Any:
-    found = as_bytes(leaf) if isinstance(leaf, torch.Tensor) else None
-    return leaf if found is None else found
+    values = as_bytes(leaf) if isinstance(leaf, torch.Tensor) else None
+    return leaf if values is None else values
 
 
 def _pinned(device: Device, small: Any) -> Any:
@@ -313,20 +313,20 @@ def _pinned(device: Device, small: Any) -> Any:
 
 
 def _difference(batch: Any, small: Any) -> float:
-    """Return the largest difference between the floats that went in and came out."""
+    """Return the largest difference between the floats of a batch and its bytes, as floats."""
     pairs = zip(_tensors(batch), _tensors(small), strict=True)
-    apart = (
-        float((one - other.floats()).abs().max())
-        for one, other in pairs
-        if isinstance(other, Bytes)
+    differences = (
+        float((floats - integers.floats()).abs().max())
+        for floats, integers in pairs
+        if isinstance(integers, Bytes)
     )
-    return max(apart)
+    return max(differences)
 
 
 def _tensors(batch: Any) -> list[Any]:
-    found: list[Any] = []
-    mapped(batch, found.append)
-    return [leaf for leaf in found if isinstance(leaf, (torch.Tensor, Bytes))]
+    leaves_: list[Any] = []
+    mapped(batch, leaves_.append)
+    return [leaf for leaf in leaves_ if isinstance(leaf, (torch.Tensor, Bytes))]
 
 
 def _timed(device: Device, batch: Any, *, waits: bool) -> tuple[float, float]:
