@@ -84,7 +84,7 @@ class TestEveryLoop:
         """A run of samples alone has no waits."""
         figure = Run.plot(a_run([{"A": 1.0}] * 8), kind)
 
-        assert "No training loop was recorded: nothing is known of its waits" == figure.title
+        assert "No training loop was recorded, so its waits are unknown" == figure.title
 
 
 class TestTimeline:

@@ -229,7 +229,7 @@ class TestPrediction:
             (costs(compute_s=0.1), Setting(2, 2), ""),
             (costs(compute_s=0.1), Setting(0), ""),
             (costs(compute_s=0.1), Setting(3, 2), "more workers than the 2 cores"),
-            (costs(wait_s=0.1), Setting(3, 2), "3 workers wait at once"),
+            (costs(wait_s=0.1), Setting(3, 2), "3 workers may wait longer than the 2"),
             (costs(compute_s=0.1, workers=0), Setting(1, 2), "no worker was recorded"),
             (costs(compute_s=0.1), Setting(2, 2, threads=1), "threads"),
             (

@@ -1,1 +1,1 @@
-"""The accounting of a run: exposed time, pace, patterns, costs; and the simulator."""
+"""Accounting of a run: exposed time, pace, patterns, costs; and the simulator."""

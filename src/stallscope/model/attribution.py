@@ -1,13 +1,13 @@
-"""Exposed time: for which part of whose work the training loop stalled.
+"""Exposed time: the parts of the workers' and the loop's work for which the training loop stalled.
 
-Workers that are busy are no problem; a loop that waits for them is. So the work that made a batch
-is laid over the stall that waited for it, and only what overlaps counts (see `lifecycle`). What
-lies in a stall beside the DataLoader's own `next` is the main process's work. The parts of a stall
-add up to it. This is what was seen of each stall; `exposure` divides all of them together.
+Busy workers cost no time; a loop that waits for them does. So the work on a batch is laid over the
+stall that waited for the batch, and only the overlap counts (see `lifecycle`). Time of a stall
+outside of the DataLoader's own `next` is work of the main process. The parts add up to the stall.
+These are the observations of each stall; `exposure` divides all stalls together.
 
-Here and in `lifecycle`, a table has the name of its columns: `steps`, `waits` and `deliveries`
-those in `run.result`, `spans` (the workers') and `side_spans` those of `run.decode.SPANS`. Steps
-are those that are asked about; all others are of the whole run, with warm-up and all epochs.
+Here and in `lifecycle`, tables are named by their columns: `steps`, `waits` and `deliveries` as in
+`run.result`, `spans` (of workers) and `side_spans` as in `run.decode.SPANS`. Only `steps` are a
+selection; the others cover the whole run, with warm-up and all epochs.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _STEP = ["rank", "step"]
 
 
 def with_hidden(steps: pl.DataFrame, device_work: pl.DataFrame) -> pl.DataFrame:
-    """Add to the steps how long of each wait the device still had work (`hidden_s`).
+    """Add the seconds of each wait in which the device still had work (`hidden_s`).
 
     Args:
         steps: columns of `run.result.STEPS`.
@@ -83,21 +83,21 @@ def with_hidden(steps: pl.DataFrame, device_work: pl.DataFrame) -> pl.DataFrame:
 
 
 def hidden_known(steps: pl.DataFrame) -> pl.DataFrame:
-    """Add `hidden_s` to the steps: 0 where it is missing, as the host is the device then."""
+    """Add `hidden_s` to the steps where it is missing: 0, as the host computes the steps itself."""
     return steps if "hidden_s" in steps.columns else steps.with_columns(hidden_s=pl.lit(0.0))
 
 
 def begin_ns() -> pl.Expr:
-    """Return when a step begins to wait: on an epoch's first step, for `iter(loader)`."""
+    """Return the begin of a step's wait: on an epoch's first step, of `iter(loader)`."""
     restart_s = pl.col("restart_s").fill_null(0.0)
     return pl.col("start_ns") - (restart_s * 1e9).round().cast(pl.Int64)
 
 
 def find_stalls(steps: pl.DataFrame) -> pl.DataFrame:
-    """Return the waits that matter, by the median of these steps; columns of `STALLS`.
+    """Return the significant waits, by the median of these steps; columns of `STALLS`.
 
-    On an epoch's first step `iter(loader)` is part of the wait. Of a device that works behind the
-    host, what counts is the end of the wait, in which it is idle; where that is not known, nothing.
+    On an epoch's first step, `iter(loader)` is part of the wait. For a device that works behind the
+    host, only the idle end of the wait counts, or nothing where it is unknown.
     """
     steps = hidden_known(steps)
     restart_s = pl.col("restart_s").fill_null(0.0)
@@ -121,24 +121,24 @@ def stall_parts(
     side_spans: pl.DataFrame,
 ) -> pl.DataFrame:
     """Divide each stall; columns of `PARTS`, in the order of the stalls."""
-    found = (
+    parts = (
         attribute_sections(
             lifecycle_of(stalls, deliveries, side_spans), deliveries, spans, side_spans
         )
         .group_by("stall", *_PART, maintain_order=True)
         .agg(exposed_s=pl.col("ns").sum() / 1e9)
     )
-    which = stalls.select("rank", "step")[found["stall"].to_numpy()]
-    return pl.concat([which, found], how="horizontal").select(
+    which = stalls.select("rank", "step")[parts["stall"].to_numpy()]
+    return pl.concat([which, parts], how="horizontal").select(
         pl.col(name).cast(kind) for name, kind in PARTS.items()
     )
 
 
 def table(parts: pl.DataFrame) -> pl.DataFrame:
-    """Add the parts of all stalls up; columns of `EXPOSED`.
+    """Sum the parts of all stalls; columns of `EXPOSED`.
 
-    Recorded batches stand for those that were not: the time of these is given to the stages in
-    proportion. Where no stage was seen, it stays a part of its own.
+    Recorded batches represent the others: the time of batches that were not recorded is divided
+    among the stages in proportion. Without any stage, it stays a part of its own.
     """
     is_own = pl.any_horizontal(map(_is_own, KIND_OF))
     not_recorded_s = pl.col("exposed_s").filter(_is_own(NOT_RECORDED)).sum()
@@ -157,7 +157,7 @@ def table(parts: pl.DataFrame) -> pl.DataFrame:
 
 
 def _is_own(part: str) -> pl.Expr:
-    """Return whether a row is this part, and no stage of the user's with the same name."""
+    """Return whether a row is this part, not a stage of the user's with the same name."""
     return (pl.col("part") == part) & pl.col("kind").eq_missing(
         pl.lit(KIND_OF[part], PARTS["kind"])
     )
@@ -182,15 +182,15 @@ def break_down_stalls(
 ) -> StallBreakdown:
     """Divide the stalls of these steps."""
     stalls = find_stalls(steps)
-    found = stall_parts(_windows(stalls, steps, waits), deliveries, spans, side_spans)
-    merged = found.group_by("rank", "step", "part", "kind", maintain_order=True).agg(
+    parts = stall_parts(_windows(stalls, steps, waits), deliveries, spans, side_spans)
+    merged = parts.group_by("rank", "step", "part", "kind", maintain_order=True).agg(
         pl.col("exposed_s").sum()
     )
     return StallBreakdown(stalls, pl.concat([merged, _rest(stalls, merged)]))
 
 
 def _windows(stalls: pl.DataFrame, steps: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
-    """Return the DataLoader's own waits in the stalls; making an iterator is part of the first."""
+    """Return the DataLoader's own waits in the stalls; the first includes `iter(loader)`."""
     restarted = pl.col("restart_s").is_not_null() & pl.int_range(pl.len()).over(_STEP).eq(0)
     stall = stalls.select(*_STEP, "worker", "hidden_s", stalled_ns="start_ns")
     return (
@@ -206,10 +206,10 @@ def _windows(stalls: pl.DataFrame, steps: pl.DataFrame, waits: pl.DataFrame) -> 
 
 def _rest(stalls: pl.DataFrame, parts: pl.DataFrame) -> pl.DataFrame:
     """Return the time outside of the DataLoader's own waits."""
-    known = parts.group_by(_STEP).agg(known_s=pl.col("exposed_s").sum())
+    sums = parts.group_by(_STEP).agg(known_s=pl.col("exposed_s").sum())
     rest_s = pl.col("stall_s") - pl.col("known_s").fill_null(0.0)
     return (
-        stalls.join(known, on=_STEP, how="left", maintain_order="left")
+        stalls.join(sums, on=_STEP, how="left", maintain_order="left")
         .select(*_STEP, part=pl.lit(MAIN), kind=pl.lit(KIND_OF[MAIN]), exposed_s=rest_s)
         .filter(pl.col("exposed_s") > 1e-9)  # noqa: PLR2004 - a nanosecond
         .select(pl.col(name).cast(kind) for name, kind in PARTS.items())

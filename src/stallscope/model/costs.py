@@ -1,7 +1,7 @@
-"""Costs of the batches of a recorded loop, taken out of a run for the simulator.
+"""Costs of the batches of a recorded loop, for the simulator.
 
-Waiting for a core is no cost of a batch: it depends on who else computes, which another setting
-changes. It is told from other waiting as the verdict tells it (`model.exposure`).
+Waiting for a core is no cost of a batch, as another setting changes the competition for cores. It
+is separated from other waiting as in the verdict (`model.exposure`).
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 
 _QUICK: Final = 0.25
-"""Quantile of the seconds of a handover: those in which nothing else had the cores."""
+"""Quantile of the seconds of a handover: without competition for cores."""
 _FEWEST: Final = 3
-"""Batches below which nothing is taken from them."""
+"""Least batches for an estimate."""
 _LEAST_OWN: Final = 0.5
-"""Share of the loop's use of a batch that is its own, however long it waits for a core."""
+"""Least share of the loop's time for a batch that is not waiting for a core."""
 _CROWDED: Final = 0.1
-"""Share of its time that a worker waits for a core, from which on all its cores are in use."""
+"""Share of a worker's time waiting for a core, from which on its cores are saturated."""
 _UNSURE: Final = 0.05
-"""Share of the waiting for a core that may be other waiting."""
+"""Share of the waiting for a core that may be another kind of waiting."""
 _START_S: Final = 0.03
 """Guess of the seconds to start a worker, where none was started."""
 _SEND_BYTES_PER_S: Final = 2e9
@@ -47,9 +47,9 @@ _SEND_S: Final = 3e-4
 _LEAST_FIT, _MOST_FIT = 0.7, 1.5
 """Limits of the correction of a replay."""
 _FITS: Final = 3
-"""Rounds of that correction."""
+"""Rounds of the correction."""
 _IDLE: Final = 0.4
-"""Busy share of the workers up to which the loop waits for none of them."""
+"""Busy share of the workers up to which the loop does not wait for them."""
 MANY_THREADS: Final = 4
 """Threads of a worker, beyond torch's own (making batches, sending, handing out memory)."""
 
@@ -58,14 +58,14 @@ class Handover(NamedTuple):
     """Seconds to hand batches over to the loop."""
 
     start_s: float
-    """Until a started worker is ready for its first batch."""
+    """Seconds until a started worker is ready for its first batch."""
     send_s: float
-    """From a finished batch to a sent one."""
+    """Seconds from a finished batch to a sent one."""
     receive_s: float
-    """In which the loop receives it."""
+    """Seconds in which the loop receives a batch."""
 
 
-def costs_of(  # noqa: PLR0913 - what a run does not know of its loader
+def costs_of(  # noqa: PLR0913 - facts of the loader that a run lacks
     run: Run,
     now: Setting,
     *,
@@ -74,39 +74,39 @@ def costs_of(  # noqa: PLR0913 - what a run does not know of its loader
     cores: float,
     handover: Handover | None = None,
 ) -> LoaderCosts:
-    """Take the costs of batches out of a run.
+    """Return the costs of the batches of a run.
 
     Args:
-        run: of the loop as it is.
-        now: the setting as it is.
-        epoch_batches: of an epoch; None where it has no length.
-        batch_bytes: of a batch; None where unknown.
-        cores: available to the processes of the loop.
-        handover: as measured, where the loop makes its batches itself; None: a guess.
+        run: run of the loop as it is.
+        now: current setting.
+        epoch_batches: batches of an epoch; None for a loader without length.
+        batch_bytes: bytes of a batch; None where unknown.
+        cores: cores available to the processes of the loop.
+        handover: measured handover, for a loop without workers; None: a guess.
 
     Raises:
         StallscopeError: too little was recorded.
     """
-    record, many = _Recording(run, now, cores), now.num_workers
+    record, workers = _Recording(run, now, cores), now.num_workers
     stages, computing_s, waiting_s, samples, makers = record.batches()
     if record.steps.is_empty() or not len(samples) or not (computing_s + waiting_s).any():
         raise StallscopeError(
-            "no batch was recorded from beginning to end: there is nothing to predict from. Allow "
-            "more time (budget_s), or give a loader with more batches"
+            "no whole batch was recorded, so nothing can be predicted: allow more time "
+            "(budget_s), or give a loader with more batches"
         )
     slower = _slower(makers, (computing_s + waiting_s).sum(axis=1))
     for worker, factor in slower.items():
         scale = np.where(makers == worker, 1 / factor, 1.0)[:, None]
         computing_s, waiting_s = computing_s * scale, waiting_s * scale
-    if many:
+    if workers:
         waiting_s = waiting_s * record.waiting_part(computing_s, waiting_s)
     computed_s, waited_s = (float(each.sum(axis=1).mean()) for each in (computing_s, waiting_s))
     made_s = computed_s + waited_s
-    ends_epochs = epoch_batches and many and not now.persistent_workers
+    ends_epochs = epoch_batches and workers and not now.persistent_workers
     end_s = record.take_ends_out() if ends_epochs else 0.0
-    loop = record.loop(None if many else made_s)
+    loop = record.loop(None if workers else made_s)
     first_s, worker_cores = 0.0, math.inf
-    if many:
+    if workers:
         send_s, receive_s = record.handover()
         start_s, first_s = record.start(made_s + send_s, loop.draw_s)
         use_cores, threads = loop.cores_wanted(0.0, cores)
@@ -131,11 +131,11 @@ def costs_of(  # noqa: PLR0913 - what a run does not know of its loader
         first_s=first_s,
         end_s=end_s,
         cores=cores,
-        # More workers would take some of the cores that others had: that is no gain
+        # More workers would take cores from other processes, which is no gain
         others_cores=(find_saturated(run).others_share or 0.0) * cores,
         worker_cores=worker_cores,
         threads=threads,
-        workers=many,
+        workers=workers,
         slower_workers=slower,
         epoch_batches=epoch_batches,
         batch_bytes=batch_bytes,
@@ -147,29 +147,29 @@ def costs_of(  # noqa: PLR0913 - what a run does not know of its loader
 def recorded_per_s(run: Run) -> float | None:
     """Return samples per second of the recorded loop's steady state; None without a timed step.
 
-    Begins of epochs that are part of the steady state count.
+    The start of epochs counts where it is part of the steady state.
     """
     each = PERIOD_S + pl.col("restart_s").fill_null(0.0) if _has_begins(run) else PERIOD_S
     period_s = run.steps().drop_nulls("wait_s").select(each.mean()).item()
     if not period_s:
         return None
-    known = run.samples()
+    recorded = run.samples()
     samples = float(run.settings.batch_size or 1)
-    if not known.is_empty():
-        samples = known.height / float(known.select(BATCH_KEY).n_unique())
+    if not recorded.is_empty():
+        samples = recorded.height / float(recorded.select(BATCH_KEY).n_unique())
     return samples / float(period_s)
 
 
 def _has_begins(run: Run) -> bool:
-    """Return whether epochs of living workers begin in the steady state."""
+    """Return whether epochs with persistent workers start in the steady state."""
     return bool(run.settings.num_workers) and bool(run.steps()["restart_s"].count())
 
 
 def _slower(makers: Any, made_s: Any) -> dict[int, float]:
-    """Return the worker that nearly always takes longer than the others, and by which factor.
+    """Return the slowest worker with its factor, if it nearly always takes longer than others.
 
     Args:
-        makers: number of each batch's worker; -1 where that says nothing.
+        makers: number of each batch's worker; -1 for batches to ignore.
         made_s: seconds of each batch.
     """
     medians = {
@@ -177,32 +177,32 @@ def _slower(makers: Any, made_s: Any) -> dict[int, float]:
         for worker in np.unique(makers[makers >= 0])
         if np.count_nonzero(makers == worker) >= _FEWEST
     }
-    if len(medians) < 2:  # noqa: PLR2004 - one and the others
+    if len(medians) < 2:  # noqa: PLR2004 - a worker and others
         return {}
     slow = max(medians, key=medians.__getitem__)
     rest_s = made_s[np.isin(makers, [worker for worker in medians if worker != slow])]
     factor = medians[slow] / max(float(np.median(rest_s)), 1e-12)
-    apart = np.quantile(made_s[makers == slow], 0.25) > np.quantile(rest_s, 0.75)
-    return {int(slow): factor} if factor >= SLOW_WORKER and apart else {}
+    is_separate = np.quantile(made_s[makers == slow], 0.25) > np.quantile(rest_s, 0.75)
+    return {int(slow): factor} if factor >= SLOW_WORKER and is_separate else {}
 
 
 class _LoopCosts(NamedTuple):
-    """The loop's own work for a batch; means but for the first."""
+    """Work of the loop for a batch; all but the first are means."""
 
     use_s: Any
-    """Seconds in which it uses each batch, without waiting for a core."""
+    """Seconds of the loop for each batch, without waiting for a core."""
     draw_s: float
-    """Seconds in which it draws the samples of another one."""
+    """Seconds to draw the indices of a batch."""
     computed_s: float
-    """CPU time of its process, whatever for."""
+    """CPU time of the loop's process."""
     period_s: float
     """Seconds from batch to batch."""
 
     def cores_wanted(self, made_here_s: float, cores: float) -> tuple[float, float]:
-        """Return the cores that the loop wants to use a batch, and to make one itself.
+        """Return the cores that the loop needs to use a batch, and to make a batch.
 
-        CPU time of its threads counts for the batches that it makes: a step that has threads cannot
-        be told from that.
+        CPU time of threads counts for the batches that the loop makes, as threads of the step
+        cannot be separated from it.
         """
         rest_s = max(self.computed_s - self.draw_s - made_here_s, 0.0)
         use_s = max(float(self.use_s.mean()), 1e-9)
@@ -213,7 +213,7 @@ class _LoopCosts(NamedTuple):
 
 
 class _Recording:
-    """A run, and what all its costs are taken from."""
+    """Run with the tables for its costs."""
 
     def __init__(self, run: Run, now: Setting, cores: float) -> None:
         self._run, self._now, self._cores = run, now, cores
@@ -225,7 +225,7 @@ class _Recording:
     def batches(self) -> tuple[Any, ...]:
         """Return stages, computing and waiting of each recorded batch, samples and worker (or -1).
 
-        Time of a batch that no span covers is shared out over its stages.
+        Time of a batch outside of all spans is divided among its stages.
         """
         named = pl.col("kind", "stage").cast(pl.String)
         spans = self._run.work.with_columns(named).filter(pl.col("kind").is_in(WORK_KINDS))
@@ -234,7 +234,7 @@ class _Recording:
         stages = spans.group_by("stage", "kind", maintain_order=True).agg(cpu_share=cpu_share)
         if stages.is_empty():
             return (), np.zeros((0, 0)), np.zeros((0, 0)), np.zeros(0), np.zeros(0)
-        # A stage whose CPU time was never read is as the others: it may all be queueing
+        # A stage without any CPU time read gets the mean share, as it may wait for a core
         of_all = spans.select(cpu_share).item()
         computing, waiting = np.array(
             [
@@ -255,22 +255,22 @@ class _Recording:
         if self._making and wall_s.sum():
             wall_s *= max(self._making.batch_s / float(wall_s.sum(axis=1).mean()), 1.0)
         counts = self._run.samples().group_by(BATCH_KEY).agg(samples=pl.len())
-        known = order.join(counts, on=BATCH_KEY, how="left").sort("row")["samples"]
+        sample_counts = order.join(counts, on=BATCH_KEY, how="left").sort("row")["samples"]
         usual = float(self._run.settings.batch_size or 1)
-        is_whole = pl.col("batch") < pl.col("batch").max()  # an epoch's last may have fewer samples
+        is_whole = pl.col("batch") < pl.col("batch").max()  # an epoch's last is often smaller
         makers = order.select(pl.when(is_whole).then("worker").fill_null(-1)).to_series()
         return (
             tuple(stages.select("stage", "kind").iter_rows()),
             wall_s * computing,
             wall_s * waiting,
-            known.fill_null(usual).to_numpy().astype(float),
+            sample_counts.fill_null(usual).to_numpy().astype(float),
             makers.to_numpy(),
         )
 
     def waiting_part(self, computing_s: Any, waiting_s: Any) -> float:
-        """Return the part of the seeming waits that is left without all waiting for a core.
+        """Return the share (0 to 1) of the waits that is not waiting for a core.
 
-        A worker's other threads compute, too, so it seems to have waited less for a core.
+        The CPU time of a worker's other threads hides some of its waiting for a core.
         """
         waited_s, queued = float(waiting_s.sum(axis=1).mean()), self._used.queued_share
         if self._making is None or not waited_s or queued is None:
@@ -282,11 +282,11 @@ class _Recording:
 
     def handover(self) -> tuple[float, float]:
         """Return the seconds to send a batch, and to receive one."""
-        known = self._delivered
-        sent_s = ((known["sent_ns"] - known["made_ns"]) / 1e9).drop_nulls().to_numpy()
+        batches = self._delivered
+        sent_s = ((batches["sent_ns"] - batches["made_ns"]) / 1e9).drop_nulls().to_numpy()
         send_s = float(np.quantile(sent_s, _QUICK)) if sent_s.size >= _FEWEST else _SEND_S
-        # A batch that came while the loop waited for another one was received then
-        here = known.filter(pl.col("arrived_ns") >= pl.col("start_ns"))
+        # A batch that arrived while the loop waited for an earlier one was received then
+        here = batches.filter(pl.col("arrived_ns") >= pl.col("start_ns"))
         lay_there = here.filter(pl.col("sent_ns") < pl.col("start_ns"))
         is_usual = lay_there.height >= _FEWEST
         here = lay_there if is_usual else here.drop_nulls("sent_ns")
@@ -295,18 +295,18 @@ class _Recording:
         received_s = took.clip(0).to_numpy()
         if not received_s.size:
             return max(send_s, 0.0), 0.0
-        # A worker's thread hands it out: where it has to wait for a core, the quickest had one
+        # A worker's thread sends: where threads wait for cores, only the quickest had a core
         is_usual = is_usual and (self._used.queued_share or 0.0) < _CROWDED
         return max(send_s, 0.0), float(np.quantile(received_s, _QUICK if is_usual else 0.0))
 
     def take_ends_out(self) -> float:
-        """Take the shutdown of workers out of the steps; return its seconds."""
+        """Subtract the shutdown of workers from the steps; return its seconds."""
         ends = self._run.side_spans.filter(pl.col("stage").cast(pl.String) == END_OF_EPOCH.name)
         ends = ends.with_columns(took_s=(pl.col("end_ns") - pl.col("start_ns")) / 1e9)
         each = ends.group_by(BATCH_KEY).agg(pl.col("took_s").sum())
-        known = self.steps.join(each, on=BATCH_KEY, how="left", maintain_order="left")
+        steps = self.steps.join(each, on=BATCH_KEY, how="left", maintain_order="left")
         own_s = (pl.col("other_s") - pl.col("took_s").fill_null(0.0)).clip(0)
-        self.steps = known.with_columns(other_s=own_s).drop("took_s")
+        self.steps = steps.with_columns(other_s=own_s).drop("took_s")
         return float(ends["took_s"].median() or 0.0)  # type: ignore[arg-type]  # a float column
 
     def loop(self, made_s: float | None) -> _LoopCosts:
@@ -324,7 +324,7 @@ class _Recording:
         draw_s = self._draw_s(here=made_s is not None)
         if made_s is None:
             draw_s *= computed_s / (computed_s + queued_s) if computed_s else 1.0
-        else:  # it queued as much as making took longer than it would have with a core
+        else:  # the part of the waiting for a core that lies in making batches is subtracted
             wall_s = self._making.batch_s if self._making else 0.0
             queued_s = max(queued_s - max(wall_s - made_s, 0.0), 0.0)
         if mean_s <= 0:
@@ -333,37 +333,37 @@ class _Recording:
         return _LoopCosts(own_s, draw_s, computed_s, period_s)
 
     def _draw_s(self, *, here: bool) -> float:
-        """Return the mean part of a wait that neither makes nor receives a batch."""
-        known = self._delivered
+        """Return the mean seconds of a wait outside of making and receiving a batch."""
+        batches = self._delivered
         waited_ns = pl.col("wait_s") * 1e9
         if here:
             drawn_ns = waited_ns - (pl.col("made_ns") - pl.col("taken_ns"))
         else:
-            known = known.drop_nulls("arrived_ns").filter(pl.col("pin_s").fill_null(0.0) == 0)
+            batches = batches.drop_nulls("arrived_ns").filter(pl.col("pin_s").fill_null(0.0) == 0)
             got_ns = pl.max_horizontal("arrived_ns", "start_ns")
             drawn_ns = pl.col("start_ns") + waited_ns - got_ns
-        drawn_s = known.select(drawn_ns / 1e9).to_series().drop_nulls().clip(0).to_numpy()
+        drawn_s = batches.select(drawn_ns / 1e9).to_series().drop_nulls().clip(0).to_numpy()
         return float(drawn_s.mean()) if drawn_s.size else 0.0
 
     def threads(self, loop: _LoopCosts, batch_s: float) -> float:
-        """Return the cores that a worker wants while it computes, with its libraries' threads."""
+        """Return the cores that a computing worker needs, with its libraries' threads."""
         if not batch_s or (self._used.threads or 0.0) <= MANY_THREADS or self._making is None:
             return 1.0
         computed_s = (self._used.worker_cpu or 0.0) * self._making.workers * loop.period_s
         return max(computed_s / batch_s, 1.0)
 
     def worker_cores(self) -> float:
-        """Return the cores available to all workers: known where each has fewer than the loop."""
+        """Return the cores available to all workers; infinite where they may use the loop's."""
         used, each = self._used, self._used.worker_cores
         if each is None or each >= self._cores:
             return math.inf
         active = self._making.workers if self._making else 1
-        if (used.queued_share or 0.0) >= _CROWDED:  # then they have all that there is for them
+        if (used.queued_share or 0.0) >= _CROWDED:  # the workers use all their cores
             return max((used.worker_cpu or 0.0) * active, each)
         return min(active * each, self._cores)
 
     def start(self, batch_s: float, draw_s: float) -> tuple[float, float]:
-        """Return the seconds until workers are ready, and the extra ones of the first batch."""
+        """Return the seconds until workers are ready, and the extra seconds of the first batch."""
         run, now = self._run, self._now
         if run.first_batch_s is None:
             return _START_S, 0.0
@@ -374,23 +374,23 @@ class _Recording:
         return max(run.first_batch_s - batch_s - first_s - drawn_s, 0.0), first_s
 
     def fitted(self, costs: LoaderCosts) -> LoaderCosts:
-        """Return the costs with which a replay of the setting as it is takes as long as recorded.
+        """Return the costs with which a replay of the current setting takes as long as recorded.
 
-        Only where the loop waits for its batches: else nothing is known of what is wrong. Workers
-        that have little to do are not what it waits for.
+        The correction needs a loop that waits for busy workers: in other loops, the workers' times
+        do not show in the rate.
         """
         wanted, factor = recorded_per_s(self._run), 1.0
         epoch = costs.epoch_batches if _has_begins(self._run) else None
         for _ in range(_FITS if wanted and self._busiest_share() > _IDLE else 0):
-            found = predict(replace(costs.slower(factor), epoch_batches=epoch), self._now)
-            if found.stall_share.value < HARDLY:
+            prediction = predict(replace(costs.slower(factor), epoch_batches=epoch), self._now)
+            if prediction.stall_share.value < HARDLY:
                 break
-            factor *= found.samples_per_s.value / (wanted or 1.0)
+            factor *= prediction.samples_per_s.value / (wanted or 1.0)
             factor = min(max(factor, _LEAST_FIT), _MOST_FIT)
         return costs.slower(factor)
 
     def _busiest_share(self) -> float:
-        """Return the busy share (0 to 1) of the busiest of those that make batches."""
+        """Return the busy share (0 to 1) of the busiest worker."""
         length_ns = self.steps.select(pl.col("end_ns").max() - pl.col("start_ns").min()).item()
         made_ns = (pl.col("made_ns") - pl.col("taken_ns")).sum()
         busy = self._run.deliveries.join(self.steps.select(BATCH_KEY), on=BATCH_KEY, how="semi")
@@ -399,10 +399,10 @@ class _Recording:
 
 
 def _shares(stage: str, cpu_share: float | None, used: MachineUse) -> tuple[float, float]:
-    """Return the shares of a stage's time that compute, and that wait for anything but a core."""
+    """Return the shares of a stage's time: computing, and waiting other than for a core."""
     if cpu_share is None or not np.isfinite(cpu_share):
         return 1.0, 0.0
     computing = min(float(cpu_share), 1.0)
-    # Nothing of the user's runs between samples: what is not computing there had no core
+    # No user code runs between samples, so all waiting there is for a core
     waiting = 0.0 if stage == BATCH.name else waiting_share(computing, used)
     return computing, min(waiting, 1 - computing)

@@ -1,10 +1,9 @@
-"""The accounting of the stalls: by stage and group, and which of it computes and which waits.
+"""Accounting of the stalls by stage and group, divided into computing and waiting.
 
-`run.exposed()`, the pictures' numbers and the verdict are all this one division.
+`run.exposed()`, the pictures' numbers and the verdict use this one division.
 
-A worker that wants to compute and has no core is not waiting for anything but a core. What a worker
-waited for a core is shared out over its stages as their CPU time is, so what is left as waiting is
-storage, a lock, a sleep.
+Waiting for a core is separated from other waiting: a worker's waiting for a core is divided among
+its stages by their CPU time. The remaining waiting is storage, a lock or a sleep.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ FETCH, DECODE, TRANSFORM, GETITEM_, COLLATE, SENDING = (
 )
 """Groups of work."""
 WORK = (FETCH, DECODE, TRANSFORM, GETITEM_, COLLATE)
-"""Those that make a batch."""
+"""Groups that make a batch."""
 PIN, MAIN, START, UNATTRIBUTED = "pin", "main", "start", "unattributed"
 CROWDED = lifecycle.NO_CORE
-"""Groups that are no work on samples."""
+"""Groups without work on samples."""
 _QUICK: Final = 0.1
-"""Quantile of the seconds of threads beside the workers' own: most had to wait for a core."""
+"""Quantile of the seconds of sending and receiving threads: most had to wait for a core."""
 _GROUP_OF_PART: Final = {
     lifecycle.QUEUED: SENDING,
     lifecycle.SEND: SENDING,
@@ -56,29 +55,29 @@ _GROUP_OF_PART: Final = {
     lifecycle.UNATTRIBUTED: UNATTRIBUTED,
 }
 _GROUP_OF_STAGE: Final = {BATCH.name: COLLATE, GETITEM.name: GETITEM_}
-"""Of stages of the kind `other`; any other is code of the user's, as a transform is."""
+"""Groups of stages of the kind `other`; further stages are user code, as transforms are."""
 _WAY: Final = (*WORK, SENDING, PIN, MAIN, START, UNATTRIBUTED, CROWDED)
-"""Groups in the order of a sample's way to the loop: the order of equally long ones."""
+"""Groups in the order of a sample's way to the loop: the order of groups with equal shares."""
 _NOTHING: Final = 1e-6
-"""Share of the stalls that differences of clocks leave of nothing."""
+"""Share of the stalls within the error of clocks."""
 DIGITS: Final = 9
-"""Digits of shares that count: the last ones depend on the order in which threads add times up."""
+"""Significant digits of shares: the last digits depend on the order of sums in threads."""
 
 
 @dataclass(frozen=True)
 class StagePart:
-    """Part of the stalls: one stage."""
+    """Stage as a part of the stalls."""
 
     stage: str
     """Name of the stage."""
     group: str
     """Group of the stage."""
     share: float
-    """Share (0 to 1) of the stalls, as if each worker had a core for itself."""
+    """Share (0 to 1) of the stalls, if each worker had a core for itself."""
     waiting: float
-    """Share (0 to 1) of its own time in which it neither computed nor wanted a core."""
+    """Share (0 to 1) of the stage's time spent waiting for anything but a core."""
     kind: str | None = None
-    """Kind of the stage; None where nothing explains it."""
+    """Kind of the stage; None for unattributed time."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +85,9 @@ class Exposure:
     """Division of all stalls among stages; the parts add up to 1."""
 
     parts: tuple[StagePart, ...] = ()
-    """The longest first."""
+    """Parts, the longest first."""
     free: float = 1.0
-    """Share (0 to 1) of the stalls that would be left if nobody ever waited for a core."""
+    """Share (0 to 1) of the stalls that remains without waiting for a core."""
 
     def of(self, *groups: str) -> float:
         """Return the share (0 to 1) of the stalls in these groups."""
@@ -99,7 +98,7 @@ class Exposure:
         return sum(part.share * part.waiting for part in self.parts if part.group in groups)
 
     def computing(self, *groups: str) -> Exposure:
-        """Return the division if all time in these groups (default: in all) is computing."""
+        """Return the division with all time in these groups (default: all) as computing."""
         parts = (
             replace(part, waiting=0.0) if part.group in groups or not groups else part
             for part in self.parts
@@ -111,13 +110,13 @@ class Exposure:
         return next((part for part in self.parts if part.group == group), None)
 
     def leads(self, group: str) -> bool:
-        """Return whether this group is the largest, apart from waiting for a core."""
+        """Return whether this group is the largest, except for waiting for a core."""
         return group == next((name for name in self.groups() if name != CROWDED), None)
 
     def groups(self) -> dict[str, float]:
         """Return the share of each group, the largest first."""
-        found = {name: self.of(name) for name in dict.fromkeys(part.group for part in self.parts)}
-        return {name: found[name] for name in sorted(found, key=lambda g: _first(found[g], g))}
+        shares = {name: self.of(name) for name in dict.fromkeys(part.group for part in self.parts)}
+        return {name: shares[name] for name in sorted(shares, key=lambda g: _first(shares[g], g))}
 
 
 def _first(share: float, group: str) -> tuple[float, int]:
@@ -125,29 +124,29 @@ def _first(share: float, group: str) -> tuple[float, int]:
 
 
 def longest_first(parts: Iterable[StagePart]) -> tuple[StagePart, ...]:
-    """Order parts by length; equally long ones by a sample's way and by name."""
+    """Sort parts by length, then by a sample's way and by name."""
     return tuple(sorted(parts, key=lambda part: (*_first(part.share, part.group), part.stage)))
 
 
 def exposure_of(run: RunTables) -> Exposure:
-    """Divide the stalls of a run among stages: the one accounting."""
-    found = pace(run)
-    busy = found.making.busy_share if found.making and found.is_behind else None
-    return exposure(run, found.use, busy)
+    """Divide the stalls of a run among stages."""
+    speed = pace(run)
+    busy = speed.making.busy_share if speed.making and speed.is_behind else None
+    return exposure(run, speed.use, busy)
 
 
 def exposure(run: RunTables, used: MachineUse, busy_share: float | None = None) -> Exposure:
-    """Divide the stalls of a run whose use of the machine is known.
+    """Divide the stalls of a run among stages, by its use of the machine.
 
-    A worker that was still on an earlier batch, or on one that was not recorded, did what it does
-    for every batch: that time is given to the stages in the proportion of all their work.
+    Time of workers on earlier batches, or on batches that were not recorded, is divided among the
+    stages in proportion to all their work.
 
     Args:
-        run: the loop as it is.
-        used: what it used of the machine.
-        busy_share: share (0 to 1) of their time in which workers make batches, where they or the
-            cores cannot keep up. The loop then waits for all their work, wherever a stall falls:
-            that share of the stalls is given to their stages in the proportion of all their work.
+        run: tables of the run.
+        used: use of the machine by the run.
+        busy_share: share (0 to 1) of the workers' time in which they make batches, where workers or
+            cores are too slow. The loop then waits for all their work, so this share of the stalls
+            is divided among the stages in proportion to all their work.
     """
     stages = _stages(run)
     works = {
@@ -155,7 +154,7 @@ def exposure(run: RunTables, used: MachineUse, busy_share: float | None = None) 
         for key, row in stages.items()
         if row["busy_share"]
         and key[1] in WORK_KINDS
-        and (key[0] != GARBAGE.name or row["many"] >= SELDOM)
+        and (key[0] != GARBAGE.name or row["count"] >= SELDOM)
     }
     exposed_s: dict[tuple[str, str | None], float] = {}
     for row in attribution.table(run.parts()).iter_rows(named=True):
@@ -171,19 +170,19 @@ def exposure(run: RunTables, used: MachineUse, busy_share: float | None = None) 
     stalled_s = sum(exposed_s.values())
     if not whole_s:
         return Exposure()
-    found = longest_first(replace(part, share=part.share / whole_s) for part in parts)
-    return Exposure(found, free_s / stalled_s)
+    divided = longest_first(replace(part, share=part.share / whole_s) for part in parts)
+    return Exposure(divided, free_s / stalled_s)
 
 
 def exposed(divided: Exposure, parts: pl.DataFrame) -> pl.DataFrame:
     """Return the accounting as a table.
 
     Args:
-        divided: the stalls of a run.
-        parts: of each stall, columns of `attribution.PARTS`.
+        divided: division of a run's stalls.
+        parts: parts of each stall, columns of `attribution.PARTS`.
 
     Returns:
-        Columns of `EXPOSED`, the longest first; they add up to all stalls.
+        Columns of `EXPOSED`, the longest part first; parts add up to all stalls.
     """
     seen = parts.group_by("part", pl.col("kind").cast(pl.String)).agg(
         stalls=pl.struct("rank", "step").n_unique()
@@ -204,12 +203,12 @@ def exposed(divided: Exposure, parts: pl.DataFrame) -> pl.DataFrame:
 
 def _give(
     exposed_s: dict[tuple[str, str | None], float],
-    more_s: float,
+    added_s: float,
     among: dict[tuple[str, str | None], float],
 ) -> None:
     whole = sum(among.values())
     for key, weight in among.items():
-        exposed_s[key] = exposed_s.get(key, 0.0) + more_s * weight / whole
+        exposed_s[key] = exposed_s.get(key, 0.0) + added_s * weight / whole
 
 
 def _of_busy_workers(
@@ -217,51 +216,51 @@ def _of_busy_workers(
     works: dict[tuple[str, str | None], float],
     busy_share: float,
 ) -> dict[tuple[str, str | None], float]:
-    """Give the busy share of the stalls to the work of workers that cannot keep up.
+    """Divide the busy share of the stalls among the work of workers that are too slow.
 
-    The start of workers stays as it is: it is no part of the steady state.
+    The start of workers keeps its time, as it is no part of the steady state.
     """
     start = lifecycle.START, lifecycle.KIND_OF[lifecycle.START]
-    kept = {key: part_s for key, part_s in exposed_s.items() if key == start}
-    rest_s = sum(exposed_s.values()) - sum(kept.values())
+    starts = {key: part_s for key, part_s in exposed_s.items() if key == start}
+    rest_s = sum(exposed_s.values()) - sum(starts.values())
     beside = {key: s for key, s in exposed_s.items() if key not in works and key != start}
     beside_s = sum(beside.values())
     fraction = min((1 - busy_share) * rest_s / beside_s, 1.0) if beside_s else 0.0
-    found = kept | {key: part_s * fraction for key, part_s in beside.items()}
-    _give(found, rest_s - beside_s * fraction, works)
-    return found
+    divided = starts | {key: part_s * fraction for key, part_s in beside.items()}
+    _give(divided, rest_s - beside_s * fraction, works)
+    return divided
 
 
 def _stages(run: RunTables) -> dict[tuple[str, str | None], dict[str, Any]]:
-    """Return a row for each stage; a stage in samples and beside them is one."""
+    """Return a row for each stage; work in samples and between samples is summed."""
     seen = pl.col("cpu_share").is_not_null()
     busy_s = pl.col("busy_s").filter(seen)
     rows = run.work_stages.group_by("stage", "kind", maintain_order=True)
     summed = rows.agg(
         busy_share=pl.col("busy_share").sum(),
-        many=pl.col("count").sum(),
+        count=pl.col("count").sum(),
         cpu_share=(pl.col("cpu_share").filter(seen) * busy_s).sum() / busy_s.sum(),
     )
-    known = summed.with_columns(pl.col("cpu_share").fill_nan(None))
-    return {(row["stage"], row["kind"]): row for row in known.iter_rows(named=True)}
+    summed = summed.with_columns(pl.col("cpu_share").fill_nan(None))
+    return {(row["stage"], row["kind"]): row for row in summed.iter_rows(named=True)}
 
 
 def _part(
     key: tuple[str, str | None], part_s: float, row: dict[str, Any] | None, used: MachineUse
 ) -> StagePart:
-    """Return a part with its own time, without its waiting for a core."""
+    """Return a part without waiting for a core."""
     group = group_of(*key)
     cpu = row["cpu_share"] if row else None
     if not isinstance(cpu, float) or group not in WORK:
         return StagePart(key[0], group, part_s, 0.0, key[1])
-    # Nothing of the user's runs between samples: what is not computing there had no core
+    # No user code runs between samples, so all waiting there is for a core
     waits = 0.0 if key[0] == BATCH.name else waiting_share(cpu, used)
     own = min(cpu, 1.0) + waits
     return StagePart(key[0], group, part_s * own, waits / own if own else 0.0, key[1])
 
 
 def waiting_share(cpu_share: float, used: MachineUse) -> float:
-    """Return the share (0 to 1) of a stage's time that neither computes nor wants a core."""
+    """Return the share (0 to 1) of a stage's time spent waiting for anything but a core."""
     return 1 - min(min(cpu_share, 1.0) * _crowding(used), 1.0)
 
 
@@ -284,7 +283,7 @@ def _for_each_batch(run: RunTables, share: Callable[[float], float]) -> float:
 
 
 def _crowding(used: MachineUse) -> float:
-    """Return how many times as long computing takes as with a core for each worker."""
+    """Return the slowdown of computing against a core for each worker."""
     cpu, queued = used.worker_cpu, used.queued_share
     if cpu is None:
         cpu = used.loop_cpu
@@ -304,35 +303,35 @@ def group_of(stage: str, kind: str | None) -> str:
 
 
 def _quickness(run: RunTables) -> dict[str, float]:
-    """Return the share of sending and receiving that is left with a core for each thread."""
+    """Return the share of sending and receiving that remains with a core for each thread."""
     sends = run.side_spans.filter(pl.col("kind") == "send")
     took_s = ((sends["end_ns"] - sends["start_ns"]) / 1e9).to_numpy()
     received = run.parts().filter(pl.col("part") == lifecycle.UNPICKLE)["exposed_s"].to_numpy()
     sending = _quick_share(took_s)
-    # A batch is queued until the thread that sends comes to it
+    # A batch is queued until the sending thread has a core
     shares = {lifecycle.SEND: sending, lifecycle.QUEUED: sending}
     return shares | {lifecycle.UNPICKLE: _quick_share(received)}
 
 
 def _quick_share(took_s: np.ndarray) -> float:
-    """Return the quick ones over the mean; 1 where there are none."""
+    """Return the ratio of quick times to the mean; 1 without times."""
     return float(np.quantile(took_s, _QUICK) / took_s.mean()) if took_s.size else 1.0
 
 
 def _uncrowded(
     parts: list[StagePart], quickness: dict[str, float], used: MachineUse
 ) -> Iterator[StagePart]:
-    """Yield parts of sending and of the loop without waiting for a core, and that by itself."""
+    """Yield the parts with waiting for a core as a part of its own, for sending and the loop."""
     crowded_s = 0.0
     cpu, queued = used.loop_cpu or 0.0, used.loop_queued_share or 0.0
     computing = cpu / (cpu + queued) if cpu else 1.0
     for part in parts:
-        kept = 1.0
+        remaining = 1.0
         if part.group == SENDING:
-            kept = min(quickness.get(part.stage, 1.0), 1.0)
+            remaining = min(quickness.get(part.stage, 1.0), 1.0)
         elif part.group == MAIN:
-            kept = computing
-        crowded_s += part.share * (1 - kept)
-        yield replace(part, share=part.share * kept)
+            remaining = computing
+        crowded_s += part.share * (1 - remaining)
+        yield replace(part, share=part.share * remaining)
     if crowded_s:
         yield StagePart(CROWDED, CROWDED, crowded_s, 0.0, lifecycle.KIND_OF[CROWDED])

@@ -36,17 +36,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-NO_LOOP: Final = "No training loop was recorded: nothing is known of its waits"
-UNKNOWN: Final = "whether its device had work meanwhile is not known"
+NO_LOOP: Final = "No training loop was recorded, so its waits are unknown"
+UNKNOWN: Final = "it is unknown whether the device was idle"
 ALIKE: Final = 0.85
-"""Share of the longest part from which on a second one is named beside it."""
+"""Least ratio to the longest part for a second part in the sentence."""
 REST: Final = "rest of the step"
 """Name of the rest of a step beside its known parts."""
 NOTHING: Final = 0.01
-"""Share of the loop's time below which stalls are not broken down."""
-_MODEL: Final = tuple(one.name for one in (UNTIL_BACKWARD, FORWARD, BACKWARD, OPTIMIZER))
+"""Least share of the loop's time for a division of its stalls."""
+_MODEL: Final = tuple(stage.name for stage in (UNTIL_BACKWARD, FORWARD, BACKWARD, OPTIMIZER))
 _ROUNDING: Final = 1e-9
-"""Share of the time above the errors of sums."""
+"""Share of the time within the errors of sums."""
 OWN_WORDS: Final = {
     EARLIER: "a worker still on an earlier batch",
     START: "the start of the workers",
@@ -58,7 +58,7 @@ OWN_WORDS: Final = {
     MAIN_GARBAGE: "garbage collection in the main process",
     NOT_RECORDED: "the making of batches that were not recorded",
 }
-"""Words for parts that are no stages of the user's pipeline."""
+"""Words for parts outside of the user's pipeline."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ class LoopBreakdown:
     stalls: int
     """Number of stalls."""
     stall_s: float
-    """Stalls."""
+    """Seconds of stalls."""
     wait_s: float
-    """Waits that are too short to matter."""
+    """Seconds of waits that are too short to matter."""
     h2d_s: float
     """Copies of batches to the device, where recorded."""
     step_s: float
@@ -92,23 +92,23 @@ class LoopBreakdown:
 
     @property
     def total_s(self) -> float:
-        """Everything together."""
+        """Seconds of the whole loop."""
         waits_s = self.stall_s + self.hidden_s + self.unknown_s + self.wait_s
         return waits_s + self.h2d_s + self.step_s + self.other_s
 
     @property
     def stall_share(self) -> float:
-        """Share (0 to 1) of its time in which the loop stalls."""
+        """Share (0 to 1) of the loop's time in stalls."""
         return self.share(self.stall_s)
 
     @property
     def hardly_waits(self) -> bool:
-        """Whether a quicker loader would gain next to nothing."""
+        """True where a faster loader would gain next to nothing."""
         return self.stall_share < HARDLY and self.is_known
 
     @property
     def is_known(self) -> bool:
-        """Whether it is known what the waits cost: while the device works, they cost nothing."""
+        """True where the cost of waits is known; waits while the device works cost nothing."""
         return self.share(self.unknown_s) < HARDLY
 
     def share(self, part_s: float) -> float:
@@ -116,12 +116,12 @@ class LoopBreakdown:
         return part_s / self.total_s if self.total_s else 0.0
 
     def pieces(self, smallest: float = 0.0) -> list[tuple[str, str, float]]:
-        """Return name, kind and seconds of its parts, in the order of a step; none is empty.
+        """Return name, kind and seconds of all parts above 0, in the order of a step.
 
         The kind is "stall", "wait" or one of `stallscope.stages.KINDS`.
 
         Args:
-            smallest: share (0 to 1) of the time below which a part belongs to the rest.
+            smallest: least share (0 to 1) of the time; smaller parts belong to the rest.
         """
         parts = [part for part in self.parts if self.share(part[2]) >= smallest]
         of_step = [part for part in parts if part[1] == STEP.kind]
@@ -139,7 +139,7 @@ class LoopBreakdown:
             *beside,
             (OTHER.name, OTHER.kind, other_s),
         ]
-        least_s = _ROUNDING * self.total_s  # what differences leave of nothing
+        least_s = _ROUNDING * self.total_s  # rounding errors of differences
         return [piece for piece in every if piece[2] > least_s]
 
 
@@ -149,30 +149,30 @@ def loop_breakdown(
     """Divide the time of these steps, with these stalls; None: no wait was recorded.
 
     Args:
-        steps: as of `Run.steps`.
-        stalls: as of `Run.stalls`, of these steps.
-        side_spans: of the run, where the step is to be taken apart.
+        steps: columns of `Run.steps`.
+        stalls: columns of `Run.stalls`, of these steps.
+        side_spans: spans of the run to divide the step by; None: the step stays whole.
     """
-    known = hidden_known(steps).drop_nulls(["wait_s", "start_ns", "end_ns"])
-    if known.is_empty():
+    timed = hidden_known(steps).drop_nulls(["wait_s", "start_ns", "end_ns"])
+    if timed.is_empty():
         return None
     stall_s = float(stalls["stall_s"].sum())
-    waits_s = known.select(pl.sum_horizontal("wait_s", "restart_s").alias("wait_s"))["wait_s"]
-    hidden_s = float(known["hidden_s"].sum())
-    unknown_s = float(waits_s.filter(known["hidden_s"].is_null()).sum())
+    waits_s = timed.select(pl.sum_horizontal("wait_s", "restart_s").alias("wait_s"))["wait_s"]
+    hidden_s = float(timed["hidden_s"].sum())
+    unknown_s = float(waits_s.filter(timed["hidden_s"].is_null()).sum())
     return LoopBreakdown(
-        steps=known.height,
-        ranks=known["rank"].n_unique(),
+        steps=timed.height,
+        ranks=timed["rank"].n_unique(),
         stalls=stalls.height,
         stall_s=stall_s,
         wait_s=max(float(waits_s.sum()) - stall_s - hidden_s - unknown_s, 0.0),
-        h2d_s=float(known["h2d_s"].sum()),
-        step_s=float(known["step_s"].sum()),
-        other_s=float(known["other_s"].sum()),
+        h2d_s=float(timed["h2d_s"].sum()),
+        step_s=float(timed["step_s"].sum()),
+        other_s=float(timed["other_s"].sum()),
         longest_wait_s=float(waits_s.max()),  # type: ignore[arg-type]  # a float column
         hidden_s=hidden_s,
         unknown_s=unknown_s,
-        parts=() if side_spans is None else _parts(known, side_spans),
+        parts=() if side_spans is None else _parts(timed, side_spans),
     )
 
 
@@ -183,12 +183,12 @@ def _parts(steps: pl.DataFrame, side_spans: pl.DataFrame) -> tuple[tuple[str, st
         pl.col("worker").is_null(), pl.col("kind").cast(pl.String).is_in([STEP.kind, OTHER.kind])
     ).join(steps.select(batch).unique(), on=batch, how="semi")
     took_s = ((pl.col("end_ns") - pl.col("start_ns")) / 1e9).sum()
-    found = (
+    sums = (
         mine.group_by(pl.col("stage", "kind").cast(pl.String))
         .agg(took_s=took_s)
         .filter(~pl.col("stage").is_in([STEP.name, OTHER.name]))
     )
-    rows = found.select("stage", "kind", "took_s").rows()
+    rows = sums.select("stage", "kind", "took_s").rows()
     order = {stage: place for place, stage in enumerate(_MODEL)}
     return tuple(sorted(rows, key=lambda row: (order.get(row[0], len(order)), -row[2], row[0])))
 
@@ -199,9 +199,9 @@ def sentence(
     workers: int,
     name: Callable[[str], str] = str,
 ) -> str:
-    """Say how much of its time the loop stalls, and name the longest part if it matters.
+    """Return the stalled share of the loop's time in words, with the longest part.
 
-    Without `workers` (0) the main process loads; `name` makes a stage's name fit to be shown.
+    Without `workers` (0) the main process loads; `name` formats the name of a stage.
     """
     if time is None:
         return NO_LOOP
@@ -230,13 +230,13 @@ def sentence(
 
 
 def leading(patterns: pl.DataFrame) -> dict[str, Any] | None:
-    """Return the claimed pattern that explains most, if it explains enough."""
+    """Return the claimed pattern with the largest share, if the share is large enough."""
     claimed = patterns.filter(pl.col("chance").is_not_null(), pl.col("share") >= LEADING_SHARE)
     return next(claimed.head(1).iter_rows(named=True), None)
 
 
 def is_own(part: str, kind: str | None) -> bool:
-    """Return whether a part of a stall is no stage of the user's pipeline."""
+    """Return whether a part of a stall lies outside of the user's pipeline."""
     return KIND_OF.get(part, "") == kind
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class RunTables(Protocol):
-    """Tables of a run that the model reads; `run.result.Run` has them and says what they hold."""
+    """Tables of a run that the model reads; `run.result.Run` documents them."""
 
     @property
     def settings(self) -> Any:
@@ -66,21 +66,21 @@ class MachineUse:
     worker_cpu: float | None = None
     """Cores that one worker keeps busy, all its threads together."""
     loop_cpu: float | None = None
-    """The same of the process that trains."""
+    """Cores that the training process keeps busy."""
     loop_queued_share: float | None = None
-    """Share (0 to 1) of its time in which the process that trains waited for a core."""
+    """Share (0 to 1) of the training process' time spent waiting for a core."""
     queued_share: float | None = None
-    """Share (0 to 1) of its time in which a worker waited for a core."""
+    """Share (0 to 1) of a worker's time spent waiting for a core."""
     threads: float | None = None
     """Threads of one worker."""
     disk_busy_share: float | None = None
-    """Of the busiest disk."""
+    """Busy share (0 to 1) of the busiest disk."""
     worker_cores: float | None = None
-    """Cores available to one worker; the smallest number."""
+    """Cores available to the worker with the fewest."""
     file_lock_share: float | None = None
-    """Share (0 to 1) of the samples in which a worker waits for a lock of a file."""
+    """Share (0 to 1) of the samples in which a worker waits for a file lock."""
     gpu_busy_share: float | None = None
-    """Of the busiest GPU, as its driver has it."""
+    """Busy share (0 to 1) of the busiest GPU, by its driver."""
 
     def own_cores(self, workers: int) -> float | None:
         """Return the cores that workers and loop keep busy together."""
@@ -90,14 +90,14 @@ class MachineUse:
 
 
 def use(run: RunTables, workers: int) -> MachineUse:
-    """Return the use of the machine by a loop with so many workers."""
+    """Return the use of the machine by a loop with this number of workers."""
     each = _means(run)
     loop = each.filter(resource=LOOP)["device"].implode()
     makers = each.filter(resource=WORKER if workers else LOOP)["device"].implode()
 
     def value(how: str, resource: str, *of: IntoExprColumn) -> float | None:
-        found: float | None = getattr(each.filter(*of, resource=resource)["value"], how)()
-        return found
+        summary: float | None = getattr(each.filter(*of, resource=resource)["value"], how)()
+        return summary
 
     return MachineUse(
         worker_cpu=value("mean", WORKER),
@@ -113,7 +113,7 @@ def use(run: RunTables, workers: int) -> MachineUse:
 
 
 def queued_shares(run: RunTables) -> pl.DataFrame:
-    """Return each process's share of time without a core: columns `device, queued_share`."""
+    """Return each process' share of time waiting for a core: columns `device, queued_share`."""
     queued = _means(run).filter(resource=QUEUED)
     return queued.select("device", queued_share="value")
 

@@ -1,6 +1,6 @@
-"""A setting of a DataLoader as a value, the grid of those that are predicted, and a loader with it.
+"""Settings of a DataLoader: the grid to predict, and copies of a loader with a setting.
 
-Nothing of the user's is changed: a loader with another setting is a shallow copy.
+The user's loader stays as it is: a loader with another setting is a shallow copy.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
 _PREFETCH: Final = 2
-"""Default of torch."""
+"""Torch's default of the prefetch factor."""
 _DEEPER: Final = 4
 """Prefetch factor that bridges occasional slow samples."""
 _MOST_WORKERS: Final = 64
-"""Most workers to look at, unless the loader has more."""
+"""Most workers in the grid, unless the loader has more."""
 HAS_IN_ORDER: Final = "in_order" in DataLoader.__init__.__annotations__
-"""Whether this torch delivers batches out of order on demand (from 2.6 on)."""
+"""True where torch can deliver batches out of order (from 2.6 on)."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class Setting:
     num_workers: int = 0
     """Worker processes; 0: the main process loads."""
     prefetch_factor: int | None = None
-    """Batches that each worker makes ahead; None without workers."""
+    """Batches that each worker prefetches; None without workers."""
     persistent_workers: bool = False
-    """Whether workers live on from epoch to epoch."""
+    """True: workers are kept from epoch to epoch."""
     in_order: bool = True
-    """Whether a batch waits for those that were asked for earlier."""
+    """True: batches arrive in order."""
     pin_memory: bool = False
-    """Whether batches are copied to pinned memory."""
+    """True: batches are copied to pinned memory."""
     threads: int | None = None
     """Threads of torch, OpenCV and BLAS in each worker; None: their defaults."""
     multiprocessing_context: str | None = None
@@ -50,27 +50,27 @@ class Setting:
 
     @property
     def size(self) -> tuple[Any, ...]:
-        """Key of an order: fewest workers, least prefetch, least changed."""
+        """Sort key: fewest workers, least prefetch, fewest changes."""
         limits_threads = self.threads is not None
         ahead = self.prefetch_factor or 0
         return self.num_workers, ahead, self.pin_memory, self.persistent_workers, limits_threads
 
     def normal(self) -> Setting:
-        """Return the setting without what has no meaning: nobody prefetches without workers."""
+        """Return the setting without arguments that have no effect, as prefetch without workers."""
         if self.num_workers:
             return replace(self, prefetch_factor=self.prefetch_factor or _PREFETCH)
         return Setting(pin_memory=self.pin_memory)
 
-    def changed(self, other: Setting) -> dict[str, Any]:
-        """Return the arguments in which another setting differs from this one."""
-        mine, new = vars(self.normal()), vars(other.normal())
-        of_workers = () if other.num_workers else ("in_order", "threads")
+    def changed(self, wanted: Setting) -> dict[str, Any]:
+        """Return the arguments in which another setting differs."""
+        mine, new = vars(self.normal()), vars(wanted.normal())
+        of_workers = () if wanted.num_workers else ("in_order", "threads")
         return {k: v for k, v in new.items() if v != mine[k] and k not in of_workers}
 
-    def text(self, other: Setting) -> str:
+    def text(self, wanted: Setting) -> str:
         """Return the change to another setting in words: "num_workers=4, prefetch_factor=8"."""
-        changed = self.changed(other)
-        if "num_workers" in changed and not other.num_workers:
+        changed = self.changed(wanted)
+        if "num_workers" in changed and not wanted.num_workers:
             return "num_workers=0"
         threads = changed.pop("threads", None)
         words = [f"{name}={value!r}" for name, value in changed.items()]
@@ -98,7 +98,7 @@ def setting_of(loader: Any) -> Setting:
 
 
 def with_setting(loader: Any, setting: Setting) -> Any:
-    """Return a copy of a loader with a setting, and all else of the loader's."""
+    """Return a copy of a loader with another setting."""
     setting = setting.normal()
     context, init = setting.multiprocessing_context, loader.worker_init_fn
     init = init.init if isinstance(init, WorkerThreads) else init
@@ -112,7 +112,7 @@ def with_setting(loader: Any, setting: Setting) -> Any:
     if HAS_IN_ORDER:
         changed["in_order"] = setting.in_order
     if not setting.num_workers:
-        changed["timeout"] = 0  # torch accepts no other one without workers
+        changed["timeout"] = 0  # torch accepts no other timeout without workers
     if setting_of(loader).multiprocessing_context != context:
         started = None if context is None else torch.multiprocessing.get_context(context)
         changed["_DataLoader__multiprocessing_context"] = started
@@ -121,15 +121,15 @@ def with_setting(loader: Any, setting: Setting) -> Any:
 
 @dataclass(frozen=True)
 class WorkerThreads:
-    """A `worker_init_fn` that limits the threads of a worker's libraries, and calls the user's."""
+    """`worker_init_fn` that limits the threads of libraries and calls the user's function."""
 
     threads: int
-    """For torch, OpenCV, and libraries that read the variables of OpenMP and BLAS on import."""
+    """Threads of torch, OpenCV, and libraries that read OpenMP and BLAS variables on import."""
     init: Callable[[int], object] | None = None
-    """The user's own; None where there is none."""
+    """The user's `worker_init_fn`, or None."""
 
     def __call__(self, worker: int) -> None:
-        """Limit the threads of libraries that are imported."""
+        """Limit the threads of imported libraries."""
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ[name] = str(self.threads)
         torch.set_num_threads(self.threads)
@@ -142,7 +142,7 @@ class WorkerThreads:
 
 
 def code_of(now: Setting, setting: Setting) -> str:
-    """Return the line to write where the loader is made, with `...` for all that stays."""
+    """Return the code to create the loader, with `...` for unchanged arguments."""
     changed = now.changed(setting)
     if not changed:
         return ""
@@ -151,7 +151,7 @@ def code_of(now: Setting, setting: Setting) -> str:
     if threads is None:
         return f"DataLoader({', '.join(['...', *arguments])})"
     return (
-        f"def few_threads(worker):  # and whatever your own worker_init_fn does\n"
+        f"def few_threads(worker):  # with the body of your own worker_init_fn\n"
         f"    torch.set_num_threads({threads})\n"
         f"    cv2.setNumThreads({0 if threads == 1 else threads})  # where OpenCV is used\n\n\n"
         f"DataLoader({', '.join(['...', *arguments, 'worker_init_fn=few_threads'])})"
@@ -159,62 +159,63 @@ def code_of(now: Setting, setting: Setting) -> str:
 
 
 def grid(now: Setting, cores: float, *, pins: bool, is_stream: bool) -> list[Setting]:
-    """Return the settings that are predicted, the one as it is first.
+    """Return the settings to predict, the current one first.
 
     Args:
-        now: the setting as it is.
-        cores: available to the loop's processes.
-        pins: whether there is a device that pinned memory is copied to.
-        is_stream: whether the dataset is iterable: a stream that nobody divides among the workers
-            gives its samples once for each, so one that is loaded without workers gets none.
+        now: current setting.
+        cores: cores available to the loop's processes.
+        pins: whether a device copies from pinned memory.
+        is_stream: whether the dataset is iterable. Workers of an undivided stream repeat all its
+            samples, so a stream that is loaded without workers gets none.
     """
     near = {int(cores), int(2 * cores), now.num_workers + 1, now.num_workers // 2}
     wanted = {0, 1, 2, 3, 4, 6, 8, 12, 16, now.num_workers}
-    wanted |= {many for many in near if many <= max(_MOST_WORKERS, now.num_workers)}
+    wanted |= {workers for workers in near if workers <= max(_MOST_WORKERS, now.num_workers)}
     if is_stream and not now.num_workers:
         wanted = {0}
-    found = [now]
-    for many in sorted(wanted):
-        base = replace(now, num_workers=many, threads=now.threads if many else None)
-        depths = {base.prefetch_factor or _PREFETCH, _PREFETCH, _DEEPER} if many else {0}
-        found += [replace(base, prefetch_factor=depth).normal() for depth in sorted(depths)]
-    deeper = [one for one in found if one.num_workers == now.num_workers and now.num_workers]
-    found += [replace(one, persistent_workers=True) for one in found if one.num_workers]
+    settings = [now]
+    for workers in sorted(wanted):
+        base = replace(now, num_workers=workers, threads=now.threads if workers else None)
+        depths = {base.prefetch_factor or _PREFETCH, _PREFETCH, _DEEPER} if workers else {0}
+        settings += [replace(base, prefetch_factor=depth).normal() for depth in sorted(depths)]
+    with_workers = [setting for setting in settings if setting.num_workers]
+    deeper = [setting for setting in with_workers if setting.num_workers == now.num_workers]
+    settings += [replace(setting, persistent_workers=True) for setting in with_workers]
     if HAS_IN_ORDER:
-        found += [replace(one, in_order=False) for one in deeper]
+        settings += [replace(setting, in_order=False) for setting in deeper]
     if pins:
-        found += [replace(one, pin_memory=True) for one in deeper]
-    return list(dict.fromkeys(found))
+        settings += [replace(setting, pin_memory=True) for setting in deeper]
+    return list(dict.fromkeys(settings))
 
 
 def given_settings(
-    now: Setting, given: Iterable[Mapping[str, Any]] | None, whole: Iterable[Setting]
+    now: Setting, requested: Iterable[Mapping[str, Any]] | None, whole: Iterable[Setting]
 ) -> list[Setting]:
-    """Return the settings to look at, the one as it is first.
+    """Return the settings to try, the current one first.
 
     Args:
-        now: the setting as it is.
-        given: arguments of a DataLoader, for each setting; others stay as they are.
-        whole: the settings to look at where none are given.
+        now: current setting.
+        requested: arguments of a DataLoader, for each setting; further arguments stay as they are.
+        whole: default settings, for `requested=None`.
 
     Raises:
-        ArgumentError: something else, or an argument that is no setting.
+        ArgumentError: `requested` holds no dictionaries, or an unknown argument or value.
     """
-    return list(whole) if given is None else list(dict.fromkeys([now, *_each(now, given)]))
+    return list(whole) if requested is None else list(dict.fromkeys([now, *_each(now, requested)]))
 
 
-def _each(now: Setting, given: Iterable[Mapping[str, Any]]) -> Iterator[Setting]:
-    for one in [given] if isinstance(given, (str, dict)) else given:
-        if not isinstance(one, dict) or not one.keys() <= set(_NAMES):
+def _each(now: Setting, requested: Iterable[Mapping[str, Any]]) -> Iterator[Setting]:
+    for arguments in [requested] if isinstance(requested, (str, dict)) else requested:
+        if not isinstance(arguments, dict) or not arguments.keys() <= set(_NAMES):
             raise ArgumentError(
-                f"settings: {one!r:.80} is none: give dictionaries of a DataLoader's arguments, "
-                f"of {', '.join(_NAMES)}"
+                f"settings: {arguments!r:.80} is no setting: give dictionaries of a DataLoader's "
+                f"arguments, of {', '.join(_NAMES)}"
             )
-        for name, value in one.items():
+        for name, value in arguments.items():
             if not _can_be(name, value):
-                raise ArgumentError(f"settings: {name}={value!r:.40} is no value for it")
-        here = {"prefetch_factor": None} if one.get("num_workers") == 0 else {}
-        yield replace(now, **{**here, **one}).normal()
+                raise ArgumentError(f"settings: {name}={value!r:.40} is invalid")
+        here = {"prefetch_factor": None} if arguments.get("num_workers") == 0 else {}
+        yield replace(now, **{**here, **arguments}).normal()
 
 
 def _can_be(name: str, value: Any) -> bool:

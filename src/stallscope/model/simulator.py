@@ -1,11 +1,11 @@
 """Prediction of a loop with another setting: its recorded batches, replayed by other workers.
 
-A pure function of what batches cost and of a setting, batch by batch on a virtual clock. Each
-worker makes its batches one after the other. A batch is sent while its worker makes the next one.
-The loop receives batches in order (or as they arrive) and uses them.
+The prediction is a pure function of the costs of batches and of a setting, batch by batch on a
+virtual clock. Each worker makes its batches in turn, and sends a batch while it makes the next. The
+loop receives batches in order (or as they arrive) and uses them.
 
-Waiting overlaps, computing shares the cores. Workers that compute and wait in turn meet on the
-cores by chance. How much longer a batch then takes is the machine-repairman model with processor
+Waiting overlaps, computing shares the cores. Workers that alternate between computing and waiting
+meet on the cores by chance. Their slowdown follows the machine-repairman model with processor
 sharing (a closed queueing network of a delay and a shared station), which depends only on the
 means: Baskett, Chandy, Muntz and Palacios, "Open, closed, and mixed networks of queues", Journal of
 the ACM 22, 1975. Intervals come from resampled batches.
@@ -37,53 +37,53 @@ if TYPE_CHECKING:
 
 
 _EVENTS: Final = 600
-"""Batches of all draws together: a prediction has 10 ms, in which so many are replayed."""
+"""Batches of all draws together, as many as are replayed in the 10 ms of a prediction."""
 _FEWEST_STEPS, _MOST_STEPS = 50, 120
 """Steps of a draw: more than are prefetched. Epochs below the upper limit are replayed whole, as
-the queues fill up again in each."""
+each starts with empty queues."""
 _FEWEST_DRAWS, _MOST_DRAWS = 5, 12
 _MOST_TIMES: Final = 8
-"""`enough_workers` looks at up to this many times the workers of now."""
+"""Most workers in `enough_workers`, as a multiple of the current number."""
 _SEED: Final = 20_240_229
 ERRORS: Final = {"same": 0.22, "inside": 0.15, "outside": 0.25, "unseen": 0.73}
 """Relative error of a batch's time: with the recorded number of workers, with another number within
-what was recorded, beyond that, and with workers where none was recorded.
+the recorded conditions, beyond these, and with workers where none was recorded.
 
-Of five loaders on two cores, 0.22, 0.13, 0.06 and 0.73 had 93% of the pairs of a recording and a
-setting in their interval (`benchmarks/prediction.py --report`, which holds each loader out)."""
+For five loaders on two cores, intervals from 0.22, 0.13, 0.06 and 0.73 covered 93% of the pairs of
+a recording and a setting (`benchmarks/prediction.py --report`, which holds each loader out)."""
 _LOOP_ERROR: Final = 0.5
-"""Part of that error which the loop's own work may have: it is recorded with every setting."""
+"""Relative error of the loop's own work, as a part of that error: every recording holds it."""
 MOST_ERROR: Final = 0.9
 _LEAST_CORES: Final = 0.5
-"""Cores left to the loop, whatever other processes take."""
+"""Least cores of the loop beside other processes."""
 _THREADED: Final = 1.25
-"""Cores per worker from which on the libraries' threads are mentioned."""
+"""Least cores per worker for a note about the libraries' threads."""
 _NOTICED: Final = 0.1
-"""Share of a batch's time in waiting, from which on more workers may wait longer."""
+"""Share of a batch's time in waiting from which on more workers may wait longer."""
 
 
 @dataclass(frozen=True, eq=False)
 class LoaderCosts:
-    """Costs of the batches of a loop, without any waiting for a core, and its cores."""
+    """Costs of the batches of a loop, without waiting for a core, and its cores."""
 
     stages: tuple[tuple[str, str], ...]
     """Name and kind of each stage that makes a batch."""
     computing_s: Floats
     """CPU time of each batch in each stage, shape (batches, stages)."""
     waiting_s: Floats
-    """Time in which the batch waited there for anything but a core, same shape."""
+    """Time of waiting for anything but a core, same shape."""
     samples: Floats
     """Samples of each batch, shape (batches,)."""
     use_s: Floats
-    """Seconds in which the loop uses each batch (copy, step, rest), shape (steps,)."""
+    """Seconds of the loop for each batch (copy, step, rest), shape (steps,)."""
     use_cores: float = 0.0
     """Cores that the loop's process wants meanwhile."""
     send_s: float = 0.0
     """Seconds from a finished batch to a sent one."""
     receive_s: float = 0.0
-    """Seconds to receive a batch, in which the loop does nothing else."""
+    """Seconds of the loop to receive a batch."""
     draw_s: float = 0.0
-    """Seconds in which the loop's sampler draws the indices of a batch."""
+    """Seconds of the sampler to draw the indices of a batch."""
     start_s: float = 0.0
     """Seconds until a started worker is ready for its first batch."""
     first_s: float = 0.0
@@ -95,16 +95,16 @@ class LoaderCosts:
     others_cores: float = 0.0
     """Cores that other processes used during the recording."""
     worker_cores: float = math.inf
-    """Cores available to all workers together, where they are confined."""
+    """Cores available to all workers together, where their affinity is limited."""
     threads: float = 1.0
-    """Cores that one maker of batches wants while it computes: libraries have threads."""
+    """Cores that a computing worker wants: libraries have threads."""
     workers: int = 0
     """Recorded workers; 0: the main process made the batches."""
     slower_workers: Mapping[int, float] = field(default_factory=dict)
-    """How many times as long a worker takes as the others, by its number; the costs above are those
-    of the others."""
+    """Slowdown of single workers against the others, by worker; the costs above are those of the
+    others."""
     epoch_batches: int | None = None
-    """None where the loader has no length."""
+    """Batches of an epoch; None for a loader without length."""
     batch_bytes: int | None = None
     """Bytes of a batch; None where unknown."""
     worker_bytes: int | None = None
@@ -112,7 +112,7 @@ class LoaderCosts:
 
     @cached_property
     def batch_s(self) -> Floats:
-        """Seconds of each batch in a worker that has a core for itself."""
+        """Seconds of each batch in a worker with a core for itself."""
         whole: Floats = (self.computing_s + self.waiting_s).sum(axis=1)
         return whole
 
@@ -123,28 +123,28 @@ class LoaderCosts:
 
     @cached_property
     def wait_s(self) -> float:
-        """Mean time in which a batch waits for anything but a core."""
+        """Mean time of a batch spent waiting for anything but a core."""
         return float(self.waiting_s.sum(axis=1).mean())
 
     def faster(self, factor: float, kinds: Collection[str] = (), stage: str = "") -> LoaderCosts:
-        """Return the costs with stages of these kinds, or of this name, so many times as fast."""
+        """Return the costs with a speedup of stages of these kinds, or of this name."""
         chosen = np.array([kind in kinds or name == stage for name, kind in self.stages], bool)
         return self._scaled(np.where(chosen, 1 / factor, 1.0))
 
     def slower(self, factor: float) -> LoaderCosts:
-        """Return the costs with every batch taking so many times as long."""
+        """Return the costs with a slowdown of every batch."""
         return self._scaled(factor)
 
     def _scaled(self, scale: Any) -> LoaderCosts:
         return replace(self, computing_s=self.computing_s * scale, waiting_s=self.waiting_s * scale)
 
     def with_step(self, step_s: float) -> LoaderCosts:
-        """Return the costs with a step of so many seconds that leaves the cores alone."""
+        """Return the costs with a constant step that needs no core."""
         return replace(self, use_s=np.full(1, step_s), use_cores=0.0)
 
 
 class Estimate(NamedTuple):
-    """A number with the ends of its interval."""
+    """Value with the ends of its interval."""
 
     value: float
     low: float
@@ -156,11 +156,11 @@ class Estimate(NamedTuple):
         high = self.value * math.hypot(self.high / self.value - 1, up)
         return Estimate(self.value, max(self.value - low, 0.0), self.value + high)
 
-    def over(self, other: Estimate) -> Estimate:
+    def over(self, base: Estimate) -> Estimate:
         """Return the ratio to an independent estimate."""
-        ratio = self.value / other.value
-        down = math.hypot(1 - self.low / self.value, other.high / other.value - 1)
-        up = math.hypot(self.high / self.value - 1, 1 - other.low / other.value)
+        ratio = self.value / base.value
+        down = math.hypot(1 - self.low / self.value, base.high / base.value - 1)
+        up = math.hypot(self.high / self.value - 1, 1 - base.low / base.value)
         return Estimate(ratio, ratio * max(1 - down, 0.0), ratio * (1 + up))
 
 
@@ -169,9 +169,9 @@ class LoopPrediction:
     """Prediction of a loop with a setting."""
 
     samples_per_s: Estimate
-    """Long-run rate: start-up counts where workers are started at every epoch."""
+    """Long-run rate; the start of workers counts where they start in every epoch."""
     stall_share: Estimate
-    """Share (0 to 1) of the loop's time, in the steady state, in stalls."""
+    """Share (0 to 1) of the loop's time in stalls, in the steady state."""
     first_batch_s: float
     """Seconds from starting the loader to its first batch."""
     memory_bytes: int | None
@@ -182,32 +182,32 @@ class LoopPrediction:
 
 @dataclass
 class Replayed:
-    """One replay, batch by batch; seconds from the start of the loop."""
+    """Replay, batch by batch; seconds from the start of the loop."""
 
     worker: list[int] = field(default_factory=list)
     """Worker that made each batch."""
     taken: list[float] = field(default_factory=list)
-    """Moment at which the worker began with it."""
-    made: list[float] = field(default_factory=list)
-    """Moment at which it was finished."""
+    """Begin of each batch in its worker."""
+    finished: list[float] = field(default_factory=list)
+    """End of each batch in its worker."""
     order: list[int] = field(default_factory=list)
-    """Batches in the order in which the loop used them."""
+    """Batches in the order of their use."""
     asked: list[float] = field(default_factory=list)
-    """Moment at which the loop began to wait, of each step."""
+    """Begin of the loop's wait, of each step."""
     used_from: list[float] = field(default_factory=list)
-    """Moment at which the loop began to use the batch."""
+    """Begin of the batch's use, of each step."""
     used_to: list[float] = field(default_factory=list)
-    """Moment at which the loop was done with it."""
+    """End of the batch's use, of each step."""
 
     @property
     def waits(self) -> Floats:
-        """Seconds that the loop waited, of each step."""
+        """Seconds of waiting, of each step."""
         waits: Floats = np.array(self.used_from) - np.array(self.asked)
         return waits
 
 
 class _Draw(NamedTuple):
-    """Resampled batches; more than steps, as the last ones are prefetched and not used."""
+    """Resampled batches; more than steps, as the last batches are only prefetched."""
 
     batch_s: list[float]
     use_s: list[float]
@@ -226,20 +226,20 @@ def predict(costs: LoaderCosts, setting: Setting, error: float | None = None) ->
     """Predict a loop with a setting.
 
     Args:
-        costs: of its batches.
-        setting: of the loader.
-        error: relative error (0 to 1) of a batch's time; by default that of `ERRORS`.
+        costs: costs of the loop's batches.
+        setting: setting of the loader.
+        error: relative error (0 to 1) of a batch's time; by default from `ERRORS`.
     """
     loop = _LoopReplay(costs, setting)
     drawn = loop.draws()
     states = [loop.steady(draw) for draw in drawn]
     periods, stalls, firsts = (np.array(values) for values in zip(*states, strict=True))
     between_s = loop.between_epochs_s(float(firsts.mean()), float(periods.mean()))
-    # A replay may be longer than the recording, and knows no more than that
+    # A replay longer than the recording is no more precise
     recorded = max(len(costs.samples), 1)
     widen = math.sqrt(max(loop.steps / recorded, 1.0))
     error = ERRORS[error_kind(costs, setting)] if error is None else error
-    # Resampling one batch tells nothing, two of them little
+    # Resampling a single batch shows no variation
     error = min(math.hypot(error, 1 / recorded), MOST_ERROR)
     slow, fast = (
         float((periods[0] + between_s) / (loop.period_if_off(drawn[0], by) + between_s)) - 1
@@ -265,7 +265,7 @@ def error_kind(costs: LoaderCosts, setting: Setting) -> str:
 
 
 def enough_workers(costs: LoaderCosts, now: Setting) -> int | None:
-    """Return the smallest larger number of workers that removes the stalls; None: none does."""
+    """Return the fewest workers, above the current number, that remove the stalls; or None."""
 
     def is_enough(workers: int) -> bool:
         prediction = predict(costs, replace(now, num_workers=workers).normal())
@@ -282,11 +282,11 @@ def replay(
     """Replay batches with a setting, in virtual time.
 
     Args:
-        costs: of the loop.
-        setting: of the loader.
-        batch_s: seconds of each batch in a worker that has a core for itself; of as many more as
-            are prefetched when the last one is used.
-        use_s: seconds in which the loop uses each.
+        costs: costs of the loop's batches.
+        setting: setting of the loader.
+        batch_s: seconds of each batch in a worker with a core for itself, including the batches
+            that are prefetched during the last step.
+        use_s: seconds of the loop for each step.
     """
     return _LoopReplay(costs, setting).replay(_Draw(batch_s, use_s))
 
@@ -301,15 +301,15 @@ def timeline(costs: LoaderCosts, setting: Setting, steps: int) -> dict[str, Any]
     length = min(max(loop.steps, 3 * steps), _MOST_STEPS)
     batch_s = np.resize(costs.batch_s, length).tolist()
     batch_s += batch_s[: loop.ahead]
-    found = loop.replay(_Draw(batch_s, np.resize(costs.use_s, length).tolist()))
+    replayed = loop.replay(_Draw(batch_s, np.resize(costs.use_s, length).tolist()))
     first = max(length - steps, 0) // 2
-    begin_s, end_s = found.asked[first], found.used_to[min(first + steps, length) - 1]
-    made = zip(found.worker, found.taken, found.made, strict=True)
-    used = zip(found.used_from, found.used_to, strict=True)
+    begin_s, end_s = replayed.asked[first], replayed.used_to[min(first + steps, length) - 1]
+    finished = zip(replayed.worker, replayed.taken, replayed.finished, strict=True)
+    used = zip(replayed.used_from, replayed.used_to, strict=True)
     return {
         "made": [
             (worker, begin - begin_s, end - begin_s)
-            for worker, begin, end in made
+            for worker, begin, end in finished
             if end > begin_s and begin < end_s
         ],
         "used": [
@@ -321,12 +321,12 @@ def timeline(costs: LoaderCosts, setting: Setting, steps: int) -> dict[str, Any]
 
 
 class _LoopReplay:
-    """A loop with a setting.
+    """Loop with a setting.
 
     Attributes:
         ahead: batches that are prefetched.
-        epoch: batches of an epoch that is replayed whole; None where epochs are long.
-        steps: of a replay.
+        epoch: batches of an epoch that is replayed whole; None for long epochs.
+        steps: steps of a replay.
     """
 
     def __init__(self, costs: LoaderCosts, setting: Setting) -> None:
@@ -334,9 +334,9 @@ class _LoopReplay:
         self.ahead = setting.num_workers * (setting.prefetch_factor or 0)
         short = costs.epoch_batches and costs.epoch_batches <= _MOST_STEPS and setting.num_workers
         self.epoch = costs.epoch_batches if short else None
-        known = min(max(len(costs.samples), _FEWEST_STEPS, 3 * self.ahead), _MOST_STEPS)
-        self.steps = self.epoch * max(known // self.epoch, 1) if self.epoch else known
-        # Starting takes as long as there are workers to start
+        steps = min(max(len(costs.samples), _FEWEST_STEPS, 3 * self.ahead), _MOST_STEPS)
+        self.steps = self.epoch * max(steps // self.epoch, 1) if self.epoch else steps
+        # The start takes longer with more workers
         started = setting.num_workers / max(costs.workers, 1)
         self._start_s = costs.start_s * started + costs.first_s
         self._end_s = 0.0 if setting.persistent_workers else costs.end_s * started
@@ -346,7 +346,7 @@ class _LoopReplay:
         return _Paces.of(self._costs, self._setting)
 
     def draws(self) -> list[_Draw]:
-        """Resample batches and uses, in stretches of one per worker, which are alike."""
+        """Resample batches and steps, in blocks of one per worker, as neighbours are alike."""
         workers = self._setting.num_workers
         number = min(max(_EVENTS // self.steps, _FEWEST_DRAWS), _MOST_DRAWS)
         stretch = max(workers, 2)
@@ -356,30 +356,30 @@ class _LoopReplay:
         def drawn(values: Floats, length: int) -> list[list[float]]:
             size = number, -(-length // stretch)
             if workers == self._costs.workers and len(values) >= 2 * stretch:
-                # A worker's batches stay together: it may be slower than the others
+                # Each place keeps its worker, as one may be slower than the others
                 starts = stretch * rng.integers(len(values) // stretch, size=size)
             else:
                 starts = rng.integers(len(values), size=size)
             chosen = (starts[:, :, None] + places) % len(values)
-            found: list[list[float]] = values[chosen.reshape(number, -1)[:, :length]].tolist()
-            return found
+            blocks: list[list[float]] = values[chosen.reshape(number, -1)[:, :length]].tolist()
+            return blocks
 
         batches = drawn(self._costs.batch_s, self.steps + self.ahead)
         uses = drawn(self._costs.use_s, self.steps)
         return [_Draw(*pair) for pair in zip(batches, uses, strict=True)]
 
     def steady(self, draw: _Draw) -> _Steady:
-        """Replay a draw; of short epochs, without the time between them."""
+        """Replay a draw; short epochs without the time between them."""
         if self.epoch:
             return self._whole_epochs(draw, self.epoch)
         workers = max(self._setting.num_workers, 1)
-        found = self.replay(draw)
-        skip = min(self.ahead + workers, len(found.order) // 2)
-        # Whole rounds: workers that began together send together
-        rounds = (len(found.order) - skip) // workers
-        skip = len(found.order) - rounds * workers if rounds else skip
-        length_s = found.used_to[-1] - found.used_to[skip - 1]
-        waits, first_s = found.waits[skip:], found.used_from[0]
+        replayed = self.replay(draw)
+        skip = min(self.ahead + workers, len(replayed.order) // 2)
+        # Whole rounds, as workers that began together send together
+        rounds = (len(replayed.order) - skip) // workers
+        skip = len(replayed.order) - rounds * workers if rounds else skip
+        length_s = replayed.used_to[-1] - replayed.used_to[skip - 1]
+        waits, first_s = replayed.waits[skip:], replayed.used_from[0]
         if self._setting.num_workers:
             first_s += self._start_s + self.ahead * self._costs.draw_s
         return _Steady(length_s / len(waits), _stalled_s(waits, length_s) / length_s, first_s)
@@ -389,11 +389,11 @@ class _LoopReplay:
         waits, length_s, firsts_s = [], 0.0, []
         for begin in range(0, self.steps, epoch):
             part = slice(begin, begin + epoch)
-            found = self.replay(_Draw(draw.batch_s[part], draw.use_s[part]))
-            waits.append(found.waits)
+            replayed = self.replay(_Draw(draw.batch_s[part], draw.use_s[part]))
+            waits.append(replayed.waits)
             waits[-1][0] += drawn_s
-            length_s += drawn_s + found.used_to[-1]
-            firsts_s.append(found.used_from[0])
+            length_s += drawn_s + replayed.used_to[-1]
+            firsts_s.append(replayed.used_from[0])
         stalled_s = _stalled_s(np.concatenate(waits), length_s)
         first_s = self._start_s + self.ahead * self._costs.draw_s + float(np.mean(firsts_s))
         return _Steady(length_s / self.steps, stalled_s / length_s, first_s)
@@ -403,19 +403,20 @@ class _LoopReplay:
         costs, lives_on = self._costs, self._setting.persistent_workers
         if not costs.epoch_batches or not self._setting.num_workers:
             return 0.0
-        if self.epoch:  # they fill up again as they are replayed
+        if self.epoch:  # the replay contains the refill of queues
             begun_s = 0.0 if lives_on else self._start_s
-        elif lives_on:  # they are there, and begin with nothing prefetched
+        elif lives_on:  # workers are running, with empty queues
             begun_s = float(costs.batch_s.mean()) + costs.send_s - period_s
         else:
             begun_s = first_s - period_s
         return (max(begun_s, 0.0) + self._end_s) / costs.epoch_batches
 
     def period_if_off(self, draw: _Draw, by: float) -> float:
-        """Return the seconds of a step if making a batch takes so many times as long as recorded.
+        """Return the seconds of a step if batches take `by` times their recorded time.
 
-        The loop's own part is off by less. Others may leave all cores, or take as much as they had.
-        Batches may wait for one thing that all workers share: then the wait grows with the workers.
+        The loop's own part has a smaller error. Other processes may leave all cores, or use as many
+        as before. Batches may wait for a resource that all workers share, so that the wait grows
+        with the workers.
         """
         costs = self._costs
         here = 1 + _LOOP_ERROR * (by - 1)
@@ -425,7 +426,7 @@ class _LoopReplay:
             shared = 1.0
         whole_s = max(costs.compute_s + costs.wait_s, 1e-12)
         making = by * (costs.compute_s + shared * costs.wait_s) / whole_s
-        other = replace(
+        changed = replace(
             costs,
             waiting_s=shared * costs.waiting_s,
             receive_s=here * costs.receive_s,
@@ -434,10 +435,10 @@ class _LoopReplay:
             others_cores=0.0,
         )
         scaled = _Draw([making * s for s in draw.batch_s], [here * s for s in draw.use_s])
-        return _LoopReplay(other, self._setting).steady(scaled).period_s
+        return _LoopReplay(changed, self._setting).steady(scaled).period_s
 
     def replay(self, draw: _Draw) -> Replayed:
-        """Use all batches that have a use; without workers the loop makes each when needed."""
+        """Replay all steps; without workers, the loop makes each batch when needed."""
         return self._with_workers(draw) if self._setting.num_workers else self._here(draw)
 
     def _here(self, draw: _Draw) -> Replayed:
@@ -449,53 +450,55 @@ class _LoopReplay:
         both = np.column_stack([made_s, used_s])
         ends = np.cumsum(both.ravel()).reshape(-1, 2)
         begins = (ends[:, 0] - both[:, 0]).tolist()
-        made, used = ends.T.tolist()
-        return Replayed([0] * len(made), begins, made, [*range(len(made))], begins, made, used)
+        finished, used = ends.T.tolist()
+        return Replayed(
+            [0] * len(finished), begins, finished, [*range(len(finished))], begins, finished, used
+        )
 
-    def _with_workers(self, draw: _Draw) -> Replayed:  # noqa: C901, PLR0915 - an event loop: every call costs
-        """Replay an event at a time.
+    def _with_workers(self, draw: _Draw) -> Replayed:  # noqa: C901, PLR0915 - an event loop, where each call costs time
+        """Replay event by event.
 
-        All workers at work progress at the same pace, so each batch has its end on a common clock
-        that goes as fast as that pace: a queue of ends is all there is to keep.
+        All active workers progress at the same pace, so each batch has its end on a common clock of
+        this pace. The state is a queue of these ends.
         """
         costs, (batch_s, use_s), (idle, using, slows, draws) = self._costs, draw, self._paces
-        many, steps, whole = self._setting.num_workers, len(use_s), len(batch_s)
+        workers, steps, whole = self._setting.num_workers, len(use_s), len(batch_s)
         in_order, ahead = self._setting.in_order, self.ahead
-        found = Replayed([0] * whole, [0.0] * whole, [0.0] * whole)
-        waiting: list[deque[int]] = [deque() for _ in range(many)]
-        tasks = [0] * many  # on their way, of each worker
-        at_work = [False] * many
-        sends_until = [0.0] * many
+        replayed = Replayed([0] * whole, [0.0] * whole, [0.0] * whole)
+        waiting: list[deque[int]] = [deque() for _ in range(workers)]
+        tasks = [0] * workers  # batches on their way, of each worker
+        at_work = [False] * workers
+        sends_until = [0.0] * workers
         sent: list[float | None] = [None] * whole
-        ready: list[tuple[float, int]] = []  # in the order of their arrival, where none is kept
-        ends: list[tuple[float, int, int]] = []  # on the common clock
+        ready: list[tuple[float, int]] = []  # by arrival, where batches come out of order
+        ends: list[tuple[float, int, int]] = []  # times of the common clock
         now, clock, active, asked, turn = 0.0, 0.0, 0, 0, 0
-        place, busy_until = 0, -1.0  # of the step; below zero: the loop waits
-        slower = [costs.slower_workers.get(number, 1.0) for number in range(many)]
+        place, busy_until = 0, -1.0  # number and end of the step; below zero: the loop waits
+        slower = [costs.slower_workers.get(number, 1.0) for number in range(workers)]
 
         def ask() -> None:
             """Give the next batch to a worker, as torch does."""
             nonlocal asked, turn, active
             if asked >= whole:
                 return
-            for _ in range(many):
-                worker, turn = turn, (turn + 1) % many
-                if in_order or tasks[worker] < ahead // many:
+            for _ in range(workers):
+                worker, turn = turn, (turn + 1) % workers
+                if in_order or tasks[worker] < ahead // workers:
                     break
-            found.worker[asked] = worker
+            replayed.worker[asked] = worker
             tasks[worker] += 1
             if at_work[worker]:
                 waiting[worker].append(asked)
             else:
                 at_work[worker] = True
                 active += 1
-                found.taken[asked] = now
+                replayed.taken[asked] = now
                 heappush(ends, (clock + slower[worker] * batch_s[asked], worker, asked))
             asked += 1
 
         for _ in range(ahead):
             ask()
-        found.asked.append(0.0)
+        replayed.asked.append(0.0)
         while True:
             pace = (idle if busy_until < 0 else using)[active]
             ends_at = now + (ends[0][0] - clock) * pace if ends else math.inf
@@ -506,17 +509,17 @@ class _LoopReplay:
                 loop_at = math.inf if arrives is None else max(arrives, now)
             else:
                 loop_at = max(ready[0][0], now) if ready else math.inf
-            if ends_at <= loop_at:  # a worker has made a batch
+            if ends_at <= loop_at:  # a worker finishes a batch
                 now = ends_at
                 clock, worker, batch = heappop(ends)
-                found.made[batch] = now
+                replayed.finished[batch] = now
                 arrives = max(now, sends_until[worker]) + costs.send_s
                 sends_until[worker] = sent[batch] = arrives
                 if not in_order:
                     heappush(ready, (arrives, batch))
                 if waiting[worker]:
                     following = waiting[worker].popleft()
-                    found.taken[following] = now
+                    replayed.taken[following] = now
                     end = clock + slower[worker] * batch_s[following]
                     heappush(ends, (end, worker, following))
                 else:
@@ -525,20 +528,20 @@ class _LoopReplay:
                 continue
             clock += (loop_at - now) / pace
             now = loop_at
-            if busy_until >= 0:  # the loop has used a batch
+            if busy_until >= 0:  # the loop finishes a step
                 busy_until = -1.0
-                found.used_to.append(now)
+                replayed.used_to.append(now)
                 place += 1
                 if place == steps:
-                    return found
-                found.asked.append(now)
+                    return replayed
+                replayed.asked.append(now)
                 continue
             batch = place if in_order else heappop(ready)[1]
-            tasks[found.worker[batch]] -= 1
+            tasks[replayed.worker[batch]] -= 1
             ask()
-            found.order.append(batch)
-            found.used_from.append(now + costs.receive_s + costs.draw_s * draws[active])
-            busy_until = found.used_from[-1] + use_s[place] * slows[active]
+            replayed.order.append(batch)
+            replayed.used_from.append(now + costs.receive_s + costs.draw_s * draws[active])
+            busy_until = replayed.used_from[-1] + use_s[place] * slows[active]
 
 
 def _stalled_s(waits: Floats, length_s: float) -> float:
@@ -547,34 +550,34 @@ def _stalled_s(waits: Floats, length_s: float) -> float:
 
 
 class _Cores(NamedTuple):
-    """Cores of those that make batches."""
+    """Cores of the workers, or of the loop that makes batches."""
 
     cores: float
     beside: float = 0.0
-    """Cores that something else wants, and gets its fair share of."""
+    """Cores wanted by other work, which gets a fair share."""
     most: float = math.inf
-    """Cores available to all makers together."""
+    """Cores available to all workers together."""
     threads: float = 1.0
-    """Cores that one maker wants."""
+    """Cores that one worker wants."""
 
 
 class _Paces(NamedTuple):
-    """How many times as long things take, by the number of workers at work."""
+    """Slowdowns by the number of active workers."""
 
     idle: list[float]
-    """A batch, while the loop waits."""
+    """Slowdown of a batch while the loop waits."""
     using: list[float]
-    """A batch, while the loop receives, draws or uses one."""
+    """Slowdown of a batch while the loop receives, draws or uses a batch."""
     use: list[float]
-    """The loop's use of a batch."""
+    """Slowdown of the loop's step."""
     draw: list[float]
-    """The sampler."""
+    """Slowdown of the sampler."""
 
     @classmethod
     def of(cls, costs: LoaderCosts, setting: Setting) -> _Paces:
         """Return the paces of a setting."""
         most, workers = setting.num_workers, range(setting.num_workers + 1)
-        compute_s = costs.compute_s + costs.send_s  # which computes beside the next one
+        compute_s = costs.compute_s + costs.send_s  # sending computes during the next batch
         cores = _Cores(costs.cores, costs.others_cores, costs.worker_cores, costs.threads)
         use_s = float(costs.use_s.mean())
         busy_s = costs.receive_s + costs.draw_s + use_s
@@ -589,39 +592,39 @@ class _Paces(NamedTuple):
 
 
 def _stretches(most: int, compute_s: float, wait_s: float, cores: _Cores) -> list[float]:
-    """Return how many times as long a batch takes with 0, 1, ... `most` workers at work.
+    """Return the slowdown of a batch with 0, 1, ... `most` active workers.
 
     Args:
-        most: workers that make batches.
+        most: number of workers.
         compute_s: mean CPU time of a batch.
-        wait_s: mean time in which a batch waits for anything but a core.
-        cores: that they compute on.
+        wait_s: mean time of a batch spent waiting for anything but a core.
+        cores: cores of the workers.
     """
     whole_s = compute_s + wait_s
     if compute_s <= 0 or not most:
         return [1.0] * (most + 1)
-    many = np.arange(1, most + 1)
-    wanted = np.minimum(many * cores.threads * compute_s / whole_s, cores.most)
+    active = np.arange(1, most + 1)
+    wanted = np.minimum(active * cores.threads * compute_s / whole_s, cores.most)
     fair = cores.cores * wanted / (wanted + cores.beside)
     left = np.minimum(np.maximum(cores.cores - cores.beside, fair), cores.most) / cores.threads
     if wait_s <= 0.001 * whole_s:
-        return [1.0, *np.maximum(many / left, 1.0).tolist()]
-    # The chance that so many compute or want to, up to a factor: log of its ratio to the one before
-    at_work = np.minimum(many, left[:, None])
-    others = np.maximum(many[:, None] - many + 1, 1e-300)
+        return [1.0, *np.maximum(active / left, 1.0).tolist()]
+    # Probability of each number of computing workers, up to a factor: log of successive ratios
+    at_work = np.minimum(active, left[:, None])
+    others = np.maximum(active[:, None] - active + 1, 1e-300)
     logs = np.cumsum(np.log(others * compute_s / wait_s / at_work), axis=1)
     logs = np.column_stack([np.zeros(most), logs])
     chances = np.exp(logs - logs.max(axis=1, keepdims=True))
     busy = (chances[:, 1:] * at_work).sum(axis=1) / chances.sum(axis=1)
-    return [1.0, *np.maximum(many * compute_s / busy / whole_s, 1.0).tolist()]
+    return [1.0, *np.maximum(active * compute_s / busy / whole_s, 1.0).tolist()]
 
 
 def _loop_stretch(active: int, costs: LoaderCosts, wants: float) -> float:
-    """Return how many times as long the loop takes for work that wants so many cores.
+    """Return the slowdown of the loop's work.
 
     Args:
-        active: workers at work.
-        costs: of their batches.
+        active: number of active workers.
+        costs: costs of their batches.
         wants: cores that the loop wants.
     """
     whole_s = costs.compute_s + costs.wait_s
@@ -629,7 +632,7 @@ def _loop_stretch(active: int, costs: LoaderCosts, wants: float) -> float:
         return 1.0
     makers = min(active * costs.threads * costs.compute_s / whole_s, costs.worker_cores)
     crowded = max((makers + wants + costs.others_cores) / costs.cores, 1.0)
-    computing = min(wants, 1.0)  # of its time: the rest it waits anyhow
+    computing = min(wants, 1.0)  # share of time; the rest is waiting
     return 1 + computing * (crowded - 1)
 
 
@@ -649,26 +652,26 @@ def _memory_bytes(costs: LoaderCosts, setting: Setting) -> int | None:
 
 
 def _outside(costs: LoaderCosts, setting: Setting) -> str:
-    """Return the reason why a prediction goes beyond the recording."""
-    many, had = setting.num_workers, max(costs.workers, 1)
+    """Return the reason why a prediction goes beyond the recording, or an empty string."""
+    workers, recorded = setting.num_workers, max(costs.workers, 1)
     waits = costs.wait_s / max(costs.wait_s + costs.compute_s, 1e-12)
     reasons = (
-        (many and not costs.workers, "no worker was recorded"),
+        (workers and not costs.workers, "no worker was recorded"),
         (
-            many != costs.workers and costs.others_cores >= OTHERS * costs.cores,
-            f"other processes used {costs.others_cores:.1f} of {costs.cores:g} cores meanwhile",
+            workers != costs.workers and costs.others_cores >= OTHERS * costs.cores,
+            f"other processes used {costs.others_cores:.1f} of {costs.cores:g} cores",
         ),
         (
-            many > had and costs.threads >= _THREADED,
-            "the workers' libraries use threads: more of them at once were not recorded",
+            workers > recorded and costs.threads >= _THREADED,
+            "the workers' libraries use threads, and more threads were not recorded",
         ),
         (
-            many > costs.cores and had <= costs.cores and waits < 1 - _NOTICED,
+            workers > costs.cores and recorded <= costs.cores and waits < 1 - _NOTICED,
             f"more workers than the {costs.cores:g} cores, which was not recorded",
         ),
         (
-            many > had and waits > _NOTICED,
-            f"{many} workers wait at once, {had} were recorded: each may have to wait longer",
+            workers > recorded and waits > _NOTICED,
+            f"{workers} workers may wait longer than the {recorded} that were recorded",
         ),
         (setting.threads is not None, "other threads in the workers were not recorded"),
         (setting.pin_memory, "pinning was not recorded"),
