@@ -150,13 +150,9 @@ def of_samples(slower_s: Sequence[float], faster_s: Sequence[float]) -> Factor:
     value = math.log(pairs[:, 0].sum() / pairs[:, 1].sum())
     if total < 2:  # noqa: PLR2004 - a single one has no spread
         return Factor(math.exp(value), None, None, OPEN)
-    weights = np.random.default_rng(_SEED).multinomial(
-        total, np.full(total, 1 / total), _DRAWS
-    )
+    weights = np.random.default_rng(_SEED).multinomial(total, np.full(total, 1 / total), _DRAWS)
     sums = np.maximum(weights @ pairs, 1e-12)
-    drawn = float(np.log(sums[:, 0] / sums[:, 1]).std(ddof=1)) * math.sqrt(
-        total / (total - 1)
-    )
+    drawn = float(np.log(sums[:, 0] / sums[:, 1]).std(ddof=1)) * math.sqrt(total / (total - 1))
     return _judged(value, math.hypot(drawn, SAMPLES_SPREAD), total - 1)
 
 
