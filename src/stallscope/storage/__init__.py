@@ -1,1 +1,1 @@
-"""Where the data lies: what the storage gives, and what other layouts of the data would."""
+"""Speed of the storage under a loader's files, and of other layouts of the same data."""

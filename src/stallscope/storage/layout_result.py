@@ -187,12 +187,12 @@ class Layouts(SavedResult):
         """Seconds to read and make each sample, by order and state, layout, and sample."""
         resized = dict(self.written.select("layout", "resized").iter_rows())
         make_s = {(small, sample): took_s for small, sample, took_s in self.makes.iter_rows()}
-        found: dict[tuple[str, str], dict[int, dict[int, float]]] = {}
+        sample_times: dict[tuple[str, str], dict[int, dict[int, float]]] = {}
         for order, state, layout, sample, read_s in self.reads.iter_rows():
             if (resized[layout], sample) in make_s:
                 total_s = read_s + make_s[resized[layout], sample]
-                found.setdefault((order, state), {}).setdefault(layout, {})[sample] = total_s
-        return found
+                sample_times.setdefault((order, state), {}).setdefault(layout, {})[sample] = total_s
+        return sample_times
 
     def _rates(
         self, files_s: dict[int, float], own_s: dict[int, float], *, is_files: bool

@@ -139,18 +139,18 @@ def layouts(  # noqa: PLR0913 - the public signature
     measurement = Measurement("layouts", budget_s)
     check_whole("samples", samples, _FEWEST)
     require_single_rank()
-    found = targets.target(target, step=step, device=device)
-    check_plain(found, "its samples cannot be made from other files")
-    loader = found.loaders[0]
+    resolved = targets.target(target, step=step, device=device)
+    check_plain(resolved, "its samples cannot be made from other files")
+    loader = resolved.loaders[0]
     if is_stream(loader):
         raise UnsupportedError(
             f"a {type(loader.dataset).__name__} is a stream, which cannot be asked for a sample: "
             "ss.layouts needs a dataset with an index over files; ss.storage measures any"
         )
-    search = LayoutSearch(replace(found, loader=loader), samples, measurement)
+    search = LayoutSearch(replace(resolved, loader=loader), samples, measurement)
     with (
         workspace(None if folder is None else Path(folder)) as place,
-        measurement.of(found.name),
+        measurement.of(resolved.name),
     ):
         measurement.result = lambda: search.result() if search.reads else None
         search.run(place)
@@ -286,7 +286,7 @@ class LayoutSearch:
         blobs: list[list[bytes]],
         shrink_s: float | None = None,
     ) -> None:
-        """Write some kinds of layouts; `shrink_s` is what making images smaller took."""
+        """Write layouts; `shrink_s`: seconds that making images smaller took."""
         resized = shrink_s is not None
         suffixes = tuple(Path(path).suffix for path in self._raws[0].paths)
         for kind in kinds:
@@ -334,7 +334,7 @@ class LayoutSearch:
         for order, state in _READ_PATTERNS:
             numbers = self._shuffled() if order == SHUFFLED else range(len(parts))
             if not all(self._prepared(state, layout.container) for layout in self._layouts):
-                continue  # some read cold and others warm could not be compared
+                continue  # cold reads of some layouts cannot be compared with warm ones of others
             for number, layout in enumerate(self._layouts):
                 self._measurement.now(f"{layout.name}, {order}, {state}")
                 container = layout.container
@@ -347,7 +347,7 @@ class LayoutSearch:
                     self.reads += rows
 
     def _rows(self, loader: Any, timing: Any, share: float) -> Iterator[Any]:
-        """Yield what a worker times, for a share of the time that is left."""
+        """Yield a worker's timings, for a share of the time that is left."""
         until_s = self._measurement.used_s + share * self._measurement.left_s
         timed = serving.loader_over(
             loader, timing, batch_size=_SENT, collate_fn=list, num_workers=1
@@ -415,9 +415,9 @@ class LayoutSearch:
 
 def _image_size(dataset: Any) -> int | None:
     """Return the size in pixels of the first resize or crop among the transforms; None: none."""
-    for thing in walk(dataset, children):
-        if _RESIZES.search(type(thing).__name__):
-            held = own_attributes(thing)
+    for holder in walk(dataset, children):
+        if _RESIZES.search(type(holder).__name__):
+            held = own_attributes(holder)
             size = held.get("size") or (held.get("height"), held.get("width"))
             sides = [size] if isinstance(size, int) else list(size or ())
             if sides and all(isinstance(side, int) and side > 0 for side in sides):

@@ -59,13 +59,13 @@ def resident_share(path: str) -> float | None:
             step = size // _PIECES
             pieces = [(number * step, _PIECE_BYTES) for number in range(_PIECES)]
         resident = [resident_bytes(descriptor, *piece) for piece in pieces]
-    known = [number for number in resident if number is not None]
+    counted = [number for number in resident if number is not None]
     total = sum(length for _, length in pieces)
-    return sum(known) / total if total and len(known) == len(resident) else None
+    return sum(counted) / total if total and len(counted) == len(resident) else None
 
 
 def resident_bytes(descriptor: int, offset: int, length: int) -> int | None:
-    """Return how many bytes of a part of an open file are in the page cache; None: unknown."""
+    """Return the cached bytes of a part of an open file; None: unknown."""
     libc = _libc()
     if libc is None or not _mincore_is_true(descriptor):
         return None

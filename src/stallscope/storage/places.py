@@ -113,13 +113,17 @@ def open_containers() -> list[DataFile]:
         with suppress(psutil.Error, OSError):
             paths |= {file.path for file in process.open_files() if file.mode == "r"}
             maps: Any = process.memory_maps(grouped=False)
-            paths |= {one.path for one in maps if one.path.startswith("/") and "x" not in one.perms}
+            paths |= {
+                mapping.path
+                for mapping in maps
+                if mapping.path.startswith("/") and "x" not in mapping.perms
+            }
     files = (_file(path, was_read=True) for path in sorted(paths) if not _is_code(path))
     return [file for file in files if file and file.size >= _CONTAINER_BYTES]
 
 
 def bytes_read() -> int | None:
-    """Return the bytes that the workers have requested of the system; None: unknown.
+    """Return the bytes that the workers have read from the system; None: unknown.
 
     Without workers, those of this process. See `rchar` in proc_pid_io(5).
     """
@@ -158,16 +162,16 @@ def mounts_of(files: Iterable[DataFile]) -> dict[str, Mount]:
     # Of several mounts in one place only the last is visible: it comes first here
     partitions = psutil.disk_partitions(all=True)[::-1]
     partitions.sort(key=lambda partition: -len(partition.mountpoint))
-    found = {}
+    mounts = {}
     for file in files:
         real = os.path.realpath(file.path)
-        found[file.path] = Mount("/", "", "", UNKNOWN)
+        mounts[file.path] = Mount("/", "", "", UNKNOWN)
         for device, folder, system in (partition[:3] for partition in partitions):
             if f"{real}/".startswith(f"{folder.rstrip('/')}/"):
                 medium = _medium(system, folder)
-                found[file.path] = Mount(folder, device.removeprefix("/dev/"), system, medium)
+                mounts[file.path] = Mount(folder, device.removeprefix("/dev/"), system, medium)
                 break
-    return found
+    return mounts
 
 
 @cache

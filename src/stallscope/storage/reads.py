@@ -162,10 +162,10 @@ def make_cold(wanted: Sequence[ReadRequest], backend: Backend) -> None:
 def cached_share(wanted: Sequence[ReadRequest], backend: Backend) -> float | None:
     """Return the share (0 to 1) of the requested bytes in the page cache; None: unknown."""
     resident = _on_each_piece(wanted, backend, backend.resident_bytes)
-    known = [number for number in resident if number is not None]
-    if not known or len(known) < len(resident):
+    counted = [number for number in resident if number is not None]
+    if not counted or len(counted) < len(resident):
         return None
-    return min(sum(known) / max(sum(request.length for request in wanted), 1), 1.0)
+    return min(sum(counted) / max(sum(request.length for request in wanted), 1), 1.0)
 
 
 def _on_each_piece(

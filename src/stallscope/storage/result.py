@@ -75,7 +75,7 @@ PLACES: Final = Schema(
 _KEYS: Final = [column.name for column in _PATTERN]
 UNPROVEN: Final = "dropped"
 RESIDENT: Final = 0.95
-"""Share in the page cache from which a loop does not show what a first epoch is like."""
+"""Share in the page cache from which a loop is no measurement of a first epoch."""
 _AMPLE: Final = 1.5
 """Storage this many times as fast as the loader is not the loader's bottleneck."""
 _AS_FAST: Final = 0.97
@@ -96,7 +96,7 @@ class LoopDemand(LoopConditions):
     """Time used, seconds."""
 
     def step_notes(self, without_step: str) -> list[str]:
-        """Return what to know about the step; `without_step` is the note where there is none."""
+        """Return notes on the step; `without_step` is the note where there is none."""
         if self.simulated_step_s is not None:
             return [
                 f"the step is simulated: a timer of {seconds(self.simulated_step_s)}, no device"
@@ -125,14 +125,14 @@ class StorageConditions(LoopDemand):
     sample_s: float | None = None
     """Median time of a sample in a worker, as recorded, seconds."""
     fetch_s: float | None = None
-    """Part of it spent reading; None where no reading was seen."""
+    """Part of `sample_s` spent reading; None: no read was recorded."""
     loop_per_s: float | None = None
     """Samples a second of the loop, as recorded."""
 
 
 @dataclass(frozen=True, eq=False)
 class Storage(SavedResult):
-    """How fast a loader's storage delivers, cold and warm, and how fast the loop needs it."""
+    """Throughput of a loader's storage, cold and warm, and the demand of the loop."""
 
     _view: ClassVar[str] = "results.STORAGE"
     _contents: ClassVar = Contents(
@@ -206,7 +206,7 @@ class Storage(SavedResult):
 
     @property
     def spare(self) -> float | None:
-        """Cold rate as a multiple of what the step needs; None: unknown."""
+        """Cold rate as a multiple of the step's demand; None: unknown."""
         best, wanted = self.best, self.circumstances.wanted_per_s
         return best["requests_per_s"] / wanted if best and wanted else None
 
@@ -336,5 +336,5 @@ def notes_of(storage: Storage) -> list[str]:
 
 def _files_note(conditions: StorageConditions) -> str:
     cached = conditions.resident_share
-    known = "" if cached is None else f", {share(cached)} of it in the page cache before"
-    return f"checked: {count(conditions.files, 'data file')}, {size(conditions.data_bytes)}{known}"
+    cached_text = "" if cached is None else f", {share(cached)} of it in the page cache before"
+    return f"checked: {count(conditions.files, 'data file')}, {size(conditions.data_bytes)}{cached_text}"

@@ -49,7 +49,7 @@ class FileOverrides:
     """Bytes that this process gets in place of files, and the files that it opens."""
 
     contents: dict[str, bytes] = field(default_factory=dict)
-    """By the path that the dataset opens."""
+    """Bytes, by the path that the dataset opens."""
     opened: list[str] = field(default_factory=list)
     """Files that were opened for reading, in order."""
     _patches: Patches | None = None
@@ -116,7 +116,7 @@ _READERS: Final = (
     ("cv2", "imread", _imdecode),
     ("torchvision.io.image", "read_file", _as_tensor),
 )
-"""Functions that open files in C, and what does the same with bytes."""
+"""Functions that open files in C, and our decoders of the same bytes."""
 _overrides: Final = FileOverrides()
 
 

@@ -112,9 +112,9 @@ def storage(
     """
     measurement = Measurement("storage", budget_s)
     require_single_rank()
-    found = targets.target(target, step=step, device=device)
-    probe = StorageProbe(found, measurement)
-    with measurement.of(found.name):
+    resolved = targets.target(target, step=step, device=device)
+    probe = StorageProbe(resolved, measurement)
+    with measurement.of(resolved.name):
         measurement.result = lambda: probe.result() if probe.readings else None
         probe.run()
         return probe.result()
@@ -122,7 +122,7 @@ def storage(
 
 @dataclass(frozen=True)
 class AccessPattern:
-    """What is read, in which pieces, by how many readers, and in which state."""
+    """Kind of access, size of a request, number of readers, and page cache state."""
 
     access: str
     length: int | None
@@ -219,8 +219,8 @@ class StorageProbe:
     """One measurement of the storage under a loader.
 
     Args:
-        target: what the user points at.
-        measurement: its budget.
+        target: the user's.
+        measurement: with the budget.
         backend: reads; by default this machine's functions, or a server's.
     """
 
@@ -423,7 +423,7 @@ class StorageProbe:
             return []
         readers = requests_in_flight(wanted, float(np.median(alone)))
         pattern = AccessPattern(SAMPLE, None, readers, COLD)
-        tried = max(one.readers for one in patterns)
+        tried = max(tested.readers for tested in patterns)
         is_new = pattern not in patterns and readers <= min(2 * tried, _MOST_IN_FLIGHT)
         return [pattern] if is_new else []
 
