@@ -85,7 +85,7 @@ def reordered_by_hand(lab):
     assert AS_IT_IS == panel.order()
 
     panel.tag("Normalize").locator("i").click()
-    panel.waits_for("it was put back")
+    panel.waits_for("the change was undone")
     assert AS_IT_IS == panel.order()
 
     panel.drag("Resize", onto="Normalize")

@@ -64,8 +64,8 @@ def test_what_does_not_call_its_ops_in_turn_is_one_op():
     site, _, (note,) = captured(Tensors(Backwards(middle, by_size)))
 
     assert ["Backwards"] == [op.name for op in site.chain.ops]
-    assert "taken as one op" in note
-    assert "it gives other data" in note
+    assert "treated as one op" in note
+    assert "the data differs" in note
 
 
 def test_a_compose_that_calls_its_ops_with_other_values_is_one_op():
@@ -226,7 +226,7 @@ def test_a_list_of_which_one_op_is_called_is_no_row():
         def __getitem__(self, index):
             return self.transform[0](self.image(index))
 
-    with pytest.raises(NoPipelineError, match="not by all of its parts in turn"):
+    with pytest.raises(NoPipelineError, match="not all of its parts in turn"):
         captured(Chooses([halve, middle]))
 
 
@@ -241,7 +241,7 @@ def test_ops_that_stand_in_no_place_are_named():
     with pytest.raises(NoPipelineError) as caught:
         capture(loader, 4, ROOM)
 
-    assert "its own code calls middle, halve, image, which stand in no place" in str(caught.value)
+    assert "its own code calls middle, halve, image, which it does not hold" in str(caught.value)
     assert "the collate function holds ops, which work on batches" in str(caught.value)
 
 
@@ -251,7 +251,7 @@ def test_a_list_that_the_dataset_calls_is_a_pipeline():
 
     assert ["halve", "middle"] == [op.name for op in site.chain.ops]
     assert (0,) == site.where
-    assert (3, 32, 36) == samples[0].given.args[0].shape
+    assert (3, 32, 36) == samples[0].input.args[0].shape
 
 
 def test_as_many_samples_as_fit():
@@ -284,5 +284,5 @@ def test_a_dataset_that_insists_on_its_own_compose_is_said():
                 raise TypeError("give a Compose")
             return self.transform(self.image(index))
 
-    with pytest.raises(NoPipelineError, match=r"does more with its pipeline.*give a Compose"):
+    with pytest.raises(NoPipelineError, match=r"does more than call its pipeline.*give a Compose"):
         captured(Insists(v2.Compose([halve, middle])))

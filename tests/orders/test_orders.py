@@ -405,7 +405,7 @@ def test_two_hundred_samples_of_a_changed_order_are_the_same():
     ("dataset", "error", "what"),
     [
         (Inline(None), "NoPipelineError", "no transform that it holds, and no functions of which"),
-        (Twice(v2.Compose([halve])), "NoPipelineError", "called several times for one sample"),
+        (Twice(v2.Compose([halve])), "NoPipelineError", "several times per sample"),
         (NoiseStream(), "UnsupportedError", "is a stream"),
         (Tensors(v2.Compose([halve, no_return])), "OpResultError", "no_return returns None"),
     ],
@@ -478,7 +478,7 @@ def test_an_only_op_may_return_anything():
     """No op is called with what the only one gives."""
     orders = quick(DataLoader(Slices(masked), 4), budget_s=1)
 
-    assert "The pipeline has one op, masked" in str(orders)
+    assert "The pipeline has a single op, masked" in str(orders)
 
 
 @pytest.mark.slow
@@ -567,7 +567,7 @@ def test_a_budget_that_is_over_at_once_still_gives_an_answer():
     assert 0 == orders.trials["trial"][0]
     assert orders.pairs.is_empty()
     assert orders.counts.unexplored > 0
-    assert any("were not enough for all orders" in note for note in orders.notes)
+    assert any("were too short for all orders" in note for note in orders.notes)
     assert orders.best() is None
 
 

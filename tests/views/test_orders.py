@@ -142,7 +142,7 @@ class TestSentences:
 
     def test_nothing_faster_is_an_answer(self):
         """The pipeline as it is can be the best one."""
-        assert "keep the one as it is" in sentence(ORDERS["no others"])
+        assert "Keep the pipeline as it is" in sentence(ORDERS["no others"])
         assert sentence(ORDERS["far off"]).startswith("Keep the pipeline as it is")
 
     def test_what_was_not_measured_is_called_a_prediction(self):
@@ -169,8 +169,8 @@ class TestSentences:
         """It is not worth a change, and the one that comes nearest."""
         said = sentence(some_orders(others=(), measured=(0, 1), measured_share=1.05, noise=0.0))
 
-        assert said.startswith("Keep the pipeline as it is: no other of 4 is faster with the same")
-        assert "; nearest: RandomCrop before PILToTensor, 1.01× (95% interval 0." in said
+        assert said.startswith("Keep the pipeline as it is: none of 4 others is faster with the")
+        assert "; best: RandomCrop before PILToTensor, 1.01× (95% interval 0." in said
 
     def test_decoding_is_not_charged_to_an_op(self):
         """The costliest op is named without it, and decoding beside it."""

@@ -94,7 +94,7 @@ class TestOrder:
         board.tags.value = labels((CROP, MASK, COLOUR, SCALE))
 
         assert labels(AS_IT_IS) == board.tags.value
-        assert "put back" in board.message.value
+        assert "undone" in board.message.value
         assert not bench.asked["compare"]
 
     def test_an_order_is_asked_for_once(self):

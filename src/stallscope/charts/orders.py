@@ -1,8 +1,7 @@
-"""The pictures of a pipeline's orders: the best ones, the ops, the predictions, the samples.
+"""Charts of a pipeline's orders: the best ones, the ops, the trade-off, the samples.
 
-In the picture of the best, a row is a pipeline: its name and what is to be said of it, its bar, a
-line with the measured interval under the bar, and the ops in their order. The pipeline as it is
-always stands among them.
+A row of the first chart is a pipeline: its name and speedup, its bar, a line with the measured
+interval under the bar, and the ops in their order. The original pipeline is always among the rows.
 """
 
 from __future__ import annotations
@@ -76,11 +75,11 @@ _LABELS: Final = {
     "collate": "collate and send",
 }
 _MOST_INTERVAL: Final = 1.6
-"""Times the longest bar that the picture reaches to the right; an interval may go on."""
+"""Width of the chart, as a multiple of the longest bar; a longer interval is cut with an arrow."""
 _WIDTH: Final = ROOM - 0.4
-"""Of the longest bar, about so many inches."""
+"""Length of the longest bar, about, inches."""
 _NAME, _BAR, _LINE, _ORDER, _GAP = 0.22, 0.34, 0.15, 0.22, 0.2
-"""Heights of a row's parts from the top, and of what is free below it, inches."""
+"""Heights of a row's parts from the top, and of the gap below the row, inches."""
 
 
 def figure(orders: Orders) -> Sheet:
@@ -89,7 +88,7 @@ def figure(orders: Orders) -> Sheet:
     title = printable(sentence(orders), TITLE)
     if not rows:
         return Sheet(title, notes_of(orders))
-    strong = [one.trial for one in rows if orders.recommends(one)]
+    strong = [row.trial for row in rows if orders.recommends(row)]
     return bars_figure(title, [KEY, *notes_of(orders)], rows, strong)
 
 
@@ -110,7 +109,7 @@ def bars_figure(
     (ax,) = sheet.parts
     bars = [max(_bar_s(row), row.measured.value if row.measured else 0.0) for row in rows]
     ends = [row.measured.high or 0.0 for row in rows if row.measured]
-    # bars have to be seen, however far an interval goes
+    # a wide interval must not make the bars too small to see
     linear_time(ax, 1.01 * min(max([*bars, *ends]), _MOST_INTERVAL * max(bars)) or 1e-3)
     ax.set_ylim(height, 0)  # inches
     hide_rows(ax)
@@ -140,7 +139,7 @@ def _draw_row(ax: Axes, row: Variant, top: float, *, bold: bool) -> None:
     fast = _speed(row) if row.grade.compared else f"{factor_text(row.fast)} predicted"
     about = "the original" if row.is_original else f"{row.grade.equivalence} · {fast}"
     if row.predicted_s and not row.grade.works:
-        about = fast  # it is not compared yet
+        about = fast  # no grade yet
     room = _WIDTH - 0.3 - text_width(about, TEXT_SIZE)
     name = fitting(printable(row.change, 150), room, TEXT_SIZE, bold=bold)
     look: dict[str, Any] = {"size": TEXT_SIZE, "va": "top"}
@@ -185,13 +184,13 @@ def _draw_part(ax: Axes, part: CostPart, start: float, top: float) -> None:
 
 
 def _chosen(orders: Orders) -> list[Variant]:
-    """Return pipelines whose data can be used, the best first; the original among them."""
-    rows = [one for one in orders.variants if one.grade.within(NEAR)]
-    others = [one for one in rows if one.trial]
-    # what is worth a look: what is faster, or was measured at all, before what is merely the same
-    others.sort(key=lambda one: (not orders.recommends(one), one.speedup is None, -one.fast))
-    shown = {one.trial for one in others[: MOST - 1]} | {0}
-    return [one for one in rows if one.trial in shown]
+    """Return pipelines with usable data, the best first, and the original."""
+    rows = [row for row in orders.variants if row.grade.within(NEAR)]
+    others = [row for row in rows if row.trial]
+    # recommended pipelines are the most interesting, then measured ones
+    others.sort(key=lambda row: (not orders.recommends(row), row.speedup is None, -row.fast))
+    shown = {row.trial for row in others[: MOST - 1]} | {0}
+    return [row for row in rows if row.trial in shown]
 
 
 def _speed(row: Variant) -> str:
@@ -202,13 +201,13 @@ def _speed(row: Variant) -> str:
     return f"{factor_text(row.fast)}{ends}"
 
 
-_OPS_KEY: Final = f"line: {INTERVAL} over samples · decoding is no op's, wherever it happens"
+_OPS_KEY: Final = f"line: {INTERVAL} over samples · decoding is separate from the ops"
 _LONGEST_ABOUT: Final = 88
 
 
 @styled
 def ops_figure(orders: Orders) -> Sheet:
-    """Draw the pipeline as it is, op by op: what each costs, takes and gives."""
+    """Draw the cost, input and output of each op, in the original order."""
     rows, names = orders.ops.to_dicts(), op_names(orders)
     title = printable(costliest(orders) or "No op was timed", 200)
     about = orders.circumstances
@@ -240,7 +239,7 @@ def _op_bar(row: dict[str, Any], name: str) -> LabelledBar:
 
 
 def _about(row: dict[str, Any]) -> str:
-    """Say what an op takes and gives, and its settings."""
+    """Return an op's input, output and settings in words."""
     goes = f"{row['takes']} → {row['gives']}" if row["takes"] or row["gives"] else ""
     settings = str(row["settings"] or "")
     inner = settings.removeprefix(f"{row['name']}(")
@@ -258,24 +257,24 @@ _ZONES: Final = {
     NEAR: (ROUNDING_SHARE, NEAR_SHARE),
     DIFFERENT: (NEAR_SHARE, 1.0),
 }
-"""The grades, and between which differences each lies; on a logarithmic scale of its own."""
+"""Differences between which each grade lies; each has a logarithmic scale of its own."""
 _EDGES: Final = {0.5: "0", 2: "0.00001", 3: "1.5/255", 4: "1"}
 _BESIDE: Final = 0.06
-"""Of a zone, between a dot and its name."""
+"""Space between a dot and its name, as a share of a zone."""
 _FRONT, _LABEL = 3.0, 0.24
 """Heights of the picture and of a name in it, inches."""
 _FRONT_KEY: Final = (
-    f"each dot is a pipeline, full where it was measured (line: {INTERVAL}) · line through dots: "
-    "the fastest whose data is as near"
+    f"each dot is a pipeline, filled if measured (line: {INTERVAL}) · line through dots: the "
+    "fastest at each distance"
 )
 
 
 @styled
 def front_figure(orders: Orders) -> Sheet:
-    """Draw how fast pipelines are against how far their data is from the original's."""
-    # what takes memory is another choice
-    free = [one for one in orders.variants if one.grade.works and one.kind != CACHE]
-    rows = [one for one in free if one.fast or not one.trial]
+    """Draw the pipelines' speedup against the distance of their data from the original's."""
+    # a cache costs memory, which is another trade-off
+    free = [variant for variant in orders.variants if variant.grade.works and variant.kind != CACHE]
+    rows = [variant for variant in free if variant.fast or not variant.trial]
     sheet = Sheet(printable(sentence(orders), TITLE), [_FRONT_KEY], [_FRONT + AXIS])
     (ax,) = sheet.parts
     fast = [_speed_or_one(row) for row in rows]
@@ -302,7 +301,7 @@ def front_figure(orders: Orders) -> Sheet:
 
 
 def _front_of(rows: Sequence[Variant]) -> list[Variant]:
-    """Return what is faster than everything nearer to its data, from the original on."""
+    """Return pipelines faster than all whose data is nearer, the original first."""
     front: list[Variant] = []
     for row in sorted(rows, key=lambda row: (row.trial != 0, _place(row), -row.fast)):
         if not front or _speed_or_one(row) > _speed_or_one(front[-1]):
@@ -311,7 +310,7 @@ def _front_of(rows: Sequence[Variant]) -> list[Variant]:
 
 
 def _name_dots(ax: Axes, rows: Sequence[Variant]) -> None:
-    """Write what each changes beside its dot, from the top, none over another."""
+    """Write each change beside its dot, from the top, without overlap."""
     unit = _FRONT / (ax.get_ylim()[1] - ax.get_ylim()[0])
     above = float("inf")
     for row in sorted(rows, key=_speed_or_one, reverse=True):
@@ -329,7 +328,7 @@ def _speed_or_one(row: Variant) -> float:
 
 
 def _place(row: Variant) -> float:
-    """Return where a pipeline stands: in the zone of its grade, by the log of its difference."""
+    """Return a pipeline's x: in the zone of its grade, by the log of its difference."""
     grade = row.grade.equivalence
     number, (low, high) = [*_ZONES].index(grade), _ZONES[grade]
     far = row.grade.max_difference
@@ -339,12 +338,12 @@ def _place(row: Variant) -> float:
     return number + float(np.clip(inside, 0.06, 0.94))
 
 
-NO_IMAGES: Final = "The samples are no images: there is no picture of a difference"
+NO_IMAGES: Final = "The samples are not images, so there is no picture of the difference"
 _FACTORS: Final = (1, 2, 5, 10, 20, 50, 100, 255)
 _PICTURE, _BETWEEN, _HEAD = 1.45, 0.12, 0.22
-"""Height of a picture, free space between two, and height of the columns' heads, inches."""
+"""Height of a picture, space between two, and height of the columns' heads, inches."""
 _HALF: Final = 128.0
-"""What the largest difference should at least look like, of 255."""
+"""Brightness, of 255, that the largest difference should at least have."""
 
 
 @styled
@@ -364,7 +363,7 @@ def comparison_figure(variant: Variant) -> Sheet:
     height = len(pairs) * (_PICTURE + _BETWEEN) + _HEAD
     sheet = Sheet(title, [note], [height])
     (ax,) = sheet.parts
-    ax.set_xlim(0, ROOM)  # inches, as downwards
+    ax.set_xlim(0, ROOM)  # inches, as for y
     ax.set_ylim(height, 0)
     ax.set_axis_off()
     wide = max(picture.shape[1] / picture.shape[0] for pair in pairs for picture in pair)
@@ -385,15 +384,15 @@ def comparison_figure(variant: Variant) -> Sheet:
 
 
 def amplification(pairs: tuple[tuple[Picture, Picture], ...]) -> int:
-    """Return the factor that makes a difference well seen; 1 where there is none."""
+    """Return the factor that makes a difference visible; 1: there is none."""
     largest = max((float(_distance(*pair).max(initial=0.0)) for pair in pairs), default=0.0)
     if not largest:
         return 1
     return next((step for step in _FACTORS if largest * step >= _HALF), _FACTORS[-1])
 
 
-def _distance(one: Picture, other: Picture) -> NDArray[np.float64]:
-    """Return the absolute difference, of the corner that both have."""
-    high, wide = (min(one.shape[axis], other.shape[axis]) for axis in (0, 1))
-    near, far = (picture[:high, :wide].astype(np.float64) for picture in (one, other))
+def _distance(original: Picture, new: Picture) -> NDArray[np.float64]:
+    """Return the absolute difference, in the corner that both pictures cover."""
+    high, wide = (min(original.shape[axis], new.shape[axis]) for axis in (0, 1))
+    near, far = (picture[:high, :wide].astype(np.float64) for picture in (original, new))
     return np.asarray(np.abs(near - far))

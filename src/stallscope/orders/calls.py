@@ -1,7 +1,7 @@
-"""Pipelines that `__getitem__` writes as calls: found, ordered and timed like any other.
+"""Pipelines that `__getitem__` writes as calls; they are ordered and timed like any other.
 
-A chain is a row of calls of which each takes first what the one before returned; an image and its
-mask are two. Calls that draw random numbers stay where they are. `deferred_calls` runs the code.
+In a chain of calls, the first argument of each is the result of the call before. An image and its
+mask are two chains. Calls that draw random numbers keep their place. `deferred_calls` runs them.
 """
 
 from __future__ import annotations
@@ -43,37 +43,37 @@ if TYPE_CHECKING:
 _FEWEST: Final = 2
 """Calls of a chain."""
 _PLANE: Final = 2
-"""Axes of what may be an image or a mask."""
+"""Fewest axes of an image or a mask."""
 _DEEPEST: Final = 4
-"""Datasets inside of one another."""
+"""Datasets nested in one another."""
 _ROUNDS: Final = 4
-"""Times that chains are cut where something looks at a result, and tried again."""
+"""Times that chains are cut where the code uses a result, and tried again."""
 _LONGEST: Final = 60
 """Characters of a call's arguments."""
 
 
 @dataclass(eq=False)
 class SeenCall:
-    """A call that was made while a sample was recorded."""
+    """Call during the recording of a sample."""
 
     call: CodeCall
     first: Any
     result: Any
     file: str
     line: int
-    given: Any = None
+    argument: Any = None
     """Copy of the first argument."""
     decode_s: float = 0.0
     took_s: float = 0.0
     draws: bool = False
-    """Whether it moved a random generator."""
+    """True if the call moved a random generator."""
     inside: int | None = None
-    """Number of the method's call in which it was made."""
+    """Number of the call of the method around it."""
 
 
 @dataclass(frozen=True, eq=False)
 class CallOp:
-    """A call as an op of the engine: it gets the sample, and the arguments of all its calls."""
+    """A call as an op; its input is the sample and the arguments of all the sample's calls."""
 
     site: CallSite
     text: str
@@ -81,14 +81,14 @@ class CallOp:
     call_site: tuple[str, int]
     """File and line."""
     function: Any = None
-    """Another function in the place of the one that is called; None: that one."""
+    """Function that replaces the called one; None: not replaced."""
 
     @property
     def __name__(self) -> str:
         return find_ops.name_of(self.function) if self.function else self.site.name
 
     def __call__(self, value: Any, beside: Mapping[CallSite, CodeCall]) -> Any:
-        """Make the call; a sample for which it was not made stays as it is."""
+        """Make the call; a sample that skipped the call stays unchanged."""
         call = beside.get(self.site)
         return value if call is None else call.made(value, self.function)
 
@@ -96,23 +96,23 @@ class CallOp:
         return f"{self.site.name}({self.text})"
 
 
-# ---- what a sample calls -------------------------------------------------------------------------
+# ---- the calls of a sample -----------------------------------------------------------------------
 
 
 class SampleRecording:
-    """The calls of one sample, made as ever."""
+    """Calls of one sample, in their original order."""
 
     def __init__(self) -> None:
         self.calls: list[SeenCall] = []
         self._inside: int | None = None
 
     def called(self, call: CodeCall, first: Any, frame: types.FrameType) -> Any:
-        """Make a call, and keep it."""
+        """Make a call, and record it."""
         if not _is_plane(first):
             return call.made(first)
         _, decode_s = decoded(first)
         seen = SeenCall(call, first, None, frame.f_code.co_filename, frame.f_lineno)
-        seen.given, seen.decode_s, seen.inside = fresh(first), decode_s, self._inside
+        seen.argument, seen.decode_s, seen.inside = fresh(first), decode_s, self._inside
         self._inside = len(self.calls)
         self.calls.append(seen)
         before = global_places()
@@ -122,7 +122,7 @@ class SampleRecording:
         return seen.result
 
     def rows(self) -> list[list[SeenCall]]:
-        """Return the calls that follow each other, each on what the one before returned."""
+        """Return rows of calls, each on the result of the call before."""
         calls = self._without_inner()
         sites = [seen.call.site for seen in calls]
         usable = [s for s in calls if not s.draws and sites.count(s.call.site) == 1]
@@ -144,7 +144,7 @@ class SampleRecording:
         return rows
 
     def _without_inner(self) -> list[SeenCall]:
-        """Return methods as calls, unless what they do is a row of calls itself: then that."""
+        """Return the calls; a method that is a row of calls itself is replaced by that row."""
         inner: dict[int, list[SeenCall]] = {}
         for seen in self.calls:
             if seen.inside is not None:
@@ -180,10 +180,10 @@ def _is_plane(value: Any) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class CallsPlace:
-    """Place of the chains: the `__getitem__` of a dataset. It is used as a `variant.Site`."""
+    """Place of the chains: the `__getitem__` of a dataset. Has the interface of `variant.Site`."""
 
     place: Place
-    """Of the dataset in the loader's."""
+    """Place of the dataset in the loader's dataset."""
     chains: tuple[tuple[Op, ...], ...]
     where: None = None
     reader: None = None
@@ -196,7 +196,7 @@ class CallsPlace:
         return f"{name}.__getitem__, {count(len(self.chains), 'chain')} of calls"
 
     def rewrite(self, position: int, op: Any) -> Any:
-        """Return a rewrite of the user's as a call, with the arguments of the old one."""
+        """Return the user's rewrite as a call, with the arguments of the old call."""
         old = next(op for chain in self.chains for op in chain if op.position == position).call
         return CallOp(old.site, old.text, old.call_site, op)
 
@@ -211,19 +211,19 @@ class CallsPlace:
         return CallPlan(places, replaced)
 
     def loader_with(self, variant: Variant, loader: Any) -> Any:
-        """Make a loader whose dataset makes its calls in another order."""
+        """Return a loader whose dataset makes its calls in the variant's order."""
         inner = self.place.found_in(loader.dataset)
         ordered = OrderedCalls(inner, self.plan_of(variant))
         return copied(loader, dataset=self.place.filled(loader.dataset, ordered))
 
     def found_in(self, loader: Any) -> tuple[CallsPlace | None, list[str]]:
-        """Find the same code in another loader; else tell whose code is there."""
+        """Find the same code in another loader; also return the name of that loader's code."""
         inner = self.place.found_in(getattr(loader, "dataset", None))
         is_same = type(inner) is type(self.place.value)
         return (self if is_same else None), [type(inner).__name__]
 
     def code_of(self, variant: Variant) -> str:
-        """Write the lines of each chain that change places, in their new order."""
+        """Return the lines of each chain that changes, in their new order."""
         lines = []
         for chain in self.chains:
             ops = {op.position: op for op in chain}
@@ -240,22 +240,22 @@ class CallsPlace:
 
 
 class FoundCalls(NamedTuple):
-    """Chains that were found, with the samples that went through them."""
+    """Chains of a dataset, and the samples that went through them."""
 
     place: CallsPlace
     samples: list[CapturedSample]
     inputs: list[list[OpInput]]
-    """Of each chain, what goes into its first call for each sample."""
+    """Inputs of each chain's first call, one per sample."""
     notes: list[str]
 
 
 def find_calls(dataset: Any, indices: Sequence[Any], room_bytes: int) -> FoundCalls | None:
-    """Record the calls of some samples, and find the chains; None: there is none.
+    """Record the calls of some samples, and find the chains; None: there are none.
 
     Args:
         dataset: the loader's.
         indices: of the samples.
-        room_bytes: what the samples may need in memory at all points of their way.
+        room_bytes: memory for the samples and all their intermediate results.
     """
     for path in (("dataset",) * depth for depth in range(_DEEPEST)):
         inner = Place((path,), None).found_in(dataset) if path else dataset
@@ -263,9 +263,9 @@ def find_calls(dataset: Any, indices: Sequence[Any], room_bytes: int) -> FoundCa
             return None
         if not isinstance(getattr(type(inner), "__getitem__", None), types.FunctionType):
             continue
-        found = _in_dataset(Place((path,), inner), dataset, indices, room_bytes)
-        if found is not None:
-            return found
+        calls = _in_dataset(Place((path,), inner), dataset, indices, room_bytes)
+        if calls is not None:
+            return calls
     return None
 
 
@@ -292,10 +292,10 @@ def _in_dataset(
         for row in rows:
             for seen in row:
                 seen.first = seen.result = None
-        given = OpInput((), {})
+        empty = OpInput((), {})
         fetch_s = max(whole_s - inside_s - decode_s, 0.0)
         recorded.append(rows)
-        samples.append(CapturedSample(given, decode_s=decode_s, fetch_s=fetch_s, finished=finished))
+        samples.append(CapturedSample(empty, decode_s=decode_s, fetch_s=fetch_s, finished=finished))
     chains = _merged(recorded)
     for _ in range(_ROUNDS):
         chains, is_right = _tried(place, dataset, indices[: len(samples)], samples, chains)
@@ -309,14 +309,14 @@ def _in_dataset(
 
 
 def _merged(recorded: list[list[list[SeenCall]]]) -> list[list[CallSite]]:
-    """Join the rows of all samples: some samples make calls that others leave out."""
+    """Join the rows of all samples, as some samples skip calls."""
     chains: list[list[CallSite]] = []
     broken: list[list[CallSite]] = []
     for rows in recorded:
         used: list[list[CallSite]] = []
         for row in rows:
             sites = [seen.call.site for seen in row]
-            chain = next((one for one in chains if set(one) & set(sites)), None)
+            chain = next((chain for chain in chains if set(chain) & set(sites)), None)
             if chain is None:
                 chain = []
                 chains.append(chain)
@@ -327,10 +327,12 @@ def _merged(recorded: list[list[list[SeenCall]]]) -> list[list[CallSite]]:
                 elif chain.index(site) < at:
                     broken.append(chain)
                 at = chain.index(site) + 1
-            if any(chain is one for one in used):
+            if any(chain is earlier for earlier in used):
                 broken.append(chain)
             used.append(chain)
-    return [one for one in chains if len(one) >= _FEWEST and not any(one is b for b in broken)]
+    return [
+        chain for chain in chains if len(chain) >= _FEWEST and not any(chain is b for b in broken)
+    ]
 
 
 def _tried(
@@ -340,7 +342,7 @@ def _tried(
     samples: list[CapturedSample],
     chains: list[list[CallSite]],
 ) -> tuple[list[list[CallSite]], bool]:
-    """Make the samples with calls that wait; return chains that are cut, or that give the same."""
+    """Defer calls while making the samples; return the chains, cut if needed, and if they work."""
     plan = CallPlan({site: (n, at) for n, row in enumerate(chains) for at, site in enumerate(row)})
     watched = NoticedCalls(place.value)
     outer = place.filled(dataset, watched)
@@ -350,11 +352,11 @@ def _tried(
         watched.session = Deferring(plan)
         try:
             is_same &= digest(seeded(outer, index, number)) == digest(sample.finished)
-        except Exception:  # noqa: BLE001 - the dataset's code may do anything with a result that waits
+        except Exception:  # noqa: BLE001 - the dataset's code may do anything with a deferred result
             is_same = False
         cuts |= watched.session.cuts
     if not cuts:
-        # a result that is looked at in an odd way: that chain is left alone
+        # the code uses a result in a way that no cut explains: leave that chain out
         return (chains, True) if is_same else (chains[:-1], False)
     pieces: list[list[CallSite]] = []
     for chain in chains:
@@ -375,7 +377,7 @@ def _found(
     samples: list[CapturedSample],
     notes: list[str],
 ) -> FoundCalls:
-    """Make ops of the chains, and inputs of the samples."""
+    """Return the chains as ops, and the samples as their inputs."""
     by_sample = [{seen.call.site: seen for row in rows for seen in row} for rows in recorded]
     names = iter(numbered([site.name for chain in chains for site in chain]))
     ops: list[tuple[Op, ...]] = []
@@ -390,14 +392,14 @@ def _found(
         ops.append(tuple(here))
     inputs = []
     for chain in chains:
-        given = []
+        lane_inputs = []
         for calls in by_sample:
             mine = [calls[site] for site in chain if site in calls]
             beside = {seen.call.site: seen.call for seen in mine}
-            given.append(OpInput((mine[0].given,), {}, beside))
-        inputs.append(given)
-    for sample, given_ in zip(samples, inputs[0], strict=True):
-        sample.given = given_
+            lane_inputs.append(OpInput((mine[0].argument,), {}, beside))
+        inputs.append(lane_inputs)
+    for sample, arguments in zip(samples, inputs[0], strict=True):
+        sample.input = arguments
     return FoundCalls(CallsPlace(place, tuple(ops)), samples, inputs, notes)
 
 
@@ -409,7 +411,7 @@ def _arguments(call: CodeCall) -> str:
 
 
 def chain_notes(lanes: Sequence[Lane]) -> Iterator[str]:
-    """Yield each chain with the sizes and times of its calls."""
+    """Yield a sentence per chain, with the sizes and times of its calls."""
     for lane in lanes:
         first = lane.inputs[0].value
         calls = [

@@ -1,7 +1,7 @@
 """Finding a loader's pipeline, and capturing the samples on which its ops are run.
 
-What is a row of ops for sure is a list or a library's compose; all else is believed if trying it
-gives what the dataset gives.
+A list and a library's compose are rows of ops for sure. Any other object counts as such a row only
+if calling its ops in turn gives the dataset's data.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from stallscope.orders.pipeline import Place
 
 _CHECKED: Final = 3
-"""Samples on which a row of ops has to give what its pipeline gives."""
+"""Samples on which a row of ops has to give its pipeline's data."""
 _MOST_BATCHES: Final = 1_000
 _ROUNDS: Final = 4
 """Times that a batch is collated."""
 
 
 class NoPipelineError(StallscopeError, ValueError):
-    """The dataset calls nothing that could be put in another order; says what was found."""
+    """The dataset calls nothing that has an order; the message lists what it holds."""
 
 
 def capture(
@@ -51,48 +51,47 @@ def capture(
 
     Args:
         loader: torch's own, map-style.
-        samples: how many, in the order of its sampler.
-        room_bytes: what the samples may need in memory at all points of their way.
+        samples: number of samples, in the order of its sampler.
+        room_bytes: memory for the samples and all their intermediate results.
 
     Returns:
-        Where it works; what went through it; and what was left out, in sentences.
+        The pipeline's place, the samples, and notes on what was left out.
 
     Raises:
-        NoPipelineError: there is none that can be taken apart.
+        NoPipelineError: there is no pipeline that can be split into ops.
         UnsupportedError: the dataset is a stream.
     """
     if cached_loaders.is_stream(loader):
         raise UnsupportedError(
             f"the dataset ({type(loader.dataset).__name__}) is a stream, whose samples cannot be "
-            "asked for again: give a loader over a map-style dataset with the same transforms"
+            "read twice: give a loader over a map-style dataset with the same transforms"
         )
-    found = places(loader.dataset)
+    held = places(loader.dataset)
     reading = readers(loader.dataset)
     indices = first_indices(loader, samples)
     try:
-        watched = watch(loader.dataset, found, indices, reading)
+        watched = watch(loader.dataset, held, indices, reading)
     except StallscopeError:
         raise
     except Exception as error:
         for index in indices:
-            loader.dataset[index]  # the user's own exception, if it is one, leaves from here
+            loader.dataset[index]  # raises the exception again, if it is the user's own
         raise NoPipelineError(
-            f"{type(loader.dataset).__name__} does more with its pipeline than to call it "
-            f"({error}), as one that keeps finished parts does: give a loader over a plain dataset "
-            "with the same transforms"
+            f"{type(loader.dataset).__name__} does more than call its pipeline ({error}); a cache "
+            "does, for example: give a loader over a plain dataset with the same transforms"
         ) from error
-    numbers, notes = _longest(loader, found, watched, indices)
-    place = _row(found, numbers)
+    numbers, notes = _longest(loader, held, watched, indices)
+    place = _row(held, numbers)
     captured = _through(watched.seen, numbers)
-    chain, more = _ops_of(place, [one.given for one in captured])
-    notes += more
-    each = max(bytes_of([one.given.value, one.finished]) for one in captured)
+    chain, reasons = _ops_of(place, [sample.input for sample in captured])
+    notes += reasons
+    each = max(bytes_of([sample.input.value, sample.finished]) for sample in captured)
     fitting = max(room_bytes // (each * (len(chain.ops) + 2)), 1)
     if fitting < len(captured):
         notes.append(f"only {count(fitting, 'sample')} were used: each needs {size(each)}")
         captured = captured[:fitting]
-    notes += _beside(found, watched, numbers)
-    first, *others = {one.reader for one in captured}
+    notes += _beside(held, watched, numbers)
+    first, *others = {sample.reader for sample in captured}
     reader = None if others or first is None else reading[first]
     return Site(place, chain, captured[0].where, reader), captured, notes
 
@@ -102,49 +101,44 @@ def first_indices(loader: Any, samples: int) -> list[Any]:
     if loader.batch_sampler is None:
         return cached_loaders.next_indices(loader, samples)
     batches = min(-(-samples // (loader.batch_size or 1)), _MOST_BATCHES)
-    found = list(flat.from_iterable(cached_loaders.next_indices(loader, batches)))
-    return found[:samples]
+    indices = list(flat.from_iterable(cached_loaders.next_indices(loader, batches)))
+    return indices[:samples]
 
 
 def _through(seen: dict[int, list[CapturedSample]], numbers: Sequence[int]) -> list[CapturedSample]:
-    """Return what went through places that are called in turn."""
+    """Return the samples that went through places that are called in turn."""
     return [
         replace(first, where=last.where, result=last.result, generators=last.generators)
         for first, last in zip(seen[numbers[0]], seen[numbers[-1]], strict=True)
     ]
 
 
-def _beside(found: list[Place], watched: Watched, numbers: Sequence[int]) -> list[str]:
-    """Say which places were left out, and why."""
+def _beside(held: list[Place], watched: Watched, numbers: Sequence[int]) -> list[str]:
+    """Return a note on the places that were left out, and why."""
 
     def named(these: Collection[int]) -> str:
-        return ", ".join(f"{found[one].text} ({share(watched.shares[one])})" for one in these)
+        return ", ".join(
+            f"{held[number].text} ({share(watched.shares[number])})" for number in these
+        )
 
     others = [number for number in watched.seen if number not in numbers]
     if not others:
         return []
     note = (
-        f"only {named(numbers)} was looked at: the dataset also calls {named(others)} for other "
-        "samples or on another value, or its own code stands in between (shares of a sample's "
-        "time); ops are ordered together where each gets, for every sample, what the one before "
-        "gives, as in one Compose"
+        f"only {named(numbers)} was measured (shares of a sample's time). The dataset also calls "
+        f"{named(others)}, but for other samples, on another value, or with its own code in "
+        "between. Put all ops into one Compose to have them ordered together"
     )
     return [note]
 
 
 def _longest(
-    loader: Any, found: list[Place], watched: Watched, indices: list[Any]
+    loader: Any, held: list[Place], watched: Watched, indices: list[Any]
 ) -> tuple[list[int], list[str]]:
-    """The place, or the row of places, with most ops that each sample goes through once.
-
-    Args:
-        loader: the user's.
-        found: the places.
-        watched: what was seen of them.
-        indices: of the samples.
+    """Return the place, or row of places, with most ops that each sample goes through once.
 
     Returns:
-        Their numbers, and which row had to be left alone, in sentences.
+        Numbers of the places, and notes on rows that cannot be ordered.
 
     Raises:
         NoPipelineError: there is none.
@@ -153,30 +147,31 @@ def _longest(
     notes: list[str] = []
 
     def ops_in(numbers: list[int]) -> int:
-        return len(Chain(_row(found, numbers).value).ops)
+        return len(Chain(_row(held, numbers).value).ops)
 
-    for numbers in sorted((*_rows(watched.links), *once), key=lambda one: (-ops_in(one), one)):
-        row = _row(found, numbers)
+    for numbers in sorted(
+        (*_rows(watched.links), *once), key=lambda numbers: (-ops_in(numbers), numbers)
+    ):
+        row = _row(held, numbers)
         if not isinstance(row, Row):
             return numbers, notes
         samples = _through(watched.seen, numbers)
         if _is_all_that_counts(row, loader.dataset, indices, samples):
             return numbers, notes
         notes.append(
-            f"{row.text} are called one after the other, but were not put in another order: the "
-            "sample also depends on what one of them gives before the last, or on which of them "
-            "stands where"
+            f"{row.text} are called one after the other, but cannot change places: the sample also "
+            "depends on a result before the last, or on the attribute that holds an op"
         )
-    raise NoPipelineError(_why_none(loader, found, watched))
+    raise NoPipelineError(_why_none(loader, held, watched))
 
 
-def _row(found: list[Place], numbers: Sequence[int]) -> Place | Row:
-    chosen = [found[number] for number in numbers]
+def _row(held: list[Place], numbers: Sequence[int]) -> Place | Row:
+    chosen = [held[number] for number in numbers]
     return chosen[0] if len(chosen) == 1 else Row(tuple(chosen))
 
 
 def _rows(links: set[tuple[int, int]]) -> list[list[int]]:
-    """Join links to rows, as long as they get."""
+    """Join links to the longest possible rows."""
     after = dict(links)
     rows = []
     for first in after.keys() - set(after.values()):
@@ -190,10 +185,10 @@ def _rows(links: set[tuple[int, int]]) -> list[list[int]]:
 def _is_all_that_counts(
     row: Row, dataset: Any, indices: list[Any], samples: list[CapturedSample]
 ) -> bool:
-    """Return whether finished samples depend on the result of a row alone.
+    """Return true if finished samples depend on the result of a row alone.
 
-    That is tried: the first of its places gives at once what the last gave, and the others pass it
-    on. Code that keeps what comes in between, or asks an op for its settings, shows.
+    Tested by a replay: the first place returns the result of the last, and the others pass it on.
+    Code that uses an intermediate result, or the settings of an op, then gives another sample.
     """
     played = row.filled(dataset, Player(samples))
     try:
@@ -205,45 +200,45 @@ def _is_all_that_counts(
         return False
 
 
-def _why_none(loader: Any, found: list[Place], watched: Watched) -> str:
-    """Say why a dataset has no pipeline, and what to do."""
+def _why_none(loader: Any, held: list[Place], watched: Watched) -> str:
+    """Return why a dataset has no pipeline, and what to do."""
     dataset = loader.dataset
     name = type(dataset).__name__
     if watched.seen:
-        called_twice = ", ".join(found[number].text for number in watched.seen)
+        called_twice = ", ".join(held[number].text for number in watched.seen)
         return (
-            f"{called_twice} is called several times for one sample of {name}, or not by all of "
-            "its parts in turn, so there is no one order: give a loader over a dataset that calls "
-            "it once for each sample, and use the order that is found for all calls"
+            f"{name} calls {called_twice} several times per sample, or not all of its parts in "
+            "turn, so there is no single order: give a loader over a dataset that calls it once "
+            "per sample, and use the best order for all calls"
         )
     if callable(getattr(dataset, "set_transform", None)):
         return (
-            f"{name} gives its function (set_transform) whole columns of a batch, so there are no "
-            "samples on which ops could be compared: give a loader over a dataset that calls a "
-            "Compose of these ops on each of its samples"
+            f"{name} calls its function (set_transform) on whole columns of a batch, so ops cannot "
+            "be compared on samples: give a loader over a dataset that calls a Compose of these "
+            "ops on each sample"
         )
-    held = f"; it holds {', '.join(place.text for place in found)}, uncalled" if found else ""
+    hints = f"; it holds {', '.join(place.text for place in held)}, uncalled" if held else ""
     called = [
         call
         for inner in find_ops.datasets(dataset)
         for call in calls_in(getattr(type(inner), "__getitem__", None), inner)
     ]
     if called:
-        held += f"; its own code calls {', '.join(dict.fromkeys(called))}, which stand in no place"
+        hints += f"; its own code calls {', '.join(dict.fromkeys(called))}, which it does not hold"
     batched = [slot.hint for slot in find_ops.slots(loader.collate_fn)]
     if batched:
-        held += (
+        hints += (
             f"; the collate function holds {', '.join(batched)}, which work on batches: only ops "
             "on samples are ordered"
         )
     return (
         f"no pipeline was found in {name}: its __getitem__ calls no transform that it holds, and "
-        f"no functions of which one takes first what the other returns{held}"
+        f"no functions of which one takes first what the other returns{hints}"
     )
 
 
 def _ops_of(place: Place | Row, givens: list[OpInput]) -> tuple[Chain, list[str]]:
-    """Return the pipeline's ops, if calling them in turn gives what it gives; else one op."""
+    """Return the pipeline's ops, if calling them in turn gives its data; else one op."""
     chain = Chain(place.value)
     if chain.is_known or (len(chain.ops) == 1 and chain.ops[0].call is place.value):
         return chain, []
@@ -251,55 +246,55 @@ def _ops_of(place: Place | Row, givens: list[OpInput]) -> tuple[Chain, list[str]
     if not why_not:
         return chain, []
     note = (
-        f"{place.text} is taken as one op: calling its {count(len(chain.ops), 'part')} in turn "
-        f"does not give what it gives ({why_not})"
+        f"{place.text} is treated as one op: calling its {count(len(chain.ops), 'part')} in turn "
+        f"gives another result ({why_not})"
     )
     return Chain(place.value, whole=True), [note]
 
 
 def _why_not_replayed(chain: Chain, givens: list[OpInput]) -> str:
-    """Say why a row of ops is not what a pipeline does; "" where it is."""
+    """Return why a row of ops is not equal to a pipeline; "": it is equal."""
     try:
         whole, parts = copy.deepcopy(chain.value), copy.deepcopy(chain.value)
-    except Exception as error:  # noqa: BLE001 - whatever an op holds: a lock, a file
-        return f"it cannot be copied to try that: {said_by(error):.100}"
+    except Exception as error:  # noqa: BLE001 - an op may hold a lock or a file
+        return f"it cannot be copied for that test: {said_by(error):.100}"
     ops = Chain(parts).ops
-    for number, given in enumerate(givens):
+    for number, arguments in enumerate(givens):
         seed_everywhere(number)
-        expected = whole(*fresh(given.args), **fresh(given.named))
+        expected = whole(*fresh(arguments.args), **fresh(arguments.named))
         seed_everywhere(number)
-        now = given.copy()
+        now = arguments.copy()
         op = ops[0]
         try:
             for op in ops:
                 now = next_input(op, now, call_op(op, op.call, now))
         except OpResultError:
             raise
-        except Exception as error:  # noqa: BLE001 - it is no row of ops, then
+        except Exception as error:  # noqa: BLE001 - then it is not a row of ops
             return f"{op.name} raises {type(error).__name__}: {said_by(error):.100}"
         if digest(now.value) != digest(expected):
-            return "it gives other data"
+            return "the data differs"
     return ""
 
 
 def fixed_costs(loader: Any, samples: Sequence[CapturedSample]) -> FixedCosts:
-    """Take the costs around the ops from captured samples.
+    """Return the costs around the ops, from captured samples.
 
-    The first sample pays for what is imported or opened once, so medians are taken.
+    Medians, as the first sample includes one-time imports and opened files.
 
     Args:
-        loader: whose collate function it is.
+        loader: with the collate function.
         samples: finished.
     """
     return FixedCosts(
-        fetch_s=statistics.median(one.fetch_s for one in samples),
-        decode_s=statistics.median(one.decode_s for one in samples),
-        batch_s=_batch_s(loader, [one.finished for one in samples]),
+        fetch_s=statistics.median(sample.fetch_s for sample in samples),
+        decode_s=statistics.median(sample.decode_s for sample in samples),
+        batch_s=_batch_s(loader, [sample.finished for sample in samples]),
     )
 
 
 def _batch_s(loader: Any, samples: list[Any]) -> float:
-    """Time a sample's share of collating and of copying to shared memory."""
+    """Return a sample's share of the time to collate and to copy to shared memory."""
     if loader.batch_sampler is None:
         samples = samples[:1]
     best_s = float("inf")

@@ -1,12 +1,11 @@
-"""Running a copy of `__getitem__` whose calls are noticed, and may wait for another order.
+"""Running a copy of `__getitem__` whose calls are recorded, or deferred to change their order.
 
-`__getitem__` and the other methods of the user's class run as copies of their code, whose global
-names stand for functions that tell a session of each call; nothing of the user's is changed.
-Workers import this module, so it imports no polars.
+`__getitem__` and the other methods of the user's class run as copies of their code. Global names in
+the copies are wrapped, so that a session sees each call; the user's objects stay unchanged. Workers
+import this module, so it imports no polars.
 
-In another order, calls wait: what a call of a chain returns stands for its result, and the calls
-are made, with the arguments that they got, once something looks at the result. So `__getitem__`
-draws its random numbers where it always did.
+To change the order, a call of a chain returns a placeholder. The calls are made, with the original
+arguments, when the code uses the result. So `__getitem__` draws its random numbers as before.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _LIBRARIES: Final = frozenset({"torch", "torchvision", "builtins", "abc", "typing"})
-"""Packages whose classes have no calls of the user's in their methods."""
+"""Packages whose methods contain none of the user's calls."""
 
 
 class CallSite(NamedTuple):
     """Place of a call in the user's code."""
 
     function: str
-    """Name of the function in which it stands."""
+    """Name of the function around it."""
     offset: int
-    """Of its instruction, so that two calls in one line are two."""
+    """Offset of its instruction, which tells apart two calls in one line."""
     name: str
-    """Name of what is called."""
+    """Name of the called function."""
 
 
 @dataclass(eq=False)
@@ -51,10 +50,10 @@ class CodeCall:
     args: tuple[Any, ...]
     named: dict[str, Any]
     keyword: str = ""
-    """Name of the first argument, where it is given by name."""
+    """Name of the first argument, if it is a keyword argument."""
 
     def made(self, value: Any, function: Any = None) -> Any:
-        """Make the call, or that of another function, with this first argument."""
+        """Call the function, or another one, with this first argument."""
         function = function or self.function
         if self.keyword:
             return function(*self.args, **{self.keyword: value}, **self.named)
@@ -65,7 +64,7 @@ class CodeCall:
 
 
 class _Globals(dict[str, Any]):
-    """Global names of a function, some of which stand for something else."""
+    """Global names of a function, some of them replaced."""
 
     def __init__(self, own: dict[str, Any], names: dict[str, Any]) -> None:
         super().__init__(names)
@@ -76,7 +75,7 @@ class _Globals(dict[str, Any]):
 
 
 class _Module:
-    """A module whose functions are noticed when they are called."""
+    """Wrapper of a module whose functions report their calls."""
 
     def __init__(self, module: Any, runner: CodeRunner) -> None:
         self._module, self._runner = module, runner
@@ -86,7 +85,7 @@ class _Module:
 
 
 class _Noticed:
-    """A callable that tells the runner of each call."""
+    """Wrapper of a callable that reports each call to the runner."""
 
     def __init__(self, function: Any, runner: CodeRunner) -> None:
         self._function, self._runner = function, runner
@@ -99,7 +98,7 @@ class _Noticed:
 
 
 class CodeRunner:
-    """Makes samples by a copy of a dataset's code, and tells a session of each call.
+    """Runs a copy of a dataset's code, and reports each call to a session.
 
     Args:
         dataset: the user's, whose class has a `__getitem__` of its own.
@@ -116,7 +115,7 @@ class CodeRunner:
         self._clone = clone
 
     def run(self, index: Any, session: Any) -> Any:
-        """Make a sample; the session gets each call, and says what it returns."""
+        """Make a sample; the session gets each call, and decides its result."""
         self._session = session
         return self._clone[index]
 
@@ -133,7 +132,7 @@ class CodeRunner:
         return self._session.called(call, first, frame)
 
     def noticed(self, value: Any) -> Any:
-        """Return what stands for a value that the code can name."""
+        """Return the wrapper of a global value, or the value itself."""
         if isinstance(value, types.ModuleType):
             package = value.__name__.partition(".")[0]
             return value if package in sys.stdlib_module_names else _Module(value, self)
@@ -161,10 +160,10 @@ class CodeRunner:
         own = function.__globals__
         names = {name for code in _codes(function.__code__) for name in code.co_names}
         stands = {name: self.noticed(own[name]) for name in names if name in own}
-        known = {**stands, "__builtins__": own.get("__builtins__", __builtins__)}
+        visible = {**stands, "__builtins__": own.get("__builtins__", __builtins__)}
         new = types.FunctionType(
             function.__code__,
-            _Globals(own, known),
+            _Globals(own, visible),
             function.__name__,
             function.__defaults__,
             function.__closure__,
@@ -173,7 +172,7 @@ class CodeRunner:
         return new
 
     def _method(self, function: types.FunctionType, *, is_static: bool) -> Any:
-        """Return a method of which the session is told as of any call, and which it may enter."""
+        """Return a method whose calls are reported, and whose own calls are, too."""
 
         def method(*args: Any, **named: Any) -> Any:
             frame = sys._getframe(1)  # noqa: SLF001 - where the user's code calls it
@@ -191,7 +190,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _sets_globals(function: types.FunctionType) -> bool:
-    """Return whether it writes global names, which a copy would write elsewhere."""
+    """Return true if a function writes global names, which a copy would write elsewhere."""
     return any(
         step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")
         for code in _codes(function.__code__)
@@ -203,26 +202,26 @@ def _name_of(function: Any) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-# ---- calls that wait -----------------------------------------------------------------------------
+# ---- deferred calls ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class CallPlan:
-    """Another order of calls."""
+    """New order of calls."""
 
     places: Mapping[CallSite, tuple[int, int]]
-    """Of each call: its chain, and its place in the new order."""
+    """Chain and place in the new order, of each call."""
     replaced: Mapping[CallSite, Any] = field(default_factory=dict)
-    """Other functions in the place of those that are called."""
+    """Functions that replace the called ones."""
 
 
 class Waiting:
-    """A result whose calls are made when something looks at it.
+    """Placeholder of a result whose calls are made when the code uses it.
 
     Args:
-        value: what the first of the calls got.
-        calls: those that wait, in the order in which the code made them.
-        session: knows their new order, and where chains end.
+        value: first argument of the first call.
+        calls: deferred calls, in the order of the code.
+        session: with their new order, and the cuts.
     """
 
     def __init__(self, value: Any, calls: tuple[CodeCall, ...], session: Deferring) -> None:
@@ -232,7 +231,7 @@ class Waiting:
         self._next: CallSite | None = None
 
     def _stallscope_next(self, call: CodeCall) -> Waiting | None:
-        """Let another call wait; None: the result was looked at already."""
+        """Defer another call; None: the result was used already."""
         if self._next is not None:
             self._cut(self._next)
         if self._is_done:
@@ -281,7 +280,7 @@ for _operator in _OPERATORS.split():
 
 
 def looked_at(value: Any) -> Any:
-    """Return a value with the results of calls that wait."""
+    """Return a value with the results of its deferred calls."""
     return mapped(
         value,
         lambda leaf: leaf._stallscope_result() if type(leaf) is Waiting else leaf,  # noqa: SLF001
@@ -289,13 +288,13 @@ def looked_at(value: Any) -> Any:
 
 
 class Deferring:
-    """A sample whose calls wait, to be made in another order.
+    """Session of a sample whose calls are deferred, and made in another order.
 
     Args:
         plan: the order.
 
     Attributes:
-        cuts: pairs of calls between which something looked at the result.
+        cuts: pairs of calls between which the code used the result.
     """
 
     def __init__(self, plan: CallPlan) -> None:
@@ -303,7 +302,7 @@ class Deferring:
         self.cuts: set[tuple[CallSite, CallSite]] = set()
 
     def called(self, call: CodeCall, first: Any, _: types.FrameType) -> Any:
-        """Let a call of a chain wait; make any other one."""
+        """Defer a call of a chain; make any other call."""
         places = self.plan.places
         call.args, call.named = looked_at(call.args), looked_at(call.named)
         if call.site not in places:
@@ -318,13 +317,13 @@ class Deferring:
 
 
 class NoticedCalls(Dataset[Any]):
-    """A dataset that tells a session of the calls in its `__getitem__`.
+    """Dataset that reports the calls in its `__getitem__` to a session.
 
     Args:
         dataset: the user's.
 
     Attributes:
-        session: is to be set before a sample is made; has a `called`, as `Deferring`.
+        session: set before a sample is made; has a method `called`, as `Deferring`.
     """
 
     def __init__(self, dataset: Any) -> None:
@@ -350,7 +349,7 @@ class NoticedCalls(Dataset[Any]):
 
 
 class OrderedCalls(NoticedCalls):
-    """A dataset whose `__getitem__` makes its calls in another order.
+    """Dataset whose `__getitem__` makes its calls in another order.
 
     Args:
         dataset: the user's.

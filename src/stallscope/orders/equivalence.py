@@ -1,17 +1,18 @@
-"""How far a pipeline's data is from the original's: on the same draws, value by value, graded.
+"""Grades of a pipeline's data against the original's, on the same draws, value by value.
 
 Equal digests are *identical*. Else the values are compared; other types, dtypes or shapes are
 *different*, whatever the values. Differences are shares of the values' range, which is 255 for
-bytes, and else what all samples together span.
+bytes, and else the range of all samples together.
 
-*Rounding* is what another order of floating-point operations does: an operation on 32-bit numbers
-is off by at most 6e-8 of their size, a resize of some hundred of them by a hundred times that.
-*8-bit rounding* is what rounding to 8 bits in another place does: each moves a value by at most
-0.5/255, and interpolation, which is linear, by no more than what it interpolates; one before it,
-one behind it and one that falls away make 1.5/255. It is spread over a picture, so its mean counts.
+*Rounding* comes from another order of floating-point operations: an operation on 32-bit numbers is
+off by at most 6e-8 of their size, a resize of some hundred of them by a hundred times that.
+*8-bit rounding* comes from rounding to 8 bits at another step. Each rounding moves a value by at
+most 0.5/255, and interpolation, which is linear, does not enlarge that. A rounding before it, a
+rounding after it and one that is dropped make 1.5/255. The errors spread over a picture, so their
+mean counts, too.
 
-Labels have no rounding: integers that are no picture, masks, text. Small tables, such as boxes,
-have none to 8 bits.
+Labels have no rounding: integers that are not a picture, masks, text. Small tables, such as boxes,
+have no 8-bit rounding.
 """
 
 from __future__ import annotations
@@ -46,23 +47,23 @@ if TYPE_CHECKING:
 ROUNDING_SHARE: Final = 1e-5
 """Largest difference by floating-point rounding, as a share of the values' range."""
 NEAR_SHARE: Final = 1.5 / 255
-"""Largest difference by rounding to 8 bits, likewise."""
+"""Largest difference by 8-bit rounding, as a share of the values' range."""
 _PLAIN: Final = (str, bytes, int, float, complex, bool, type(None))
 _DEEPEST: Final = 12
 _HISTORIES: Final = {"applied_transforms", "_applied_operations"}
-"""Attributes in which torchio's subjects and MONAI's tensors write down each op."""
+"""Attributes in which torchio's subjects and MONAI's tensors log each op."""
 _SPATIAL: Final = 2
 _CHANNELS: Final = (1, 3)
 _COLOURS: Final = 3
 
 
 class State(NamedTuple):
-    """Samples at some point of their way."""
+    """State of the samples between two ops."""
 
     digest: str
-    """Equal for equal data."""
+    """Digest of the data."""
     layout: str = ""
-    """Equal for data that lies alike in memory, which the next op's cost depends on."""
+    """Layout of the data in memory, which the next op's cost depends on."""
 
 
 class Leaf(NamedTuple):
@@ -71,35 +72,35 @@ class Leaf(NamedTuple):
     kind: str
     """Type, dtype and shape, in words."""
     values: NDArray[np.generic] | None
-    """None for what is no array of numbers."""
+    """None: not an array of numbers."""
     plain: str = ""
-    """What it is, where it has no values."""
+    """Text of a leaf without `values`."""
 
 
 def digest(value: Any) -> str:
-    """Digest a value, as 32 hexadecimal digits: equal for the same bits of the same types alone.
+    """Return a digest of 32 hexadecimal digits, equal only for the same bits of the same types.
 
-    Type, dtype, shape, mode and bytes of all that it holds go in. How a tensor lies in memory does
-    not: it is part of a state's key (`layout`), because an op may take longer for it. Nor does the
-    list of the ops that a sample has been through: it differs between any two orders. Pixels go in
-    by Python's own keyed hash (SipHash, 64 bits, PEP 456), which is several times as fast as those
-    of hashlib; so digests of one process mean nothing to another.
+    It covers type, dtype, shape, mode and bytes of everything in the value. The layout of a tensor
+    in memory is left out: it is part of a state's key (`layout`), because an op may take longer for
+    it. The log of a sample's ops is left out, as it differs between any two orders. Pixels are
+    hashed by Python's own keyed hash (SipHash, 64 bits, PEP 456), which is several times as fast as
+    those of hashlib; so digests are valid in one process only.
     """
-    found = hashlib.blake2b(digest_size=16)
+    hasher = hashlib.blake2b(digest_size=16)
     for piece in _pieces(value, 0):
-        found.update(piece)
-    return found.hexdigest()
+        hasher.update(piece)
+    return hasher.hexdigest()
 
 
 def layout(value: Any) -> str:
-    """Tell in which order the axes of each tensor and array of a value lie in memory."""
-    found = []
+    """Return the order in memory of the axes of each tensor and array of a value."""
+    orders = []
     for leaf in leaves(value):
         if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
-            found.append(_axes(leaf.stride(), tuple(leaf.shape)))
+            orders.append(_axes(leaf.stride(), tuple(leaf.shape)))
         elif isinstance(leaf, np.ndarray):
-            found.append(_axes(leaf.strides, leaf.shape))
-    return ";".join(found)
+            orders.append(_axes(leaf.strides, leaf.shape))
+    return ";".join(orders)
 
 
 def described(value: Any) -> str:
@@ -113,7 +114,7 @@ def described(value: Any) -> str:
     elif is_image(value):
         text = f"PIL {value.mode} {value.width}×{value.height}"
     elif isinstance(value, Mapping):
-        items = ", ".join(f"{key}: {described(one)}" for key, one in value.items())
+        items = ", ".join(f"{key}: {described(item)}" for key, item in value.items())
         text = f"{{{items}}}"
     elif isinstance(value, tuple):
         text = f"({', '.join(map(described, value))})"
@@ -171,12 +172,12 @@ def _of_container(value: Any, depth: int) -> Iterator[bytes]:
         for key in sorted(value, key=repr):
             yield repr(key).encode()
             yield from _pieces(value[key], depth)
-        if isinstance(value, dict):  # else its attributes are where it has its items from
+        if isinstance(value, dict):  # the attributes of any other mapping hold its items
             yield from _of_attributes(value, value, depth)
     elif isinstance(value, (list, tuple)):
         yield str(len(value)).encode()
-        for one in value:
-            yield from _pieces(one, depth)
+        for item in value:
+            yield from _pieces(item, depth)
         yield from _of_attributes(value, (), depth)
     elif isinstance(value, (set, frozenset)):
         yield repr(sorted(map(repr, value))).encode()
@@ -186,9 +187,9 @@ def _of_container(value: Any, depth: int) -> Iterator[bytes]:
         yield repr(value).encode()
 
 
-def _of_attributes(thing: Any, items: Container[str], depth: int) -> Iterator[bytes]:
-    """Yield what an object holds beside its items, without its history."""
-    attributes = own_attributes(thing)
+def _of_attributes(holder: Any, items: Container[str], depth: int) -> Iterator[bytes]:
+    """Yield the attributes of an object, without its items and its history."""
+    attributes = own_attributes(holder)
     for name in sorted(attributes.keys() - _HISTORIES):
         if name not in items:  # torchio's subjects have each item as an attribute, too
             yield repr(name).encode()
@@ -196,19 +197,19 @@ def _of_attributes(thing: Any, items: Container[str], depth: int) -> Iterator[by
 
 
 def leaves_of(value: Any) -> list[Leaf]:
-    """Take a sample apart into what is compared."""
-    found = []
+    """Split a sample into the leaves that are compared."""
+    compared = []
     for leaf in leaves(value):
         values = as_array(leaf)
         if values is None or values.dtype.kind not in "biuf":
-            found.append(Leaf(type(leaf).__name__, None, repr_of(leaf)[:200]))
+            compared.append(Leaf(type(leaf).__name__, None, repr_of(leaf)[:200]))
         else:
-            found.append(Leaf(described(leaf), values))
-    return found
+            compared.append(Leaf(described(leaf), values))
+    return compared
 
 
 def as_array(leaf: Any) -> NDArray[np.generic] | None:
-    """Read the values of a tensor, an array or an image; None for anything else."""
+    """Return the values of a tensor, an array or an image; None for anything else."""
     if isinstance(leaf, torch.Tensor):
         plain = leaf.detach().as_subclass(torch.Tensor)
         plain = plain.to_dense() if plain.layout is not torch.strided else plain
@@ -221,27 +222,29 @@ def as_array(leaf: Any) -> NDArray[np.generic] | None:
 
 
 def largest_array(value: Any) -> NDArray[np.generic] | None:
-    """Find the array that most of a sample is in: its image; None where it has none of numbers."""
+    """Return the largest numeric array of a sample, such as its image; None: there is none."""
     arrays = [array for leaf in leaves(value) if (array := as_array(leaf)) is not None]
     arrays = [array for array in arrays if array.dtype.kind in "biuf" and array.size]
     return max(arrays, key=lambda array: array.size, default=None)
 
 
 GEOMETRY, CONVERSION, POINTWISE = "geometry", "conversion", "pointwise"
-"""What an op does to a sample: it moves values to other places, changes their type, or neither."""
+"""Kinds of ops: they move values to other places, change their type, or neither."""
 
 
-def work_of(given: Any, result: Any) -> str:
-    """Tell what an op has done to a sample; `POINTWISE` where nobody knows."""
-    before, after = largest_array(given), largest_array(result)
+def work_of(value: Any, result: Any) -> str:
+    """Return the kind of an op, from its input and result; `POINTWISE` if unknown."""
+    before, after = largest_array(value), largest_array(result)
     if before is None or after is None:
         return POINTWISE
     if _plane_of(before) != _plane_of(after):
         return GEOMETRY
-    if type(given) is not type(result) or before.dtype != after.dtype:
+    if type(value) is not type(result) or before.dtype != after.dtype:
         return CONVERSION
     same = before.shape == after.shape and not np.array_equal(before, after)
-    first, then = ((one.astype(float).sum(), one.min(), one.max()) for one in (before, after))
+    first, then = (
+        (array.astype(float).sum(), array.min(), array.max()) for array in (before, after)
+    )
     return GEOMETRY if same and np.allclose(first, then, rtol=1e-9, atol=0.0) else POINTWISE
 
 
@@ -250,9 +253,9 @@ def _plane_of(array: Array) -> tuple[int, ...]:
     return tuple(sorted(array.shape, reverse=True)[:_SPATIAL])
 
 
-def pictures(one: Any, other: Any) -> tuple[NDArray[np.uint8], NDArray[np.uint8]] | None:
-    """Show two samples on the same scale of brightness; None where they are no images."""
-    first, second = (_as_image(largest_array(value)) for value in (one, other))
+def pictures(original: Any, new: Any) -> tuple[NDArray[np.uint8], NDArray[np.uint8]] | None:
+    """Return two samples on the same scale of brightness; None: they are not images."""
+    first, second = (_as_image(largest_array(value)) for value in (original, new))
     if first is None or second is None:
         return None
     if first.dtype == np.uint8 and second.dtype == np.uint8:
@@ -267,7 +270,7 @@ def pictures(one: Any, other: Any) -> tuple[NDArray[np.uint8], NDArray[np.uint8]
 
 
 def _as_image(array: NDArray[np.generic] | None) -> NDArray[np.generic] | None:
-    """Shape (height, width) or (height, width, channels); None for what is no image."""
+    """Return an array of shape (height, width[, channels]); None: not an image."""
     if array is None or array.ndim not in (_SPATIAL, _SPATIAL + 1):
         return None
     if array.ndim == _SPATIAL:
@@ -287,27 +290,27 @@ NEAR_PSNR_DB: Final = 48.0
 """Errors that are spread evenly up to 1.5/255 have a PSNR of 49 dB."""
 _BYTE: Final = 255.0
 _FEWEST_OF_PICTURE: Final = 1_024
-"""Values; what is smaller, or has one axis, is a table."""
+"""Values of a picture; a smaller array, or one with a single axis, is a table."""
 _FEWEST_SHADES: Final = 64
-"""Of a grey picture in bytes; a mask has fewer classes."""
+"""Shades of a grey picture in bytes; a mask has fewer classes."""
 
 
-def compare_outputs(original: Sequence[Any], other: Sequence[Any]) -> Grade:
-    """Compare what two pipelines gave; their digests may differ although all values agree."""
-    found = compare_samples(list(map(leaves_of, original)), list(map(leaves_of, other)))
-    if found.equivalence == IDENTICAL and digest(original) != digest(other):
-        return found._replace(equivalence=DIFFERENT, why="another type, structure or attribute")
-    return found
+def compare_outputs(original: Sequence[Any], new: Sequence[Any]) -> Grade:
+    """Grade the outputs of two pipelines; their digests may differ although all values agree."""
+    grade = compare_samples(list(map(leaves_of, original)), list(map(leaves_of, new)))
+    if grade.equivalence == IDENTICAL and digest(original) != digest(new):
+        return grade._replace(equivalence=DIFFERENT, why="another type, structure or attribute")
+    return grade
 
 
-def compare_samples(original: Sequence[Sequence[Leaf]], other: Sequence[Sequence[Leaf]]) -> Grade:
-    """Compare samples, each a list of leaves.
+def compare_samples(original: Sequence[Sequence[Leaf]], new: Sequence[Sequence[Leaf]]) -> Grade:
+    """Grade samples, each a list of leaves.
 
     Args:
-        original: of the pipeline as it is.
-        other: of the new one, of the same samples on the same draws.
+        original: samples of the original pipeline.
+        new: the same samples of the new pipeline, on the same draws.
     """
-    samples = list(zip(original, other, strict=True))
+    samples = list(zip(original, new, strict=True))
     for mine, theirs in samples:
         why = _unlike(mine, theirs)
         if why:
@@ -315,18 +318,18 @@ def compare_samples(original: Sequence[Sequence[Leaf]], other: Sequence[Sequence
     grade, largest, lowest_db = IDENTICAL, 0.0, math.inf
     for column in zip(*(zip(mine, theirs, strict=True) for mine, theirs in samples), strict=False):
         pairs = [
-            (one.values, new.values)
-            for one, new in column
-            if one.values is not None and new.values is not None
+            (old.values, new.values)
+            for old, new in column
+            if old.values is not None and new.values is not None
         ]
         if not pairs:
             continue
-        found = _graded(column[0][0].kind, pairs)
-        if not math.isfinite(found.max_difference or 0.0):
-            return Grade(DIFFERENT, why="a value is not a number in one of them only")
-        grade = max(grade, found.equivalence, key=EQUIVALENCES.index)
-        largest = max(largest, found.max_difference or 0.0)
-        lowest_db = min(lowest_db, math.inf if found.psnr_db is None else found.psnr_db)
+        leaf_grade = _graded(column[0][0].kind, pairs)
+        if not math.isfinite(leaf_grade.max_difference or 0.0):
+            return Grade(DIFFERENT, why="a value is NaN or infinite in only one of them")
+        grade = max(grade, leaf_grade.equivalence, key=EQUIVALENCES.index)
+        largest = max(largest, leaf_grade.max_difference or 0.0)
+        lowest_db = min(lowest_db, math.inf if leaf_grade.psnr_db is None else leaf_grade.psnr_db)
     if grade == IDENTICAL:
         return Grade(IDENTICAL)
     return Grade(grade, largest, lowest_db if math.isfinite(lowest_db) else None)
@@ -334,12 +337,12 @@ def compare_samples(original: Sequence[Sequence[Leaf]], other: Sequence[Sequence
 
 def _graded(kind: str, pairs: Sequence[tuple[Array, Array]]) -> Grade:
     """Grade one leaf over all samples."""
-    gaps = [_gap(one, new) for one, new in pairs]
+    gaps = [_gap(values, new) for values, new in pairs]
     here = max(float(gap.max(initial=0.0)) for gap in gaps)
     if not here or not math.isfinite(here):
         return Grade(DIFFERENT if here else IDENTICAL, here)
     first = pairs[0][0]
-    peak = _range([one for one, _ in pairs])
+    peak = _range([old for old, _ in pairs])
     share = here / peak if peak else math.inf
     means = [math.sqrt(np.mean((gap / here) ** 2)) for gap in gaps if gap.size]
     psnr_db = -20 * math.log10(share * max(means)) if math.isfinite(share) else -math.inf
@@ -352,13 +355,13 @@ def _graded(kind: str, pairs: Sequence[tuple[Array, Array]]) -> Grade:
 
 
 def _steps(values: Array) -> float:
-    """Return two steps between numbers near 1, of types that are coarser than 32 bits."""
+    """Return two steps between numbers near 1, for types coarser than 32 bits; else 0."""
     kind: Any = values.dtype
     return 2 * float(np.finfo(kind).eps) if kind.itemsize < 4 else 0.0  # noqa: PLR2004
 
 
 def _is_picture(kind: str, values: Array) -> bool:
-    """Return whether values that are rounded to 8 bits are still the same picture."""
+    """Return true if values are a picture, which tolerates 8-bit rounding."""
     if kind.startswith(("Mask ", "PIL P ", "PIL 1 ")) or values.size < _FEWEST_OF_PICTURE:
         return False
     if values.dtype.kind == "f":
@@ -369,7 +372,7 @@ def _is_picture(kind: str, values: Array) -> bool:
 
 
 def _unlike(mine: Sequence[Leaf], theirs: Sequence[Leaf]) -> str:
-    """Say what is not of one kind; "" where all is."""
+    """Return the first difference in kind; "": there is none."""
     if len(mine) != len(theirs):
         return f"a sample holds {len(theirs)} values instead of {len(mine)}"
     for a, b in zip(mine, theirs, strict=True):
@@ -381,21 +384,21 @@ def _unlike(mine: Sequence[Leaf], theirs: Sequence[Leaf]) -> str:
 
 
 def _gap(a: Array, b: Array) -> NDArray[np.float64]:
-    """Return the differences; infinite where one value is no number and the other is."""
-    one, other = (np.atleast_1d(values).astype(np.float64) for values in (a, b))
+    """Return the differences; infinite where only one value is NaN."""
+    first, second = (np.atleast_1d(values).astype(np.float64) for values in (a, b))
     with np.errstate(invalid="ignore"):
-        gap: NDArray[np.float64] = np.abs(one - other)
-    gap[(one == other) | (np.isnan(one) & np.isnan(other))] = 0.0
+        gap: NDArray[np.float64] = np.abs(first - second)
+    gap[(first == second) | (np.isnan(first) & np.isnan(second))] = 0.0
     return np.nan_to_num(gap, nan=np.inf)
 
 
 def _range(values: Sequence[Array]) -> float:
-    """Return the largest possible difference: 255 for bytes, else what all samples span."""
+    """Return the largest possible difference: 255 for bytes, else the range of all samples."""
     if values[0].dtype == np.uint8:
         return _BYTE
     ends = [
         (float(finite.min()), float(finite.max()))
-        for one in values
-        if (finite := one[np.isfinite(one)]).size
+        for array in values
+        if (finite := array[np.isfinite(array)]).size
     ]
     return max(high for _, high in ends) - min(low for low, _ in ends) if ends else 0.0

@@ -1,11 +1,11 @@
-"""A pipeline at hand: what any order or change of it costs and gives, and loaders that have it.
+"""Evaluation of a pipeline: cost and data of any order or change, and loaders that apply it.
 
-Everything is done in this process, on the captured samples, with one torch thread, and each op on
-its own stream of random numbers. The search and the proposals work inside of one `guarded` block;
-what a panel asks later guards itself. Nothing here changes an object of the user's.
+Everything runs in this process, on the captured samples, with one torch thread, and each op on its
+own stream of random numbers. The search and the proposals run inside of one `guarded` block; the
+methods for the panel guard themselves. Nothing here changes an object of the user's.
 
-A pipeline that a dataset holds is one lane of ops; one that `__getitem__` writes as calls may have
-several, such as one for the image and one for the mask, whose ops never exchange places.
+A pipeline that a dataset holds is one lane of ops. A pipeline that `__getitem__` writes as calls
+may have several lanes, such as image and mask, whose ops never exchange places.
 """
 
 from __future__ import annotations
@@ -60,19 +60,19 @@ _LONGEST: Final = 160
 """Characters of an error's text."""
 _PICTURES: Final = 4
 QUICK_S: Final = 0.8
-"""Seconds in which an order that somebody tries by hand is measured; one pair always is."""
+"""Seconds for measuring an order that the user tries by hand; at least one pair is measured."""
 _COMPARED_S: Final = 0.4
-"""Seconds in which it is compared, on two samples at least."""
+"""Seconds for comparing such an order; at least two samples are compared."""
 _NOISE_S: Final = 1e-9
-"""Seconds that are no part of a prediction."""
+"""Seconds below which a part of a prediction is rounding."""
 REDRAWN: Final = (
-    "random numbers are drawn in another order, so that a seed gives other samples than before"
+    "random numbers are drawn in another order, so a seed gives other samples than before"
 )
 
 
 @contextmanager
 def preserving_state(loader: Any) -> Iterator[None]:
-    """Put back every generator and sampler, and what the dataset and its ops hold.
+    """Restore every generator and sampler, and the attributes of the dataset and its ops.
 
     Args:
         loader: torch's own.
@@ -91,14 +91,14 @@ class OrderEvaluator:
 
     Args:
         loader: the user's.
-        site: where the pipeline works.
-        samples: those that were captured.
+        site: place of the pipeline.
+        samples: captured samples.
         tolerance: one of `variant.TOLERANCES`.
         lanes: of the pipeline; by default one with the ops of the site.
 
     Attributes:
-        fixed: what a sample costs outside of its ops.
-        variants: every pipeline that was looked at; the first is as it is.
+        fixed: cost of a sample outside of its ops.
+        variants: all pipelines; the first is the original.
         rewritten_s: seconds of objects that replace ops, by position and `id`.
     """
 
@@ -112,7 +112,7 @@ class OrderEvaluator:
     ) -> None:
         self.loader, self.site, self.samples = loader, site, samples
         self.tolerance = tolerance
-        self.lanes = list(lanes) or [Lane(site.chain.ops, [one.given for one in samples])]
+        self.lanes = list(lanes) or [Lane(site.chain.ops, [sample.input for sample in samples])]
         self.ops = tuple(op for lane in self.lanes for op in lane.ops.values())
         self.as_it_is = tuple(op.position for op in self.ops)
         self.fixed = FixedCosts()
@@ -122,7 +122,7 @@ class OrderEvaluator:
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """Use one torch thread, as in a worker, and put back what running ops moves."""
+        """Use one torch thread, as in a worker, and restore the state that ops change."""
 
         def streams() -> list[Stream]:
             return [stream for lane in self.lanes for stream in lane.streams()]
@@ -135,34 +135,34 @@ class OrderEvaluator:
         return next(lane for lane in self.lanes if position in lane.ops)
 
     def outcome(self, position: int) -> Outcome:
-        """Return what an op did in the pipeline as it is."""
+        """Return the outcome of an op in the original pipeline."""
         return self.lane_of(position).outcomes[position]
 
     def inputs_of(self, position: int) -> Sequence[OpInput]:
-        """Return what an op gets in the pipeline as it is."""
+        """Return the inputs of an op in the original pipeline."""
         return self.lane_of(position).inputs_of(position)
 
     def seconds_of(self, positions: Sequence[int]) -> float:
-        """Return what ops cost in the pipeline as it is, per sample."""
+        """Return the seconds per sample of ops in the original pipeline."""
         return sum(self.outcome(position).seconds for position in positions)
 
     @property
     def whole_s(self) -> float:
-        """Seconds per sample of the pipeline as it is, with everything around the ops."""
+        """Seconds per sample of the original pipeline, including everything around the ops."""
         return self.fixed.total_s + self.seconds_of(self.as_it_is)
 
     def op_seconds(self, order: Sequence[int]) -> list[tuple[int, TriedOp | None, float]]:
         """Follow an order in all lanes; see `Lane.op_seconds`."""
-        return [one for lane in self.lanes for one in lane.op_seconds(order)]
+        return [step for lane in self.lanes for step in lane.op_seconds(order)]
 
     # ---- variants -----------------------------------------------------------------------------
 
     def add(self, variant: Variant) -> Variant:
-        """Add a variant to the result, with all that follows from what is known of it."""
+        """Add a variant to the result, with its derived fields."""
         return self._put(variant, len(self.variants))
 
     def mark_failed(self, trial: int, why: str) -> None:
-        """Let a variant fail that raised while it was measured; the user's own one works."""
+        """Mark a variant as failed that raised while it was measured; never the original."""
         if trial:
             self._put(replace(self.variants[trial], grade=Grade(FAILS, why=why)), trial)
 
@@ -183,17 +183,17 @@ class OrderEvaluator:
         )
 
     def with_parts(self, variant: Variant) -> Variant:
-        """Return a variant with the parts of its time, as known from what was tried by now."""
+        """Return a variant with the parts of its time, from the ops that were tried so far."""
         return replace(variant, parts=self._parts_of(variant))
 
     def _names_in(self, variant: Variant) -> dict[int, str]:
-        """Name the ops of a variant in their order; "" where another one does an op's work."""
+        """Return the names of a variant's ops in order; "": another op does this op's work."""
         names = {}
         for position in variant.positions:
-            other = variant.replaced.get(position)
+            replacement = variant.replaced.get(position)
             on_batch = " (on the batch)" if position in variant.on_batch else ""
-            named = self.op(position).name if other is None else name_of(other)
-            names[position] = "" if other is passed_on else named + on_batch
+            named = self.op(position).name if replacement is None else name_of(replacement)
+            names[position] = "" if replacement is passed_on else named + on_batch
         return names
 
     def op(self, position: int) -> Op:
@@ -201,7 +201,7 @@ class OrderEvaluator:
         return self.lane_of(position).ops[position]
 
     def _parts_of(self, variant: Variant) -> tuple[CostPart, ...]:
-        """Take the predicted time apart; () where that is not known."""
+        """Split the predicted time into parts; (): unknown."""
         fixed, whole_s = self.fixed, variant.predicted_s
         if whole_s is None or not variant.grade.works or variant.cached:
             return ()
@@ -215,7 +215,7 @@ class OrderEvaluator:
             for position, _, seconds in self.op_seconds(variant.positions)
             if position not in variant.on_batch
         ]
-        # beside the ops either decoding is another one, or ops are somewhere else
+        # the rest is decoding, which a variant may replace, and ops that it moved to the batch
         left_s = whole_s - fixed.fetch_s - fixed.batch_s - sum(part.seconds for part in ops)
         decode_s = fixed.decode_s if variant.on_batch else left_s
         if min(decode_s, left_s - decode_s) < -_NOISE_S:
@@ -235,10 +235,10 @@ class OrderEvaluator:
 
         Args:
             order: positions of all ops.
-            why_not: reason why it fails, where that is known.
+            why_not: reason why it fails; "": it works.
         """
-        drawing = [one for one in order if self.outcome(one).is_random]
-        seconds = None if why_not else sum(one for _, _, one in self.op_seconds(order))
+        drawing = [position for position in order if self.outcome(position).is_random]
+        seconds = None if why_not else sum(op_s for _, _, op_s in self.op_seconds(order))
         return Variant(
             order,
             change=self._change_of(order),
@@ -249,7 +249,7 @@ class OrderEvaluator:
 
     def _change_of(self, order: tuple[int, ...]) -> str:
         names = {op.position: op.name for op in self.ops}
-        rows = [[one for one in order if one in lane.ops] for lane in self.lanes]
+        rows = [[position for position in order if position in lane.ops] for lane in self.lanes]
         changed = [
             row for row, lane in zip(rows, self.lanes, strict=True) if (*row,) != lane.as_it_is
         ]
@@ -262,7 +262,7 @@ class OrderEvaluator:
 
         Args:
             variant: the pipeline.
-            shows: whether to make pictures.
+            shows: make pictures, too.
             samples: number of samples; 0: all.
         """
         n = samples or len(self.samples)
@@ -273,9 +273,11 @@ class OrderEvaluator:
                     continue
                 results: dict[int, list[OpInput]] = {}
 
-                def outputs(turn: int, lane: Lane = lane, kept: Any = results) -> list[OpInput]:
-                    kept[turn] = self._outputs(lane, variant, n, turn)
-                    return list(kept[turn])
+                def outputs(
+                    turn: int, lane: Lane = lane, outputs_of: Any = results
+                ) -> list[OpInput]:
+                    outputs_of[turn] = self._outputs(lane, variant, n, turn)
+                    return list(outputs_of[turn])
 
                 grades.append(lane.graded(outputs))
                 if shows:
@@ -283,56 +285,60 @@ class OrderEvaluator:
             grade = _worst(grades, n)
         except NotComparableError as error:
             grade = Grade(DIFFERENT, compared=n, why=str(error))
-        except Exception as error:  # noqa: BLE001 - an op may raise anything on what it is not for
+        except Exception as error:  # noqa: BLE001 - an op may raise anything on unusual input
             text = said_by(error)[:_LONGEST]
             grade = Grade(FAILS, why=f"raises {type(error).__name__}: {text}")
         predicted_s = variant.predicted_s if grade.works else None
         return replace(variant, grade=grade, pictures=tuple(shown), predicted_s=predicted_s)
 
     def _outputs(self, lane: Lane, variant: Variant, n: int, turn: int) -> list[OpInput]:
-        """Return what a variant gives for the first samples."""
+        """Return a variant's outputs for the first samples."""
         inputs = lane.inputs[:n]
         samples = self.samples[:n]
         if variant.opener is not None:
-            images = [variant.opener(one.lazy.open()) for one in samples if one.lazy]
+            images = [variant.opener(sample.lazy.open()) for sample in samples if sample.lazy]
             inputs = [OpInput((image,), {}) for image in images]
         elif variant.reader is not None:
-            inputs = [OpInput((variant.reader(one.path),), {}) for one in samples]
+            inputs = [OpInput((variant.reader(sample.path),), {}) for sample in samples]
         values = lane.outputs(variant, inputs, turn)
         return self._on_batch(variant, values) if variant.on_batch else values
 
     def _on_batch(self, variant: Variant, inputs: Sequence[OpInput]) -> list[OpInput]:
-        """Return what ops make of a batch, in the size in which the loader makes them.
+        """Return the ops' outputs on a batch of the loader's size.
 
-        A product of matrices may round other than in another size. An epoch may end with a smaller
-        batch, so the first sample is taken from a batch of its own.
+        A matrix product may round differently in another size. An epoch may end with a smaller
+        batch, so the first sample gets a batch of its own.
         """
-        values = [given.value for given in inputs]
+        values = [op_input.value for op_input in inputs]
         size = max(self.loader.batch_size or 1, len(values))
         column = torch.stack(list(islice(cycle(values), size)))
         work = self.site.batch_ops(variant, None).work
         results = [work(fresh(column[:1]))[0], *work(column)[1 : len(values)]]
         return [OpInput((result,), {}) for result in results]
 
-    # ---- what a panel asks ----------------------------------------------------------------------
+    # ---- for the panel --------------------------------------------------------------------------
 
     def predict(self, positions: Sequence[int]) -> Variant:
-        """Predict what an order costs; times the ops in states that are new.
+        """Predict the cost of an order; times the ops in states that are new.
 
         Returns:
-            Without a grade, unless it fails; then its parts end before the op that raises.
+            Variant without a grade; if the order fails, its parts end before the op that raises.
 
         Raises:
             NoSuchOrderError: these are not the positions of all ops.
         """
         order = self._checked(positions)
-        known = [one for one in self.variants if one.kind == "order" and one.positions == order]
-        if known and known[0].predicted_s is not None:
-            return self.with_parts(known[0])
+        equal = [
+            variant
+            for variant in self.variants
+            if variant.kind == "order" and variant.positions == order
+        ]
+        if equal and equal[0].predicted_s is not None:
+            return self.with_parts(equal[0])
         if any(tried is None for _, tried, _ in self.op_seconds(order)):
             with self.guarded():
                 for lane in self.lanes:
-                    mine = [one for one in order if one in lane.ops]
+                    mine = [position for position in order if position in lane.ops]
                     lane.graph.walk(mine, lane.inputs[: lane.searched])
         parts = [CostPart(FETCH, self.fixed.fetch_s, "fetch")]
         if self.fixed.decode_s:
@@ -347,16 +353,16 @@ class OrderEvaluator:
         return replace(self._completed(self.of_order(order)), parts=tuple(parts))
 
     def compare(self, variant: Variant) -> Variant:
-        """Grade an order that somebody tries, with pictures, on as many samples as take a moment.
+        """Grade an order that the user tries, with pictures, on as many samples as take a moment.
 
-        A grade that the search has found on all samples stays.
+        A grade from the search, which uses more samples, stays.
         """
         each_s = max(2 * (variant.predicted_s or 0.0), 1e-6)
         samples = min(max(int(_COMPARED_S / each_s), 2), len(self.samples))
         with self.guarded():
-            found = self.judged(variant, shows=True, samples=samples)
-        known = variant.grade.compared > found.grade.compared
-        return self._completed(replace(found, grade=variant.grade) if known else found)
+            judged = self.judged(variant, shows=True, samples=samples)
+        keeps_grade = variant.grade.compared > judged.grade.compared
+        return self._completed(replace(judged, grade=variant.grade) if keeps_grade else judged)
 
     def measure(
         self,
@@ -364,12 +370,12 @@ class OrderEvaluator:
         budget_s: float = QUICK_S,
         on_progress: Callable[[float], object] = lambda _: None,
     ) -> Variant:
-        """Make samples by an order and as it is, one after the other; a second call goes on.
+        """Time samples of an order and of the original in turn; a second call adds to the first.
 
         Args:
             variant: the order.
-            budget_s: seconds; stops earlier where the answer is clear.
-            on_progress: is told the share that is done, 0 to 1.
+            budget_s: seconds; stops earlier once the result is significant.
+            on_progress: called with the share that is done, 0 to 1.
 
         Raises:
             NoSuchOrderError: the order raises.
@@ -380,8 +386,8 @@ class OrderEvaluator:
         with private_copy(self.loader) as mine, self.guarded(), closing(pairs):
             dataset = self.site.loader_with(variant, mine).dataset
             indices = first_indices(mine, len(self.samples))
-            own, other = mine.dataset.__getitem__, dataset.__getitem__
-            pairs.run({1: Contest("", own, other, indices, beside_s=self.fixed.batch_s)})
+            own, reordered = mine.dataset.__getitem__, dataset.__getitem__
+            pairs.run({1: Contest("", own, reordered, indices, beside_s=self.fixed.batch_s)})
         on_progress(1.0)
         if not pairs.pairs:
             names = ", ".join(op.name for op in self.ops)
@@ -392,10 +398,10 @@ class OrderEvaluator:
     # ---- loaders ------------------------------------------------------------------------------
 
     def apply(self, loader: Any, trial: int | Sequence[int]) -> Any:
-        """Make a new loader with the pipeline of a trial, or with an order.
+        """Return a new loader with the pipeline of a trial, or with an order.
 
         Args:
-            loader: one with the same pipeline at the same place; stays as it is.
+            loader: with the same pipeline at the same place; stays unchanged.
             trial: the number of a trial, or the positions of an order.
 
         Raises:
@@ -430,12 +436,14 @@ class OrderEvaluator:
 
     def _checked(self, positions: Sequence[int]) -> tuple[int, ...]:
         order = tuple(positions)
-        by_lane = tuple(one for lane in self.lanes for one in order if one in lane.ops)
+        by_lane = tuple(
+            position for lane in self.lanes for position in order if position in lane.ops
+        )
         if sorted(order) != sorted(self.as_it_is):
             names = ", ".join(f"{op.position} {op.name}" for op in self.ops)
             raise NoSuchOrderError(
-                f"{list(order)} is no order of this pipeline: give each of its ops once, by its "
-                f"position ({names})"
+                f"{list(order)} is not an order of this pipeline: give each of its ops once, by "
+                f"its position ({names})"
             )
         return by_lane
 
@@ -446,7 +454,7 @@ def name_of(op: Any) -> str:
 
 
 def _worst(grades: Sequence[Grade], n: int) -> Grade:
-    """Return the grade of a sample of which the lanes' grades are known."""
+    """Return the grade of whole samples, from the grades of their lanes."""
     if not grades:
         return Grade(IDENTICAL, compared=n)
     worst = max(grades, key=lambda grade: EQUIVALENCES.index(grade.equivalence))
@@ -457,5 +465,5 @@ def _worst(grades: Sequence[Grade], n: int) -> Grade:
 
 def _pictures(original: list[OpInput], outputs: list[OpInput]) -> list[tuple[Picture, Picture]]:
     pairs = zip(original[:_PICTURES], outputs[:_PICTURES], strict=False)
-    shown = [pictures(one.value, other.value) for one, other in pairs]
+    shown = [pictures(old.value, new.value) for old, new in pairs]
     return [pair for pair in shown if pair is not None]

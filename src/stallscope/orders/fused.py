@@ -1,8 +1,8 @@
-"""Two ops as one: a resize and the crop behind it, which make only what the crop needs.
+"""A resize and the crop behind it as one op, which resizes only the part that the crop keeps.
 
 Pillow resizes a part of an image as it resizes the whole (`Image.resize(box=...)`, Pillow's
-documentation). The part is taken larger than the crop by what the filter reaches, so that pixels at
-its edge see their neighbours. Workers import this module, so it imports no polars.
+documentation). The part is larger than the crop by the reach of the filter, so that pixels at its
+edge see their neighbours. Workers import this module, so it imports no polars.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from stallscope.orders.evaluator import OrderEvaluator
 
 _REACH: Final = 3
-"""Pixels to which the widest of Pillow's filters (Lanczos) reaches, of the image that it makes."""
+"""Reach of the widest of Pillow's filters (Lanczos), in pixels of the resized image."""
 _MODULES: Final = ("torchvision.transforms.transforms", "torchvision.transforms.v2._geometry")
 _CROPS: Final = ("CenterCrop", "RandomCrop")
 
 
 @dataclass(frozen=True, eq=False)
 class ResizedCrop:
-    """Resize and crop in one, for images of PIL's; anything else goes through both ops."""
+    """Resize and crop in one, for PIL images; anything else goes through both ops."""
 
     resize: Any
     """The user's op."""
     crop: Any
-    """Likewise; draws its place as ever."""
+    """The user's op; draws its place as before."""
 
     @property
     def __name__(self) -> str:
@@ -50,7 +50,7 @@ class ResizedCrop:
         wide, high = _new_size(self.resize, image)
         top, left, down, across = _box_of(self.crop, wide, high)
         if min(top, left) < 0 or top + down > high or left + across > wide:
-            return self.crop(self.resize(image))  # it pads
+            return self.crop(self.resize(image))  # the crop pads
         scales = image.width / wide, image.height / high
         spare = [math.ceil(_REACH * max(1.0, 1 / scale)) + 1 for scale in scales]
         first = max(left - spare[0], 0), max(top - spare[1], 0)
@@ -75,7 +75,7 @@ def _filter_of(resize: Any) -> str:
 
 
 def _new_size(resize: Any, image: Any) -> tuple[int, int]:
-    """Return width and height that torchvision's Resize makes of an image."""
+    """Return width and height of the image after torchvision's Resize."""
     size = [resize.size] if isinstance(resize.size, int) else list(resize.size)
     if len(size) > 1:
         return size[1], size[0]
@@ -87,17 +87,17 @@ def _new_size(resize: Any, image: Any) -> tuple[int, int]:
 
 
 def _box_of(crop: Any, wide: int, high: int) -> tuple[int, int, int, int]:
-    """Return top, left, height and width of the crop; draws as the op does."""
+    """Return top, left, height and width of the crop, with the op's own draws."""
     down, across = crop.size
     if type(crop).__name__ == "CenterCrop":
         return round((high - down) / 2.0), round((wide - across) / 2.0), down, across
-    empty = Image.new("1", (wide, high))  # all that the op looks at is its size
+    empty = Image.new("1", (wide, high))  # the op only uses its size
     params = getattr(crop, "make_params", None) or getattr(crop, "_get_params", None)
     if params is not None:  # of v2; the second name is that of older versions
-        made = params([empty])
-        return made["top"], made["left"], made["height"], made["width"]
-    found: tuple[int, int, int, int] = crop.get_params(empty, crop.size)
-    return found
+        sides = params([empty])
+        return sides["top"], sides["left"], sides["height"], sides["width"]
+    box: tuple[int, int, int, int] = crop.get_params(empty, crop.size)
+    return box
 
 
 def _can_be_one(resize: Any, crop: Any) -> bool:
@@ -114,7 +114,7 @@ def _can_be_one(resize: Any, crop: Any) -> bool:
 
 
 def fused(evaluator: OrderEvaluator, _: list[str]) -> Iterator[Variant]:
-    """Propose one op for a resize and the crop that follows it."""
+    """Propose a single op for a resize and the crop that follows it."""
     for first, last in pairwise(evaluator.ops):
         inputs = evaluator.inputs_of(first.position)
         if not _can_be_one(first.call, last.call) or not all(is_image(x.value) for x in inputs):

@@ -1,7 +1,7 @@
-"""Parts of changed loaders: ops on the batch, a cached prefix, other decoders, two ops as one.
+"""Parts of changed loaders: ops on the batch, a cached prefix, other decoders.
 
-Workers import this module, so it imports no polars. The decoders work on what `PIL.Image.open` has
-opened, and give an image of PIL's, so that the ops behind get what they got.
+Workers import this module, so it imports no polars. The decoders take an image that
+`PIL.Image.open` has opened, and return a PIL image, so that the ops behind get the same type.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class BatchOps:
-    """A collate function that does some ops on the whole batch afterwards."""
+    """Collate function that also runs some ops, on the whole batch."""
 
     collate: Any
     """The user's."""
     works: Sequence[tuple[Any, bool]]
-    """The ops, and whether torch vectorises each."""
+    """The ops, each with True if torch vectorises it."""
     where: tuple[Any, ...]
-    """Keys that lead to the column they work on."""
+    """Keys that lead to their column of the batch."""
 
     def __call__(self, samples: Any) -> Any:
-        """Return the batch, with the ops done."""
+        """Return the batch, after the ops."""
         return _with_column(self.collate(samples), self.where, self.work)
 
     def work(self, column: Any) -> Any:
@@ -45,14 +45,14 @@ class BatchOps:
 
 
 class CachedPrefix:
-    """A dataset whose samples come from memory, as far as they are the same every time.
+    """Dataset that caches its samples in memory, up to the first op that changes them each time.
 
-    A worker keeps what it has made, and what was made before it was forked; workers do not share
-    what they make later. Workers that end with an epoch lose theirs.
+    A worker caches its own samples, and has those from before its fork; workers share no later
+    ones. Workers that end with an epoch lose their cache.
 
     Args:
-        dataset: with the first ops alone in the place of its pipeline.
-        tail: the ops that are done every time, one after the other; None: there are none.
+        dataset: with only the first ops in its pipeline.
+        tail: the ops that run every time; None: there are none.
         where: keys that lead to the pipeline's result in a sample.
     """
 
@@ -69,7 +69,7 @@ class CachedPrefix:
         return _with_column(self.head(index), self.where, self._finish)
 
     def head(self, index: Any) -> Any:
-        """Return a sample before the ops that are done every time; keep it where it is new."""
+        """Return a sample before the ops that run every time; cache it the first time."""
         key = key_of(index)
         if key not in self.kept:
             self.kept[key] = fresh(self.dataset[index])
@@ -86,16 +86,16 @@ class CachedPrefix:
 
 
 def key_of(index: Any) -> Hashable:
-    """Make a key of an index: itself, or its bytes where it is a list, as that of a batch."""
+    """Return a key for an index: itself, or its bytes if it cannot be hashed, as a list."""
     try:
         hash(index)
     except TypeError:
         return pickle.dumps(index)
-    return index  # type: ignore[no-any-return]  # it has just been hashed
+    return index  # type: ignore[no-any-return]  # hashed just above
 
 
 def loaded(value: Any) -> Any:
-    """Decode an image, so that it is kept decoded."""
+    """Decode an image, so that the cache holds pixels."""
     load = getattr(value, "load", None)
     if callable(load):
         load()
@@ -103,14 +103,14 @@ def loaded(value: Any) -> Any:
 
 
 def _with_column(value: Any, where: tuple[Any, ...], change: Any) -> Any:
-    """Return a sample or a batch with another value in one place."""
+    """Return a sample or a batch with the value at `where` changed."""
     if not where:
         return change(value)
     key, rest = where[0], where[1:]
     inner = _with_column(value[key], rest, change)
     if isinstance(value, Mapping):
         return {**value, key: inner}
-    parts = [inner if number == key else one for number, one in enumerate(value)]
+    parts = [inner if number == key else part for number, part in enumerate(value)]
     if hasattr(value, "_fields"):
         return type(value)(*parts)
     return type(value)(parts) if isinstance(value, (list, tuple)) else parts
@@ -118,7 +118,7 @@ def _with_column(value: Any, where: tuple[Any, ...], change: Any) -> Any:
 
 @dataclass(frozen=True)
 class Draft:
-    """Decoder of a JPEG at the smallest of its sizes that is no smaller than this, pixels."""
+    """Decoder of a JPEG at the smallest of its sizes that is at least this large, pixels."""
 
     width: int
     height: int
@@ -132,7 +132,7 @@ class Draft:
 
 
 def decode_by_torchvision(image: Any) -> Any:
-    """Decode with torchvision.io; what is decoded already stays as it is."""
+    """Decode with torchvision.io; an image that is decoded already stays unchanged."""
     data = _encoded(image)
     if data is None:
         return image
@@ -145,20 +145,20 @@ def decode_by_torchvision(image: Any) -> Any:
 
 
 def decode_by_cv2(image: Any) -> Any:
-    """Decode with OpenCV; what is decoded already stays as it is."""
+    """Decode with OpenCV; an image that is decoded already stays unchanged."""
     data = _encoded(image)
     if data is None:
         return image
     import cv2
 
     flag = cv2.IMREAD_GRAYSCALE if image.mode == "L" else cv2.IMREAD_COLOR
-    # as PIL does, without turning by the file's Exif data
+    # PIL does not turn the image by the file's Exif data
     array: Any = cv2.imdecode(np.frombuffer(data, np.uint8), flag | cv2.IMREAD_IGNORE_ORIENTATION)
     return Image.fromarray(array if image.mode == "L" else cv2.cvtColor(array, cv2.COLOR_BGR2RGB))
 
 
 def _encoded(image: Any) -> bytes | None:
-    """Read the bytes of a file that is open and not yet decoded; only RGB and grey ones."""
+    """Return the file of an RGB or grey image that is not decoded yet; None for any other."""
     if not getattr(image, "tile", None) or image.mode not in ("RGB", "L"):
         return None
     file = image.fp
@@ -170,10 +170,10 @@ def _encoded(image: Any) -> bytes | None:
 
 @dataclass(frozen=True)
 class Reader:
-    """Function that makes an RGB image of a path; PIL decodes what the decoder cannot."""
+    """Function that reads an RGB image from a path; PIL decodes where the decoder cannot."""
 
     decoder: Any
-    """One of those above."""
+    """One of the decoders above."""
 
     def __call__(self, path: Any) -> Any:
         """Return the image, decoded."""

@@ -1,8 +1,8 @@
-"""`ss.orders`: the fastest order of the transforms that gives the same data, and what else helps.
+"""`ss.orders`: the fastest order of the transforms with the same data, and other changes.
 
-All in this process: on samples that are captured once, what each op costs, which orders give the
-original's data, and what other changes would save; then the most promising on pairs of samples,
-made as it is and by the change. The best one is confirmed in the loader's own workers.
+In this process, on samples that are captured once: the cost of each op, the orders that give the
+original's data, and the savings of other changes. Then the most promising variants are timed on
+pairs of samples, by the original and by the variant. The best is confirmed in the loader's workers.
 """
 
 from __future__ import annotations
@@ -57,32 +57,32 @@ if TYPE_CHECKING:
 
 
 _SEARCH_UNTIL: Final = 0.35
-"""Share of the budget after which no more orders are tried."""
+"""Share of the budget for trying orders, and the analysis before."""
 _COMPARE_UNTIL: Final = 0.5
-"""Share of the budget after which no more variants are compared."""
+"""Share of the budget for that and for comparing variants."""
 _PAIRED: Final = 0.6
-"""Share of the time that is left for variants by themselves, and again for all together; the rest
-is for the best one in the loader."""
+"""Share of the time left for timing single variants, and then again for combined ones; the rest is
+for the best variant in the loader."""
 _PASSES: Final = 40
-"""About as often as this the analysis makes each sample, all ops together."""
+"""Approximate number of times that the analysis makes each sample."""
 _FEWEST_PASSES: Final = 12
-"""As often it makes one sample, however little else there is time for."""
+"""Number of times that the analysis makes a single sample, at least."""
 _GRACE_S: Final = 1.0
-"""A budget that is shorter than this is not refused."""
+"""Seconds that a measurement may always take, so a shorter budget is not refused."""
 _BATCHES: Final = 8
-"""That are made again and again."""
+"""Batches that are made repeatedly."""
 _CLEAR: Final = 0.1
-"""How far the interval of what the loader gives may reach, as a share of it."""
+"""Half width of the interval of the loader's speedup at which measuring ends."""
 _CACHED: Final = 16
-"""Samples that are made again and again where they are kept in memory."""
+"""Samples that are made repeatedly for a variant that caches them."""
 _FEWEST_SEARCHED: Final = 4
-"""Samples on which orders are searched, however little time there is ..."""
+"""Samples on which orders are searched, at least ..."""
 _MOST_SEARCHED: Final = 6
-"""... and however much: what is found is compared on all, and timed on others."""
+"""... and at most: the orders are then compared on all samples, and timed on others."""
 _MEMORY_SHARE: Final = 0.25
-"""Of the memory that is left: for the samples at every point of their way, and for a cache."""
+"""Share of the available memory for the captured samples and their intermediate results."""
 _DRAWS: Final = 1_000
-"""Of the samples, for the interval of an op's cost."""
+"""Resamplings for the interval of an op's cost."""
 _SEED: Final = 20_240_229
 
 
@@ -97,30 +97,28 @@ def orders(
     """Look for a faster pipeline that gives the same data.
 
     Makes samples in this process, and batches with copies of the loader in its own workers.
-    Afterwards all random generators and the samplers are as they were, and the attributes of the
-    dataset and its transforms hold what they held. An exception of the dataset's passes unchanged;
-    its attribute `orders`, also an interrupt's, holds what was measured before, if anything was.
+    Afterwards all random generators, samplers, and attributes of the dataset and its transforms are
+    restored. An exception of the dataset passes unchanged. If an exception or Ctrl-C ends the call,
+    its attribute `orders` holds what was measured before.
 
     Args:
         target: a DataLoader, a `Target`, or a string as for `ss.target`.
         alternatives: rewrites of the pipeline's ops, by the op's name or position
             (`{"RandomMask": MyFasterMask()}`), one or several for each; compared on the same draws.
-        samples: on how many samples pipelines are compared and ops timed; fewer where they are
-            large.
-        tolerance: how far the data of what is recommended may be from the original's: "identical",
-            "rounding" (of floating-point numbers) or "8-bit rounding".
-        budget_s: it is over after this time, seconds, and the sample that is under way then. It
-            stops earlier where nothing is open any more.
+        samples: number of samples for comparing pipelines and timing ops; fewer if they are large.
+        tolerance: largest difference of a recommended pipeline's data from the original's:
+            "identical", "rounding" (of floating-point numbers) or "8-bit rounding".
+        budget_s: time limit, seconds; the sample that is under way then is finished. The call ends
+            earlier once no question is open.
 
     Raises:
-        ArgumentError: a number or tolerance that cannot be used, a budget in which hardly one
-            sample can be made, or a rewrite of an op that is not there.
-        NoPipelineError: the dataset calls no transforms that could be put in another order.
-        TargetError: the target is nothing that can be iterated.
-        UnsupportedError: there is not one DataLoader in it that torch's own code iterates, its
+        ArgumentError: a number or tolerance cannot be used, the budget is too short for a single
+            sample, or a rewrite names no op of the pipeline.
+        NoPipelineError: the dataset calls no transforms that have an order.
+        TargetError: the target cannot be iterated.
+        UnsupportedError: the target is not one DataLoader that torch's own code iterates, its
             dataset is a stream, or this process is one of several ranks.
-        NoBatchError: a batch did not come within the budget and a grace; its attribute `orders` is
-            that of any exception.
+        NoBatchError: a batch did not come in time.
     """
     measurement = Measurement("orders", budget_s)
     _check(samples, alternatives)
@@ -137,7 +135,7 @@ def orders(
         one_thread(),
     ):
         order_search = OrderSearch(loader, target, measurement, tolerance)
-        measurement.result = order_search.known
+        measurement.result = order_search.partial_result
         order_search.analyze(int(samples), alternatives)
         order_search.measure()
         return order_search.result()
@@ -156,8 +154,8 @@ class OrderSearch:
 
     Args:
         loader: a shallow copy of the user's.
-        target: what the user points at.
-        measurement: whose budget it is.
+        target: the user's.
+        measurement: with the budget.
         tolerance: one of `result.TOLERANCES`.
     """
 
@@ -173,9 +171,9 @@ class OrderSearch:
         self._turns: InTurns | None = None
 
     def analyze(self, samples: int, alternatives: Mapping[Any, Any] | None) -> None:
-        """Do everything that is done in this process."""
-        many = self._affordable(samples)
-        site, captured, lanes = self._captured(many)
+        """Analyze the ops, and find and compare variants, all in this process."""
+        n_samples = self._affordable(samples)
+        site, captured, lanes = self._captured(n_samples)
         self._evaluator = evaluator = OrderEvaluator(
             self._target.loaders[0], site, captured, self._tolerance, lanes
         )
@@ -197,14 +195,14 @@ class OrderSearch:
         """Capture samples of a pipeline that the dataset holds, or else writes as calls.
 
         Raises:
-            NoPipelineError: there is neither.
+            NoPipelineError: the dataset has neither.
         """
         try:
             site, captured, notes = capture(self._loader, samples, _room_bytes())
         except NoPipelineError:
             indices = first_indices(self._loader, samples)
             calls = None
-            with suppress(Exception):  # code that a copy cannot run, in an odd place
+            with suppress(Exception):  # the user's code may not run as a copy
                 calls = find_calls(self._loader.dataset, indices, _room_bytes())
             if calls is None:
                 raise
@@ -215,16 +213,16 @@ class OrderSearch:
         return site, captured, []
 
     def _affordable(self, samples: int) -> int:
-        """How many samples there is time for, judged by the first one.
+        """Return the number of samples that the budget allows, judged by the first ones.
 
         Raises:
-            ArgumentError: not even for one.
+            ArgumentError: the budget is too short for a single sample.
         """
         if is_stream(self._loader):
-            return samples  # it is refused later, with its reason
+            return samples  # `capture` refuses it later, with the reason
         budget_s = self._measurement.budget_s
         took_s = float("inf")
-        for index in first_indices(self._loader, 2):  # the first also pays for what is imported
+        for index in first_indices(self._loader, 2):  # the first includes one-time imports
             began_s = time.perf_counter()
             self._loader.dataset[index]
             took_s = min(took_s, time.perf_counter() - began_s)
@@ -239,16 +237,16 @@ class OrderSearch:
         return max(min(int(_COMPARE_UNTIL * budget_s / (took_s * _PASSES)), samples), 1)
 
     def _limit_search(self, evaluator: OrderEvaluator) -> None:
-        """Search on so few samples that all orders of ops that commute can be tried in time."""
-        many = len(evaluator.samples)
+        """Limit the search to as many samples as allow trying all orders of commuting ops."""
+        n_samples = len(evaluator.samples)
         left_s = _SEARCH_UNTIL * self._measurement.budget_s - self._measurement.used_s
         needs_s = sum(lane.took_s * 2 ** (len(lane.ops) - 1) for lane in evaluator.lanes)
-        fitting = int(left_s / (needs_s / many))
+        fitting = int(left_s / (needs_s / n_samples))
         for lane in evaluator.lanes:
-            lane.searched = min(max(fitting, _FEWEST_SEARCHED), _MOST_SEARCHED, many)
+            lane.searched = min(max(fitting, _FEWEST_SEARCHED), _MOST_SEARCHED, n_samples)
 
     def measure(self) -> None:
-        """Time the finalists on pairs of samples, then what gained together; confirm the best."""
+        """Time the finalists on pairs of samples, combine those that gain, confirm the best."""
         evaluator = self._evaluator
         batches = next_indices(self._loader, _BATCHES)
         self._pairs = pairs = PairedSamples(self._measurement)
@@ -267,32 +265,36 @@ class OrderSearch:
     def _contests(
         self, evaluator: OrderEvaluator, numbers: Iterable[int], batches: list[Any]
     ) -> dict[int, Contest]:
-        """Each variant beside the pipeline as it is: on samples, or on batches where it has to."""
+        """Return a contest of each variant with the original, on samples or, if needed, batches."""
         fixed, loader = evaluator.fixed, self._loader
         has_batches = loader.batch_sampler is not None
-        once = {key_of(one): one for some in batches for one in (some if has_batches else [some])}
-        found: dict[int, Contest] = {}
+        once = {
+            key_of(index): index
+            for batch in batches
+            for index in (batch if has_batches else [batch])
+        }
+        contests: dict[int, Contest] = {}
         for number in numbers:
             variant = evaluator.variants[number]
             units, samples = list(once.values()), 1
             changed = evaluator.site.loader_with(variant, loader)
-            as_it_is, other = loader.dataset.__getitem__, changed.dataset.__getitem__
+            as_it_is, new = loader.dataset.__getitem__, changed.dataset.__getitem__
             beside_s = fixed.batch_s
             if variant.on_batch and has_batches:
                 units, samples, beside_s = batches, len(batches[0]), 0.0
-                as_it_is, other = partial(_batch, loader), partial(_batch, changed)
+                as_it_is, new = partial(_batch, loader), partial(_batch, changed)
             if variant.cached:
                 units = units[:_CACHED]
                 for index in units:
-                    other(index)
+                    new(index)
             expected_s = 2 * samples * evaluator.whole_s
-            found[number] = Contest(
-                variant.change, as_it_is, other, units, samples, beside_s, expected_s
+            contests[number] = Contest(
+                variant.change, as_it_is, new, units, samples, beside_s, expected_s
             )
-        return found
+        return contests
 
     def _confirm(self, evaluator: OrderEvaluator, batches: list[Any]) -> None:
-        """See what the best one gives in the loader, where nobody uses the batches."""
+        """Measure the best variant in the loader's workers, without a step."""
         trial = self._best()
         if trial is None:
             return
@@ -302,46 +304,45 @@ class OrderSearch:
         turns.add(AS_IT_IS, TimedLoop.of(targets.Target(again)))
         turns.add(trial, TimedLoop.of(targets.Target(changed)))
 
-        def found() -> Factor:
+        def gain() -> Factor:
             return compared(turns.blocks, trial)
 
         turns.run(
-            lambda: [] if found().is_settled else [trial],
-            lambda: [trial] if found().half_width > _CLEAR else [],
+            lambda: [] if gain().is_settled else [trial],
+            lambda: [trial] if gain().half_width > _CLEAR else [],
         )
         for failing, why in turns.failed.items():
-            if why.startswith("in its loader"):  # and not that there was too little time
+            if why.startswith("in its loader"):  # any other reason is a lack of time
                 evaluator.mark_failed(failing, why)
             else:
                 self._measurement.note(f"not confirmed in the loader's workers: {why}")
 
     def _best(self) -> int | None:
-        """Return the best trial, where it is measured to be faster."""
+        """Return the best trial; None: none is significantly faster."""
         best = self.result().best_variant()
         return best.trial if best and best.says == FASTER else None
 
     def _mark_failed(self, failed: Mapping[int, str]) -> None:
-        """Let variants fail that raised."""
         for trial, why in failed.items():
             self._evaluator.mark_failed(trial, why)
 
-    def known(self) -> Orders | None:
-        """Return what is known before the end; None: not even the ops as they are."""
+    def partial_result(self) -> Orders | None:
+        """Return a partial result; None: not even the original was measured."""
         evaluator = getattr(self, "_evaluator", None)
         if evaluator is None or not all(lane.digest for lane in evaluator.lanes):
             return None
         for lane in evaluator.lanes:
             if not lane.graph.measurements:
-                lane.search(lambda: True)  # of what was measured; calls no op
+                lane.search(lambda: True)  # uses what was measured; calls no op
         if not evaluator.variants:
             proposals.add_original(evaluator)
         return self.result()
 
     def result(self) -> Orders:
-        """Return what is known by now."""
+        """Return the result of everything that was measured so far."""
         evaluator = self._evaluator
         loader, graphs = evaluator.loader, [lane.graph for lane in evaluator.lanes]
-        variants = [evaluator.with_parts(one) for one in evaluator.variants]
+        variants = [evaluator.with_parts(variant) for variant in evaluator.variants]
         return Orders(
             ops=_ops_table(evaluator),
             trials=trials_table(variants),
@@ -377,21 +378,21 @@ class OrderSearch:
         )
 
     def _notes_on_time(self, unexplored: int) -> Iterator[str]:
-        """Yield what the budget did not suffice for."""
+        """Yield notes on what the budget was too short for."""
         if unexplored:
             yield (
-                f"{seconds(self._measurement.budget_s)} were not enough for all orders: "
-                f"{count(unexplored, 'op')} in a state that was reached were not tried, nor "
-                "what may lie behind"
+                f"{seconds(self._measurement.budget_s)} were too short for all orders: "
+                f"{count(unexplored, 'op')} were not tried in a state that was reached, nor the "
+                "orders behind"
             )
-        timed = {one.variant for one in self._pairs.pairs} if self._pairs else set()
-        missed = [one for one in self._finalists if one not in timed]
+        timed = {pair.variant for pair in self._pairs.pairs} if self._pairs else set()
+        missed = [pair for pair in self._finalists if pair not in timed]
         if missed:
             yield f"the budget was over before {count(len(missed), 'pipeline')} were timed"
 
 
 def _batch(loader: Any, indices: Sequence[Any]) -> Any:
-    """The batch of these samples, as a worker makes it."""
+    """Return the batch of these samples, as a worker makes it."""
     return loader.collate_fn([loader.dataset[index] for index in indices])
 
 
@@ -400,13 +401,15 @@ def _room_bytes() -> int:
 
 
 def _ops_table(evaluator: OrderEvaluator) -> pl.DataFrame:
-    """Columns of `result.OPS`."""
+    """Return a table with the columns of `result.OPS`."""
     rows: list[tuple[Any, ...]] = []
-    lazy = [(one.lazy, one.decode_s) for one in evaluator.samples if one.lazy is not None]
+    lazy = [
+        (sample.lazy, sample.decode_s) for sample in evaluator.samples if sample.lazy is not None
+    ]
     if lazy:
         first, _ = lazy[0]
         takes = f"{first.format} {first.size[0]}×{first.size[1]}"
-        gives = described(evaluator.samples[0].given.value)
+        gives = described(evaluator.samples[0].input.value)
         low, high = _interval([each_s for _, each_s in lazy], np.median)
         rows.append(
             (-1, DECODE, None, "", takes, gives, evaluator.fixed.decode_s, low, high, None, None)
@@ -432,16 +435,16 @@ def _ops_table(evaluator: OrderEvaluator) -> pl.DataFrame:
 
 
 def _kinds(inputs: Sequence[OpInput]) -> str:
-    """What samples are, in words; of several kinds the first, and how many others there are."""
-    kinds = list(dict.fromkeys(described(given.value) for given in inputs))
+    """Return the kind of the samples in words; of several kinds the first, and their number."""
+    kinds = list(dict.fromkeys(described(op_input.value) for op_input in inputs))
     return kinds[0] if len(kinds) == 1 else f"{kinds[0]} and {count(len(kinds) - 1, 'other kind')}"
 
 
 def _interval(
     times_s: list[float], centre: Callable[..., Any] = np.mean
 ) -> tuple[float | None, float | None]:
-    """The ends of the interval of the centre, from resampled samples; None for a single one."""
-    if len(times_s) < 2:  # noqa: PLR2004 - one has no spread
+    """Return the interval of the centre, from resampled samples; None for a single sample."""
+    if len(times_s) < 2:  # noqa: PLR2004 - a single sample has no spread
         return None, None
     rng = np.random.default_rng(_SEED)
     resampled = centre(rng.choice(times_s, size=(_DRAWS, len(times_s))), axis=1)
@@ -450,7 +453,7 @@ def _interval(
 
 
 def _notes_on_ops(evaluator: OrderEvaluator) -> Iterator[str]:
-    """Yield what has to be known of the ops."""
+    """Yield notes on the ops."""
     if isinstance(evaluator.site, CallsPlace):
         yield from chain_notes(evaluator.lanes)
     if len(evaluator.ops) == 1:
@@ -459,17 +462,17 @@ def _notes_on_ops(evaluator: OrderEvaluator) -> Iterator[str]:
     for op in evaluator.ops:
         outcome = evaluator.outcome(op.position)
         if outcome.unsteady:
-            yield f"{outcome.unsteady}: it is only compared on what it gets as it is"
+            yield f"{outcome.unsteady}: it is only compared on its original inputs"
         if outcome.changes_input:
             yield f"{op.name} changes its input in place: it always got a copy here"
         if not evaluator.lane_of(op.position).stream(op.position).copied:
-            yield f"{op.name} cannot be copied: it was used itself, and its attributes put back"
+            yield f"{op.name} cannot be copied: the object itself ran, and was restored"
     for lane in evaluator.lanes:
         if lane.idle_text:
-            yield f"{lane.idle_text}: nothing is known of it"
+            yield f"{lane.idle_text}, so its effect could not be compared"
     searched = evaluator.lanes[0].searched
     if searched < len(evaluator.samples):
         yield (
-            f"orders were searched on {count(searched, 'sample')}, and those that were "
-            f"found compared on {len(evaluator.samples)}"
+            f"orders were searched on {count(searched, 'sample')}, and the best compared on "
+            f"{len(evaluator.samples)}"
         )

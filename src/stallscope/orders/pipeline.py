@@ -1,9 +1,9 @@
-"""Where a dataset holds its pipeline, and the ops in it: nested composes flattened into one row.
+"""Places of a dataset's pipeline, and the ops in it: nested composes flattened into one row.
 
-Which objects are composes is known for torchvision's, torch's, albumentations' and MONAI's, and
-guessed for an object that holds one list of callables; `capture` believes a guess only if calling
-the ops in turn gives what the pipeline gives. A dataset is never changed: what stands on the way
-from it to the pipeline is copied shallowly.
+The composes of torchvision, torch, albumentations, MONAI and torchio are supported. Another object
+that holds a single list of callables may be a compose; `capture` treats it so only if calling the
+ops in turn gives the pipeline's data. A dataset never changes: the objects between it and the
+pipeline are copied shallowly.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     Path = tuple[str | int, ...]
-    """The way from a dataset to what it holds: names of attributes, numbers of items."""
+    """Steps from a dataset to an object: names of attributes, numbers of items."""
 
 _DEEPEST: Final = 6
-"""Datasets inside of one another, and composes likewise."""
+"""Nesting of datasets, and of composes."""
 _MOST_ITEMS: Final = 200
-"""Ops in a list, or datasets in another: a million paths are neither."""
+"""Ops in a list, or datasets in another; a longer list holds paths of files."""
 _COMPOSES: Final = {
     ("torchvision.transforms.transforms", "Compose"): "a torchvision Compose",
     ("torchvision.transforms.v2._container", "Compose"): "a torchvision v2 Compose",
@@ -42,41 +42,41 @@ _COMPOSES: Final = {
     ("monai.transforms.compose", "Compose"): "a MONAI Compose",
     ("torchio.transforms.augmentation.composition", "Compose"): "a torchio Compose",
 }
-"""Module and class; a subclass may do anything, and is looked at as an object of the user's."""
+"""Names, by module and class; a subclass may do anything, so it is treated as the user's object."""
 _LONGEST: Final = 200
 """Characters of an op's settings."""
 
 
 class Key(str):
-    """A step of a path: the key of a dictionary, and not the name of an attribute."""
+    """Step of a path that is the key of a dictionary, not the name of an attribute."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True)
 class Place:
-    """Something that a dataset may call on its samples."""
+    """Place of a callable that a dataset may call on its samples."""
 
     paths: tuple[Path, ...]
-    """The ways to it; several where datasets inside of one share it."""
+    """Paths to it; several if nested datasets share it."""
     value: Any
-    """A callable, or a list of such."""
+    """The callable, or a list of callables."""
 
     @property
     def text(self) -> str:
-        """The place as one would write it: "dataset.transform"."""
+        """The place in Python: "dataset.transform"."""
         return f"dataset{self.texts[0]}"
 
     @property
     def texts(self) -> list[str]:
-        """Each way to it from a dataset, as one would write it."""
+        """Each path from a dataset, in Python."""
         return [
             "".join(f"[{step!r}]" if isinstance(step, (int, Key)) else f".{step}" for step in path)
             for path in self.paths
         ]
 
     def found_in(self, dataset: Any) -> Any:
-        """What another dataset holds here; None where it has no such place."""
+        """Return the value in this place of another dataset; None: it has no such place."""
         value = dataset
         try:
             for step in self.paths[0]:
@@ -87,50 +87,50 @@ class Place:
         return value
 
     def filled(self, dataset: Any, value: Any) -> Any:
-        """A dataset with another value here; the one that is given stays as it is."""
+        """Return a copy of a dataset with another value in this place."""
         for path in self.paths:
             dataset = _with(dataset, path, value)
         return dataset
 
 
 class Successive(tuple[Any, ...]):
-    """Callables of which each is called on what the one before gives."""
+    """Callables, each called on the result of the one before."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True)
 class Row:
-    """Places that a dataset's own code calls in turn, each on what the one before gives."""
+    """Places that a dataset's own code calls in turn, each on the result of the one before."""
 
     places: tuple[Place, ...]
-    """In the order in which they are called; the ops of a compose among them count one by one."""
+    """Places in the order of their calls; the ops of a compose among them count one by one."""
 
     @property
     def value(self) -> Successive:
-        """What stands in the places."""
+        """Values of the places."""
         return Successive(place.value for place in self.places)
 
     @property
     def text(self) -> str:
-        """The places as one would write them."""
+        """The places in Python."""
         return ", ".join(place.text for place in self.places)
 
     @property
     def sizes(self) -> list[int]:
-        """How many ops each place has."""
+        """Number of ops of each place."""
         return [len(list(_flattened(place.value, "old", 1))) for place in self.places]
 
     def found_in(self, dataset: Any) -> Any:
-        """What another dataset holds in these places; None where it lacks one of them."""
+        """Return the values in these places of another dataset; None: it lacks a place."""
         values = [place.found_in(dataset) for place in self.places]
         return None if any(value is None for value in values) else Successive(values)
 
     def filled(self, dataset: Any, value: Any) -> Any:
-        """A dataset with other ops here; the one that is given stays as it is.
+        """Return a copy of a dataset with other ops in these places.
 
-        Each place gets as many ops as it has. Where there are more or fewer, the first has them
-        all, and the others give what they get.
+        Each place gets as many ops as it has. If there are more or fewer, the first place gets all,
+        and the others pass their input on.
         """
         ops = iter(value if isinstance(value, Successive) else (value,))
         if isinstance(value, Successive) and len(value) == sum(self.sizes):
@@ -146,50 +146,50 @@ class Row:
 
 
 def _put_in(value: Any, ops: list[Any]) -> Any:
-    """What stands in one place of a row, with other ops."""
+    """Return the value of a row's place with other ops."""
     chain = Chain(value)
     return chain.put_together(ops) if chain.is_known else ops[0]
 
 
 def passed_on(*args: Any, **named: Any) -> Any:
-    """Give back what it gets: one value, a tuple of several, or a dictionary of those by name."""
+    """Return the input: one value, a tuple of several, or a dictionary of keyword arguments."""
     if named:
         return named
     return args[0] if len(args) == 1 else args
 
 
 def places(dataset: Any) -> list[Place]:
-    """List the places of a dataset and of the datasets inside of it, each value once."""
+    """Return the places of a dataset and of the datasets inside of it, each value once."""
     return _each_once(_places(dataset, ()))
 
 
 def readers(dataset: Any) -> list[Place]:
-    """List where datasets hold what makes an image of a path: `loader`, as torchvision's.
+    """Return the places of functions that read an image from a path: `loader`, as torchvision's.
 
     (`torchvision.datasets.DatasetFolder`: "A function to load a sample given its path".)
     """
     prefixes = [()] + [path[:-1] for place in places(dataset) for path in place.paths]
-    found = []
+    pairs = []
     for prefix in dict.fromkeys(prefixes):
         holder = Place((prefix,), None).found_in(dataset) if prefix else dataset
         reader = own_attributes(holder).get("loader")
         if find_ops.is_function(reader):
-            found.append(((*prefix, "loader"), reader))
-    return _each_once(iter(found))
+            pairs.append(((*prefix, "loader"), reader))
+    return _each_once(iter(pairs))
 
 
 def _each_once(pairs: Iterator[tuple[Path, Any]]) -> list[Place]:
-    """Places that hold the same value as one."""
-    found: dict[int, Place] = {}
+    """Return the places, those with the same value joined."""
+    by_id: dict[int, Place] = {}
     for path, value in pairs:
-        before = found.get(id(value))
+        before = by_id.get(id(value))
         paths = (*before.paths, path) if before else (path,)
-        found[id(value)] = Place(paths, value)
-    return list(found.values())
+        by_id[id(value)] = Place(paths, value)
+    return list(by_id.values())
 
 
-def _places(thing: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    for name, value in own_attributes(thing).items():
+def _places(holder: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    for name, value in own_attributes(holder).items():
         here = (*path, name)
         if isinstance(value, Dataset) or name == "dataset":
             if len(here) < _DEEPEST:
@@ -202,11 +202,11 @@ def _places(thing: Any, path: Path) -> Iterator[tuple[Path, Any]]:
             if inner is not None:
                 yield (*here, "transform"), inner
         else:
-            yield from _transforms(thing, name, value, here)
+            yield from _transforms(holder, name, value, here)
 
 
 def _transforms(holder: Any, name: str, value: Any, here: Path) -> Iterator[tuple[Path, Any]]:
-    """A transform, or those of a dictionary that has one for each part or purpose."""
+    """Yield a transform, or those of a dictionary, which may have one for each part or purpose."""
     if type(value) is dict and len(value) <= _MOST_ITEMS and not name.startswith("_"):
         for key, inner in value.items():
             if isinstance(key, str) and _may_transform(holder, name, inner):
@@ -216,13 +216,13 @@ def _transforms(holder: Any, name: str, value: Any, here: Path) -> Iterator[tupl
 
 
 def _opened(here: Path, value: Any) -> tuple[Path, Any]:
-    """A transform, or the compose inside of an object that only holds it, as presets do.
+    """Return a transform, or the compose inside of an object around it, as in presets.
 
-    What else the object's own code does stays where it is: it is called as ever, around the ops.
+    The object's own code stays in place: it runs as before, around the ops.
     """
     while len(here) < _DEEPEST and not _holder(value) and not find_ops.is_function(value):
         held = own_attributes(value) if _is_users(value) else {}
-        inner = [(name, one) for name, one in held.items() if _is_op(one) and _holder(one)]
+        inner = [(name, part) for name, part in held.items() if _is_op(part) and _holder(part)]
         if len(inner) != 1:
             break
         here, value = (*here, inner[0][0]), inner[0][1]
@@ -230,7 +230,7 @@ def _opened(here: Path, value: Any) -> tuple[Path, Any]:
 
 
 def _may_transform(holder: Any, name: str, value: Any) -> bool:
-    """Whether this is a callable or a list of callables, by whose name a sample is transformed."""
+    """Return true for a callable, or a list of callables, whose name is that of a transform."""
     if name == "target_transform" or name.startswith("__"):
         return False
     if isinstance(value, (list, tuple)):
@@ -244,53 +244,53 @@ def _is_op(value: Any) -> bool:
     return callable(value) and not isinstance(value, type)
 
 
-def shallow(thing: Any) -> Any:
-    """A copy of an object, sharing all that it holds; no `__getstate__` of the user's runs."""
+def shallow(original: Any) -> Any:
+    """Return a shallow copy of an object, without running a `__getstate__` of the user's."""
     try:
-        clone = object.__new__(type(thing))
-        vars(clone).update(vars(thing))
+        clone = object.__new__(type(original))
+        vars(clone).update(vars(original))
     except TypeError:  # slots, or a base that is made in C
-        return copy.copy(thing)
+        return copy.copy(original)
     return clone
 
 
-def _with(thing: Any, path: Sequence[str | int], value: Any) -> Any:
-    """A copy of a thing with another value at the end of the path."""
+def _with(holder: Any, path: Sequence[str | int], value: Any) -> Any:
+    """Return a copy of an object with another value at the end of the path."""
     if not path:
         return value
     step, *rest = path
     if isinstance(step, (int, Key)):
-        inner = _with(thing[step], rest, value)
-        if isinstance(thing, tuple) and isinstance(step, int):
-            return (*thing[:step], inner, *thing[step + 1 :])
-        clone = copy.copy(thing)
+        inner = _with(holder[step], rest, value)
+        if isinstance(holder, tuple) and isinstance(step, int):
+            return (*holder[:step], inner, *holder[step + 1 :])
+        clone = copy.copy(holder)
         clone[step] = inner
         return clone
-    clone = shallow(thing)
-    vars(clone)[step] = _with(own_attributes(thing)[step], rest, value)
+    clone = shallow(holder)
+    vars(clone)[step] = _with(own_attributes(holder)[step], rest, value)
     return clone
 
 
 @dataclass(frozen=True)
 class Op:
-    """One op of a pipeline."""
+    """Op of a pipeline."""
 
     position: int
-    """Its place in the pipeline as it is, from 0."""
+    """Its place in the original pipeline, from 0."""
     name: str
-    """As a person knows it; with its number where there are two of a class."""
+    """Name of its class; with a number if the pipeline has two of a class."""
     call: Any = field(repr=False)
     """The user's own object."""
     code: str = ""
-    """An expression for it, where `old` is the pipeline as it is."""
+    """Expression for it, where `old` is the original pipeline."""
     maps_items: bool = False
-    """Whether it is called for each item of a list, as MONAI's Compose does."""
+    """True if it is called for each item of a list, as MONAI's Compose does."""
     is_only: bool = False
-    """Whether the pipeline has no other, so that no op is called with what it gives."""
+    """True if the pipeline has no other op, so that no op gets its result."""
 
     @property
     def settings(self) -> str:
-        """How it is set up, in one line."""
+        """Settings of the op, in one line."""
         text = " ".join(repr_of(self.call).split())
         plain = " object at 0x" in text or text.startswith("<")
         if plain:
@@ -300,9 +300,9 @@ class Op:
 
     @property
     def source(self) -> tuple[str | None, int | None]:
-        """File and line of its code; None where it is not written in Python."""
+        """File and line of its code; None: it is not written in Python."""
         call_site: tuple[str, int] | None = getattr(self.call, "call_site", None)
-        if call_site is not None:  # a call in the user's code, and not the library's function
+        if call_site is not None:  # the call in the user's code, not the library's function
             return call_site
         function = next(iter(functions_of(self.call)), None)
         if function is None:
@@ -312,13 +312,13 @@ class Op:
 
 @dataclass(frozen=True, eq=False)
 class Chained:
-    """Ops one after the other, where the pipeline was a single op."""
+    """Ops called in turn, in the place of a single op."""
 
     transforms: list[Any]
-    """Each gets what the one before it gives."""
+    """Ops, each called on the result of the one before."""
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        """The result of the last op."""
+        """Return the result of the last op."""
         result = self.transforms[0](*args, **named) if self.transforms else args[0]
         for op in self.transforms[1:]:
             result = op(result)
@@ -329,15 +329,15 @@ class Chain:
     """A pipeline and its ops.
 
     Args:
-        value: what stands in the place.
-        whole: whether to take it as one op.
+        value: value of the place.
+        whole: treat it as one op.
     """
 
     def __init__(self, value: Any, *, whole: bool = False) -> None:
         self.value = value
         self.kind = "one op" if whole else _kind(value)
         self.holder = "" if whole else _holder(value)
-        """The attribute of a compose that holds its ops; "" where it is no compose."""
+        """Attribute of a compose that holds its ops; "": the value is not a compose."""
         flat = [(value, "old", False)] if whole else list(_flattened(value, "old", 0))
         names = numbered([find_ops.name_of(op) for op, _, _ in flat])
         self.ops = tuple(
@@ -347,11 +347,11 @@ class Chain:
 
     @property
     def is_known(self) -> bool:
-        """Whether its ops are called in turn for sure: a list, or a library's own compose."""
+        """True if its ops are called in turn for sure: a list, or a library's own compose."""
         return isinstance(self.value, (list, tuple)) or _is_known(self.value)
 
     def put_together(self, ops: Sequence[Any]) -> Any:
-        """A pipeline of the same kind from other ops; the original stays as it is."""
+        """Return a pipeline of the same kind from other ops; the original stays unchanged."""
         value = self.value
         if len(ops) == 1 and ops[0] is value:
             return value
@@ -369,31 +369,31 @@ class Chain:
 
 
 def why_one(value: Any) -> str:
-    """Say why what stands in a place is one op, and what its own code calls; "" if it is plain."""
+    """Return why a value is a single op, and what its own code calls; "": it is plain."""
     if _is_known(value) and _is_special(value):
         return (
-            f"{_COMPOSES[_class_of(value)]} of this kind does more than to call its ops (boxes or "
-            "key points, a probability, lazy resampling), so they cannot be called by themselves"
+            f"{_COMPOSES[_class_of(value)]} of this kind does more than call its ops (boxes or "
+            "key points, a probability, lazy resampling), so the ops cannot be run alone"
         )
     called = calls_in(value) if _is_users(value) else []
     if called:
         return (
-            f"its own code calls {', '.join(called)}; to have their orders compared, give a "
-            "Compose or a list of functions of which each gets what the one before gives"
+            f"its own code calls {', '.join(called)}; to compare their orders, give a Compose or a "
+            "list of functions, each called on the result of the one before"
         )
     return ""
 
 
 def calls_in(value: Any, holder: Any = None) -> list[str]:
-    """List what the code of a callable calls that is the user's or a library's, by its names.
+    """Return names of the user's and libraries' callables that the code of a callable uses.
 
-    Nothing is run: a name counts where it stands for a callable now.
+    Nothing runs: a name counts if it refers to a callable now.
 
     Args:
-        value: whose code it is.
-        holder: what `self` is in it; None: the callable itself.
+        value: the callable.
+        holder: `self` in its code; None: the callable itself.
     """
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for function in functions_of(value):
         codes = [function.__code__]
         for code in codes:
@@ -409,12 +409,12 @@ def calls_in(value: Any, holder: Any = None) -> list[str]:
                 else:
                     continue
                 if _is_op(owner) and owner not in (value, holder) and is_no_tool(owner):
-                    found[str(step.argval)] = None
-    return list(found)
+                    names[str(step.argval)] = None
+    return list(names)
 
 
 def is_no_tool(value: Any) -> bool:
-    """Whether a callable may work on a sample: it is none of Python's own."""
+    """Return true for a callable outside of Python's own library, which may work on a sample."""
     home = value if find_ops.is_function(value) else type(value)
     package = str(getattr(home, "__module__", None) or "builtins").partition(".")[0]
     return package not in sys.stdlib_module_names
@@ -429,14 +429,14 @@ def _kind(value: Any) -> str:
         return "called one after the other"
     if isinstance(value, (list, tuple)):
         return "a list of ops"
-    known = _COMPOSES.get(_class_of(value))
-    if known:
-        return known
+    words = _COMPOSES.get(_class_of(value))
+    if words:
+        return words
     return f"a {type(value).__name__}" if _holder(value) else "one op"
 
 
 def _holder(value: Any) -> str:
-    """The attribute that holds a compose's ops; "" for what is no compose."""
+    """Return the attribute that holds a compose's ops; "": the value is not a compose."""
     if isinstance(value, nn.Sequential):
         return "_modules" if type(value) is nn.Sequential else ""
     if find_ops.is_function(value) or not callable(value) or _is_special(value):
@@ -452,23 +452,23 @@ def _holder(value: Any) -> str:
 
 
 def _is_special(value: Any) -> bool:
-    """Whether a compose does more than to call its ops in turn."""
+    """Return true if a compose does more than call its ops in turn."""
     attributes = own_attributes(value)
     does_boxes = bool(attributes.get("processors"))  # albumentations: boxes and key points
     is_lazy = bool(attributes.get("_lazy"))  # MONAI
-    probability = attributes.get("p", attributes.get("probability", 1))  # the latter: torchio
+    probability = attributes.get("p", attributes.get("probability", 1))  # torchio's name
     return does_boxes or is_lazy or probability != 1
 
 
 def _is_users(value: Any) -> bool:
-    """Whether a class is the user's own; a library's RandomApply or OneOf is one op."""
+    """Return true if a class is the user's own; a library's RandomApply or OneOf is one op."""
     home = value if find_ops.is_function(value) else type(value)
     package = str(getattr(home, "__module__", "")).partition(".")[0]
     return package not in {"torch", "torchvision", "albumentations", "monai", "kornia", "torchio"}
 
 
 def _flattened(value: Any, code: str, depth: int) -> list[tuple[Any, str, bool]]:
-    """The ops inside of a value, an expression for each, and whether it maps items."""
+    """Return the ops inside of a value, each with its expression and true if it maps items."""
     if isinstance(value, (list, tuple)):
         items, attribute = list(value), ""
     else:
@@ -493,7 +493,7 @@ def _is_known(value: Any) -> bool:
 
 
 def numbered(names: list[str]) -> list[str]:
-    """The names, with a number behind the second one of a name."""
+    """Return the names, with a number behind each repeated name."""
     seen: dict[str, int] = {}
     numbered = []
     for name in names:

@@ -1,8 +1,8 @@
-"""What is looked at: orders, rewrites, changes beyond the order, and all that gain together.
+"""Proposals of variants: orders, rewrites, changes beyond the order, and combinations of these.
 
-Nothing is recommended whose data was not compared with the original's, so a proposal may be wrong
-without harm. The functions add to `OrderEvaluator.variants`, inside of its `guarded` block.
-Another change beyond the order is one more function, and one more name in `CANDIDATES`.
+Only variants whose data was compared with the original's are recommended, so a wrong proposal does
+no harm. The functions add to `OrderEvaluator.variants`, inside of its `guarded` block. To add
+another change beyond the order, write a function and add its name to `CANDIDATES`.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ if TYPE_CHECKING:
     from stallscope.orders.evaluator import OrderEvaluator
 
 _MOST_SAME: Final = 5
-"""Orders that give the original's data."""
+"""Orders in the result that give the original's data."""
 _MOST_OTHERS: Final = 3
-"""Orders of each other grade, and twice as many of those that raise."""
+"""Orders in the result of each other grade; twice as many that raise."""
 _MOST_COMPARED: Final = 50
-"""Orders of one digest that are looked at until enough are found to be the same."""
+"""Orders of one digest that are compared until enough give identical data."""
 _WORTH: Final = 0.01
-"""Share of a sample's time: changes that should save less are left out where all come together."""
+"""Share of a sample's time that a change has to save to be combined with others."""
 _MOST_FINALISTS: Final = 7
-"""Pipelines beside the original that are measured for real."""
+"""Variants that are timed."""
 _ROUNDS: Final = 5
-"""Times that ops are run on a batch."""
+"""Number of times that ops run on a batch."""
 _KINDS: Final = ("order", "fused", "alternative", "decode", "batch")
-"""Kinds that come together, those first on which others depend."""
+"""Kinds of changes that can be combined; each depends only on those before it."""
 
 
 def add_original(evaluator: OrderEvaluator) -> None:
-    """Add the pipeline as it is; has to come first."""
+    """Add the original pipeline, which has to be the first variant."""
     same = Grade(IDENTICAL, compared=len(evaluator.samples))
     evaluator.add(Variant(evaluator.as_it_is, predicted_s=evaluator.whole_s, grade=same))
 
@@ -69,18 +69,18 @@ def add_original(evaluator: OrderEvaluator) -> None:
 
 
 def add_alternatives(evaluator: OrderEvaluator, alternatives: Mapping[Any, Any] | None) -> None:
-    """Add the user's rewrites of ops, each by itself.
+    """Add the user's rewrites of ops, each as a variant.
 
     Args:
         evaluator: the pipeline.
         alternatives: a rewrite, or several, by an op's name or position.
 
     Raises:
-        ArgumentError: there is no such op, or the rewrite cannot be called.
+        ArgumentError: there is no such op, or the rewrite is not callable.
     """
     for position, op, name in _rewrites(evaluator, alternatives):
         old = evaluator.op(position)
-        op = evaluator.site.rewrite(position, op)  # noqa: PLW2901 - as the pipeline calls it
+        op = evaluator.site.rewrite(position, op)  # noqa: PLW2901 - adapted to the site
         variant = evaluator.judged(
             Variant(
                 evaluator.as_it_is,
@@ -103,13 +103,13 @@ def _rewrites(
     evaluator: OrderEvaluator, alternatives: Mapping[Any, Any] | None
 ) -> Iterator[tuple[int, Any, str]]:
     """Yield position, object and expression of each rewrite."""
-    known = {op.name: op.position for op in evaluator.ops}
+    positions = {op.name: op.position for op in evaluator.ops}
     for key, value in (alternatives or {}).items():
-        position = known.get(key) if isinstance(key, str) else key
+        position = positions.get(key) if isinstance(key, str) else key
         if not isinstance(position, int) or position not in evaluator.as_it_is:
             raise ArgumentError(
                 f"alternatives: there is no op {key!r} in this pipeline; there are "
-                f"{', '.join(repr(name) for name in known)}"
+                f"{', '.join(repr(name) for name in positions)}"
             )
         several = list(value) if isinstance(value, (list, tuple)) else [value]
         for number, op in enumerate(several):
@@ -126,7 +126,7 @@ def _rewrites(
 
 
 def add_orders(evaluator: OrderEvaluator, is_over: Callable[[], bool]) -> None:
-    """Add the cheapest orders of the original's data, of other data, and some that raise."""
+    """Add the cheapest orders with the original's data, with other data, and some that raise."""
     for lane in evaluator.lanes:
         classes = lane.graph.cheapest(_MOST_COMPARED)
         as_it_is = [tried for _, tried in lane.graph.follow(lane.as_it_is)][-1]
@@ -139,8 +139,8 @@ def add_orders(evaluator: OrderEvaluator, is_over: Callable[[], bool]) -> None:
                 whole = _within(evaluator, order)
                 same += evaluator.add(_of_order(evaluator, whole)).grade.equivalence == IDENTICAL
         left = dict.fromkeys(EQUIVALENCES, _MOST_OTHERS)
-        for (_, order), one in sorted((found[0], digest) for digest, found in classes.items()):
-            grade = lane.grades.get(one, DIFFERENT)
+        for (_, order), digest in sorted((orders[0], digest) for digest, orders in classes.items()):
+            grade = lane.grades.get(digest, DIFFERENT)
             left[grade] -= 1
             if left[grade] >= 0 and not is_over():
                 evaluator.add(_of_order(evaluator, _within(evaluator, order)))
@@ -155,7 +155,7 @@ def _of_order(evaluator: OrderEvaluator, order: tuple[int, ...]) -> Variant:
 
 
 def _within(evaluator: OrderEvaluator, order: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the whole order in which one lane has another one."""
+    """Return the whole order, with a new order of one lane."""
     return tuple(
         position
         for lane in evaluator.lanes
@@ -169,12 +169,12 @@ def _within(evaluator: OrderEvaluator, order: tuple[int, ...]) -> tuple[int, ...
 def add_candidates(
     evaluator: OrderEvaluator, notes: list[str], is_over: Callable[[], bool]
 ) -> None:
-    """Add what each candidate proposes; of one that fails itself that is noted.
+    """Add the proposals of each candidate; note a candidate that raises.
 
     Args:
         evaluator: the pipeline.
-        notes: get a sentence for what was not tried.
-        is_over: whether there is no time for more.
+        notes: extended by a sentence for each change that was not tried.
+        is_over: true once the time is used up.
     """
     for candidate in CANDIDATES if evaluator.site.takes_ops else ():
         if is_over():
@@ -184,16 +184,16 @@ def add_candidates(
                 evaluator.add(evaluator.judged(variant))
                 if is_over():
                     return
-        except Exception as error:  # noqa: BLE001 - the user's ops and files, in an odd place
+        except Exception as error:  # noqa: BLE001 - the user's ops and files may raise anything
             notes.append(f"a change could not be tried: {repr_of(error):.160}")
 
 
 def on_batch(evaluator: OrderEvaluator, notes: list[str]) -> Iterator[Variant]:
-    """Propose ops on the whole batch, in the collate function: one at the end, two, and so on.
+    """Propose to run the last op on the whole batch, in the collate function, the last two, etc.
 
     Only the last ops of a pipeline can wait for the batch, and only those that draw no random
-    numbers: on a batch they would draw once for all samples. An op that cannot take a batch is
-    vectorised by torch (`torch.vmap`).
+    numbers: on a batch they would draw once for all samples. Torch vectorises an op that cannot
+    take a batch (`torch.vmap`).
     """
     why_not = _why_not_on_batch(evaluator)
     if why_not:
@@ -225,19 +225,19 @@ def _why_not_on_batch(evaluator: OrderEvaluator) -> str:
     if evaluator.loader.batch_sampler is None:
         return "the loader makes no batches of samples"
     if evaluator.site.where is None:
-        return "the dataset does more with what comes out of its pipeline"
+        return "the dataset changes the result of its pipeline"
     return ""
 
 
 def _can_be_stacked(evaluator: OrderEvaluator, position: int) -> bool:
-    """Return whether all samples that an op gets are tensors of one shape."""
-    values = [given.value for given in evaluator.inputs_of(position)]
+    """Return true if an op's inputs are tensors of one shape."""
+    values = [op_input.value for op_input in evaluator.inputs_of(position)]
     shapes = {tuple(value.shape) for value in values if isinstance(value, torch.Tensor)}
     return len(shapes) == 1 and all(isinstance(value, torch.Tensor) for value in values)
 
 
 def _one_more(evaluator: OrderEvaluator, variant: Variant, position: int) -> Variant:
-    """Return the variant with one more op on the batch, vectorised where that is nearer."""
+    """Return the variant with another op on the batch, vectorised if that is nearer."""
     plain = replace(variant, on_batch=(position, *variant.on_batch))
     if evaluator.judged(plain).grade.equivalence == IDENTICAL:
         return plain
@@ -246,40 +246,40 @@ def _one_more(evaluator: OrderEvaluator, variant: Variant, position: int) -> Var
 
 
 def _saved_on_batch_s(evaluator: OrderEvaluator, variant: Variant) -> float | None:
-    """Return the ops' cost on each sample less that on the batch; None: they raise."""
-    column = torch.stack([given.value for given in evaluator.inputs_of(variant.on_batch[0])])
+    """Return the seconds per sample saved by running ops on the batch; None: they raise."""
+    column = torch.stack([op_input.value for op_input in evaluator.inputs_of(variant.on_batch[0])])
     work = evaluator.site.batch_ops(variant, None).work
     try:
         batch_s = min(_seconds_of(work, fresh(column)) for _ in range(_ROUNDS))
-    except Exception:  # noqa: BLE001 - an op that takes no batch; the comparison says so
+    except Exception:  # noqa: BLE001 - the op takes no batch; the comparison reports that
         return None
     return evaluator.seconds_of(variant.on_batch) - batch_s / len(column)
 
 
-def _seconds_of(call: Callable[[Any], object], given: Any) -> float:
+def _seconds_of(call: Callable[[Any], object], argument: Any) -> float:
     began_ns = time.perf_counter_ns()
-    call(given)
+    call(argument)
     return (time.perf_counter_ns() - began_ns) / 1e9
 
 
 def other_decoding(evaluator: OrderEvaluator, notes: list[str]) -> Iterator[Variant]:
-    """Propose a smaller decoding where an op resizes, and each other decoder that is installed.
+    """Propose decoding at a smaller size if an op resizes, and each other installed decoder.
 
-    Only where the pipeline gets images that are still encoded, as `PIL.Image.open` gives them, or
-    where the dataset holds the function that makes an image of a path, as torchvision's do. A JPEG
-    can be decoded at a half, a quarter or an eighth of its size (`Image.draft`; Pillow's
-    documentation, "Image.draft", and libjpeg's `scale_denom`), which is faster and not the same as
-    decoding and then resizing. Another decoder may round other than PIL's.
+    Only if the pipeline gets images that are still encoded, as from `PIL.Image.open`, or if the
+    dataset holds the function that reads an image from a path, as torchvision's do. A JPEG can be
+    decoded at a half, a quarter or an eighth of its size (`Image.draft`; Pillow's documentation,
+    "Image.draft", and libjpeg's `scale_denom`), which is faster and differs from decoding and then
+    resizing. Another decoder may round differently.
     """
     why_not = _why_not_decoding(evaluator)
     if why_not:
-        notes.append(f"no other way of decoding was tried: {why_not}")
+        notes.append(f"no other decoding was tried: {why_not}")
         return
     wanted = _wanted_size(evaluator)
     if wanted is None:
         notes.append(
-            "decoding at a smaller size was not tried: no op of the pipeline makes whole images "
-            "half as large or less"
+            "decoding at a smaller size was not tried: no op of the pipeline resizes whole images "
+            "to half their size or less"
         )
     else:
         name, width, height = wanted
@@ -287,7 +287,7 @@ def other_decoding(evaluator: OrderEvaluator, notes: list[str]) -> Iterator[Vari
             evaluator,
             Draft(width, height),
             f"JPEG decoded at the smallest size that {name} can use (Image.draft)",
-            f"{name} starts from an image that libjpeg has shrunk: other pixels, slightly",
+            f"{name} starts from an image that libjpeg has shrunk, so pixels differ slightly",
         )
     if importlib.util.find_spec("torchvision"):
         yield _decoded_by(
@@ -301,55 +301,57 @@ def _decoded_by(evaluator: OrderEvaluator, opener: Any, change: str, changes: st
     own = evaluator.site.reader
     variant = Variant(evaluator.as_it_is, "decode", change, changes)
     if own is None:
-        images = [one.lazy for one in evaluator.samples if one.lazy]
+        images = [sample.lazy for sample in evaluator.samples if sample.lazy]
         variant = replace(variant, opener=opener)
         saved_s = _saved_s(
             images, lambda lazy: lazy.open().load(), lambda lazy: opener(lazy.open()).load()
         )
     else:
         variant = replace(variant, reader=Reader(opener))
-        saved_s = _saved_s([one.path for one in evaluator.samples], own.value, variant.reader)
+        saved_s = _saved_s([sample.path for sample in evaluator.samples], own.value, variant.reader)
     return replace(variant, predicted_s=_less(evaluator, saved_s))
 
 
 def _saved_s(
-    files: list[Any], usual: Callable[[Any], object], other: Callable[[Any], object]
+    files: list[Any], usual: Callable[[Any], object], new: Callable[[Any], object]
 ) -> float | None:
-    """Return how much less another way of reading takes for a cached file; None: it raises."""
+    """Return the seconds per cached file that another reader saves; None: it raises."""
     try:
         for file in files:
-            usual(file), other(file)
-        return statistics.fmean(_seconds_of(usual, one) - _seconds_of(other, one) for one in files)
-    except Exception:  # noqa: BLE001 - the comparison says so
+            usual(file), new(file)
+        return statistics.fmean(_seconds_of(usual, file) - _seconds_of(new, file) for file in files)
+    except Exception:  # noqa: BLE001 - the comparison reports that
         return None
 
 
 def _why_not_decoding(evaluator: OrderEvaluator) -> str:
-    values = [one.given.value for one in evaluator.samples]
+    values = [sample.input.value for sample in evaluator.samples]
     if evaluator.site.reader is not None:
         if all(is_image(value) and value.mode == "RGB" for value in values):
             return ""
-        return "what the dataset makes of its files are no RGB images of PIL's"
-    lazy = [one.lazy for one in evaluator.samples]
+        return "the dataset does not read its files as RGB images of PIL"
+    lazy = [sample.lazy for sample in evaluator.samples]
     if not any(lazy):
         return (
-            "the dataset gives its pipeline images that are decoded already, or none; one that "
-            "only opens them (ImageFolder with loader=PIL.Image.open) lets others be tried"
+            "the dataset's pipeline gets decoded images, or none; a dataset that only opens them "
+            "(ImageFolder with loader=PIL.Image.open) lets other decoders be tried"
         )
-    if any(one is None or one.file is None for one in lazy):
+    if any(image is None or image.file is None for image in lazy):
         return "an image cannot be opened a second time"
-    if any(one is None or one.format != "JPEG" for one in lazy):
+    if any(image is None or image.format != "JPEG" for image in lazy):
         return "not all images are JPEGs"
-    single = all(len(one.given.args) == 1 and not one.given.named for one in evaluator.samples)
-    return "" if single else "the pipeline is called with more than an image"
+    single = all(
+        len(sample.input.args) == 1 and not sample.input.named for sample in evaluator.samples
+    )
+    return "" if single else "the pipeline has other arguments than an image"
 
 
 def _wanted_size(evaluator: OrderEvaluator) -> tuple[str, int, int] | None:
-    """Find the first op that makes whole images half as large or less, and the size it makes."""
+    """Return the first op that resizes whole images to half or less, and its largest output."""
     for op in evaluator.ops:
         outcome = evaluator.outcome(op.position)
-        before = [given.value for given in evaluator.inputs_of(op.position)]
-        after = [given.value for given in outcome.results]
+        before = [op_input.value for op_input in evaluator.inputs_of(op.position)]
+        after = [op_input.value for op_input in outcome.results]
         if not all(map(is_image, (*before, *after))):
             return None
         shrinks = all(
@@ -362,22 +364,24 @@ def _wanted_size(evaluator: OrderEvaluator) -> tuple[str, int, int] | None:
 
 
 def kept(evaluator: OrderEvaluator, notes: list[str]) -> Iterator[Variant]:
-    """Propose to do once, and keep, the part of the pipeline that is the same every time.
+    """Propose to cache the results of the pipeline's first ops, which are the same every time.
 
-    The cut lies before the first op that draws random numbers: behind it, keeping results would
-    freeze what is meant to change.
+    The cache ends before the first op that draws random numbers: caching its results would freeze
+    the augmentation.
     """
-    if evaluator.site.where is None or any(len(one.given.args) != 1 for one in evaluator.samples):
+    if evaluator.site.where is None or any(
+        len(sample.input.args) != 1 for sample in evaluator.samples
+    ):
         notes.append(
-            "keeping finished parts was not tried: the dataset does more with what comes "
-            "out of its pipeline, or calls it with more than one value"
+            "caching was not tried: the dataset changes the result of its pipeline, or calls it "
+            "with several values"
         )
         return
     outcomes = {position: evaluator.outcome(position) for position in evaluator.as_it_is}
     changing = (p for p, outcome in outcomes.items() if outcome.is_random or outcome.unsteady)
     cut = next(changing, len(evaluator.ops))
     inputs = evaluator.inputs_of(cut) if cut < len(outcomes) else evaluator.lanes[0].original
-    values = [given.value for given in inputs]
+    values = [op_input.value for op_input in inputs]
     each_bytes = bytes_of(values) / len(values)
     entries = len(evaluator.loader.dataset)
     saved_s = evaluator.fixed.fetch_s + evaluator.fixed.decode_s + evaluator.seconds_of(range(cut))
@@ -387,7 +391,7 @@ def kept(evaluator: OrderEvaluator, notes: list[str]) -> Iterator[Variant]:
         CACHE,
         f"everything up to {last} kept in memory",
         f"{size(each_bytes * entries)} for {count(entries, 'sample')}, in each worker; saves "
-        f"{seconds(saved_s)} per sample once all are kept, and is lost with workers that end",
+        f"{seconds(saved_s)} per sample once all are cached; workers that end lose their cache",
         cached=cut + 1,
         predicted_s=evaluator.whole_s - saved_s,
     )
@@ -396,31 +400,36 @@ def kept(evaluator: OrderEvaluator, notes: list[str]) -> Iterator[Variant]:
 CANDIDATES: Final = (fused, on_batch, other_decoding, kept)
 
 
-# ---- what is measured, and what comes together ---------------------------------------------------
+# ---- finalists, and combinations -----------------------------------------------------------------
 
 
 def choose_finalists(evaluator: OrderEvaluator) -> list[int]:
-    """Choose the trials that are measured: of each kind the one that gains most, then the rest.
+    """Return the trials to measure: the fastest of each kind, then the rest.
 
-    The largest promise comes first: a short budget has room for one.
+    The largest predicted gain comes first, as a short budget may allow for one trial only.
     """
     can = [
-        one
-        for one in evaluator.variants[1:]
-        if one.predicted_s is not None and one.grade.within(NEAR)
-        # What the user asks for is always worth a look, else what is predicted to gain
-        if one.kind == "alternative" or one.predicted_s < evaluator.whole_s
+        variant
+        for variant in evaluator.variants[1:]
+        if variant.predicted_s is not None and variant.grade.within(NEAR)
+        # a rewrite of the user's is always measured; anything else if it is predicted to gain
+        if variant.kind == "alternative" or variant.predicted_s < evaluator.whole_s
     ]
-    can.sort(key=lambda one: (not one.grade.within(evaluator.tolerance), one.predicted_s or 0.0))
+    can.sort(
+        key=lambda variant: (
+            not variant.grade.within(evaluator.tolerance),
+            variant.predicted_s or 0.0,
+        )
+    )
     first: dict[tuple[str, Any], Variant] = {}
-    for one in can:
-        if one.kind == "order":  # the fastest of each grade in each lane
-            first.setdefault((one.grade.equivalence, _lanes_of(evaluator, one)), one)
-        elif one.kind != "together":
-            first.setdefault((one.kind, None), one)
-    firsts = sorted(first.values(), key=lambda one: (not one.gains, can.index(one)))
-    rest = [one for one in can if one not in firsts and one.gains]
-    return [one.trial for one in (*firsts, *rest)][:_MOST_FINALISTS]
+    for variant in can:
+        if variant.kind == "order":  # the fastest of each grade in each lane
+            first.setdefault((variant.grade.equivalence, _lanes_of(evaluator, variant)), variant)
+        elif variant.kind != "together":
+            first.setdefault((variant.kind, None), variant)
+    firsts = sorted(first.values(), key=lambda variant: (not variant.gains, can.index(variant)))
+    rest = [variant for variant in can if variant not in firsts and variant.gains]
+    return [variant.trial for variant in (*firsts, *rest)][:_MOST_FINALISTS]
 
 
 def _lanes_of(evaluator: OrderEvaluator, variant: Variant) -> tuple[bool, ...]:
@@ -428,27 +437,28 @@ def _lanes_of(evaluator: OrderEvaluator, variant: Variant) -> tuple[bool, ...]:
 
 
 def add_together(evaluator: OrderEvaluator, measured: Mapping[int, float]) -> list[int]:
-    """Add all changes that gain within the tolerance; and with those beyond it on top.
+    """Add a combination of all changes that gain within the tolerance, and one beyond it.
 
     Args:
         evaluator: the pipeline.
-        measured: how many times as fast variants were, by their number; a change has to gain here,
-            too, and not only as predicted.
+        measured: measured speedups, by trial; a change needs a predicted and a measured gain.
 
     Returns:
-        The numbers of the new variants.
+        Trials of the new variants.
     """
     saved_s = dict(_gains(evaluator, measured))
-    safe = {one: s for one, s in saved_s.items() if one.grade.within(evaluator.tolerance)}
-    found = [_together(evaluator, safe), _together(evaluator, saved_s)]
-    changes = {one.change: one for one in found if one is not None}
-    return [evaluator.add(one).trial for one in changes.values()]
+    safe = {
+        variant: s for variant, s in saved_s.items() if variant.grade.within(evaluator.tolerance)
+    }
+    joined = [_together(evaluator, safe), _together(evaluator, saved_s)]
+    changes = {variant.change: variant for variant in joined if variant is not None}
+    return [evaluator.add(variant).trial for variant in changes.values()]
 
 
 def _gains(
     evaluator: OrderEvaluator, measured: Mapping[int, float]
 ) -> Iterator[tuple[Variant, float]]:
-    """Yield changes that are worth it, and what each saves at least: as predicted, and measured."""
+    """Yield changes that gain enough, and the smaller of predicted and measured savings."""
     whole_s = evaluator.whole_s
     for variant in evaluator.variants:
         if variant.predicted_s is None or not variant.grade.within(NEAR):
@@ -461,25 +471,25 @@ def _gains(
 
 
 def _together(evaluator: OrderEvaluator, saved_s: Mapping[Variant, float]) -> Variant | None:
-    """Join the best of each kind in one pipeline; None where there are not two.
+    """Combine the best of each kind in one variant; None: there are fewer than two.
 
     Args:
         evaluator: the pipeline.
-        saved_s: changes that gain, and by how much, seconds per sample.
+        saved_s: seconds per sample that each change saves.
     """
     picked: list[Variant] = []
     for kind in _KINDS:
-        gaining = [one for one in saved_s if one.kind == kind]
-        for variant in sorted(gaining, key=lambda one: -saved_s[one]):
+        gaining = [variant for variant in saved_s if variant.kind == kind]
+        for variant in sorted(gaining, key=lambda candidate: -saved_s[candidate]):
             if _fits(evaluator, variant, picked):
                 picked.append(variant)
-    if len(picked) < 2:  # noqa: PLR2004 - one alone is a variant already
+    if len(picked) < 2:  # noqa: PLR2004 - a single change is a variant already
         return None
     whole_s = evaluator.whole_s
     joined = Variant(evaluator.as_it_is)
     for variant in picked:
         joined = joined.joined(variant)
-    orders = [one for one in picked if one.kind == "order"]
+    orders = [variant for variant in picked if variant.kind == "order"]
     positions = tuple(
         position
         for lane in evaluator.lanes
@@ -491,19 +501,20 @@ def _together(evaluator: OrderEvaluator, saved_s: Mapping[Variant, float]) -> Va
             joined,
             positions=positions,
             kind="together" if len(picked) > len(orders) else "order",
-            change="; ".join(one.change for one in picked),
-            changes="; ".join(dict.fromkeys(one.changes for one in picked if one.changes)),
-            predicted_s=whole_s - sum(whole_s - (one.predicted_s or whole_s) for one in picked),
+            change="; ".join(change.change for change in picked),
+            changes="; ".join(dict.fromkeys(change.changes for change in picked if change.changes)),
+            predicted_s=whole_s
+            - sum(whole_s - (change.predicted_s or whole_s) for change in picked),
         )
     )
 
 
 def _fits(evaluator: OrderEvaluator, variant: Variant, picked: list[Variant]) -> bool:
-    """Return whether a change can be made beside those that are picked."""
-    replaced = {p for other in picked for p in other.replaced}
+    """Return true if a change can be combined with those that are picked."""
+    replaced = {p for change in picked for p in change.replaced}
     if variant.kind == "alternative":
         return not replaced & set(variant.replaced)
-    alike = [other for other in picked if other.kind == variant.kind]
+    alike = [change for change in picked if change.kind == variant.kind]
     if variant.kind == "order":
         mine = _lanes_of(evaluator, variant)
         return not any(
@@ -516,7 +527,7 @@ def _fits(evaluator: OrderEvaluator, variant: Variant, picked: list[Variant]) ->
         moved = variant.on_batch
         return positions[-len(moved) :] == moved and not replaced & set(moved)
     if variant.kind == "fused":
-        first, last = (positions.index(one) for one in sorted(variant.replaced))
+        first, last = (positions.index(position) for position in sorted(variant.replaced))
         is_given_the_same = set(positions[:first]) == set(evaluator.as_it_is[:first])
         return last == first + 1 and is_given_the_same
     return True

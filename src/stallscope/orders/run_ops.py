@@ -1,8 +1,8 @@
-"""Running an op on captured samples: what it gives, how long it takes, whether it can be compared.
+"""Running an op on captured samples: its results, its time, and if they can be compared.
 
-Each op is called twice for each sample, on the same draws, in two orders of the samples, and timed.
-An op that gives other data the second time keeps a state, or draws from a generator that nobody can
-find. It is then only comparable on the very inputs that it gets in the pipeline as it is.
+Each op runs twice for each sample, on the same draws, in two orders of the samples, and is timed.
+An op that gives other data the second time keeps a state, or draws from an unknown generator. Such
+an op is comparable only on its inputs in the original pipeline.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 _LATER: Final = 1_000_000
-"""Rounds from which on no draw is a telling one."""
+"""First round that is never a telling draw."""
 _STRIDE: Final = 7
 _PRIVATE = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 
@@ -45,19 +45,19 @@ class Draw(NamedTuple):
     """Random numbers of one call."""
 
     sample: int
-    """The number of the sample."""
+    """Number of the sample."""
     round: int = 0
-    """Another round gives the same sample other numbers."""
+    """Number of the draw for the sample."""
 
 
 class Stream:
-    """An op that can be called again and again on the same draws, whatever its place in the order.
+    """An op that can be called repeatedly on the same draws, at any place in the order.
 
-    Before it is called for a sample, every generator that it can draw from is put to a place that
-    depends on the op and the sample alone: torch's, numpy's and Python's global ones, and those
-    that it holds or its functions name. It is copied before, so that what it holds stays as it is;
-    where it cannot be copied, or a generator is the function's and not the op's, the user's own is
-    used, and `restored` puts it back.
+    Before a call for a sample, every generator that the op can draw from is seeded by the op and
+    the sample alone: the global ones of torch, numpy and Python, and those that the op holds or its
+    functions name. The op is a copy of the user's, which so stays unchanged. If it cannot be
+    copied, or a generator belongs to a function, the user's own is used, and `restored` restores
+    it.
 
     Args:
         op: the user's.
@@ -66,13 +66,13 @@ class Stream:
 
     def __init__(self, op: Any, number: int) -> None:
         self.copied, self.op = _copy_of(op)
-        """Whether it works on a copy, and the op that is called."""
+        """True if the op is a copy, and the op that is called."""
         self.telling: dict[int, int] = {}
-        """For samples on which the first draw does nothing, the round of one that does something:
-        an op that rarely acts would otherwise be compared on samples that it leaves alone."""
+        """Round of a draw on which the op changes the sample, for samples unchanged on the first
+        draw: otherwise an op that rarely acts would be compared on unchanged samples."""
         self._number = number
-        self._own = [one for one in walk(self.op, children) if isinstance(one, _PRIVATE)]
-        self._named = [one for one in named_by(self.op) if one not in self._own]
+        self._own = [held for held in walk(self.op, children) if isinstance(held, _PRIVATE)]
+        self._named = [named for named in named_by(self.op) if named not in self._own]
         self._restores: list[Callable[[], object]] = []
         self.remember()
 
@@ -83,8 +83,8 @@ class Stream:
     def later_draw(self, sample: int, turn: int) -> Draw:
         """Return another draw of a sample, independent of those on which orders are compared.
 
-        An op that rarely acts takes the telling draws of the samples in turn, so that statistics
-        of few draws see what it does.
+        An op that rarely acts takes the telling draws of the samples in turn, so that few draws
+        show its effect.
         """
         if not self.telling:
             return Draw(sample, _LATER + turn)
@@ -92,38 +92,38 @@ class Stream:
         return Draw(*pool[(sample * _STRIDE + turn) % len(pool)])
 
     def seed(self, draw: Draw) -> None:
-        """Put every generator that the op can draw from to the start of this draw."""
+        """Seed every generator that the op can draw from."""
         seed = _seed(self._number, draw)
         seed_everywhere(seed)
         for generator in (*self._own, *self._named):
             _put(generator, seed)
 
     def places(self) -> list[Any]:
-        """Return the state of each generator: it changes when the op draws."""
+        """Return the state of each generator, which changes when the op draws."""
         return [
             *global_places(),
             *(_place_of(generator) for generator in (*self._own, *self._named)),
         ]
 
     def remember(self) -> None:
-        """Remember where everything is that is the user's own: what cannot be copied."""
+        """Save the state of the user's own objects, which were not copied."""
         shared = self._named if self.copied else [*self._named, *self._own]
-        self._restores = [put for one in shared if (put := isolation.state_of(one))]
+        self._restores = [put for generator in shared if (put := isolation.state_of(generator))]
         if not self.copied:
             self._restores.append(attributes_of(self.op))
 
     def put_back(self) -> None:
-        """Put back what was remembered last."""
+        """Restore the state that was saved last."""
         for restore in self._restores:
             restore()
 
 
 @contextmanager
 def restored(streams: Callable[[], Iterable[Stream]]) -> Iterator[None]:
-    """Put back, after the block, what the streams share with the user.
+    """Restore, after the block, the state that the streams share with the user.
 
     Args:
-        streams: gives all that there are; also those that are made inside of the block.
+        streams: returns all streams, also those that are made inside of the block.
     """
     for stream in streams():
         stream.remember()
@@ -137,13 +137,15 @@ def restored(streams: Callable[[], Iterable[Stream]]) -> Iterator[None]:
 
 @contextmanager
 def named_kept(functions: Iterable[Any]) -> Iterator[None]:
-    """Put back, after the block, the generators that functions name.
+    """Restore, after the block, the generators that functions name.
 
     Args:
         functions: those of the dataset, of its ops and of the collate function.
     """
-    found = {id(one): one for function in functions for one in named_by(function)}
-    restores = [put for one in found.values() if (put := isolation.state_of(one))]
+    generators = {
+        id(generator): generator for function in functions for generator in named_by(function)
+    }
+    restores = [put for generator in generators.values() if (put := isolation.state_of(generator))]
     try:
         yield
     finally:
@@ -154,16 +156,16 @@ def named_kept(functions: Iterable[Any]) -> Iterator[None]:
 
 def _copy_of(op: Any) -> tuple[bool, Any]:
     if inspect.isfunction(op):
-        return True, op  # it holds nothing of its own
+        return True, op  # a function has no state to copy
     try:
         return True, copy.deepcopy(op)
-    except Exception:  # noqa: BLE001 - whatever an op holds: a lock, a file
+    except Exception:  # noqa: BLE001 - an op may hold a lock or a file
         return False, op
 
 
 def named_by(op: Any) -> list[Any]:
-    """Find generators that the op's functions name, or have in their closures."""
-    found: dict[int, Any] = {}
+    """Return generators that the op's functions name, or have in their closures."""
+    generators: dict[int, Any] = {}
     for function in functions_of(op):
         try:
             cells = inspect.getclosurevars(function)
@@ -172,12 +174,12 @@ def named_by(op: Any) -> list[Any]:
         for value in (*cells.nonlocals.values(), *cells.globals.values()):
             if not inspect.ismodule(value):  # a module's own generator is a global one
                 inside = walk(value, children)
-                found.update({id(one): one for one in inside if isinstance(one, _PRIVATE)})
-    return list(found.values())
+                generators.update({id(held): held for held in inside if isinstance(held, _PRIVATE)})
+    return list(generators.values())
 
 
 def _seed(number: int, draw: Draw) -> int:
-    """A number below 2**32, which all generators take."""
+    """Return a seed below 2**32, which all generators take."""
     text = f"{number}/{draw.sample}/{draw.round}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "little")
 
@@ -192,7 +194,7 @@ def _put(generator: Any, seed: int) -> None:
 
 
 def global_places() -> list[Any]:
-    """Return the states of torch's, numpy's and Python's global generators, to be compared."""
+    """Return the states of torch's, numpy's and Python's global generators, for comparison."""
     numpy_state = np.random.get_state(legacy=False)["state"]  # noqa: NPY002
     return [
         torch.default_generator.get_state().numpy().tobytes(),
@@ -213,19 +215,19 @@ def _place_of(generator: Any) -> Any:
 
 
 _CHEAP_S: Final = 0.02
-"""Ops that are done with all samples sooner than this are called a few times more for each."""
+"""Ops that take less time than this for all samples are timed more often."""
 _FEWEST_ROUNDS: Final = 2
 _MOST_ROUNDS: Final = 5
 _MOST_DRAWS: Final = 64
-"""That are looked through for one on which an op does something."""
+"""Draws that are tried to find a telling one."""
 _LOOKED_AT: Final = 3
-"""Samples whose inputs are compared after the call; of the others the tensors' version numbers."""
+"""Samples whose inputs are compared after the call; for the rest, only tensors' version numbers."""
 _FEWEST_COUNTED: Final = 3
-"""Calls from which on a number that grows by one with each is a count of calls."""
+"""Calls from which a number that grows by one each time is a count of calls."""
 
 
 class OpResultError(StallscopeError, TypeError):
-    """An op gives something that the next one cannot be called with."""
+    """Result of an op with which the next op cannot be called."""
 
 
 class OpInput(NamedTuple):
@@ -238,12 +240,11 @@ class OpInput(NamedTuple):
     args: tuple[Any, ...]
     named: dict[str, Any]
     beside: Any = None
-    """Arguments of this sample's recorded calls, which ops get beside the sample; None: there are
-    none, as in any pipeline that is held and called."""
+    """Arguments of the sample's recorded calls, a second argument of `CallOp`; None: other ops."""
 
     @property
     def value(self) -> Any:
-        """The sample itself, as the last op of a pipeline gives it."""
+        """The sample, as the last op of a pipeline returns it."""
         if self.named:
             return self.named
         return self.args[0] if len(self.args) == 1 else self.args
@@ -261,15 +262,15 @@ class Outcome:
     results: tuple[OpInput, ...]
     """Arguments of the next op, one per sample."""
     state: State
-    """Of all of them."""
+    """State of all results."""
     times_s: tuple[float, ...]
-    """For each sample the shortest time that the op took."""
+    """Shortest time of the op, for each sample."""
     is_random: bool
-    """Whether it drew random numbers."""
+    """True if the op drew random numbers."""
     changes_input: bool
-    """Whether it changes what it is given in place."""
+    """True if the op changes its input in place."""
     unsteady: str
-    """Why it cannot be compared on other inputs; "" where it can."""
+    """Reason why it cannot be compared on other inputs; "": it can."""
 
     @property
     def seconds(self) -> float:
@@ -285,36 +286,36 @@ class Outcome:
 
 
 def digest_of(inputs: Sequence[OpInput]) -> str:
-    """Digest several samples."""
-    return digest([(one.args, one.named) for one in inputs])
+    """Return the digest of several samples."""
+    return digest([(op_input.args, op_input.named) for op_input in inputs])
 
 
 def state_of(inputs: Sequence[OpInput]) -> State:
-    """Tell several samples from others; of how they lie in memory each kind counts once."""
-    layouts = sorted({layout([one.args, one.named]) for one in inputs})
+    """Return the state of several samples; each layout in memory counts once."""
+    layouts = sorted({layout([op_input.args, op_input.named]) for op_input in inputs})
     return State(digest_of(inputs), "/".join(layouts))
 
 
-def call_op(op: Op, call: Any, given: OpInput) -> Any:
+def call_op(op: Op, call: Any, op_input: OpInput) -> Any:
     """Call an op as its compose would.
 
     Args:
-        op: says how.
-        call: what is called: the op, or a copy of it.
-        given: with what.
+        op: with the calling convention.
+        call: the op, or a copy of it.
+        op_input: its arguments.
     """
-    if op.maps_items and len(given.args) == 1 and isinstance(given.args[0], (list, tuple)):
-        return [call(item) for item in given.args[0]]
-    if given.beside is not None:
-        return call(*given.args, given.beside)
-    return call(*given.args, **given.named)
+    if op.maps_items and len(op_input.args) == 1 and isinstance(op_input.args[0], (list, tuple)):
+        return [call(item) for item in op_input.args[0]]
+    if op_input.beside is not None:
+        return call(*op_input.args, op_input.beside)
+    return call(*op_input.args, **op_input.named)
 
 
-def next_input(op: Op, given: OpInput, result: Any) -> OpInput:
-    """Make what the next op is called with of an op's result.
+def next_input(op: Op, op_input: OpInput, result: Any) -> OpInput:
+    """Return the input of the next op, from an op's result.
 
     Raises:
-        OpResultError: the result is nothing that it could be called with.
+        OpResultError: the next op cannot be called with the result.
     """
     if result is None:
         raise OpResultError(
@@ -322,37 +323,37 @@ def next_input(op: Op, given: OpInput, result: Any) -> OpInput:
             "the sample"
         )
     if op.is_only:
-        return OpInput((result,), {}, given.beside)
-    if given.named:
+        return OpInput((result,), {}, op_input.beside)
+    if op_input.named:
         if not isinstance(result, Mapping):
             raise OpResultError(
                 f"{op.name} was called by keyword and returns a {type(result).__name__}: let it "
                 "return a dictionary of what it was given"
             )
         return OpInput((), dict(result))
-    if len(given.args) > 1:
-        if not isinstance(result, (tuple, list)) or len(result) != len(given.args):
+    if len(op_input.args) > 1:
+        if not isinstance(result, (tuple, list)) or len(result) != len(op_input.args):
             raise OpResultError(
-                f"{op.name} was called with {len(given.args)} values and returns a "
+                f"{op.name} was called with {len(op_input.args)} values and returns a "
                 f"{type(result).__name__}: let it return a tuple of as many"
             )
         return OpInput(tuple(result), {})
-    return OpInput((result,), {}, given.beside)
+    return OpInput((result,), {}, op_input.beside)
 
 
 def run_op(op: Op, stream: Stream, inputs: Sequence[OpInput], turn: int = 0) -> list[OpInput]:
     """Call an op once for each sample, on its own draws; the samples stay as they are.
 
     Args:
-        op: how it is called.
-        stream: what is called.
+        op: with the calling convention.
+        stream: the op to call.
         inputs: the samples.
-        turn: 0 for the draws on which orders are compared; another number for independent ones.
+        turn: 0 for the draws on which orders are compared; any other number: independent draws.
     """
     results = []
-    for number, given in enumerate(inputs):
+    for number, op_input in enumerate(inputs):
         stream.seed(stream.later_draw(number, turn) if turn else stream.telling_draw(number))
-        results.append(next_input(op, given, call_op(op, stream.op, given.copy())))
+        results.append(next_input(op, op_input, call_op(op, stream.op, op_input.copy())))
     return results
 
 
@@ -368,13 +369,13 @@ def measure_op(op: Op, stream: Stream, inputs: Sequence[OpInput]) -> Outcome:
     counts_calls = len(inputs) >= _FEWEST_COUNTED and len(inputs) in grown
 
     def call(draw: Draw) -> tuple[OpInput, float]:
-        given = inputs[draw.sample]
-        used = given.copy() if changes_input else given
+        op_input = inputs[draw.sample]
+        used = op_input.copy() if changes_input else op_input
         stream.seed(draw)
         began_ns = time.perf_counter_ns()
         result = call_op(op, stream.op, used)
         took_s = (time.perf_counter_ns() - began_ns) / 1e9
-        return next_input(op, given, result), took_s
+        return next_input(op, op_input, result), took_s
 
     draws = [stream.telling_draw(number) for number in range(len(inputs))]
     second = [call(draw)[0] for draw in reversed(draws)][::-1]  # the last sample first
@@ -384,7 +385,7 @@ def measure_op(op: Op, stream: Stream, inputs: Sequence[OpInput]) -> Outcome:
     if not is_steady:
         unsteady = (
             f"{op.name} gives other data for the same sample and the same random numbers: it keeps "
-            "a state between its calls, or draws from a generator that was not found"
+            "a state between its calls, or draws from an unknown generator"
         )
     return Outcome(
         results=tuple(second if is_steady else first),
@@ -401,11 +402,11 @@ def measure_op(op: Op, stream: Stream, inputs: Sequence[OpInput]) -> Outcome:
 def _first_results(
     op: Op, stream: Stream, inputs: Sequence[OpInput]
 ) -> tuple[list[OpInput], bool, bool]:
-    """Return an op's results for copies of its inputs, whether it draws, and changes them."""
+    """Return an op's results for copies of its inputs; then if it draws, and if it changes them."""
     results = []
     is_random = changes_input = False
-    for number, given in enumerate(inputs):
-        used = given.copy()
+    for number, op_input in enumerate(inputs):
+        used = op_input.copy()
         looks = number < _LOOKED_AT and not changes_input
         before = digest(used[:2]) if looks else ""
         tensors = versions(used[:2])
@@ -416,15 +417,15 @@ def _first_results(
         changes_input |= versions(used[:2]) != tensors
         if looks:
             changes_input |= digest(used[:2]) != before
-        results.append(next_input(op, given, result))
+        results.append(next_input(op, op_input, result))
     return results, is_random, changes_input
 
 
 def _shortest_s(call: Callable[[Draw], tuple[OpInput, float]], draw: Draw, cheap_s: float) -> float:
-    """Return the shortest of a few calls in a row for one sample.
+    """Return the shortest of a few successive calls for a sample.
 
-    In a row, and with each result let go: so the input is in the cache and memory is used again, as
-    in the pipeline, where the op before has just made what this one gets.
+    Each result is dropped, so the input is in the cache and memory is reused, as in the pipeline,
+    where the op before has just made the input.
     """
     times_s: list[float] = []
     with no_collection():
@@ -442,21 +443,21 @@ def find_telling_draws(
     results: Sequence[OpInput],
     is_over: Callable[[], bool],
 ) -> int:
-    """Look for draws on which a random op does something, for every second sample at least.
+    """Look for draws on which a random op changes the sample, for every second sample at least.
 
     Args:
-        op: how it is called.
-        stream: what is called; its `telling` is filled.
-        inputs: what it gets in the pipeline as it is.
-        results: what it gave for each of them on its first draw.
-        is_over: whether there is no time for other draws.
+        op: with the calling convention.
+        stream: the op to call; its `telling` is filled.
+        inputs: of the op in the original pipeline.
+        results: of the op for each input, on the first draw.
+        is_over: true once the time is used up.
 
     Returns:
-        On how many samples it does something.
+        Number of samples that the op changes.
     """
     acting = 0
-    for number, (given, result) in enumerate(zip(inputs, results, strict=True)):
-        before = digest_of([given])
+    for number, (op_input, result) in enumerate(zip(inputs, results, strict=True)):
+        before = digest_of([op_input])
         if digest_of([result]) != before:
             acting += 1
             continue
@@ -465,7 +466,10 @@ def find_telling_draws(
             if is_over():
                 break
             stream.seed(Draw(number, turn))
-            if digest_of([next_input(op, given, call_op(op, stream.op, given.copy()))]) != before:
+            if (
+                digest_of([next_input(op, op_input, call_op(op, stream.op, op_input.copy()))])
+                != before
+            ):
                 acting += 1
                 stream.telling[number] = turn
                 break

@@ -1,13 +1,13 @@
-"""The search for orders: which sets of ops can be applied, to which data, at which cost.
+"""Search for orders: sets of ops that can be applied, their data, and their cost.
 
-A node is (the set of ops applied, the state of the samples). Orders that come to the same node
-merge, because whatever follows costs the same and gives the same; orders that come to other data
-stay apart. An op in a node is tried once: n times 2^(n-1) times where all ops commute, instead of
-n times n!. The walk goes deep first, so that only the samples along one order are in memory, and
-the order as it is comes first.
+A node is (the set of ops applied, the state of the samples). Orders that reach the same node merge,
+because the cost and data of the following ops are the same; orders with other data stay separate.
+An op is tried once per node: n times 2^(n-1) times if all ops commute, instead of n times n!. The
+search is depth-first, so that only the samples along one order are in memory, and starts with the
+original order.
 
 (Bellman, "Dynamic Programming Treatment of the Travelling Salesman Problem", 1962, and Held and
-Karp, 1962, for sets instead of orders; the state of the data is what is added here.)
+Karp, 1962, use sets instead of orders; the state of the data is our addition.)
 """
 
 from __future__ import annotations
@@ -56,23 +56,23 @@ class TriedOp(NamedTuple):
     """Result of an op in a node."""
 
     seconds: float | None
-    """Per sample; None where it raised."""
+    """Seconds per sample; None: it raised."""
     state: State | None
-    """State of what it made; None where it raised."""
+    """State of its results; None: it raised."""
     value: Any = None
-    """The samples themselves; only the walk holds them."""
+    """The samples; only the search holds them."""
     why_not: str = ""
-    """Reason why it cannot be applied here."""
+    """Reason why the op cannot be applied here."""
 
 
 class SearchNode(NamedTuple):
-    """Point that orders can come to."""
+    """Set of applied ops, and the state of the samples after them."""
 
     applied: frozenset[int]
     state: State
 
     def after(self, position: int, state: State) -> SearchNode:
-        """Return the point that an op leads to."""
+        """Return the node that an op leads to."""
         return SearchNode(self.applied | {position}, state)
 
 
@@ -80,25 +80,25 @@ class Runner(Protocol):
     """Runs ops on samples."""
 
     def attempt(self, position: int, applied: Sequence[int], value: Any, state: State) -> TriedOp:
-        """Try an op after others (their positions, in order) on samples in a state."""
+        """Try an op on samples in a state; `applied` are the positions of the ops before."""
 
     def again(self, position: int, value: Any) -> Any:
-        """Run an op once more that was tried on these samples."""
+        """Run an op again that was tried on these samples."""
 
 
 class OrderGraph:
-    """All that was tried, and what is tried next.
+    """Graph of the ops that were tried in each node.
 
     Args:
-        positions: of the ops, in the order as it is.
+        positions: of the ops, in the original order.
         state: of the samples before any op.
         runner: runs the ops.
 
     Attributes:
         start: the node before any op.
-        edges: for each node the ops that were tried there, without the samples.
-        reached_by: for each node the first order that came to it.
-        unexplored: number of ops that there was no time for, in nodes that were reached.
+        edges: the ops that were tried in each node, without the samples.
+        reached_by: the first order that reached each node.
+        unexplored: number of untried ops in nodes that were reached.
     """
 
     def __init__(self, positions: Sequence[int], state: State, runner: Runner) -> None:
@@ -117,25 +117,25 @@ class OrderGraph:
 
     @property
     def exhaustive(self) -> int:
-        """Number of ops that would be tried, if each order were tried by itself."""
+        """Number of ops to try if each order were tried alone."""
         return len(self.positions) * factorial(len(self.positions))
 
     def search(
         self, first: Sequence[tuple[int, ...]], samples: Any, is_over: Callable[[], bool]
     ) -> None:
-        """Try the ops in all orders that differ, until the time is over.
+        """Try the ops in all orders that differ, until the time is used up.
 
         Args:
-            first: orders that are tried whatever time is left; that as it is first.
+            first: orders that are tried in any case, the original first.
             samples: before any op.
-            is_over: asked before each other op is tried.
+            is_over: called before each further op.
         """
         for order in first:
             self.walk(order, samples)
         self._visit(self.start, (), samples, is_over)
 
     def walk(self, order: Sequence[int], samples: Any) -> None:
-        """Try the ops in this order, up to one that raises."""
+        """Try the ops in this order, up to the first that raises."""
         node = self.start
         for place, position in enumerate(order):
             applied = tuple(order[:place])
@@ -158,7 +158,7 @@ class OrderGraph:
         samples: Any,
         is_over: Callable[[], bool],
     ) -> None:
-        """Try every op that is not yet applied, and go on from what it makes."""
+        """Try every op that is not yet applied, then visit the nodes it leads to."""
         self._visited.add(node)
         self.reached_by.setdefault(node, applied)
         for position in self._left_in(node):
@@ -185,16 +185,16 @@ class OrderGraph:
         return tried
 
     def _left_in(self, node: SearchNode) -> list[int]:
-        """Return the ops that are left; behind the next one as it is, the cheapest first.
+        """Return the ops that are left: the next in the original order, then the cheapest first.
 
-        An op that makes samples small is found early this way: it makes all behind it cheap.
+        So an op that shrinks the samples is tried early, which makes later ops cheap.
         """
         left = [position for position in self.positions if position not in node.applied]
         cost = {p: t.seconds or 0.0 for edges in self.edges.values() for p, t in edges.items()}
         return sorted(left, key=lambda position: (position != left[0], cost.get(position, 0.0)))
 
     def follow(self, order: Sequence[int]) -> Iterator[tuple[int, TriedOp | None]]:
-        """Yield each op of an order and its result, None from where nothing was tried."""
+        """Yield each op of an order and its result; None: not tried."""
         node: SearchNode | None = self.start
         for position in order:
             tried = self.edges.get(node, {}).get(position) if node else None
@@ -203,13 +203,13 @@ class OrderGraph:
             node = node.after(position, state) if node and state else None
 
     def cheapest(self, most: int) -> OrdersByDigest:
-        """Find, for each data that comes out at the end, the cheapest orders that give it.
+        """Return the cheapest orders, by the data that they give.
 
         Args:
-            most: number of orders of one digest.
+            most: number of orders per digest.
 
         Returns:
-            By the digest of the final data: seconds per sample and the order, the cheapest first.
+            Seconds per sample and order, the cheapest first, by the digest of the final data.
         """
         memory: dict[SearchNode, OrdersByDigest] = {}
 
@@ -218,21 +218,21 @@ class OrderGraph:
                 return memory[node]
             if len(node.applied) == len(self.positions):
                 return {node.state.digest: [(0.0, ())]}
-            found: OrdersByDigest = {}
+            orders: OrdersByDigest = {}
             for position, tried in self.edges.get(node, {}).items():
                 if tried.state is None or tried.seconds is None:
                     continue
                 for digest, rest in to_go(node.after(position, tried.state)).items():
-                    found.setdefault(digest, []).extend(
+                    orders.setdefault(digest, []).extend(
                         (tried.seconds + seconds, (position, *order)) for seconds, order in rest
                     )
-            memory[node] = {digest: heapq.nsmallest(most, all_) for digest, all_ in found.items()}
+            memory[node] = {digest: heapq.nsmallest(most, all_) for digest, all_ in orders.items()}
             return memory[node]
 
         return to_go(self.start)
 
     def failures(self) -> list[tuple[tuple[int, ...], str]]:
-        """List beginnings of orders that fail, the shortest for each reason, and why."""
+        """Return beginnings of orders that fail, the shortest for each reason, and the reason."""
         shortest: dict[tuple[int, str], tuple[int, ...]] = {}
         for node, edges in self.edges.items():
             for position, tried in edges.items():
@@ -241,29 +241,29 @@ class OrderGraph:
                     key = (position, tried.why_not)
                     if key not in shortest or len(order) < len(shortest[key]):
                         shortest[key] = order
-        reasons = sorted(shortest.items(), key=lambda one: one[1])
+        reasons = sorted(shortest.items(), key=lambda item: item[1])
         return [(order, why) for (_, why), order in reasons]
 
 
 class NotComparableError(Exception):
-    """An op that keeps a state gets something else than in the pipeline as it is."""
+    """An op that keeps a state gets another input than in the original pipeline."""
 
 
 class Lane:
-    """Ops of which each gets what the one before gives, and the samples that go in.
+    """Ops, each called on the result of the one before, and the input samples.
 
     Args:
-        ops: in the order as it is, known by their positions in the whole pipeline.
+        ops: in the original order, with their positions in the whole pipeline.
         inputs: of the first op.
 
     Attributes:
-        outcomes: of each op in the pipeline as it is.
-        original: what comes out as it is.
-        graph: what was tried; grows with what is asked.
-        grades: by digest of what came out, how it compares, on the samples searched.
+        outcomes: of each op in the original pipeline.
+        original: outputs of the original pipeline.
+        graph: the ops that were tried; `predict` extends it.
+        grades: grade by digest of the output, on the searched samples.
         searched: number of samples on which orders are searched.
-        took_s: seconds that the ops took as they are, on all samples.
-        idle: names of random ops that did nothing in any draw.
+        took_s: seconds for running the original ops on all samples.
+        idle: names of random ops that changed no sample in any draw.
     """
 
     def __init__(self, ops: Sequence[Op], inputs: Sequence[OpInput]) -> None:
@@ -279,7 +279,7 @@ class Lane:
         self.took_s = 0.0
         self.idle: list[str] = []
         self._streams: dict[tuple[int, int], Stream] = {}
-        self._replaced: list[Any] = []  # an id is only good while its object lives
+        self._replaced: list[Any] = []  # keeps objects alive, as a stream's key is their id
         self._again: list[OpInput] = []
         for position in self.as_it_is:
             self.stream(position)
@@ -289,7 +289,7 @@ class Lane:
         return list(self._streams.values())
 
     def stream(self, position: int, op: Any = None) -> Stream:
-        """Return the stream of an op, or of another object in its place: the same draws."""
+        """Return the stream of an op, or of an object that replaces it, with the same draws."""
         key = (position, id(op))
         if key not in self._streams:
             self._replaced.append(op)
@@ -300,7 +300,7 @@ class Lane:
         return self._streams[key]
 
     def run_original(self, is_over: Callable[[], bool]) -> None:
-        """Run the ops as they are; has to come first."""
+        """Run the original ops, before any other method."""
         began_s = time.perf_counter()
         inputs: Sequence[OpInput] = self.inputs
         for op in self.ops.values():
@@ -318,22 +318,22 @@ class Lane:
         self.took_s = time.perf_counter() - began_s
 
     def inputs_of(self, position: int) -> Sequence[OpInput]:
-        """Return what an op gets in the pipeline as it is."""
+        """Return the inputs of an op in the original pipeline."""
         place = self.as_it_is.index(position)
         return self.outcomes[self.as_it_is[place - 1]].results if place else self.inputs
 
     # ---- orders, op by op ---------------------------------------------------------------------
 
     def search(self, is_over: Callable[[], bool]) -> None:
-        """Try the ops in all orders that differ, until the time is over."""
+        """Try the ops in all orders that differ, until the time is used up."""
         inputs = self.inputs[: self.searched]
         self.graph = OrderGraph(self.as_it_is, state_of(inputs), self)
         self.graph.search(self._usual_orders(), inputs, is_over)
 
     def _usual_orders(self) -> list[tuple[int, ...]]:
-        """Return the order as it is; then what people write: geometry, conversions, all else.
+        """Return the original order, then common ones: geometry, conversions, all else.
 
-        What an op is follows from what it does to its first samples.
+        The kind of an op follows from its effect on the samples.
         """
         kinds = {position: self._kind_of(position) for position in self.as_it_is}
         usual = (GEOMETRY, CONVERSION, POINTWISE), (GEOMETRY, POINTWISE, CONVERSION)
@@ -345,11 +345,11 @@ class Lane:
 
     def _kind_of(self, position: int) -> str:
         pairs = zip(self.inputs_of(position), self.outcomes[position].results, strict=True)
-        kinds = [work_of(given.value, result.value) for given, result in pairs]
+        kinds = [work_of(op_input.value, result.value) for op_input, result in pairs]
         return GEOMETRY if GEOMETRY in kinds else kinds[0]
 
     def attempt(self, position: int, applied: Sequence[int], value: Any, state: State) -> TriedOp:
-        """Run an op on what others have made of the samples; see `search.Runner`."""
+        """Run an op on the samples after other ops; see `search.Runner`."""
         op, outcome = self.ops[position], self.outcomes[position]
         if tuple(applied) == self.as_it_is[: self.as_it_is.index(position)]:
             return _tried(outcome.first(self.searched))
@@ -358,34 +358,36 @@ class Lane:
             return TriedOp(None, None, why_not=f"not comparable: {outcome.unsteady}")
         try:
             tried = _tried(measure_op(op, self.stream(position), value))
-        except Exception as error:  # noqa: BLE001 - an op may raise anything on what it is not for
+        except Exception as error:  # noqa: BLE001 - an op may raise anything on unusual input
             text = said_by(error) or "no text"
-            given = described(value[0].value) if value else "nothing"
-            why = f"{op.name} raises {type(error).__name__} on {given}: {text[:_LONGEST]}"
+            sample = described(value[0].value) if value else "nothing"
+            why = f"{op.name} raises {type(error).__name__} on {sample}: {text[:_LONGEST]}"
             return TriedOp(None, None, why_not=why)
         if len(applied) == len(self.ops) - 1:
             self._grade(tried)
         return tried
 
     def again(self, position: int, value: Any) -> Any:
-        """Run an op once more; see `search.Runner`."""
+        """Run an op again; see `search.Runner`."""
         return run_op(self.ops[position], self.stream(position), value)
 
     def _grade(self, tried: TriedOp) -> None:
-        """Compare what comes out of an order with what comes out as it is."""
+        """Compare the output of an order with the original's."""
         if tried.state is not None and tried.state.digest not in self.grades:
             rows = (self.original[: self.searched], tried.value)
             with suppress(Exception):  # values of the user's own kind; they count as different
-                grade = compare_outputs(*([one.value for one in row] for row in rows))
+                grade = compare_outputs(*([op_input.value for op_input in row] for row in rows))
                 self.grades[tried.state.digest] = grade.equivalence
 
     def op_seconds(self, order: Sequence[int]) -> Iterator[tuple[int, TriedOp | None, float]]:
-        """Follow an order: each op, what it did, and what it costs on all samples.
+        """Yield each op of an order, its result, and its cost on all samples.
 
-        Samples beyond those of the search may be larger: an op's time is scaled by the ratio of
-        both in the pipeline as it is.
+        The other samples may be larger than the searched ones, so an op's time is scaled by the
+        ratio of both in the original pipeline.
         """
-        for position, tried in self.graph.follow([one for one in order if one in self.ops]):
+        for position, tried in self.graph.follow(
+            [op_input for op_input in order if op_input in self.ops]
+        ):
             times_s = self.outcomes[position].times_s
             searched_s = fmean(times_s[: self.searched])
             seconds = (tried and tried.seconds) or 0.0
@@ -394,9 +396,9 @@ class Lane:
     # ---- whole rows of ops: their data ----------------------------------------------------------
 
     def is_changed_by(self, variant: Variant) -> bool:
-        """Return whether a variant does anything else here than the pipeline as it is."""
-        order = tuple(one for one in variant.positions if one in self.ops)
-        return order != self.as_it_is or any(one in self.ops for one in variant.replaced)
+        """Return true if a variant changes the order or an op of this lane."""
+        order = tuple(position for position in variant.positions if position in self.ops)
+        return order != self.as_it_is or any(position in self.ops for position in variant.replaced)
 
     def outputs(self, variant: Variant, inputs: Sequence[OpInput], turn: int = 0) -> list[OpInput]:
         """Run a variant's ops on samples.
@@ -407,8 +409,8 @@ class Lane:
             turn: 0 for the draws on which pipelines are compared.
 
         Raises:
-            NotComparableError: an op with a state of its own gets something else than as it is.
-            Exception: whatever an op raises.
+            NotComparableError: an op that keeps a state gets another input than the original's.
+            Exception: of an op.
         """
         values = list(inputs)
         for position in variant.per_sample:
@@ -423,14 +425,16 @@ class Lane:
         return values
 
     def graded(self, outputs: Callable[[int], list[OpInput]]) -> Grade:
-        """Grade what a pipeline gives.
+        """Grade the outputs of a pipeline.
 
         Args:
-            outputs: gives it for the first samples, by turn (see `outputs`).
+            outputs: returns them for the first samples, by turn (see `outputs`).
         """
         new = outputs(0)
         n, original = len(new), self.original[: len(new)]
-        unsteady = "; ".join(one.unsteady for one in self.outcomes.values() if one.unsteady)
+        unsteady = "; ".join(
+            outcome.unsteady for outcome in self.outcomes.values() if outcome.unsteady
+        )
         if digest_of(new) == digest_of(original):
             if unsteady or not any(outcome.is_random for outcome in self.outcomes.values()):
                 return Grade(IDENTICAL, compared=n)
@@ -439,20 +443,20 @@ class Lane:
                 return Grade(IDENTICAL, compared=2 * n, why=self.idle_text)
         elif unsteady:
             return Grade(DIFFERENT, compared=n, why=f"not comparable: {unsteady}")
-        found = compare_outputs(*([one.value for one in row] for row in (original, new)))
-        return found._replace(compared=n)
+        grade = compare_outputs(*([op_input.value for op_input in row] for row in (original, new)))
+        return grade._replace(compared=n)
 
     def _original_again(self) -> list[OpInput]:
-        """Return what comes out as it is, on other draws."""
+        """Return the original's outputs on other draws."""
         if not self._again:
             self._again = self.outputs(Variant(self.as_it_is), self.inputs, 1)
         return self._again
 
     @property
     def idle_text(self) -> str:
-        """Sentence on random ops that did nothing in any draw; "" where there is none."""
+        """Sentence on random ops that changed no sample in any draw; "": there are none."""
         names = ", ".join(self.idle)
-        return f"{names} changed no sample in any draw that was looked at" if names else ""
+        return f"{names} changed no sample in any draw that was tried" if names else ""
 
 
 def _tried(outcome: Outcome) -> TriedOp:

@@ -1,7 +1,4 @@
-"""The sentences about a pipeline's orders: what is faster and gives the same data, if anything is.
-
-They stand over the table, the pictures and the panel, so they are written in one place.
-"""
+"""Sentences about a pipeline's orders, shared by the table, the charts and the panel."""
 
 from __future__ import annotations
 
@@ -36,11 +33,11 @@ PIPELINE: Final = 80
 _NOTE: Final = 600
 _BYTE: Final = 255
 _SHADE: Final = 0.01
-"""Of 255: what differs by less is told as a share of the range."""
+"""Difference, of 255, below which the text gives it as a share of the range."""
 _FINE: Final = 1.1
-"""Below this, a factor with one decimal would say too little."""
+"""Speedup below which two decimals are written."""
 _MUCH_FASTER: Final = 1.05
-"""What differs by rounding to 8 bits is named where it is so many times as fast as the best."""
+"""Speedup over the best from which a variant within 8-bit rounding is named, too."""
 _OUTPUT: Final = {
     IDENTICAL: "identical output",
     ROUNDING: "output that is identical up to rounding",
@@ -54,14 +51,14 @@ def factor_text(factor: float) -> str:
 
 
 def interval_text(factor: Factor | None) -> str:
-    """Write a factor's interval in brackets, with a space before; "" where there is none."""
+    """Write a factor's interval in brackets, with a space before; "": there is none."""
     if factor is None or factor.low is None or factor.high is None:
         return ""
     return f" ({INTERVAL} {factor.low:.2f} to {factor.high:.2f})"
 
 
 def sentence(orders: Orders) -> str:
-    """Say what is faster with the same output, or nearly so, measured where it was measured."""
+    """Return the answer: the best pipeline and its speedup, or to keep the original."""
     best, near = orders.best_variant(), beyond(orders)
     if best is None and near:
         return f"{near}; nothing is faster with identical output"
@@ -77,7 +74,7 @@ def sentence(orders: Orders) -> str:
 
 
 def beyond(orders: Orders) -> str:
-    """Say what else there is within 8-bit rounding; "" where it is no faster."""
+    """Return the best pipeline within 8-bit rounding; "": it is not faster than the best."""
     best, near = orders.best_variant(), orders.best_variant(NEAR)
     if near is None or near.grade.equivalence != NEAR or near.speedup is None:
         return ""
@@ -100,61 +97,61 @@ def _nothing(orders: Orders) -> str:
     names = list(op_names(orders).values())
     others = len(orders.variants) - 1
     if len(names) == 1 and others <= 0:
-        return f"The pipeline has one op, {names[0]}: there is nothing to put into another order"
+        return f"The pipeline has a single op, {names[0]}, so there is no other order"
     if others <= 0 and orders.counts.unexplored:
-        return "The budget was over before another pipeline was tried: raise budget_s"
+        return "The budget ran out before another pipeline was tried: raise budget_s"
     if others <= 0:
-        return "No other pipeline was tried: keep the one as it is"
-    open_, unsettled = [one for one in _safe(orders) if one.says == OPEN], ""
+        return "Keep the pipeline as it is: no other was tried"
+    open_, unsettled = [variant for variant in _safe(orders) if variant.says == OPEN], ""
     if open_ and open_[0].fast > 1:
         unsettled = _unsettled(orders, open_[0])
     return unsettled or (
-        f"Keep the pipeline as it is: no other of {others:,} is faster with the same output"
+        f"Keep the pipeline as it is: none of {others:,} others is faster with the same output"
         f"{_nearest(orders)}{_for_memory(orders)}"
     )
 
 
 def _unsettled(orders: Orders, variant: Variant) -> str:
-    """Say what should be faster, where the budget was over before that was settled."""
-    found = samples.compared(samples.pairs_of(orders.pairs), variant.trial)
-    more = duration(budget_for(found, orders.circumstances.took_s))
+    """Return the variant that may be faster, and the budget that would settle it."""
+    speedup = samples.compared(samples.pairs_of(orders.pairs), variant.trial)
+    budget = duration(budget_for(speedup, orders.circumstances.took_s))
     return (
         f"Not settled whether {variant.change} is faster: {variant.fast:.2f}×"
-        f"{interval_text(variant.speedup)}; allow {more} (budget_s)"
+        f"{interval_text(variant.speedup)}; allow {budget} (budget_s)"
     )
 
 
 def _nearest(orders: Orders) -> str:
-    """Say which other one comes nearest to a gain."""
-    fast = [one for one in _safe(orders) if one.fast > 1]
+    """Return the variant with the largest speedup, which is not significant."""
+    fast = [variant for variant in _safe(orders) if variant.fast > 1]
     if not fast:
         return ""
-    return f"; nearest: {fast[0].change}, {fast[0].fast:.2f}×{interval_text(fast[0].speedup)}"
+    return f"; best: {fast[0].change}, {fast[0].fast:.2f}×{interval_text(fast[0].speedup)}"
 
 
 def _safe(orders: Orders) -> list[Variant]:
     """Return measured variants within the tolerance that take no memory, the fastest first."""
     tolerance = orders.circumstances.tolerance
-    measured = (one for one in orders.variants if one.speedup and one.kind != CACHE)
-    return _fastest(one for one in measured if one.grade.within(tolerance))
+    measured = (variant for variant in orders.variants if variant.speedup and variant.kind != CACHE)
+    return _fastest(variant for variant in measured if variant.grade.within(tolerance))
 
 
 def _for_memory(orders: Orders) -> str:
-    """Say what gives the same data faster and is no recommendation, as it takes memory."""
-    kept = [one for one in orders.variants if one.kind == CACHE and one.speedup]
-    fast = _fastest(one for one in kept if one.grade.equivalence == IDENTICAL)
+    """Return the fastest cache, which costs memory and so is not recommended."""
+    cached = [variant for variant in orders.variants if variant.kind == CACHE and variant.speedup]
+    fast = _fastest(variant for variant in cached if variant.grade.equivalence == IDENTICAL)
     if not fast or ((fast[0].speedup and fast[0].speedup.low) or 0.0) <= _FINE:
         return ""
     return f"; {fast[0].change}: {factor_text(fast[0].fast)} faster"
 
 
 def _fastest(variants: Iterable[Variant]) -> list[Variant]:
-    return sorted(variants, key=lambda one: -one.fast)
+    return sorted(variants, key=lambda variant: -variant.fast)
 
 
 def costliest(orders: Orders) -> str:
-    """Name the op that takes most of a sample's time; "" where no op was timed."""
-    parts = [part for one in orders.variants if not one.trial for part in one.parts]
+    """Return the op with the largest share of a sample's time; "": no op was timed."""
+    parts = [part for variant in orders.variants if not variant.trial for part in variant.parts]
     ops = [part for part in parts if part.kind == "transform"]
     whole = sum(part.seconds for part in parts)
     if not ops or not whole:
@@ -166,7 +163,7 @@ def costliest(orders: Orders) -> str:
 
 
 def floor(orders: Orders) -> str:
-    """Say what of the best pipeline no order takes away; "" where that is not known."""
+    """Return the share of decoding, which no order removes; "": unknown."""
     best = orders.best_variant()
     parts = best.parts if best else ()
     decode = sum(part.seconds for part in parts if part.kind == "decode")
@@ -177,8 +174,8 @@ def floor(orders: Orders) -> str:
 
 
 def summary(orders: Orders) -> str:
-    """Say how many pipelines were tried, and how their data compares with the original's."""
-    others = [one.grade.equivalence for one in orders.variants if one.trial]
+    """Return the number of pipelines that were tried, by grade."""
+    others = [variant.grade.equivalence for variant in orders.variants if variant.trial]
     if not others:
         return ""
     grades = [(others.count(grade), grade) for grade in EQUIVALENCES]
@@ -187,18 +184,18 @@ def summary(orders: Orders) -> str:
 
 
 def search(orders: Orders) -> str:
-    """Say how much of all orders was looked at."""
+    """Return the extent of the search, and of an exhaustive one."""
     counts = orders.counts
     if not counts.measurements:
         return ""
     text = f"{count(counts.measurements, 'op')} timed in {count(counts.states, 'state')}"
     if counts.exhaustive > counts.measurements:
-        text += f"; timing every order by itself would take {counts.exhaustive:,}"
+        text += f"; timing every order alone would take {counts.exhaustive:,}"
     return text
 
 
 def difference(grade: Grade) -> str:
-    """Say how far the data lies from the original's."""
+    """Return the largest difference of the data from the original's, in words."""
     most = grade.max_difference
     if most is None:
         return "differs"
@@ -209,7 +206,7 @@ def difference(grade: Grade) -> str:
 
 
 def verdict(grade: Grade) -> str:
-    """Say whether the data is the original's."""
+    """Return the grade of the data, in words."""
     on = f" on {count(grade.compared, 'sample')}" if grade.compared and grade.works else ""
     text = {
         IDENTICAL: "identical: the same bits",
@@ -222,24 +219,28 @@ def verdict(grade: Grade) -> str:
 
 
 def whole(orders: Orders) -> str:
-    """Say what a sample costs as it is; "" where that is not known."""
-    took = [one.predicted_s for one in orders.variants if not one.trial and one.predicted_s]
+    """Return the original's time per sample; "": unknown."""
+    took = [
+        variant.predicted_s
+        for variant in orders.variants
+        if not variant.trial and variant.predicted_s
+    ]
     return f"{seconds(took[0])} per sample as it is" if took else ""
 
 
 def notes_of(orders: Orders) -> list[str]:
-    """List what a reader has to know, a sentence each."""
+    """Return the caveats, a sentence each."""
     about = orders.circumstances
     where = f" of {printable(about.pipeline, PIPELINE)}" if about.pipeline else ""
     of = f"compared on {count(about.samples, 'sample')}{where}"
     if orders.pairs.height:
         of += f" · timed on {count(orders.pairs.height, 'pair')} of samples, in one process"
     changes = [
-        f"{one.change}: {one.changes}"
-        for one in orders.variants
-        if one.changes and (orders.recommends(one) or one.kind == CACHE)
+        f"{variant.change}: {variant.changes}"
+        for variant in orders.variants
+        if variant.changes and (orders.recommends(variant) or variant.kind == CACHE)
     ]
     top = " · ".join(part for part in (costliest(orders), whole(orders)) if part)
     tried = " · ".join(part for part in (summary(orders), search(orders)) if part)
-    found = [top, floor(orders), of, tried, *changes, *orders.notes]
-    return [printable(note, _NOTE) for note in found if note]
+    notes = [top, floor(orders), of, tried, *changes, *orders.notes]
+    return [printable(note, _NOTE) for note in notes if note]

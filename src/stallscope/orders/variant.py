@@ -1,7 +1,7 @@
-"""A pipeline as a value: its ops, its change in words, the grade of its data, and its times.
+"""Variant of a pipeline: its ops, its change in words, the grade of its data, and its times.
 
-One `Variant` goes from the search through the comparison and the benchmark into the result, its
-text, its pictures and its panel.
+A `Variant` goes from the search through the comparison and the benchmark into the result, its text,
+its charts and its panel.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ DIFFERENT: Final = "different"
 FAILS: Final = "fails"
 EQUIVALENCES: Final = (IDENTICAL, ROUNDING, NEAR, DIFFERENT, FAILS)
 """Grades of a pipeline's data against the original's on the same draws, the best first: the same
-bits; values that floating-point rounding moves; values that rounding to 8 bits in another place
-moves; other values; no values, because the pipeline raises."""
+bits; a difference by floating-point rounding; one by rounding to 8 bits at another step; other
+values; no values, because the pipeline raises."""
 TOLERANCES: Final = (IDENTICAL, ROUNDING, NEAR)
 """Grades that a user can allow."""
 
 FETCH: Final = "fetch"
 DECODE: Final = "decode"
 BATCH: Final = "collate and send"
-"""Names of the parts of a sample's time that are no ops."""
+"""Names of the parts of a sample's time outside of the ops."""
 CACHE: Final = "cache"
 """Kind of a variant that costs memory, which is the user's decision."""
 KINDS: Final = ("order", "alternative", "batch", "decode", CACHE, "fused", "together")
-"""Changes: the order; an op for the user's rewrite; where an op works; how an image is decoded;
-what is kept in memory; two ops made one; several of these."""
+"""Kinds of changes: the order; the user's rewrite of an op; ops on the batch; another decoder; a
+cache in memory; two ops as one; several of these."""
 
 
 class Grade(NamedTuple):
@@ -60,15 +60,15 @@ class Grade(NamedTuple):
     compared: int = 0
     """Number of samples."""
     why: str = ""
-    """Reason, where there is one."""
+    """Reason of the grade; "": none."""
 
     @property
     def works(self) -> bool:
-        """Whether the pipeline gives a sample at all."""
+        """True if the pipeline returns a sample."""
         return self.equivalence != FAILS
 
     def within(self, tolerance: str) -> bool:
-        """Return whether a tolerance allows this data."""
+        """Return true if a tolerance allows this data."""
         return self.equivalence in TOLERANCES[: TOLERANCES.index(tolerance) + 1]
 
 
@@ -76,9 +76,9 @@ class CostPart(NamedTuple):
     """One part of a sample's time."""
 
     name: str
-    """Name of an op, or of what else takes the time."""
+    """Name of an op, or of another part."""
     seconds: float
-    """Per sample."""
+    """Seconds per sample."""
     kind: str
     """Kind of stage: fetch, decode, transform or collate."""
 
@@ -88,88 +88,88 @@ _NOT_COMPARED: Final = Grade(FAILS, why="not compared")
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """A pipeline, as it differs from the one that was found, and all that is known of it."""
+    """A pipeline, described by its changes to the original, and its measurements."""
 
     positions: tuple[int, ...]
-    """Ops in their order, by their place in the pipeline as it is."""
+    """Ops in their order, by their place in the original pipeline."""
     kind: str = "order"
     """One of `KINDS`."""
     change: str = "as it is"
     """Change in words."""
     changes: str = ""
-    """Consequence for the model or the machine; "" for none."""
+    """Consequence for the model or the machine; "": none."""
     replaced: Mapping[int, Any] = field(default_factory=dict)
-    """Other objects in the place of ops."""
+    """Objects that replace ops."""
     names: Mapping[int, str] = field(default_factory=dict)
     """Expressions for the objects in `replaced`."""
     on_batch: tuple[int, ...] = ()
-    """Ops that work on whole batches, after collating; the last of `positions`."""
+    """Ops that run on whole batches, after collating; the last of `positions`."""
     by_vmap: frozenset[int] = frozenset()
-    """Those of `on_batch` that torch has to vectorise."""
+    """Ops of `on_batch` that torch has to vectorise."""
     opener: Any = None
-    """Function that is called before all ops on the image as the dataset opened it."""
+    """Function that is called before all ops, on the image as the dataset opened it."""
     reader: Any = None
-    """Function in the place of the one by which the dataset makes an image of a path."""
+    """Function that replaces the dataset's function to read an image from a path."""
     cached: int = 0
-    """One more than the number of first ops whose result is kept; 0: nothing is kept."""
+    """Number of first ops whose result is cached, plus 1; 0: no cache."""
     trial: int = 0
-    """Number in the result; 0 is the pipeline as it is."""
+    """Number in the result; 0 is the original pipeline."""
     order: str = ""
     """Names of the ops in their order."""
     predicted_s: float | None = None
-    """Seconds per sample that its parts should take together; None: it fails."""
+    """Predicted seconds per sample; None: it fails."""
     parts: tuple[CostPart, ...] = ()
-    """Parts of `predicted_s` in the order in which they happen; () where they are not known."""
+    """Parts of `predicted_s` in their order; (): unknown."""
     grade: Grade = _NOT_COMPARED
-    """Its data against the original's."""
+    """Grade of its data against the original's."""
     pictures: tuple[tuple[Picture, Picture], ...] = ()
     """A few samples, original and new, uint8 of shape (height, width, 3)."""
     gains: bool = False
-    """Whether it should be faster and costs no memory."""
+    """True if it is predicted to be faster and costs no memory."""
     code: str = ""
-    """Python source that makes it from a `loader`; "" where there is none."""
+    """Python source that sets it in a `loader`; "": there is none."""
     measured: Rate | None = None
-    """Seconds per sample; None: not measured."""
+    """Measured seconds per sample; None: not measured."""
     speedup: Factor | None = None
-    """The original's measured time over this one's."""
+    """Measured time of the original over that of the variant; None: not measured."""
     loader_gain: Factor | None = None
-    """How many times as many samples the loader gives; None: not measured."""
+    """Speedup of the loader; None: not measured."""
     predicted_speedup: float | None = None
-    """The original's predicted time over this one's."""
+    """Predicted time of the original over that of the variant."""
 
     @property
     def is_original(self) -> bool:
-        """Whether this is the pipeline as it is."""
+        """True if this is the original pipeline."""
         return self.kind == "order" and self.positions == tuple(sorted(self.positions))
 
     @property
     def per_sample(self) -> tuple[int, ...]:
-        """Ops that work on one sample at a time."""
+        """Ops that run on single samples."""
         return tuple(position for position in self.positions if position not in self.on_batch)
 
     @property
     def fast(self) -> float:
-        """Speedup, measured or else predicted; 0 where neither is known."""
+        """Speedup, measured or else predicted; 0: unknown."""
         return float((self.speedup and self.speedup.factor) or self.predicted_speedup or 0.0)
 
     @property
     def says(self) -> str | None:
-        """One of the four words of `bench.comparison`; None: not measured."""
+        """Word of `bench.comparison` of the speedup; None: not measured."""
         return self.speedup.says if self.speedup else None
 
-    def joined(self, other: Variant) -> Variant:
-        """Return both changes at once; the other's order holds where it has one of its own."""
-        reordered = other.positions != tuple(sorted(other.positions))
+    def joined(self, change: Variant) -> Variant:
+        """Return both changes combined, with the order of `change` if it has a new one."""
+        reordered = change.positions != tuple(sorted(change.positions))
         return replace(
             self,
-            positions=other.positions if reordered else self.positions,
-            replaced={**self.replaced, **other.replaced},
-            names={**self.names, **other.names},
-            on_batch=self.on_batch or other.on_batch,
-            by_vmap=self.by_vmap | other.by_vmap,
-            opener=self.opener or other.opener,
-            reader=self.reader or other.reader,
-            cached=self.cached or other.cached,
+            positions=change.positions if reordered else self.positions,
+            replaced={**self.replaced, **change.replaced},
+            names={**self.names, **change.names},
+            on_batch=self.on_batch or change.on_batch,
+            by_vmap=self.by_vmap | change.by_vmap,
+            opener=self.opener or change.opener,
+            reader=self.reader or change.reader,
+            cached=self.cached or change.cached,
         )
 
 
@@ -180,9 +180,9 @@ class Site(NamedTuple):
     chain: Chain
     """Its ops."""
     where: tuple[Any, ...] | None
-    """Keys that lead to its result in a sample; None: not found there."""
+    """Keys that lead to its result in a sample; None: the result is not in there."""
     reader: Place | None = None
-    """Place of the function that makes an image of a path; None: there is none."""
+    """Place of the function that reads an image from a path; None: there is none."""
 
     @property
     def text(self) -> str:
@@ -191,24 +191,24 @@ class Site(NamedTuple):
 
     @property
     def takes_ops(self) -> bool:
-        """Whether changes beyond the order can be made, as an object holds the ops."""
+        """True if changes beyond the order are possible, as an object holds the ops."""
         return True
 
     def rewrite(self, _: int, op: Any) -> Any:
-        """Return what stands for a rewrite of the user's in the place of an op."""
+        """Return the user's rewrite of an op, adapted to the site."""
         return op
 
     def op(self, variant: Variant, position: int) -> Any:
-        """Return the object that works in the place of an op."""
+        """Return an op, or the object that replaces it."""
         return variant.replaced.get(position, self.chain.ops[position].call)
 
     def batch_ops(self, variant: Variant, collate: Any) -> BatchOps:
-        """Return a collate function that also does the variant's ops on the batch."""
+        """Return a collate function that also runs the variant's ops on the batch."""
         works = [(self.op(variant, p), p in variant.by_vmap) for p in variant.on_batch]
         return BatchOps(collate, works, self.where or ())
 
     def loader_with(self, variant: Variant, loader: Any) -> Any:
-        """Make a loader with another pipeline; the given one stays as it is.
+        """Return a loader with another pipeline; the old loader stays unchanged.
 
         Args:
             variant: the pipeline.
@@ -232,7 +232,7 @@ class Site(NamedTuple):
         return clone
 
     def found_in(self, loader: Any) -> tuple[Site | None, list[str]]:
-        """Find the same ops in the same place of another loader; else tell which ops are there."""
+        """Find the same ops in the same place of another loader; also return its ops' names."""
         value = self.place.found_in(getattr(loader, "dataset", None))
         if value is self.chain.value:
             return self, []
@@ -244,10 +244,10 @@ class Site(NamedTuple):
         return (self._replace(chain=chain) if is_same else None), names
 
     def code_of(self, variant: Variant) -> str:
-        """Write source that puts the pipeline in the place of the old one of a `loader`.
+        """Return source that replaces the pipeline of a `loader`.
 
         Returns:
-            "" for what is more than another row of ops.
+            Source; "": the change is more than another row of ops.
         """
         decodes = variant.opener is not None or variant.reader is not None
         if variant.on_batch or decodes or variant.cached or variant.kind == "fused":
@@ -266,8 +266,8 @@ class Site(NamedTuple):
         left = iter(terms)
         for number, (place, size) in enumerate(zip(places, self.place.sizes, strict=True)):
             chain = Chain(place.value)
-            known = chain if chain.is_known else Chain(place.value, whole=True)
-            first, *rest = _source_of_new(known, list(islice(left, size)), f"old[{number}]")
+            ops_of_place = chain if chain.is_known else Chain(place.value, whole=True)
+            first, *rest = _source_of_new(ops_of_place, list(islice(left, size)), f"old[{number}]")
             imports[first.strip()] = None
             body += [*rest, *_set(place)]
         return "\n".join([*imports, *body]).strip()
@@ -278,7 +278,7 @@ def _set(place: Place) -> list[str]:
 
 
 def _source_of_new(chain: Chain, terms: list[str], old: str) -> list[str]:
-    """Write the lines that make `new`; the first is an import, or empty."""
+    """Return the lines that make `new`; the first is an import, or empty."""
     kind, value = chain.kind, chain.value
     if kind == "one op":
         return ["", f"new = {terms[0].replace(',  #', '  #', 1)}"]
@@ -299,7 +299,7 @@ def _comment(op: Op) -> str:
 
 
 def change_of(positions: Sequence[int], names: Sequence[str] | Mapping[int, str]) -> str:
-    """Say what an order changes, in as few words as possible: "RandomCrop before PILToTensor"."""
+    """Return the change of an order in few words: "RandomCrop before PILToTensor"."""
     moved, changes = _moved(positions), []
     for is_moved, places in groupby(range(len(positions)), lambda at: positions[at] in moved):
         here = [*places]
@@ -311,9 +311,9 @@ def change_of(positions: Sequence[int], names: Sequence[str] | Mapping[int, str]
 
 
 def _moved(positions: Sequence[int]) -> set[int]:
-    """Find the fewest ops that have to be moved: those outside of a longest rising row.
+    """Return the fewest ops that have to move: those outside of a longest rising row.
 
-    Of several rows, the one counts whose other ops come earlier than they did.
+    Of several such rows, the row is taken whose other ops move forward.
     """
 
     def came_earlier(row: tuple[int, ...]) -> int:

@@ -1,7 +1,7 @@
-"""Watching what a dataset calls while it makes samples, and what goes in and comes out.
+"""Watching the calls of a dataset while it makes samples, with their inputs and results.
 
-Watchers stand in a copy of the dataset; the user's own has none. A lazy image is decoded by the
-watcher, so that its decoding is no op's.
+Watchers are placed in a copy of the dataset; the user's own has none. The watcher decodes a lazy
+image, so that the decoding does not count as an op's time.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ _SEED: Final = 1_234
 
 
 class Lazy(NamedTuple):
-    """Image that was still encoded when it came to the pipeline."""
+    """Image that was still encoded when the pipeline got it."""
 
     file: Any
-    """Its path, or its bytes; None where it cannot be read a second time."""
+    """Its path, or its bytes; None: it cannot be read a second time."""
     format: str | None
-    """As PIL names it."""
+    """PIL's name of the format."""
     size: tuple[int, int]
     """Width and height."""
 
     def open(self) -> Any:
-        """Return the image as it came to the pipeline: open, and not yet decoded."""
+        """Return the image as the pipeline got it: open, and not yet decoded."""
         return Image.open(io.BytesIO(self.file) if isinstance(self.file, bytes) else self.file)
 
 
 @dataclass
 class CapturedSample:
-    """One sample that went through a pipeline."""
+    """Sample that went through a pipeline."""
 
-    given: OpInput
+    input: OpInput
     """Arguments of the pipeline, decoded; a copy."""
     args: tuple[Any, ...] = ()
     named: dict[str, Any] = field(default_factory=dict)
-    """The arguments themselves."""
+    """Original arguments."""
     lazy: Lazy | None = None
     """The image, if it was still encoded."""
     decode_s: float = 0.0
-    """Seconds of decoding it."""
+    """Seconds for decoding the image."""
     began_ns: int = 0
     ended_ns: int = 0
     took_s: float = 0.0
@@ -67,16 +67,16 @@ class CapturedSample:
     result: Any = None
     """Result of the pipeline."""
     generators: tuple[Any, ...] = ()
-    """States of torch's, numpy's and Python's generators after it."""
+    """States of torch's, numpy's and Python's generators after the pipeline."""
     fetch_s: float = 0.0
     """Seconds of the rest of `__getitem__`."""
     finished: Any = None
-    """Sample as the dataset gives it."""
+    """Sample as the dataset returns it."""
     where: tuple[Any, ...] | None = None
-    """Keys and numbers that lead to the pipeline's result in the finished sample; None where it is
-    not in there as it came out."""
+    """Keys and numbers that lead to the pipeline's result in the finished sample; None: the sample
+    does not hold the unchanged result."""
     path: Any = None
-    """File that a reader made the image of; None where no reader did."""
+    """File from which a reader read the image; None: no reader did."""
     reader: int | None = None
     """Number of the reader."""
 
@@ -87,26 +87,26 @@ class CapturedSample:
 
 
 class Watched(NamedTuple):
-    """Calls that were seen while samples were made; places are known by their number."""
+    """Calls while samples were made; keys are the numbers of places."""
 
     seen: dict[int, list[CapturedSample]]
-    """What went through each place."""
+    """Samples that went through each place."""
     several: set[int]
     """Places that were called several times for a sample."""
     links: set[tuple[int, int]]
-    """Places of which, for every sample, the second got what the first gave."""
+    """Pairs of places: for every sample, the second got the result of the first."""
     shares: dict[int, float]
-    """Of the time of making samples (0 to 1)."""
+    """Share of a sample's time (0 to 1) in each place."""
 
 
 def watch(dataset: Any, places: list[Place], indices: list[Any], readers: list[Place]) -> Watched:
-    """Make samples, and see what goes through each place.
+    """Make samples, and watch each place.
 
     Args:
-        dataset: the user's, of which a copy is used.
-        places: where to look.
+        dataset: the user's; a copy is used.
+        places: of pipelines.
         indices: of the samples.
-        readers: likewise, but what they give is what a pipeline may be called with.
+        readers: places of functions whose results a pipeline may get.
     """
     calls: list[list[CapturedSample]] = [[] for _ in places]
     reads: list[list[CapturedSample]] = [[] for _ in readers]
@@ -146,9 +146,13 @@ def watch(dataset: Any, places: list[Place], indices: list[Any], readers: list[P
 
 
 def _links(calls: list[list[CapturedSample]]) -> set[tuple[int, int]]:
-    """Return places that were called in turn for a sample, each on what the one before gave."""
-    once = [(kept[0], number) for number, kept in enumerate(calls) if len(kept) == 1]
-    once.sort(key=lambda one: one[0].began_ns)
+    """Return pairs of places that were called in turn, the second on the result of the first."""
+    once = [
+        (place_calls[0], number)
+        for number, place_calls in enumerate(calls)
+        if len(place_calls) == 1
+    ]
+    once.sort(key=lambda call: call[0].began_ns)
     return {
         (number, after)
         for (earlier, number), (later, after) in pairwise(once)
@@ -157,7 +161,7 @@ def _links(calls: list[list[CapturedSample]]) -> set[tuple[int, int]]:
 
 
 def _hands_over(result: Any, later: CapturedSample) -> bool:
-    """Return whether a call got the very objects of a result: itself, or those in it."""
+    """Return true if a call got the identical objects of a result: itself, or those in it."""
     if later.named:
         return (
             not later.args
@@ -168,20 +172,22 @@ def _hands_over(result: Any, later: CapturedSample) -> bool:
     if len(later.args) == 1:
         return later.args[0] is result
     several = isinstance(result, (tuple, list)) and len(result) == len(later.args) > 1
-    return several and all(one is other for one, other in zip(result, later.args, strict=True))
+    return several and all(
+        element is argument for element, argument in zip(result, later.args, strict=True)
+    )
 
 
 def _read_by(reads: list[list[CapturedSample]], call: CapturedSample) -> tuple[int | None, Any]:
-    """Return which reader made what a pipeline was called with, and of which file."""
-    for number, kept in enumerate(reads):
-        for read in kept:
+    """Return the number of the reader that made a pipeline's input, and its file."""
+    for number, seen in enumerate(reads):
+        for read in seen:
             if read.result is call.first and isinstance(read.first, (str, os.PathLike)):
                 return number, read.first
     return None, None
 
 
 def _watched(value: Any, calls: list[CapturedSample]) -> Any:
-    """Watch a callable, or a list of such, the first of which gets the sample."""
+    """Return a watched callable, or a watched list, whose first op gets the sample."""
     if not isinstance(value, (list, tuple)):
         return _WatchedOp(value, calls)
     first, *rest = value
@@ -191,13 +197,13 @@ def _watched(value: Any, calls: list[CapturedSample]) -> Any:
 
 
 class _WatchedOp:
-    """Answers as the op that it stands in for, and keeps what goes in and what comes out.
+    """Wrapper of an op that records its inputs and results.
 
     Args:
         op: the user's.
-        calls: are filled; the last one gets the result of every op.
-        is_first: whether the sample goes in here.
-        reads: whether it makes an image of a path, so that there is nothing to decode before.
+        calls: extended by each call; the last call gets the result of every op.
+        is_first: the op gets the sample.
+        reads: the op reads an image from a path, so its input needs no decoding.
     """
 
     def __init__(
@@ -209,8 +215,8 @@ class _WatchedOp:
         began_ns = time.perf_counter_ns()
         if self._is_first:
             lazy, decode_s = (None, 0.0) if self._reads else decoded((args, named))
-            given = OpInput(*fresh((args, named)))
-            self._calls.append(CapturedSample(given, args, named, lazy, decode_s, began_ns))
+            arguments = OpInput(*fresh((args, named)))
+            self._calls.append(CapturedSample(arguments, args, named, lazy, decode_s, began_ns))
         result = self._op(*args, **named)
         if self._calls:
             call, ended_ns = self._calls[-1], time.perf_counter_ns()
@@ -224,19 +230,19 @@ class _WatchedOp:
 
 
 def decoded(value: Any) -> tuple[Lazy | None, float]:
-    """Decode the images of a value; return the first encoded one, and the seconds it took."""
-    found, took_s = None, 0.0
+    """Decode the images of a value; return the first encoded image, and the seconds for all."""
+    encoded, took_s = None, 0.0
     for leaf in leaves(value):
         if is_image(leaf) and getattr(leaf, "tile", None):
-            found = found or Lazy(_file_of(leaf), leaf.format, leaf.size)
+            encoded = encoded or Lazy(_file_of(leaf), leaf.format, leaf.size)
             began_ns = time.perf_counter_ns()
             leaf.load()
             took_s += (time.perf_counter_ns() - began_ns) / 1e9
-    return found, took_s
+    return encoded, took_s
 
 
 def _file_of(image: Any) -> Any:
-    """Return a path, or the bytes that an image in memory is read from."""
+    """Return the path of an image, or the bytes of an image in memory."""
     name = getattr(image, "filename", "")
     if isinstance(name, str) and name:
         return name
@@ -246,7 +252,7 @@ def _file_of(image: Any) -> Any:
 
 
 def _path_to(sample: Any, wanted: Any) -> tuple[Any, ...] | None:
-    """Find an object, or the image in a result by name, in a sample."""
+    """Return the keys in a sample that lead to an object, or to the image in a result."""
     if sample is wanted:
         return ()
     if isinstance(wanted, dict) and (inner := wanted.get("image")) is not None:
@@ -258,21 +264,21 @@ def _path_to(sample: Any, wanted: Any) -> tuple[Any, ...] | None:
         items = sample.items()
     elif isinstance(sample, (list, tuple)):
         items = enumerate(sample)
-    for key, one in items:
-        rest = None if isinstance(one, (str, bytes)) else _path_to(one, wanted)
+    for key, item in items:
+        rest = None if isinstance(item, (str, bytes)) else _path_to(item, wanted)
         if rest is not None:
             return (key, *rest)
     return None
 
 
 class Player:
-    """Gives what a pipeline gave for sample after sample, and draws as it did."""
+    """Replays the results of a pipeline, sample by sample, and its draws."""
 
     def __init__(self, samples: list[CapturedSample]) -> None:
         self._samples = iter(samples)
 
     def __call__(self, *_: Any, **__: Any) -> Any:
-        """Return the result of the next sample, whatever this is called with."""
+        """Return the result for the next sample; ignores the arguments."""
         sample = next(self._samples)
         torch_state, numpy_state, python_state = sample.generators
         torch.default_generator.set_state(torch_state)
@@ -287,6 +293,6 @@ def _generators() -> tuple[Any, ...]:
 
 
 def seeded(dataset: Any, index: Any, number: int) -> Any:
-    """Make a sample, with the draws of this number outside of its pipeline."""
+    """Make a sample; `number` seeds the draws outside of its pipeline."""
     seed_everywhere(_SEED + number)
     return dataset[index]

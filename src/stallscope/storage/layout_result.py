@@ -157,8 +157,9 @@ class Layouts(SavedResult):
         if kind is None and (row := self.best or self.nearest):
             kinds = [SMALLER] * row["resized"] + [row["kind"]] * (row["kind"] in RECIPES)
         if not all(kind in RECIPES for kind in kinds):
-            known = ", ".join(map(repr, RECIPES))
-            raise ArgumentError(f"kind={kind!r}: there are recipes for {known}")
+            raise ArgumentError(
+                f"kind={kind!r}: there are recipes for {', '.join(map(repr, RECIPES))}"
+            )
         pixels = str(self.circumstances.image_pixels or _PIXELS)
         return "\n".join(RECIPES[kind].replace("PIXELS", pixels) for kind in kinds)
 
@@ -284,8 +285,8 @@ def sentence(layouts: Layouts) -> str:
     tried = f"{name}, {row['gain']:.2f}× ({interval})"
     if row["says"] == OPEN:
         factor = Factor(row["gain"], row["gain_low"], row["gain_high"], OPEN)
-        more = duration(budget_for(factor, conditions.took_s))
-        return f"Not settled whether another layout is faster: allow {more}. Best so far: {tried}"
+        needed = duration(budget_for(factor, conditions.took_s))
+        return f"Not settled whether another layout is faster: allow {needed}. Best so far: {tried}"
     return f"Keep the files as they are: no layout speeds up the loop. Best: {tried}"
 
 

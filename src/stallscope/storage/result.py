@@ -336,5 +336,5 @@ def notes_of(storage: Storage) -> list[str]:
 
 def _files_note(conditions: StorageConditions) -> str:
     cached = conditions.resident_share
-    cached_text = "" if cached is None else f", {share(cached)} of it in the page cache before"
-    return f"checked: {count(conditions.files, 'data file')}, {size(conditions.data_bytes)}{cached_text}"
+    note = f"checked: {count(conditions.files, 'data file')}, {size(conditions.data_bytes)}"
+    return note if cached is None else f"{note}, {share(cached)} of it in the page cache before"

@@ -1,4 +1,4 @@
-"""A pipeline's orders in a notebook and a terminal: their pictures, their table."""
+"""A pipeline's orders in a notebook and a terminal: their charts and their table."""
 
 from __future__ import annotations
 
@@ -27,35 +27,36 @@ if TYPE_CHECKING:
 
 HEADS: Final = ("pipeline", "predicted", "measured", INTERVAL, "speedup", "data", "recommended")
 MOST: Final = 12
-"""Rows of a table that is looked at; `Orders.table` has all."""
+"""Rows of the table on a page; `Orders.table` has all."""
 MOST_REASONS: Final = 30
 _NAME: Final = 70
 
 
 def document(orders: Orders) -> Document:
-    """Show the orders that can be used as a table; the others, with their reasons, on a click."""
-    usable = [one for one in orders.variants if one.grade.within(NEAR)]
-    unusable = [one for one in orders.variants if one not in usable]
+    """Show usable orders as a table; unusable ones, with their reasons, on a click."""
+    usable = [variant for variant in orders.variants if variant.grade.within(NEAR)]
+    unusable = [variant for variant in orders.variants if variant not in usable]
     rows = usable[:MOST]
     hidden = len(orders.variants) - len(rows)
-    more = [f"not shown: {count(hidden, 'more pipeline')}, all of them in .table()"]
-    guess = any(one.trial and one.speedup is None and one.fast for one in rows)
-    brackets = ["speedup in brackets: predicted, not measured"] * guess
-    reasons = [
-        printable(f"{one.order}: {verdict(one.grade)}", 400) for one in unusable[:MOST_REASONS]
-    ]
+    hidden_note = [f"not shown: {count(hidden, 'more pipeline')}; .table() has all"] * (hidden > 0)
+    has_guess = any(row.trial and row.speedup is None and row.fast for row in rows)
+    brackets = ["speedup in brackets: predicted, not measured"] * has_guess
+    reasons = [printable(f"{row.order}: {verdict(row.grade)}", 400) for row in unusable]
     further = [printable(beyond(orders), TITLE)] if orders.best_variant() else []
     return Document(
         "orders",
         [
-            Heading(printable(sentence(orders), TITLE), [one for one in further if one]),
+            Heading(printable(sentence(orders), TITLE), [text for text in further if text]),
             Table(
                 HEADS,
-                [(*cells(one), "yes" if orders.recommends(one) else "") for one in rows],
-                [CellBar(one.predicted_s or 0.0, COLOURS["transform"]) for one in rows],
+                [(*cells(row), "yes" if orders.recommends(row) else "") for row in rows],
+                [CellBar(row.predicted_s or 0.0, COLOURS["transform"]) for row in rows],
             ),
-            Notes([*brackets, *more * (hidden > 0), *notes_of(orders)]),
-            Bullets(reasons, f"{count(len(unusable), 'pipeline')} that cannot be used, and why"),
+            Notes([*brackets, *hidden_note, *notes_of(orders)]),
+            Bullets(
+                reasons[:MOST_REASONS],
+                f"{count(len(unusable), 'pipeline')} that cannot be used, and why",
+            ),
         ],
     )
 
@@ -75,7 +76,7 @@ def cells(variant: Variant) -> tuple[str, ...]:
 
 
 def _interval(low: float, high: float) -> str:
-    """Write the ends of an interval of times; their unit once where it is the same."""
+    """Write the ends of an interval of times; a common unit is written once."""
     first, last = seconds(low), seconds(high)
     number, _, unit = first.partition(" ")
     return f"{number if last.endswith(f' {unit}') else first} to {last}"

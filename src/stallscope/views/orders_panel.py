@@ -1,7 +1,7 @@
-"""Put the ops of a pipeline into any order: its time and its data are measured at once.
+"""Panel that puts the ops of a pipeline into any order, and measures its time and its data.
 
-The panel is a thin skin over `Tries`, which works without widgets. A slider moves along the best
-orders of each grade; the ops can be dragged, and two buttons do the same for a keyboard.
+The panel is a thin layer over `Tries`, which works without widgets. A slider moves along the best
+orders of each grade. The ops can be dragged, or moved by two buttons.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 _MARKS: Final = {IDENTICAL: "✓", ROUNDING: "≈", NEAR: "≈"}
 _LONG_S: Final = 8.0
-"""Seconds in which an order is measured further on request."""
+"""Seconds for which `Measure longer` measures an order."""
 AS_IT_IS: Final = "as it is"
 NO_BENCH: Final = (
-    "Only figures are here, not the pipeline: call ss.orders in this notebook to try other orders"
+    "The pipeline is not in this session: call ss.orders in this notebook to try other orders"
 )
 HINT: Final = (
     "The slider shows the fastest order of each grade. Drag the ops with the mouse, or choose one "
@@ -50,12 +50,12 @@ class Tries:
 
     Args:
         orders: the result.
-        bench: the pipeline, still at hand: an `OrderEvaluator`.
+        bench: the pipeline's `OrderEvaluator`.
 
     Attributes:
-        labels: names of the ops, in the order as it is; no two alike.
-        as_it_is: the positions of all ops, in the order of the pipeline as it is.
-        tried: what is known of each order.
+        labels: names of the ops, in the original order; no two alike.
+        as_it_is: the positions of all ops, in the original order.
+        tried: the variant of each order.
     """
 
     def __init__(self, orders: Orders, bench: Any) -> None:
@@ -64,16 +64,16 @@ class Tries:
         self.labels = tuple(self._names.values())
         self.as_it_is: Positions = tuple(self._names)
         self.tried: dict[Positions, Variant] = {}
-        works = [one for one in orders.variants if one.kind == "order" and one.grade.works]
-        self._known = {one.positions: one for one in works}
+        works = [v for v in orders.variants if v.kind == "order" and v.grade.works]
+        self._measured = {variant.positions: variant for variant in works}
 
     def front(self) -> list[tuple[str, Positions]]:
-        """Return the order as it is, and for each grade the fastest order within it."""
+        """Return the original order, and for each grade the fastest order within it."""
         stops = [(AS_IT_IS, self.as_it_is)]
         for grade in TOLERANCES:
-            near = [one for one in self._known.values() if one.grade.within(grade)]
-            near.sort(key=lambda one: (not one.is_original, 0))
-            fastest = max(near, key=lambda one: 1.0 if one.is_original else one.fast, default=None)
+            near = [row for row in self._measured.values() if row.grade.within(grade)]
+            near.sort(key=lambda row: (not row.is_original, 0))
+            fastest = max(near, key=lambda row: 1.0 if row.is_original else row.fast, default=None)
             stops.append((grade, fastest.positions if fastest else self.as_it_is))
         return stops
 
@@ -82,46 +82,46 @@ class Tries:
         return [self._names[op] for op in positions]
 
     def positions_of(self, labels: Sequence[str]) -> Positions | None:
-        """Return the order that labels stand for; None where they are not all ops."""
+        """Return the order of labels; None: they are not all ops."""
         if sorted(labels) != sorted(self.labels):
             return None
         return tuple(self.as_it_is[self.labels.index(label)] for label in labels)
 
     def predict(self, positions: Positions) -> Variant:
-        """Return an order with its predicted time; asked once."""
+        """Return an order with its predicted time; predicts it once."""
         if positions not in self.tried:
-            found = self._bench.predict(positions)
-            positions = found.positions  # ops of two chains never exchange places
-            self.tried.setdefault(positions, self._known.get(positions, found))
+            predicted = self._bench.predict(positions)
+            positions = predicted.positions  # ops of two chains never exchange places
+            self.tried.setdefault(positions, self._measured.get(positions, predicted))
         return self.tried[positions]
 
     def compare(self, positions: Positions) -> Variant:
-        """Return an order with its grade and pictures; asked once."""
+        """Return an order with its grade and pictures; compares it once."""
         variant = self.predict(positions)
         if variant.predicted_s is not None and not variant.pictures and not variant.is_original:
             self.tried[positions] = variant = self._bench.compare(variant)
         return variant
 
-    def measure(self, positions: Positions, *more: Any) -> Variant:
+    def measure(self, positions: Positions, *settings: Any) -> Variant:
         """Return an order with its measured time; measures further each time."""
         variant = self.predict(positions)
         if variant.predicted_s is not None:
-            self.tried[positions] = variant = self._bench.measure(variant, *more)
+            self.tried[positions] = variant = self._bench.measure(variant, *settings)
         return variant
 
     def bars(self, positions: Positions) -> Sheet:
-        """Draw what the order should cost beside the pipeline as it is, part by part."""
+        """Draw the predicted cost of the order and of the original, part by part."""
         shown = dict.fromkeys((self.as_it_is, positions))
-        rows = [self.predict(one) for one in shown]
+        rows = [self.predict(order) for order in shown]
         return charts.bars_figure(self.answer(positions), [charts.KEY], rows, [rows[-1].trial])
 
     def pictures(self, positions: Positions) -> Sheet | None:
-        """Draw a few samples beside the original's; None where there are none."""
+        """Draw a few samples beside the original's; None: there are no pictures."""
         variant = self.predict(positions)
         return charts.comparison_figure(variant) if variant.pictures else None
 
     def answer(self, positions: Positions) -> str:
-        """Say in one line how fast the order is, and whether its data is the same."""
+        """Return the order's time per sample and speedup, in one line."""
         variant = self.predict(positions)
         if variant.is_original:
             return f"The pipeline as it is: {seconds(variant.predicted_s)} per sample"
@@ -131,7 +131,7 @@ class Tries:
         return f"This order: {seconds(took)} per sample, {_speed(variant)}"
 
     def verdict(self, positions: Positions) -> Markup:
-        """Say whether the data is the original's, with a mark, as HTML."""
+        """Return the grade of the order's data, with a mark, as HTML."""
         variant = self.predict(positions)
         if variant.is_original:
             return html("<p><b>the original</b></p>")
@@ -143,7 +143,7 @@ class Tries:
         return self.predict(positions).code
 
     def table(self) -> Markup:
-        """Show all that was tried, the last first, as HTML."""
+        """Return the orders that were tried, the last first, as HTML."""
         rows = [cells(variant) for variant in self.tried.values()]
         return html("{}{}", Notes(["tried, the last first"]), Table(HEADS[:-1], rows[::-1]))
 
@@ -159,23 +159,23 @@ def _speed(variant: Variant) -> str:
 
 
 def panel(orders: Orders) -> Panel:
-    """Return the panel on which orders are tried by hand."""
+    """Return the panel for trying orders by hand."""
     still = charts.figure(orders)
     if orders.bench is None:
         return saying(NO_BENCH, still=still)
     tries = Tries(orders, orders.bench)
     if len(tries.labels) < 2:  # noqa: PLR2004 - two to change places
         return saying(sentence(orders), still=still)
-    found = Board(tries).panel
-    found.still = still
-    return found
+    shown = Board(tries).panel
+    shown.still = still
+    return shown
 
 
 class Board:
     """The widgets of one panel.
 
     Args:
-        tries: what they ask.
+        tries: the orders.
     """
 
     def __init__(self, tries: Tries) -> None:
@@ -225,7 +225,7 @@ class Board:
         self.panel.add_class("stallscope-orders-panel")
 
     def begin(self, positions: Positions) -> None:
-        """Show an order, then measure it where that was not done yet."""
+        """Show an order, and measure it the first time."""
         if positions == self._now:
             self.tags.value = self._tries.labels_of(positions)
             return
@@ -257,15 +257,15 @@ class Board:
         self.message.value = html("<p>{}</p>", message) if message else ""
 
     def _measure(self, *budget_s: float) -> None:
-        """Measure what is shown, while a bar moves."""
+        """Measure the order that is shown, with a progress bar."""
         self.run.disabled = True
         self.progress.value = 0.0
         self.progress.layout.visibility = "visible"
         try:
             self._say("measuring, in turn with the pipeline as it is …")
             on_progress = partial(setattr, self.progress, "value")
-            more: tuple[Any, ...] = (*budget_s, on_progress) if budget_s else ()
-            self._tries.measure(self._now, *more)
+            settings: tuple[Any, ...] = (*budget_s, on_progress) if budget_s else ()
+            self._tries.measure(self._now, *settings)
             self._say("")
             self._show()
         except BaseException:
@@ -276,18 +276,18 @@ class Board:
             self.run.disabled = False
 
     def move(self, by: int) -> None:
-        """Move the chosen op so many places."""
+        """Move the chosen op by some places."""
         labels = self._tries.labels_of(self._now)
         place = labels.index(self.op.value)
         labels.insert(min(max(place + by, 0), len(labels) - 1), labels.pop(place))
         self._take(labels)
 
     def _take(self, labels: list[str]) -> None:
-        """Take an order that somebody made; put one without all ops right."""
+        """Show an order that the user made; undo it if an op is missing."""
         positions = self._tries.positions_of(labels)
         if positions is None:
             self.tags.value = self._tries.labels_of(self._now)
-            self._say("An order has every op once: it was put back")
+            self._say("An order needs every op once, so the change was undone")
         else:
             self.begin(self._tries.predict(positions).positions)
 
