@@ -1,7 +1,7 @@
-"""Why PyTorch training starves for data, measured inside the DataLoader's workers.
+"""Find out why PyTorch training starves for data, measured inside the DataLoader's workers.
 
-The public names, nothing else. They are imported on first use, because every spawned worker
-imports this module again.
+Only the public names. They are imported on first use, because every spawned worker imports this
+module again.
 """
 
 from __future__ import annotations

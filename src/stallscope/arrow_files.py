@@ -1,8 +1,8 @@
-"""Tables as uncompressed Arrow IPC files, which take in memory what they take on disk.
+"""Tables as uncompressed Arrow IPC files, whose size in memory equals their size on disk.
 
-Polars would also read a compressed file, of which 7 kB can stand for 200 MB, and one whose footer
-names the same rows a thousand times. So the footer is looked at first: it lists the batches of a
-file, and each batch says whether it is compressed. Both are FlatBuffers; see
+Polars would also read a compressed file, where 7 kB can hold 200 MB, and a file whose footer lists
+the same rows a thousand times. So this module checks the footer first: it lists the batches of a
+file, and each batch states its compression. Both are FlatBuffers; see
 https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format and
 https://flatbuffers.dev/internals for the layout.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_BYTES: Final = 2 << 30
-"""No table is larger: of a recording 256 MiB of events are kept; spans take four times as much."""
+"""Largest table: a recording keeps 256 MiB of events; spans take four times as much."""
 _MAGIC: Final = b"ARROW1"
 _DICTIONARIES, _BATCHES = 2, 3
 """Fields of a footer: lists of blocks."""
@@ -33,7 +33,7 @@ _BLOCK: Final = struct.Struct("<qi4xq")
 
 
 def write(table: pl.DataFrame, path: Path) -> None:
-    """Write a table; each text lies in the file as often as in the table."""
+    """Write a table; the file repeats a text as often as the table."""
     table.write_ipc(path, compression="uncompressed", compat_level=pl.CompatLevel.oldest())
 
 
@@ -41,15 +41,15 @@ def read(file: IO[bytes], columns: Sequence[str]) -> pl.DataFrame:
     """Read columns of a table.
 
     Raises:
-        ValueError: this is no whole Arrow file, or not an uncompressed one.
-        PolarsError: it is damaged further inside.
+        ValueError: the file is incomplete, compressed, or no Arrow file.
+        PolarsError: the data inside is damaged.
     """
     file.seek(0, SEEK_END)
     ends = []
     for begin in (0, max(file.tell() - len(_MAGIC), 0)):
         file.seek(begin)
         ends.append(file.read(len(_MAGIC)))
-    if set(ends) != {_MAGIC}:  # before a gigabyte of something else is read
+    if set(ends) != {_MAGIC}:  # before reading a gigabyte of something else
         raise ValueError("it is no whole Arrow file")
     file.seek(0)
     data = file.read()
@@ -90,13 +90,13 @@ def _root(data: bytes, at: int) -> int:
 
 
 def _inside(data: bytes, table: int, field: int) -> int:
-    """Follow the offset that stands in a field."""
+    """Follow the offset in a field."""
     place = _place(data, table, field)
     return place + _unsigned(data, place)
 
 
 def _place(data: bytes, table: int, field: int) -> int:
-    """Return where a field of a FlatBuffers table stands; 0: it has its default."""
+    """Return the position of a field in a FlatBuffers table; 0 if it has its default."""
     (back,) = struct.unpack_from("<i", data, table)
     names = table - back
     (size,) = struct.unpack_from("<H", data, names)

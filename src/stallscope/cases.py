@@ -1,9 +1,9 @@
-"""Two published pipelines as targets: what took their authors days, to be tried in a minute.
+"""Two published pipelines as targets: cases that took their authors days, in a minute.
 
 Case A: tar shards read by webdataset (2022; 12 workers, batches of 512). Case B: five transforms
 (2023; 8 vCPUs, batches of 256), see `stallscope.demo`. Batches are smaller here, so that a minute
-is enough. Where the authors had a GPU there is a timer: it takes the share of the loop's time that
-they published, measured on the machine at hand, and every result calls it simulated.
+is enough. A timer replaces the authors' GPU: it takes their published share of the loop's time,
+measured on this machine, and every result calls it simulated.
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ if TYPE_CHECKING:
 
 
 STEP_SHARE_A: Final = 0.369
-"""Of the loop's time: the published profile has 63.1% of it in waiting for the next batch."""
+"""Share of the loop's time: the published profile waits 63.1% for the next batch."""
 STEP_SHARE_B: Final = 0.1821
-"""Of the loop's time: the published trace has the GPU busy for 18.21% of a step."""
+"""Share of the loop's time: the published trace has the GPU busy for 18.21% of a step."""
 FETCH_A_S: Final = 0.13
 TRANSFORMS_A_S: Final = 0.013
-"""A sample's image out of its shard, decoded; and its transforms."""
+"""Published seconds to read and decode an image, and to transform it."""
 STEP_B_S: Final = (1.17, 0.78, 0.72)
-"""A step with eight workers: as it is, with another mask, and with the crop first, too."""
+"""Published seconds of a step with eight workers: original, faster mask, and crop first, too."""
 SHARDS: Final = 4
 IMAGES: Final = 48
-"""In each of them."""
+"""Images per shard."""
 PASSES: Final = 20
-"""How often an epoch reads each shard: a short one would be all start-up."""
+"""Reads of each shard per epoch: a short epoch would be all start-up."""
 BATCH: Final = 16
 _WIDE: Final = 2
-"""Times the photographs' width and height, which makes files of the published size."""
+"""Factor on the photographs' width and height, which makes files of the published size."""
 _GRAIN: Final = 0.1
-"""Of the enlarged image: without, it is smoother than a photograph, and quicker to decode."""
+"""Share of noise in the enlarged image, which else decodes faster than a photograph."""
 _QUALITY: Final = 80
 _TIMED: Final = 12
-"""Samples whose time tells how long a step has to take, after one that is not counted."""
+"""Samples that are timed to set the length of a step, after a warm-up sample."""
 
 
 def case_a() -> Target:
-    """The tar shards, and a simulated step. Makes the shards in a temporary folder.
+    """Return the tar shards and a simulated step. Creates the shards in a temporary folder.
 
     Raises:
         TargetError: webdataset, torchvision or the sample data is missing.
@@ -73,7 +73,7 @@ def case_a() -> Target:
 
 
 def case_b() -> Target:
-    """The five transforms as published, and a simulated step.
+    """Return the five transforms as published, and a simulated step.
 
     Raises:
         TargetError: torchvision or the sample data is missing.
@@ -82,10 +82,10 @@ def case_b() -> Target:
 
 
 def beside_case_a(run: Run) -> str:
-    """A recording of case A beside what its author found, as a Markdown table.
+    """Return a recording of case A beside its author's numbers, as a Markdown table.
 
     Args:
-        run: of `case_a` or of a loader like it.
+        run: recording of `case_a` or of a similar loader.
     """
     spent = dict(run.stages().group_by("kind").agg(pl.col("busy_s").sum()).iter_rows())
     samples = max(run.samples().height, 1)
@@ -102,10 +102,10 @@ def beside_case_a(run: Run) -> str:
 
 
 def beside_case_b(orders: Orders) -> str:
-    """What was found for case B beside what its author found, as a Markdown table.
+    """Return the gains of case B beside its author's numbers, as a Markdown table.
 
     Args:
-        orders: of `case_b_loader` with the other mask as an alternative.
+        orders: result for `case_b_loader` with the faster mask as an alternative.
     """
     as_it_is, other_mask, crop_first = STEP_B_S
     same = orders.table().filter(pl.col("equivalence") == "identical")
@@ -121,7 +121,7 @@ def _beside(*rows: tuple[str, str, str]) -> str:
 
 
 def _gain(trials: pl.DataFrame, kind: str) -> str:
-    """The best one of a kind: measured where it was, else predicted."""
+    """Return the best trial of a kind: its measured speedup, else the predicted."""
     rows = trials.filter(pl.col("kind") == kind).sort("speedup", descending=True, nulls_last=True)
     if not rows.height:
         return "not found"
@@ -136,13 +136,13 @@ def _gain(trials: pl.DataFrame, kind: str) -> str:
 def case_a_loader(
     shards: Sequence[str], *, num_workers: int | None = None, batch_size: int = BATCH
 ) -> DataLoader[Any]:
-    """Resize and crop of the images in shards, decoded by webdataset.
+    """Return a loader that resizes and crops the images in shards, decoded by webdataset.
 
     Batches of float32 images, shape (batch_size, 3, 224, 224); JSON and text are read and unused.
 
     Args:
-        shards: paths of archives, such as `make_shards` gives.
-        num_workers: None takes one a core and shard, as the authors did with their 12 cores.
+        shards: paths of archives, for example from `make_shards`.
+        num_workers: None takes one per core and shard, as the authors did with their 12 cores.
         batch_size: samples in a batch.
 
     Raises:
@@ -163,7 +163,7 @@ def case_a_loader(
 
 
 def make_shards(folder: Path, shards: int = SHARDS, images: int = IMAGES) -> list[str]:
-    """Archives of `key.jpg`, `key.json` and `key.txt`; the images are enlarged photographs."""
+    """Write archives of `key.jpg` (enlarged photographs), `key.json` and `key.txt`."""
     folder.mkdir(parents=True, exist_ok=True)
     files = [_enlarged(photograph.path) for photograph in photographs()[:images]]
     paths = [folder / f"case-a-{number:03}.tar" for number in range(shards)]
@@ -184,7 +184,7 @@ def _enlarged(path: str) -> bytes:
 
 @cache
 def _grain(size: tuple[int, int]) -> Image.Image:
-    """Grey noise, the same whenever it is made."""
+    """Return grey noise, always the same."""
     width, height = size
     values = torch.randn(height, width, generator=torch.Generator().manual_seed(0))
     grey = (128 + 60 * values).clamp(0, 255).byte()
@@ -200,14 +200,14 @@ def _add(archive: tarfile.TarFile, key: str, image: bytes) -> None:
 
 @cache
 def _shards() -> list[str]:
-    """The shards of this process, deleted when it ends."""
-    kept = ExitStack()
-    atexit.register(kept.close)
-    return make_shards(kept.enter_context(workspace()), SHARDS, IMAGES)
+    """Return the shards of this process, deleted at its end."""
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return make_shards(stack.enter_context(workspace()), SHARDS, IMAGES)
 
 
 def _paced(loader: DataLoader[Any], step_share: float, name: str) -> Target:
-    """A target whose step takes so much of a loop that waits as the authors' did."""
+    """Return a target whose step takes this share of the loop's time."""
     sample_s = _sample_s(loader.dataset)
     batch_s = sample_s * (loader.batch_size or 1) / max(loader.num_workers, 1)
     step = simulated_step(round(step_share * batch_s, 4))
@@ -216,12 +216,12 @@ def _paced(loader: DataLoader[Any], step_share: float, name: str) -> Target:
 
 
 def _sample_s(dataset: Any) -> float:
-    """What making one sample takes, seconds of CPU time (median).
+    """Return the CPU seconds of a sample (median).
 
-    Nearly all of it is computing, and a machine that is busy meanwhile is to make no longer step.
+    Nearly all of its time is computing, and a busy machine must not make the step longer.
     """
     taken = []
-    with torch.random.fork_rng(devices=[]):  # the transforms draw, and nobody is to notice
+    with torch.random.fork_rng(devices=[]):  # the transforms draw random numbers
         samples = in_one_thread(iter(dataset))
         for _ in range(_TIMED + 1):
             began = time.thread_time()

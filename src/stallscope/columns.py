@@ -1,7 +1,7 @@
-"""Columns of tables, each declared once: its type, its meaning, its head, its form, its secrecy.
+"""Columns of tables, each declared once: its type, meaning, head, form and secrecy.
 
-A table's schema and documentation, the table that a terminal and a notebook show, and what
-`redacted` leaves out all come from these declarations.
+A table's schema and documentation, its view in terminal and notebook, and the parts that `redacted`
+removes all come from these declarations.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 SENTENCE, NAME, DIGEST = "sentence", "name", "digest"
 PATH, CODE_FILE, STACK, CODE = "path", "code file", "stack", "code"
-"""Kinds of texts, for `redacted`. Names (of functions, classes, stages) and digests stay; of a
-sentence the words of stallscope's own stay; the others are replaced."""
+"""Kinds of texts, for `redacted`. Names (of functions, classes, stages) and digests stay; in a
+sentence, stallscope's own words stay; the rest is replaced."""
 
 NO_VALUE: Final = "—"
 _LONGEST_TEXT: Final = 60
@@ -36,7 +36,7 @@ _UNITS: Final[tuple[tuple[str, Callable[[Any], str]], ...]] = (
     ("_count", lambda value: f"{value:,.3g}"),
     (FACTOR, times),
 )
-"""Ends of names and the form of such values; the longer ends come first."""
+"""Suffixes of names and the form of their values; longer suffixes come first."""
 
 
 def unit_of(name: str) -> tuple[str, Callable[[Any], str]]:
@@ -60,20 +60,20 @@ class Column:
     """A column of a table."""
 
     name: str
-    """Ends in its unit: `_s`, `_ns`, `_bytes`, `_per_s`, `_share` (0 to 1)."""
+    """Name that ends in its unit: `_s`, `_ns`, `_bytes`, `_per_s`, `_share` (0 to 1)."""
     kind: PolarsDataType
     doc: str = ""
-    """Meaning and population; null is what was not measured."""
+    """Meaning and population; null means not measured."""
     head: str = ""
-    """Stands over it in a table that is looked at; a column without one is not shown there."""
+    """Heading in a shown table; a column without a heading is hidden."""
     form: Callable[[Any], str] | None = None
     """A value as text; by default the form of the unit."""
     secret: str = ""
-    """Of a text: `SENTENCE`, `NAME`, `DIGEST`, `PATH`, `CODE_FILE`, `STACK` or `CODE`; by default
-    what its name says, else a sentence."""
+    """Kind of a text: `SENTENCE`, `NAME`, `DIGEST`, `PATH`, `CODE_FILE`, `STACK` or `CODE`; by
+    default the kind in `_BY_NAME`, else a sentence."""
 
     def cell(self, row: Mapping[str, Any]) -> str:
-        """Return its value in a row as text; of an interval's lower end, the interval."""
+        """Return the value in a row as text; for the lower end of an interval, the interval."""
         form = self.form or unit_of(self.name)[1]
         high = self.name.replace("_low", "_high")
         is_interval = high != self.name and high in row
@@ -85,7 +85,7 @@ class Schema(dict[str, "PolarsDataType"]):
     """Types of a table's columns by name, for polars; and the declarations behind them.
 
     Args:
-        about: what a row is.
+        about: meaning of a row.
         columns: from the left to the right.
     """
 
@@ -99,10 +99,10 @@ class Schema(dict[str, "PolarsDataType"]):
         return "\n".join([self.about, *lines])
 
     def shown(self, names: str = "") -> list[Column]:
-        """Return the columns that are looked at: those with a head, or those that are named.
+        """Return the columns to show: those with a heading, or the named ones.
 
         Args:
-            names: of columns, in the order in which they are shown, spaces between them.
+            names: names of columns in their order, separated by spaces.
         """
         if not names:
             return [column for column in self.columns if column.head]
@@ -118,11 +118,11 @@ _BY_NAME: Final = {
     "path": PATH,
     "source": CODE,
 }
-"""Secrecy of texts whose column says none."""
+"""Default secrecy of texts, by name of the column."""
 
 
 def secrecy(schema: Mapping[str, PolarsDataType]) -> dict[str, str]:
-    """Return for each column of texts of what kind they are; sentences where nothing says so."""
+    """Return the kind of text of each text column; by default a sentence."""
     stated = {column.name: column.secret for column in getattr(schema, "columns", ())}
     return {
         name: stated.get(name) or _BY_NAME.get(name, SENTENCE)

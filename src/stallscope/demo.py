@@ -1,7 +1,7 @@
 """The published pipeline of case B, for the notebooks: five transforms, one needlessly slow.
 
-"Solving Bottlenecks on the Data Input Pipeline with PyTorch Profiler" (2023). It lives in a module
-because a started worker imports its code by name and cannot find what a notebook cell defines.
+"Solving Bottlenecks on the Data Input Pipeline with PyTorch Profiler" (2023). The code is in a
+module because a spawned worker imports code by name and cannot find classes of a notebook cell.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Order = Literal["published", "crop_first"]
 
 
 _SIDE: Final = 32
-"""Of the images that `SlowStep` trains on."""
+"""Side of the images that `SlowStep` trains on, in pixels."""
 
 CROSS: Final = np.array([[0, 1, 0], [1, 1, 1], [0, 1, 0]])
 """A pixel and its four neighbours."""
@@ -41,18 +41,18 @@ class RandomMask:
     def __init__(self, size: int = CROP, ratio: float = 0.25) -> None:
         self.size = size
         self.ratio = ratio
-        # Imported with the pipeline, not with the first sample, whose time it would be
+        # Imported with the pipeline, so that the first sample does not take longer
         from scipy.signal import convolve2d
 
         self._convolve2d = convolve2d
 
     def __call__(self, image: torch.Tensor) -> torch.Tensor:
-        """The image, of shape (channels, size, size), with its mask drawn by torch's generator."""
+        """Mask an image of shape (channels, size, size), drawing from torch's generator."""
         mask = torch.rand(self.size, self.size) < self.ratio
         return image.masked_fill(self.dilate(mask), 0)
 
     def dilate(self, mask: torch.Tensor) -> torch.Tensor:
-        """The bool mask and its four neighbours, by a 2-D convolution."""
+        """Add the four neighbours to a bool mask, by a 2-D convolution."""
         hits = self._convolve2d(mask.numpy(), CROSS, mode="same")
         return torch.from_numpy(hits > 0)
 
@@ -61,7 +61,7 @@ class FasterRandomMask(RandomMask):
     """The same output as `RandomMask` on the same draws; the neighbours by shifted masks."""
 
     def dilate(self, mask: torch.Tensor) -> torch.Tensor:
-        """The bool mask and its four neighbours, by a boolean or of the mask moved each way."""
+        """Add the four neighbours to a bool mask, by a boolean or of shifted masks."""
         wide = mask.clone()
         wide[1:] |= mask[:-1]
         wide[:-1] |= mask[1:]
@@ -81,7 +81,7 @@ class ConvertColor:
         self.offset = torch.tensor([[0.0], [128.0], [128.0]])
 
     def __call__(self, image: torch.Tensor) -> torch.Tensor:
-        """An image of shape (3, height, width) with values 0 to 255, as float32 of that shape."""
+        """Convert an image of shape (3, height, width), values 0 to 255, to float32."""
         return (self.matrix @ image.float().flatten(1) + self.offset).view(image.shape)
 
 
@@ -89,15 +89,15 @@ class Scale:
     """Division by 255."""
 
     def __call__(self, image: torch.Tensor) -> torch.Tensor:
-        """Values 0 to 255 as float32 values 0 to 1."""
+        """Convert values 0 to 255 to float32 values 0 to 1."""
         return image / 255
 
 
 class SlowStep:
-    """A training step with what slow ones often have, for the notebooks: it trains on any batch.
+    """A training step with typical slow habits, for the notebooks; it trains on any batch.
 
-    It asks for the loss after each step, sets gradients to zero, and has an optimizer that updates
-    one weight after the other. On a GPU where there is one.
+    It reads the loss after each step, sets gradients to zero, and its optimizer updates one weight
+    after the other. It uses a GPU if there is one.
     """
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class OneImageManyTimes(Dataset[Any]):
 def case_b_pipeline(
     order: Order = "published", mask: type[RandomMask] = RandomMask
 ) -> Callable[[Any], Any]:
-    """The five transforms: PIL image of at least 256 by 256 to float32 of shape (3, 256, 256).
+    """Return the five transforms: PIL image, at least 256 by 256, to float32 (3, 256, 256).
 
     Args:
         order: as published, or with the crop moved before the conversion to a tensor.
@@ -174,7 +174,7 @@ def case_b_loader(
     batch_size: int = 32,
     entries: int = 10_000,
 ) -> DataLoader[Any]:
-    """The published loader of case B; smaller batches than its 256, which need 200 MB each.
+    """Return the published loader of case B, with smaller batches: its 256 need 200 MB each.
 
     Batches of float32 images, shape (batch_size, 3, 256, 256), and int64 labels.
 

@@ -1,30 +1,30 @@
-"""What can go wrong, in words: every error names what was given and what to do about it.
+"""Errors in words: every error names its cause and a remedy.
 
-A `StallscopeError` is the user's to mend and is shown as one sentence; anything else is a bug of
-ours and shows a traceback. Exceptions of the user's own code pass unchanged in type, with a note.
+The user can fix a `StallscopeError`, so it is shown as one sentence; any other error is a bug of
+stallscope and shows a traceback. Exceptions of the user's code keep their type and get a note.
 """
 
 from stallscope.units import without_controls
 
 STACK = "stallscope: the stack of "
-"""So the note begins that a `NoBatchError` has, with where who hangs stands."""
+"""Begin of the note on a `NoBatchError`: it shows the stack of the hanging process."""
 
 
 class StallscopeError(Exception):
-    """Base of all errors that a user can mend; its text says what was given and what to do."""
+    """Base of all errors that a user can fix; the text names the cause and a remedy."""
 
     def __str__(self) -> str:
-        return without_controls(super().__str__())  # it names files of anybody's
+        return without_controls(super().__str__())  # file names may contain control characters
 
 
 class TargetError(StallscopeError, ValueError):
-    """The thing pointed at cannot be measured: not found, empty, or not a loader."""
+    """A target that cannot be measured: not found, empty, or not a loader."""
 
 
 class UnreadableError(TargetError):
-    """Too many of the user's images cannot be read; names some of them.
+    """Too many unreadable images of the user; names some of them.
 
-    Raised in a worker, torch makes it anew in the loop's process, out of the worker's traceback.
+    Torch recreates a worker's exception in the loop's process, from the worker's traceback.
     """
 
     def __init__(self, text: str) -> None:
@@ -32,24 +32,24 @@ class UnreadableError(TargetError):
 
 
 class ArgumentError(StallscopeError, ValueError):
-    """A number that was given cannot be used."""
+    """An unusable argument."""
 
 
 class RunFormatError(StallscopeError, ValueError):
-    """A folder is not a run that this version can read, or no place where one can be written."""
+    """A folder that this version cannot read as a result, or cannot write."""
 
 
 class TraceFileError(StallscopeError, ValueError):
-    """A trace cannot be written there: another ending, something else of that name, no right."""
+    """A path that cannot hold a trace: wrong ending, another kind of file, no permission."""
 
 
 class WorkspaceError(StallscopeError, OSError):
-    """There is no place for the event logs (no room, or no right to write)."""
+    """No place for the event logs (no room, or no permission to write)."""
 
 
 class NoBatchError(StallscopeError, TimeoutError):
-    """A batch did not come within the budget and a grace; says where the worker stands."""
+    """A batch that did not arrive within the budget and a grace; shows the worker's stack."""
 
 
 class UnsupportedError(StallscopeError, RuntimeError):
-    """A kind of loader or start method that is not measured; says which ones are."""
+    """An unsupported kind of loader or start method; names the supported ones."""

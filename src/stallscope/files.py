@@ -1,4 +1,4 @@
-"""Files: those written whole or not at all, those of anybody, a recording's private folder."""
+"""Files: atomic writes, reads of untrusted files, a recording's private folder."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ with suppress(ImportError):  # Windows has no such locks
 __version__ = "0.1.0.dev0"
 
 MOST_BYTES = 64 << 20
-"""No text that is read at once is larger: of a run's head, names, notebooks."""
+"""Largest text that is read at once: a run's head, names, notebooks."""
 _CHECKED = (
     os.O_RDONLY
     | getattr(os, "O_NOFOLLOW", 0)
-    | getattr(os, "O_NONBLOCK", 0)  # a pipe is not waited for
+    | getattr(os, "O_NONBLOCK", 0)  # do not wait for a pipe
     | getattr(os, "O_CLOEXEC", 0)
     | getattr(os, "O_BINARY", 0)
 )
@@ -51,10 +51,10 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 @contextmanager
 def whole_file(path: str | Path) -> Iterator[IO[bytes]]:
-    """Open a new file that takes the place of `path` when the block ends without an error.
+    """Open a new file that replaces `path` when the block ends without an error.
 
-    Whoever looks meanwhile, or after this process was killed, finds the older file or the new one.
-    A link at `path` is replaced, never followed. Works past the hooks on `open`.
+    At any time, even after this process was killed, `path` is the complete old or new file. A link
+    at `path` is replaced, never followed. The hooks on `open` do not see it.
     """
     part = part_of(Path(path))
     descriptor = os.open(part, _NEW, 0o666)
@@ -69,10 +69,10 @@ def whole_file(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def open_to_append(path: str | Path) -> int:
-    """Open a file that only grows, made where there is none. Works past the hooks on `open`.
+    """Open a file to append to it, creating it if missing. The hooks on `open` do not see it.
 
     Raises:
-        OSError: it cannot be written, or is a link, a second name of another file, or no file.
+        OSError: the path is read-only, a link, a second name of another file, or no file.
     """
     descriptor = os.open(path, _APPEND, 0o600)
     about = os.fstat(descriptor)
@@ -83,18 +83,18 @@ def open_to_append(path: str | Path) -> int:
 
 
 def read_file(path: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
-    """Read a file that may be anybody's, see `file_of_anybody`."""
+    """Read an untrusted file, see `file_of_anybody`."""
     with file_of_anybody(path, most_bytes) as file:
         return file.read(most_bytes)
 
 
 @contextmanager
 def file_of_anybody(path: str | Path, most_bytes: int) -> Iterator[IO[bytes]]:
-    """Open a file to read it, if it is one. Works past the hooks on `open`.
+    """Open an untrusted file to read it. The hooks on `open` do not see it.
 
     Raises:
-        OSError: there is none, or it cannot be read.
-        ValueError: it is a link, a device, a pipe or a folder, or larger than `most_bytes`.
+        OSError: the file is missing, or cannot be read.
+        ValueError: the path is a link, a device, a pipe or a folder, or larger than `most_bytes`.
     """
     name = os.path.basename(path)  # noqa: PTH119
     if not os.path.lexists(path):
@@ -103,7 +103,7 @@ def file_of_anybody(path: str | Path, most_bytes: int) -> Iterator[IO[bytes]]:
         raise ValueError(f"{name} is no file, or only a link to one")
     with os.fdopen(os.open(path, _CHECKED), "rb") as file:
         about = os.fstat(file.fileno())
-        if not stat.S_ISREG(about.st_mode):  # it has become another one since
+        if not stat.S_ISREG(about.st_mode):  # replaced since the check
             raise ValueError(f"{name} is no file, or only a link to one")
         if about.st_size > most_bytes:
             raise ValueError(f"{name} has {about.st_size:,} bytes, more than {most_bytes:,}")
@@ -116,10 +116,10 @@ _locked_here: Final[set[str]] = set()
 
 @contextmanager
 def locked(folder: Path) -> Iterator[bool]:
-    """Keep other processes from locking a folder meanwhile; gives whether it is ours.
+    """Lock a folder against other processes; yield whether this process has the lock.
 
-    This process may lock it once more inside of the block. The kernel ends the lock with the
-    process, however that ends. Where a system has no locks of folders, it is always ours.
+    This process may lock it again inside of the block. The kernel frees the lock with the process,
+    however that ends. A system without locks of folders always yields True.
     """
     name = os.path.realpath(folder)
     if name in _locked_here or "fcntl" not in globals():
@@ -128,7 +128,7 @@ def locked(folder: Path) -> Iterator[bool]:
     descriptor, pid = os.open(folder, os.O_RDONLY), os.getpid()
     try:
         is_ours = True
-        with suppress(OSError):  # a network disk may have none, either
+        with suppress(OSError):  # a network disk may have no locks
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -136,7 +136,7 @@ def locked(folder: Path) -> Iterator[bool]:
         _locked_here.update([name] * is_ours)
         yield is_ours
     finally:
-        if os.getpid() == pid:  # and not in a forked child, which has the same lock
+        if os.getpid() == pid:  # not in a forked child, which shares the lock
             _locked_here.discard(name)
             with suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
@@ -144,18 +144,18 @@ def locked(folder: Path) -> Iterator[bool]:
 
 
 def part_of(path: Path) -> Path:
-    """Name what is written in the place of `path` meanwhile: nobody can have put a link there."""
+    """Return a temporary name beside `path`; random, so that nobody can put a link there."""
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
 
 
 def packaged_folder(name: str) -> Path:
-    """Return a folder that comes with stallscope, from the installed package or a source checkout.
+    """Return a folder of stallscope, from the installed package or a source checkout.
 
     Args:
         name: "notebooks" or "sample_data".
 
     Raises:
-        StallscopeError: it is in neither, or empty in both.
+        StallscopeError: both lack it, or have it empty.
     """
     here = Path(__file__).resolve().parent
     places = (here / "_share" / name, here.parents[1] / name)
@@ -175,19 +175,19 @@ _SMALLEST_LOG_BYTES: Final = 1 << 20
 
 
 _LONGEST_S: Final = 2.0
-"""A slow network disk must not make the user wait for a detail."""
+"""Time limit for `sizes`: a slow network disk must not delay the user for a detail."""
 
 
 @contextmanager
 def workspace(parent: Path | None = None) -> Iterator[Path]:
-    """Give a new private folder, gone after the block; by default in the system's temporary one.
+    """Yield a new private folder, deleted after the block; by default in the temporary folder.
 
-    A recording writes into it. What a killed process left behind is swept by the next start: a
-    folder carries in its name its owner's process id, the time that process was born, and the
-    machine or container, as others may write into the same folder.
+    A recording writes into it. The next start deletes the folders of killed processes: the name of
+    a folder contains its owner's process id, the start time of that process, and the machine or
+    container, as other machines may share the parent.
 
     Raises:
-        WorkspaceError: it cannot be made there.
+        WorkspaceError: the folder cannot be created.
     """
     parent = parent or _temporary()
     sweep(parent)
@@ -220,10 +220,10 @@ def _new(parent: Path, pid: int) -> Path:
 
 
 def log_capacity(folder: Path, processes: int) -> int:
-    """Return how many words each log may have: a quarter of the free space at most.
+    """Return the words that each log may have: a quarter of the free space at most.
 
     Raises:
-        WorkspaceError: less than that is left.
+        WorkspaceError: too little space is left.
     """
     try:
         free = shutil.disk_usage(folder).free
@@ -236,19 +236,19 @@ def log_capacity(folder: Path, processes: int) -> int:
 
 
 def sweep(parent: Path) -> None:
-    """Delete the folders of processes of this machine that are no more."""
+    """Delete the folders of dead processes of this machine."""
     for folder in parent.glob(f"{_PREFIX}*"):
         name = _NAME.match(folder.name)
         if name is None or name[3] != _place():
             continue
-        with suppress(OSError):  # another process may be sweeping, too
+        with suppress(OSError):  # another process may sweep, too
             if _birth(int(name[1])) != int(name[2]) and _is_ours(folder):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
 @cache
 def _place() -> str:
-    """Name where a process id means a process: this machine, and in it this container."""
+    """Return a hash of the namespace of process ids: this machine and container."""
     try:
         inside = Path("/proc/self/ns/pid").readlink()
     except OSError:  # no Linux
@@ -257,11 +257,11 @@ def _place() -> str:
 
 
 def _birth(pid: int) -> int:
-    """Return when a process was started, in clock ticks since boot; 0 if unknown."""
+    """Return the start of a process, in clock ticks since boot; 0 if unknown."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except FileNotFoundError:
-        import psutil  # workers import this module, and have no use for it
+        import psutil  # not at the top: workers import this module and need no psutil
 
         return 0 if Path("/proc/self").exists() or not psutil.pid_exists(pid) else 1
     except (OSError, ValueError, IndexError):
@@ -274,22 +274,22 @@ def _is_ours(folder: Path) -> bool:
 
 def _no_room(folder: Path, why: str) -> str:
     return (
-        f"no place for the event logs in {folder} ({why}): a few MB a worker are needed. Free some "
-        "space, or set TMPDIR to a folder on a local disk"
+        f"no place for the event logs in {folder} ({why}): a few MB per worker are needed. Free "
+        "some space, or set TMPDIR to a folder on a local disk"
     )
 
 
 def sizes(paths: Iterable[str]) -> dict[str, int]:
-    """Return the bytes of each path that is a regular file; those not asked in time are missing."""
-    found = {}
+    """Return the bytes of each regular file, as far as `_LONGEST_S` allows."""
+    sizes_by_path = {}
     deadline = monotonic() + _LONGEST_S
     for path in paths:
         if monotonic() > deadline:
             break
         size = _size(path)
         if size is not None:
-            found[path] = size
-    return found
+            sizes_by_path[path] = size
+    return sizes_by_path
 
 
 def _size(path: str) -> int | None:

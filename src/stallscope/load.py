@@ -1,4 +1,4 @@
-"""`ss.load`: read what was saved, by whatever process and however it ended, or while it runs."""
+"""`ss.load`: read a saved result, or the logs of a process that was killed or still runs."""
 
 from __future__ import annotations
 
@@ -29,49 +29,48 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _MOST_RANKS: Final = 16
-"""More are not held in memory at once."""
+"""Ranks that are held in memory at once."""
 _MOST_NODES: Final = 4
-"""Nodes that have a note, the busiest ones."""
+"""Busiest nodes that get a note."""
 _HEADS: Final = tuple(f"{kind}.json" for kind in store.KINDS)
 _RANK: Final = re.compile(r"rank\d+")
 _EVERY_S: Final = 2.0
 _TIMES: Final = 20.0
-"""To look again takes a core for so long; until then it rests for so many times that."""
+"""Pause before the next load, in units of the last load's time: a load keeps a core busy."""
 _LOOK_S: Final = 0.5
 _FIRST_S: Final = 60.0
-"""So long a script may take until it imports torch."""
+"""Time for a script until it imports torch."""
 
 
 def load(path: str | Path) -> Any:
-    """Read a result that was saved, a run whose process was killed, or all ranks of a training.
+    """Read a saved result, a run whose process was killed, or all ranks of a training.
 
-    Runs nothing that the folder says.
+    Runs no code from the folder.
 
     Args:
-        path: the folder that `save` wrote, or the one that holds `rank0`, `rank1` and so on. It may
-            lie behind an address that fsspec can read (`s3://bucket/runs/train`): it is copied into
-            a temporary folder, and read there.
+        path: the folder that `save` wrote, or the parent of `rank0`, `rank1` and so on. It may be
+            an address that fsspec can read (`s3://bucket/runs/train`), which is copied into a
+            temporary folder.
 
     Returns:
-        A `Run`, a `Diagnosis` or whatever else was saved, as it was. The pipeline itself is not
-        saved with its orders: they can be looked at, not applied.
+        The saved `Run`, `Diagnosis` or other result. Orders are saved without the pipeline itself:
+        they can be shown, not applied.
 
     Raises:
-        RunFormatError: no result there, a damaged one, or one of another schema version; a server
-            that does not give it.
+        RunFormatError: no result, a damaged result, another schema version, or a server error.
     """
     if is_address(str(path)):
         with workspace() as folder:
             try:
                 _copy(str(path), folder)
                 return _load(folder)
-            except RunFormatError as error:  # nobody knows of the copy
+            except RunFormatError as error:  # the user does not know the copy
                 raise RunFormatError(str(error).replace(str(folder), str(path))) from error
     folder = Path(path)
-    found = _load(folder)
-    if isinstance(found, Run):
-        vars(found)["_folder"] = folder
-    return found
+    result = _load(folder)
+    if isinstance(result, Run):
+        vars(result)["_folder"] = folder
+    return result
 
 
 def _load(folder: Path) -> Any:
@@ -82,7 +81,7 @@ def _load(folder: Path) -> Any:
 
 
 def _ranks_in(folder: Path) -> list[Path]:
-    """Return the folders of ranks, `rank0` first; others may have names like theirs."""
+    """Return the folders of ranks, `rank0` first, without similar names."""
     ranks = [path for path in folder.glob("rank*") if _RANK.fullmatch(path.name)]
     return sorted(ranks, key=lambda rank: (len(rank.name), rank.name))
 
@@ -91,7 +90,7 @@ def _copy(address: str, folder: Path) -> None:
     """Copy a result, or the ranks of a training, from behind an address.
 
     Raises:
-        RunFormatError: there is none, the server does not give it, or it is too large.
+        RunFormatError: there is no result, the server refuses it, or it is too large.
     """
     try:
         root, sizes = listing(address)
@@ -110,7 +109,7 @@ def _copy(address: str, folder: Path) -> None:
             "copy it here, and load the folder"
         )
     try:
-        for name in names.values():  # a rank that saved nothing has a folder, too
+        for name in names.values():  # a rank without a run has a folder, too
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
         copy_objects(address, {path: folder / name for path, name in names.items()})
     except (OSError, ValueError) as error:
@@ -120,28 +119,28 @@ def _copy(address: str, folder: Path) -> None:
 
 
 def follow(path: str | Path) -> Iterator[Any]:
-    """Load it again and again while somebody records into it, and a last time after the end.
+    """Yield a run again and again while a process records it, and a last time after the end.
 
     Args:
-        path: as of `load`.
+        path: as for `load`.
 
     Raises:
-        RunFormatError: as `load` does; not while it is recorded.
+        RunFormatError: as for `load`, after the end of the recording.
     """
     if is_address(str(path)):
-        yield load(path)  # nobody records into a copy
+        yield load(path)  # a copy does not change
         return
     folder, until_s = Path(path), time.monotonic() + _FIRST_S
     while True:
         begun_s = time.monotonic()
         goes_on = is_going_on(folder) or (begun_s < until_s and _is_new(folder))
         try:
-            found = load(folder)
+            result = load(folder)
         except RunFormatError:
             if not goes_on:
                 raise
         else:
-            yield found
+            yield result
         if not goes_on:
             return
         next_s = time.monotonic() + max(_EVERY_S, _TIMES * (time.monotonic() - begun_s))
@@ -157,13 +156,13 @@ def _is_new(folder: Path) -> bool:
 
 
 def is_going_on(folder: Path) -> bool:
-    """Return whether a process of this machine still records into a folder, or that of a rank."""
+    """Return whether a process of this machine still records into a folder or a rank's folder."""
     places = (folder, *_ranks_in(folder))
     return any(store.kind_in(place) is None and _has_writer(place / LOGS) for place in places)
 
 
 def _has_writer(logs: Path) -> bool:
-    """Return whether the process that writes logs there lives; another may have its number."""
+    """Return whether the writer of the logs lives; a later process may have its id."""
     for path in logs.glob(f"*-{MAIN}-*.events"):
         with suppress(OSError, ValueError, psutil.Error):
             process = psutil.Process(int(path.name.partition("-")[0]))
@@ -174,7 +173,7 @@ def _has_writer(logs: Path) -> bool:
 
 
 def is_result(path: str | Path) -> bool:
-    """Return whether `load` would find something: a result, logs, or the ranks of a training."""
+    """Return whether `load` can read the path: a result, logs, or the ranks of a training."""
     if is_address(str(path)):
         return _hold_result(names_at(str(path)))
     folder = Path(path)
@@ -187,7 +186,7 @@ def _hold_result(names: Iterable[str]) -> bool:
 
 
 def _all_ranks(folders: list[Path]) -> Run:
-    """Return the ranks of a training as one run; of many, those that say most."""
+    """Return the ranks of a training as one run; of many ranks, a selection."""
     nodes = apart(lambda: _per_node(folders))
     if len(folders) <= _MOST_RANKS:
         run = _together([_rank(folder) for folder in folders])
@@ -198,13 +197,13 @@ def _all_ranks(folders: list[Path]) -> Run:
     first, others = order[:half], order[half:]
     spread = [others[place * len(others) // half] for place in range(half)]
     run = _together([_rank(folder) for folder in [*first, *spread]])
-    told = f"{count(len(folders), 'rank')}, of which {_MOST_RANKS} are read whole"
+    text = f"{count(len(folders), 'rank')}, of which {_MOST_RANKS} are read whole"
     if waits:
         low, high = (share(end(waits.values())) for end in (min, max))
-        told += f": the {half} that wait longest, and others; all wait {low} to {high} of the time"
+        text += f": the {half} that wait longest, and others; all wait {low} to {high} of the time"
         unsaved = len(folders) - len(waits)
-        told += f"; {count(unsaved, 'rank')} did not save a run" if unsaved else ""
-    return replace(run, notes=(told, *nodes, *run.notes))
+        text += f"; {count(unsaved, 'rank')} did not save a run" if unsaved else ""
+    return replace(run, notes=(text, *nodes, *run.notes))
 
 
 def _wait_shares(folders: list[Path]) -> dict[Path, float]:
@@ -217,11 +216,11 @@ def _wait_shares(folders: list[Path]) -> dict[Path, float]:
 
 
 def _per_node(folders: list[Path]) -> list[str]:
-    """Say what the saved ranks of each node use of it together, the busiest nodes first."""
+    """Return notes on the joint usage of each node by its saved ranks, the busiest first."""
     table = _stored("all_resources")
     nodes: dict[str, int] = {}
     for folder in folders:
-        # One that is not saved, or damaged, is told of elsewhere
+        # `_read` reports a rank that is not saved, or damaged
         with suppress(RunFormatError, OSError, ValueError):
             store.check_is_folder(folder)
             about = store.head_of(Run._contents, folder).get("machine")  # noqa: SLF001 - of a result
@@ -241,7 +240,7 @@ def _per_node(folders: list[Path]) -> list[str]:
             there=length_ns,
         )
     )
-    # Each rank has processes of its own; of the node's cores and memory all say the same
+    # Each rank has processes of its own; cores and memory of the node are the same in all ranks
     whole_ns = pl.col("end_ns").max() - pl.col("start_ns").min()
     each = rows.group_by("node", "path").agg(
         cores=pl.col("spent").filter(_is(LOOP, WORKER)).sum() / whole_ns,
@@ -259,8 +258,8 @@ def _per_node(folders: list[Path]) -> list[str]:
         used_bytes=pl.col("value").filter(machine).max(),
         all_bytes=pl.col("limit").filter(machine).max(),
     )
-    found = own.join(whole, on="node").drop_nulls()
-    busiest = found.sort(pl.col("cores") / pl.col("at_hand"), descending=True)
+    table_of_nodes = own.join(whole, on="node").drop_nulls()
+    busiest = table_of_nodes.sort(pl.col("cores") / pl.col("at_hand"), descending=True)
     return [_of_node(**row) for row in busiest.head(_MOST_NODES).iter_rows(named=True)]
 
 
@@ -268,8 +267,8 @@ def _of_node(node: int, ranks: int, cores: float, at_hand: int, **about: float) 
     own = f"; the workers' own memory is {size(about['own_bytes'])}" if about["own_bytes"] else ""
     return (
         f"node {node} ({count(ranks, 'rank')}, {count(round(about['workers']), 'worker')}): "
-        f"{cores:.1f} of {count(at_hand, 'core')} are busy with them{own}; of the node's memory "
-        f"{size(about['used_bytes'])} of {size(about['all_bytes'])} are in use"
+        f"they keep {cores:.1f} of {count(at_hand, 'core')} busy{own}; "
+        f"{size(about['used_bytes'])} of {size(about['all_bytes'])} of the node's memory are in use"
     )
 
 
@@ -285,7 +284,7 @@ def _rank(folder: Path) -> Any:
     try:
         store.check_is_folder(folder)
     except (OSError, ValueError) as error:
-        raise RunFormatError(f"{error}: give a folder of runs that are there") from error
+        raise RunFormatError(f"{error}: give a folder of existing runs") from error
     return _read(folder)
 
 

@@ -1,9 +1,9 @@
-"""Where a measurement was made: the machine, what this process may use of it, and which rank it is.
+"""The machine of a measurement, the limits of this process, and its rank.
 
 A container's limits are those of its control groups: every group from the process's own up to the
-one that is mounted limits it, and the tightest counts. Both versions are read:
+mounted group limits it, and the tightest limit counts. Both versions are supported:
 docs.kernel.org/admin-guide/cgroup-v2.html and docs.kernel.org/admin-guide/cgroup-v1/memory.html.
-What cannot be read limits nothing.
+An unreadable file counts as no limit.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 _ROOT: Final = Path("/")
-"""Where `proc` and `sys` are."""
+"""Parent of `proc` and `sys`."""
 _SHARED: Final = "/dev/shm"  # noqa: S108 - where workers put their batches
 _V2: Final = ""
-"""How /proc/self/cgroup names the controllers of a version 2 hierarchy."""
+"""Name of the controllers of a version 2 hierarchy in /proc/self/cgroup."""
 _BUSY: Final = (1, 2, 3, 6, 7, 8)
-"""Columns of a core in proc_stat(5): user, nice, system, irq, softirq, steal. What the hypervisor
-gives to others is not free, either."""
+"""Columns of a core in proc_stat(5): user, nice, system, irq, softirq, steal (time that the
+hypervisor gives to others, which is not free, either)."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class MemoryGroup:
     limit_bytes: int
 
     def used_bytes(self) -> int | None:
-        """Return what counts against the limit and cannot be dropped at once; None if unknown.
+        """Return the bytes that count against the limit; None if unknown.
 
-        Cached file pages that nobody used lately are left out, as in the working set of Kubernetes
+        Without inactive file pages, which the kernel can drop, as in the working set of Kubernetes
         (kubernetes.io/docs/reference/instrumentation/node-metrics).
         """
         used = _number(self.folder / "memory.current", self.folder / "memory.usage_in_bytes")
@@ -75,9 +75,9 @@ class CpuGroup:
 
 
 def cores_available(root: Path = _ROOT) -> float:
-    """Return the cores that this process may keep busy; a CPU quota may be a fraction of one.
+    """Return the cores that this process may keep busy; a CPU quota may be fractional.
 
-    The fewest of: the cores that it may run on, and the CPU quota of each of its control groups.
+    The minimum of its CPU affinity and the CPU quota of each of its control groups.
     """
     may_run_on = getattr(os, "sched_getaffinity", None)
     cores = len(may_run_on(0)) if may_run_on else os.cpu_count() or 1
@@ -92,14 +92,14 @@ def cpu_quota_cores(root: Path = _ROOT) -> float | None:
 def cpu_groups(root: Path = _ROOT) -> list[CpuGroup]:
     """Return the control groups that limit this process's CPU, the tightest quota first."""
     quotas = [(_quota_cores(folder), folder) for folder in _folders("cpu", root)]
-    found = [CpuGroup(folder, cores) for cores, folder in quotas if cores]
-    return sorted(found, key=lambda group: group.quota_cores)
+    groups = [CpuGroup(folder, cores) for cores, folder in quotas if cores]
+    return sorted(groups, key=lambda group: group.quota_cores)
 
 
 def memory_available_bytes(root: Path = _ROOT) -> int:
-    """Return the memory that this process can take without swapping or being killed, bytes.
+    """Return the bytes that this process can take without swapping or being killed.
 
-    The least of: what the machine has left, and what each control group has left under its limit.
+    The minimum of the free memory of the machine and of each control group.
     """
     left = [_left_in_machine(root)]
     for group in memory_groups(root):
@@ -119,21 +119,21 @@ def memory_groups(root: Path = _ROOT) -> list[MemoryGroup]:
     folders = _folders("memory", root)
     limits = [(_memory_limit(folder), folder) for folder in folders]
     # Version 1 has a number near 2^63 for "no limit"
-    found = [MemoryGroup(folder, limit) for limit, folder in limits if limit and limit < 1 << 60]
-    return sorted(found, key=lambda group: group.limit_bytes)
+    groups = [MemoryGroup(folder, limit) for limit, folder in limits if limit and limit < 1 << 60]
+    return sorted(groups, key=lambda group: group.limit_bytes)
 
 
 def _memory_limit(folder: Path) -> int | None:
-    """Return the least limit of a group: above `memory.high` its processes are put to sleep."""
+    """Return the lowest limit of a group: above `memory.high` its processes are put to sleep."""
     hard = _number(folder / "memory.max", folder / "memory.limit_in_bytes")
-    known = [limit for limit in (hard, _number(folder / "memory.high")) if limit is not None]
-    return min(known, default=None)
+    limits = [limit for limit in (hard, _number(folder / "memory.high")) if limit is not None]
+    return min(limits, default=None)
 
 
 def _left_in_machine(root: Path) -> int:
-    known = dict(_pairs(root / "proc/meminfo"))
-    if "MemAvailable:" in known:
-        return known["MemAvailable:"] * 1024
+    memory = dict(_pairs(root / "proc/meminfo"))
+    if "MemAvailable:" in memory:
+        return memory["MemAvailable:"] * 1024
     try:
         return int(psutil.virtual_memory().available)  # macOS, Windows
     except OSError:  # a Linux without /proc
@@ -155,15 +155,15 @@ def _folders(controller: str, root: Path) -> list[Path]:
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, group = line.split(":", 2)
         member.update(dict.fromkeys(controllers.split(","), group))
-    found: list[Path] = []
+    group_folders: list[Path] = []
     for named, at, inside in _mounts(controller, root):
         path = member.get(named)
         if path is not None:
-            # What lies outside of the mounted group (as "/..") cannot be seen
+            # Groups outside of the mounted group (as "/..") cannot be seen
             below = path[len(inside) :] if path.startswith(inside) else ""
             own = at / below.lstrip("/")
-            found += [folder for folder in (own, *own.parents) if folder.is_relative_to(at)]
-    return found
+            group_folders += [folder for folder in (own, *own.parents) if folder.is_relative_to(at)]
+    return group_folders
 
 
 def _mounts(controller: str, root: Path) -> Iterator[tuple[str, Path, str]]:
@@ -202,16 +202,15 @@ def _text(path: Path) -> str:
 
 
 def busy_core_s() -> dict[str, float]:
-    """Return the seconds in which each core was busy, by its number; nothing without /proc.
+    """Return the busy seconds of each core that this process may use; empty without /proc.
 
-    Of the cores that this process may run on. psutil numbers those that are online, and so misnames
-    all behind one that is not.
+    psutil numbers only the cores that are online, and so misnames those behind an offline core.
     """
     if not hasattr(os, "sched_getaffinity"):  # macOS, Windows
         cores = enumerate(psutil.cpu_times(percpu=True))
         return {str(core): sum(times) - times.idle for core, times in cores}
     usable = {f"cpu{core}": str(core) for core in sorted(os.sched_getaffinity(0))}
-    # Without the counts of interrupts behind the cores, which are thousands
+    # Without the thousands of interrupt counts behind the cores
     rows = map(str.split, _text(_ROOT / "proc/stat").partition("intr")[0].splitlines())
     tick_s = 1 / os.sysconf("SC_CLK_TCK")
     return {
@@ -222,26 +221,26 @@ def busy_core_s() -> dict[str, float]:
 
 
 class CpuUse(NamedTuple):
-    """CPU seconds up to a moment: of the cores that may be used, and of this process."""
+    """CPU seconds up to a moment: of the usable cores, and of this process."""
 
     busy_s: float
     whole_s: float
-    """The same with what the cores idled."""
+    """Busy and idle time of the cores."""
     own_s: float
-    """Of this process with its ended children."""
+    """CPU time of this process with its ended children."""
 
     @classmethod
     def now(cls) -> CpuUse:
-        """Read it."""
+        """Read the current values."""
         mine, busy = os.times(), busy_core_s()
         own_s = mine.user + mine.system + mine.children_user + mine.children_system
         return cls(sum(busy.values()), len(busy) * perf_counter(), own_s)
 
     def since(self, children_s: float) -> tuple[float, float]:
-        """Return CPU seconds of this process since this moment, and the share of cores others had.
+        """Return CPU seconds of this process since then, and the share of cores that others used.
 
         Args:
-            children_s: CPU seconds of living children of this process meanwhile.
+            children_s: CPU seconds of this process's living children in that time.
         """
         now = CpuUse.now()
         own_s = now.own_s - self.own_s
@@ -249,18 +248,18 @@ class CpuUse(NamedTuple):
         return own_s, share
 
     def others_share(self, since: CpuUse) -> float:
-        """Return the share (0 to 1) of the usable cores that other processes had since then."""
+        """Return the share (0 to 1) of the usable cores that other processes used since then."""
         whole_s = self.whole_s - since.whole_s
         others_s = self.busy_s - since.busy_s - (self.own_s - since.own_s)
         return min(max(others_s / whole_s, 0.0), 1.0) if whole_s > 0 else 0.0
 
 
 def machine() -> dict[str, Any]:
-    """Return the usable cores, versions, the device, and which node of a training this is.
+    """Return the usable cores, the versions, the device and the number of the node.
 
     Names no host and no user.
     """
-    import torch  # not with this module, which the process that samples the machine imports, too
+    import torch  # not at the top: the sampling process imports this module, too
 
     return {
         "cores": usable_cores(),
@@ -274,13 +273,13 @@ def machine() -> dict[str, Any]:
 
 
 def _node() -> int | None:
-    """Return the number of this machine in a training, as torchrun or Slurm says; else None."""
-    told = os.environ.get("GROUP_RANK") or os.environ.get("SLURM_NODEID") or ""
-    return int(told) if told.isdecimal() else None
+    """Return the number of this node in a training by torchrun or Slurm; else None."""
+    number = os.environ.get("GROUP_RANK") or os.environ.get("SLURM_NODEID") or ""
+    return int(number) if number.isdecimal() else None
 
 
 def resident_bytes() -> int:
-    """Return what this process holds in memory; the most it ever held where only that is known."""
+    """Return the resident memory of this process; its maximum if only that is known."""
     try:
         return int(psutil.Process().memory_info().rss)
     except (OSError, psutil.Error):  # a Linux without /proc
@@ -290,7 +289,7 @@ def resident_bytes() -> int:
 
 
 def usable_cores() -> int:
-    """Return the whole cores that this process may keep busy, at least one."""
+    """Return the whole cores that this process may keep busy, at least 1."""
     return max(1, int(cores_available()))
 
 
@@ -305,7 +304,7 @@ def _version(package: str) -> str | None:
 
 
 def rank() -> int:
-    """Return the rank of this process, 0 where there is only one."""
+    """Return the rank of this process; 0 for a single process."""
     import torch.distributed
 
     if _is_initialized():
@@ -314,10 +313,10 @@ def rank() -> int:
 
 
 def require_single_rank() -> None:
-    """Make sure that this process trains alone.
+    """Refuse to measure in one of several ranks.
 
     Raises:
-        UnsupportedError: it is one of several ranks, which would wait for each other.
+        UnsupportedError: several ranks would wait for each other.
     """
     ranks = _ranks()
     if ranks > 1:
@@ -328,7 +327,7 @@ def require_single_rank() -> None:
 
 
 def _ranks() -> int:
-    """Count the ranks that train together, also before they have met (torchrun's variable)."""
+    """Return the number of ranks, also before they connect (torchrun's variable)."""
     import torch.distributed
 
     if _is_initialized():

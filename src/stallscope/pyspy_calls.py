@@ -1,7 +1,7 @@
-"""Calls of py-spy: each with an end, and a refusal in words with the setting that would allow it.
+"""Calls of py-spy with a time limit; a refusal names the setting that would allow the call.
 
-Nothing here waits: whoever made a call looks whether it is over. A refused `record` can hang, so it
-is only made where a `dump` under a timeout has worked.
+Nothing here waits: the caller polls for the end. A refused `record` can hang, so it is started only
+after a `dump` under a timeout has worked.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ if TYPE_CHECKING:
 
 
 DUMP_S: Final = 3.0
-"""So long a `dump` may take; it takes a quarter of a second."""
-_MORE_DUMPS: Final = 5
-"""So often it is made again: it reads stacks that change meanwhile, and may fail by that."""
+"""Time limit of a `dump`, which takes a quarter of a second."""
+_DUMP_RETRIES: Final = 5
+"""Retries of a `dump`: the stacks change while it reads them, which may make it fail."""
 _END_S: Final = 2.0
-"""So long it may take where it is told to end."""
+"""Time limit for a clean end."""
 
 
 class PySpyCall:
-    """One run of py-spy, with an end. Hold interrupts back until it is kept where it gets killed.
+    """A run of py-spy with a time limit. Hold interrupts back until its owner can kill it.
 
     Args:
-        arguments: of py-spy.
+        arguments: command line of py-spy.
         folder: for its output.
-        name: of its files there.
-        bound_s: it is killed after so long.
-        more: so often it is made again, within that time, where it fails without being refused.
+        name: name of its files there.
+        bound_s: time limit, after which it is killed.
+        retries: new attempts within that time, if it fails without being refused.
     """
 
     def __init__(
-        self, arguments: Sequence[str], folder: Path, name: str, bound_s: float, more: int = 0
+        self, arguments: Sequence[str], folder: Path, name: str, bound_s: float, retries: int = 0
     ) -> None:
         self._arguments = arguments
         self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
         self._deadline = time.monotonic() + bound_s
-        self._more = more
+        self._retries = retries
         self.timed_out = False
         self._make()
 
@@ -58,15 +58,15 @@ class PySpyCall:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                start_new_session=True,  # a Ctrl-C at the terminal is ours to pass on
+                start_new_session=True,  # this process passes a Ctrl-C on
             )
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended; ends it where its time is over."""
+        """True after its end; kills it after its time limit."""
         if self._process.poll() is not None:
-            if self._more and not self.worked and not is_refused(self):
-                self._more -= 1
+            if self._retries and not self.worked and not is_refused(self):
+                self._retries -= 1
                 self._make()
                 return False
             return True
@@ -78,69 +78,70 @@ class PySpyCall:
 
     @property
     def worked(self) -> bool:
-        """Whether it ended well."""
+        """True after a successful end."""
         return self._process.poll() == 0 and not self.timed_out
 
     @property
     def out(self) -> str:
-        """What it printed."""
+        """Text that it printed."""
         return self._out.read_text(encoding="utf-8", errors="replace")
 
     @property
-    def said(self) -> str:
-        """What it has to say, without the trace of its own stack."""
+    def message(self) -> str:
+        """Text on stderr, without py-spy's own traceback."""
         text = self._err.read_text(encoding="utf-8", errors="replace")
         return text.partition("Stack backtrace:")[0].strip()
 
     def tell_to_end(self) -> None:
-        """End it as Ctrl-C does: it writes down what it has."""
+        """End it as Ctrl-C does: it writes its results."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
             self._deadline = min(self._deadline, time.monotonic() + _END_S)
 
     def kill(self) -> None:
         """End it now."""
-        self._more = 0
+        self._retries = 0
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
 
 
 def executable() -> Path | None:
-    """Find the py-spy that belongs to this Python, else the one on the PATH; None without one."""
+    """Return the py-spy beside this Python, else from the PATH; None if missing."""
     beside = Path(sys.executable).parent
     for folder in (beside, beside / "Scripts"):
         for name in ("py-spy", "py-spy.exe"):
             if (folder / name).is_file():
                 return folder / name
-    found = shutil.which("py-spy")
-    return Path(found) if found else None
+    path = shutil.which("py-spy")
+    return Path(path) if path else None
 
 
 def dump(program: Path, pid: int, folder: Path, *, with_locals: bool = False) -> PySpyCall:
-    """Ask for the stacks of a process, once."""
+    """Start a `dump` of the stacks of a process."""
     arguments = [str(program), "dump", "--nonblocking", "--json", "--pid", str(pid)]
     arguments += ["--locals"] * with_locals
-    return PySpyCall(arguments, folder, f"dump-{pid}", DUMP_S, _MORE_DUMPS)
+    return PySpyCall(arguments, folder, f"dump-{pid}", DUMP_S, _DUMP_RETRIES)
 
 
 def is_refused(call: PySpyCall) -> bool:
-    """Return whether py-spy was not allowed to look."""
-    said = call.said.lower()
-    return any(word in said for word in ("permission denied", "not permitted", "elevated", "sudo"))
+    """Return whether py-spy lacks the permission to attach."""
+    message = call.message.lower()
+    return any(
+        word in message for word in ("permission denied", "not permitted", "elevated", "sudo")
+    )
 
 
 def why_not(call: PySpyCall) -> str:
-    """Say why a call failed."""
+    """Return the reason why a call failed."""
     if call.timed_out:
         return f"py-spy got no answer within {DUMP_S:.0f} s"
     if is_refused(call):
         return "py-spy may not attach"
-    said = call.said
-    first = said.removeprefix("Error: ").partition("\n")[0].rstrip(". ")
+    reason = call.message.removeprefix("Error: ").partition("\n")[0].rstrip(". ")
     with suppress(ValueError):
-        first = first[: first.index(" Check that the process is running")].rstrip(". ")
-    return f"py-spy could not read it ({first or 'it ended without a word'})"
+        reason = reason[: reason.index(" Check that the process is running")].rstrip(". ")
+    return f"py-spy could not read it ({reason or 'no message'})"
 
 
 _SCOPE: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
@@ -150,32 +151,32 @@ _NEVER_SCOPE: Final = 3
 
 
 def what_would_allow() -> str:
-    """Name the setting to change, as a sentence without its full stop."""
+    """Return a sentence on the setting to change, without a full stop."""
     if sys.platform == "darwin":
         return "macOS lets only root attach: start this Python with sudo to use py-spy"
     if sys.platform == "win32":
         return "start this Python as administrator to use py-spy"
-    said = []
+    settings = []
     scope = _ptrace_scope()
     if scope == _NEVER_SCOPE:
-        said.append(
+        settings.append(
             "kernel.yama.ptrace_scope is 3, which forbids attaching until the machine starts anew "
             "with a lower value"
         )
     elif scope:
         root = " (2 allows root alone)" if scope == _SUDO_SCOPE else ""
-        said.append(
+        settings.append(
             f"kernel.yama.ptrace_scope is {scope}{root}: `sudo sysctl kernel.yama.ptrace_scope=0` "
             "lets py-spy attach"
         )
     if any(map(os.path.exists, _CONTAINER_MARKS)) or "KUBERNETES_SERVICE_HOST" in os.environ:
-        said.append(
+        settings.append(
             "this is a container: start it with `--cap-add SYS_PTRACE` (Kubernetes: "
             'securityContext.capabilities.add: ["SYS_PTRACE"]) to let py-spy attach'
         )
-    return "; ".join(said) or (
-        "neither kernel.yama.ptrace_scope nor a container is in the way that could be seen: run as "
-        "the user of that process or with sudo, or allow SYS_PTRACE"
+    return "; ".join(settings) or (
+        "neither kernel.yama.ptrace_scope nor a container seems to forbid it: run as the user of "
+        "that process or with sudo, or allow SYS_PTRACE"
     )
 
 

@@ -1,8 +1,7 @@
-"""What all results share: a table, a picture, a panel, a face in notebook and terminal, a folder.
+"""Base classes of all results: table, picture, panel, notebook and terminal view, saving.
 
-A result knows the name of its view and imports it when it is looked at, so that reading a result
-in a script costs no matplotlib. Pictures and panels are asked for by name; a wrong name is answered
-with those that there are.
+A result imports its view on first use, so that reading a result in a script loads no matplotlib.
+Pictures and panels have names; an error on a wrong name lists them.
 """
 
 from __future__ import annotations
@@ -28,41 +27,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What was measured, and where."""
+    """Target and machine of a measurement."""
 
     name: str = ""
-    """What the user pointed at, in the user's words."""
+    """Target in the user's words."""
     num_workers: int = 0
     """Worker processes of the loader; 0: the main process loads."""
     machine: dict[str, Any] = field(default_factory=dict)
-    """Where it was measured."""
+    """Facts about the machine."""
 
 
 @dataclass(frozen=True)
 class LoopConditions(Conditions):
-    """What a loop was that was timed, and on what it computed."""
+    """Conditions of a timed loop, with its step and device."""
 
     device: str = "CPU"
-    """What computes the steps, in words."""
+    """Device of the steps, in words."""
     simulated_step_s: float | None = None
-    """How long the step was simulated to take, seconds; None where nothing was simulated."""
+    """Seconds of the simulated step; None without a simulation."""
     has_step: bool = True
-    """Whether there was a step at all."""
+    """True if the loop had a step."""
 
     @classmethod
-    def of(cls, target: Any, **more: Any) -> Self:
-        """Return the conditions of a `targets.Target` on this machine, with `more` fields."""
+    def of(cls, target: Any, **fields: Any) -> Self:
+        """Return the conditions of a `targets.Target` on this machine, with further fields."""
         return cls(
             name=target.name,
             num_workers=target.num_workers,
             machine=machine(),
             simulated_step_s=target.simulated_step_s,
             has_step=target.step is not None,
-            **more,
+            **fields,
         )
 
     def step_notes(self, without: str) -> list[str]:
-        """Return the note on a step that is simulated, or missing (then `without` says more)."""
+        """Return the note on a simulated step, or on a missing step (with the text `without`)."""
         if self.simulated_step_s is not None:
             behind = self.device.startswith("simulated device")
             where = f" on a {self.device}" if behind else ", no device"
@@ -71,7 +70,7 @@ class LoopConditions(Conditions):
 
 
 class Result:
-    """Base of the results; frozen values, whose views are found by name."""
+    """Base of the results: frozen values with a view."""
 
     _view: ClassVar[str]
     """Module and name of the `views.document.View` that shows this result: "ladder.VIEW"."""
@@ -84,7 +83,7 @@ class Result:
         """Draw with matplotlib.
 
         Args:
-            kind: which picture; an unknown name lists the ones that there are.
+            kind: name of the picture; the error on an unknown name lists all names.
         """
         view = self._face()
         chosen = _choose("picture", kind, view.pictures, view.whose)
@@ -96,7 +95,7 @@ class Result:
         """Return the result as widgets, for a notebook.
 
         Args:
-            kind: which panel; an unknown name lists the ones that there are.
+            kind: name of the panel; the error on an unknown name lists all names.
         """
         view = self._face()
         return view.panel(self, _choose("panel", kind, view.panels or view.pictures, view.whose))
@@ -119,17 +118,17 @@ class Result:
 
 
 class SavedResult(Result):
-    """Base of the results that can be saved: all that `ss.load` reads."""
+    """Base of the results that can be saved, and that `ss.load` reads."""
 
     _contents: ClassVar[store.Contents]
-    """What it consists of on disk."""
+    """Files and folders of the saved result."""
 
     def save(self, folder: str | Path) -> Path:
-        """Write it as JSON and Arrow files; `ss.load` reads it back.
+        """Write the result as JSON and Arrow files; `ss.load` reads it back.
 
         Args:
-            folder: a new or empty folder, or one with an older result of this kind, which is
-                replaced when the new one is whole.
+            folder: a new or empty folder, or a folder with an older result of this kind, which is
+                replaced when the new result is complete.
 
         Returns:
             The folder.
@@ -140,36 +139,36 @@ class SavedResult(Result):
         return apart(lambda: store.save(self, self._contents, Path(folder)))
 
     def redacted(self) -> Self:
-        """Return the result without names of your files, for others to read.
+        """Return a copy without names of your files, to share with others.
 
-        Paths, names of files and folders, of the machine and the account, what exceptions said and
-        lines of code become `…`, in all that is shown, drawn, exported or saved of it. Names of
-        functions, classes and stages stay, and numbers, which sizes and indices of samples are.
+        `…` replaces paths, names of files, folders, machine and account, texts of exceptions and
+        lines of code, in every view, picture, export and saved file. Names of functions, classes
+        and stages stay, and all numbers, such as sizes and indices of samples.
         """
-        found: Self = import_module("stallscope.views.redact").redacted(self)
-        return found
+        copy: Self = import_module("stallscope.views.redact").redacted(self)
+        return copy
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Read what `save` wrote. Runs nothing that the folder says.
+        """Read a saved result. Runs no code from the folder.
 
         Args:
             folder: the folder.
 
         Raises:
-            RunFormatError: there is none of this kind, a damaged one, or one of another version.
+            RunFormatError: no result of this kind, a damaged result, or another version.
         """
         return apart(lambda: store.read(cls, cls._contents, Path(folder)))
 
 
 class NoSuchKindError(StallscopeError, ValueError):
-    """There is no picture or panel of that name; the text lists the ones that there are."""
+    """An unknown name of a picture or panel; the text lists all names."""
 
 
 def _choose(what: str, kind: str | None, kinds: Mapping[str, tuple[str, Any]], whose: str) -> str:
     if kind is not None and kind not in kinds:
         texts = [f"{name!r}: {shows}" for name, (shows, _) in kinds.items()]
-        known = "; ".join([f"{texts[0]} (the default)", *texts[1:]])
+        names = "; ".join([f"{texts[0]} (the default)", *texts[1:]])
         are = "is" if len(kinds) == 1 else "are"
-        raise NoSuchKindError(f"there is no {what} {kind!r} of {whose}. There {are} {known}")
+        raise NoSuchKindError(f"there is no {what} {kind!r} of {whose}. There {are} {names}")
     return kind or next(iter(kinds))

@@ -1,8 +1,8 @@
 """The stages of a sample's way to the device, and the resources that it uses.
 
-One word and one colour per kind of stage, in code, charts and prose; a new kind is added here
-alone. Every name that is not listed (a transform's, a library call's) comes from the user's
-pipeline. A resource has one word, too, and says how it is read: most are counters.
+One word and one colour per kind of stage, in code, charts and prose; only this module lists them.
+Other names (of a transform, of a library call) come from the user's pipeline. A resource has one
+word, too, and its way of reading: most are counters.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ import re
 from typing import Final, NamedTuple
 
 WORK_KINDS: Final = ("fetch", "decode", "transform", "other", "collate")
-"""What a worker does one after the other. Sending runs beside it, in a thread of its own, and the
-rest happens in the training loop."""
+"""Kinds of a worker's own work, which never overlap. Sending runs beside it, in a separate thread;
+the other kinds happen in the training loop."""
 
 KINDS: Final = ("fetch", "decode", "transform", "collate", "send", "pin", "h2d", "step", "other")
 """Every kind of stage, in the order in which a sample meets them."""
 
 SAMPLE_KINDS: Final = ("fetch", "decode", "transform", "other")
-"""The kinds whose time adds up to one sample's time in a worker."""
+"""Kinds whose time adds up to a sample's time in a worker."""
 
 COMPUTING_KINDS: Final = ("decode", "transform", "collate")
-"""The kinds that hardly wait by themselves: where they do, the machine is busy."""
+"""Kinds that hardly wait by themselves: if they do, the machine is busy."""
 
 KIND_OF_NAME: Final = (
     ("decode", re.compile(r"decod")),
     ("fetch", re.compile(r"^_*(load|read|fetch|open|download|get_(image|img|file|bytes|data))")),
     ("transform", re.compile(r"transform|augment|aug\b|preproc|crop|resiz|normali[sz]e|tokeni")),
 )
-"""What the name of a user's function promises, in lower case; the first kind that fits."""
+"""Patterns for lower-case names of a user's functions; the first match sets the kind."""
 
 COLOURS: Final = {
     "fetch": "#0072B2",
@@ -55,24 +55,23 @@ CHROME_COLOURS: Final = {
     "step": "rail_load",
     "other": "grey",
 }
-"""For each kind, which of chrome://tracing's named colours comes nearest to that of `COLOURS`; it
-refuses a file with any other name."""
+"""Nearest named colour of chrome://tracing by kind; a file with any other name is refused."""
 
 STALL_COLOUR: Final = "#D55E00"
 """A stall is the loudest thing on the page."""
 
 _SHADES: Final = {"forward": "#4FC3A1", "optimizer": "#00614A"}
-"""Of a step's own colour, by the first word of the part: they lie beside each other."""
+"""Shades of a step's colour by the first word of the part: these parts are neighbours."""
 
 
 class Stage(NamedTuple):
-    """A named piece of the way, as the tables show it."""
+    """Named part of a sample's way, as the tables show it."""
 
     name: str
     kind: str
     gives_way: bool = False
-    """Inside a transform that has a name, it is part of that transform: a library's call, a helper
-    function of the dataset's."""
+    """True if a named transform around it gets its time: for a call of a library, or a helper
+    function of the dataset."""
 
 
 FETCH: Final = Stage("fetch", "fetch")
@@ -85,7 +84,7 @@ UNPACK: Final = Stage("unpack", "fetch")
 """Making values of what a container gave: decompressing an archive's entry, a row out of Arrow."""
 
 READING_WORDS: Final = {FETCH.name: "reading", SEEK.name: "seeking", UNPACK.name: "unpacking"}
-"""What they are called in a sentence, by the stage's name."""
+"""Words for sentences, by the stage's name."""
 
 DECODE: Final = Stage("decode", "decode")
 """Turning compressed bytes into pixels, in whichever transform that happens."""
@@ -97,11 +96,11 @@ COLLATE: Final = Stage("collate", "collate")
 """Making one batch out of its samples."""
 
 BATCH: Final = Stage("batch", "other")
-"""What a worker does for a batch outside of its samples and of collate: mostly, it frees the
-samples' memory."""
+"""A worker's work for a batch outside of its samples and of collate: mostly, freeing the samples'
+memory."""
 
 SEND: Final = Stage("send", "send")
-"""Pickling a batch and writing it into the pipe, in a thread of the worker's."""
+"""Pickling a batch and writing it into the pipe, in a thread of the worker."""
 
 PIN: Final = Stage("pin", "pin")
 """Copying a batch into pinned memory."""
@@ -110,10 +109,10 @@ H2D: Final = Stage("h2d", "h2d")
 """Copying a batch to the device."""
 
 DEVICE_AT_WORK: Final = Stage("waiting for the device", "step")
-"""A copy that waits until the device has done its earlier work: that is the step's time."""
+"""Wait of a copy until the device finishes earlier work: this time belongs to the step."""
 FORWARD: Final = Stage("forward", "step")
 UNTIL_BACKWARD: Final = Stage("forward (until backward)", "step")
-"""What the loop does before a backward pass, in a script whose model is not known."""
+"""Work of the loop before a backward pass, in a script whose model is unknown."""
 BACKWARD: Final = Stage("backward", "step")
 OPTIMIZER: Final = Stage("optimizer", "step")
 
@@ -121,7 +120,7 @@ STEP: Final = Stage("step", "step")
 """The rest of using a batch."""
 
 OTHER: Final = Stage("other", "other")
-"""What the loop does between two batches that is no part of a step."""
+"""Work of the loop between two batches outside of the step."""
 
 CHECKPOINT: Final = Stage("checkpoint", "other")
 """Writing the state of a training."""
@@ -130,13 +129,13 @@ GARBAGE: Final = Stage("garbage collection", "other")
 """Python collects its oldest objects."""
 
 OTHER_NAMES: Final = Stage("other names", "other")
-"""What users name by `ss.stage`, where they make up more names than a table can show."""
+"""Stages by `ss.stage` beyond the number of names that a table can show."""
 
 ANOTHER_LOADER: Final = Stage("another loader", "other")
 """A loop over another loader between two batches of this one: validation, mostly."""
 
 END_OF_EPOCH: Final = Stage("end of epoch", "other")
-"""The loop asks for a batch and there is none: workers end, unless they are persistent."""
+"""Last request of an epoch, without a batch: workers end, unless they are persistent."""
 
 _FRAME: Final = re.compile(r"stage (\w+)(\??): (.*)", re.DOTALL)
 
@@ -153,17 +152,17 @@ def frame_name(stage: Stage) -> str:
 
 
 def of_frame(name: str) -> Stage | None:
-    """Return the stage that a frame of the recorder's stands for; None for any other frame."""
-    found = _FRAME.fullmatch(name)
-    return Stage(found[3], found[1], bool(found[2])) if found else None
+    """Return the stage of a recorder's frame; None for any other frame."""
+    match = _FRAME.fullmatch(name)
+    return Stage(match[3], match[1], bool(match[2])) if match else None
 
 
 NAMES: Final[dict[str, str]] = {}
-"""Every resource in the words of a picture, in their order."""
+"""Words of a picture for every resource, in order."""
 GAUGES: Final[set[str]] = set()
-"""Read as they are; all others are read as counters (of seconds, bytes or operations)."""
+"""Resources whose readings are values; the others are counters (seconds, bytes, operations)."""
 SHARES: Final[set[str]] = set()
-"""Never more than 1; a counter in steps of 10 ms may seem to say so."""
+"""Resources that never exceed 1, though a counter in steps of 10 ms may seem to."""
 
 
 def _resource(name: str, words: str, *, is_gauge: bool = False, is_share: bool = False) -> str:
@@ -175,15 +174,15 @@ def _resource(name: str, words: str, *, is_gauge: bool = False, is_share: bool =
 
 
 CORE: Final = _resource("core_busy_share", "cores", is_share=True)
-"""Share of the time in which a core was not idle; one device a core that may be used."""
+"""Share of the time in which a core was not idle; one device per usable core."""
 QUOTA: Final = _resource("quota_cores", "CPU quota")
 """Cores that the processes of the container keep busy; the limit is its CPU quota."""
 WORKER: Final = _resource("worker_cpu_share", "CPU of the workers")
-"""CPU time of a worker's process a second; the device is its pid."""
+"""CPU time of a worker's process per second; the device is its pid."""
 LOOP: Final = _resource("loop_cpu_share", "CPU of the main process")
-"""The same of the process that trains, with all its threads."""
+"""CPU time of the training process per second, with all its threads."""
 QUEUED: Final = _resource("queued_for_core_share", "waiting for a core", is_share=True)
-"""Share of the time in which the main thread of a worker, or of the process that trains, could have
+"""Share of the time in which the main thread of a worker, or of the training process, was ready to
 run and had no core; the device is the pid."""
 THREADS: Final = _resource("worker_threads", "threads of the workers", is_gauge=True)
 """Threads of a worker's process, idle ones too; the device is its pid."""
@@ -193,11 +192,11 @@ the device is its pid."""
 WORKER_CORES: Final = _resource("worker_cores", "cores of a worker", is_gauge=True)
 """Cores that a worker may run on; the device is its pid."""
 WORKER_MEMORY: Final = _resource("worker_memory_bytes", "memory of the workers", is_gauge=True)
-"""A worker's own part of its memory: what it shares with others counts by their number."""
+"""A worker's own part of its memory: a shared page counts divided by its number of processes."""
 WORKER_MAPPED: Final = _resource(
     "worker_mapped_bytes", "memory of the workers with what they share", is_gauge=True
 )
-"""A worker's memory with all that it shares: pages that it copies from its parent add nothing."""
+"""A worker's memory with all shared pages: copies of its parent's pages add nothing."""
 WORKER_RESIDENT: Final = _resource(
     "worker_resident_bytes", "resident set of the workers", is_gauge=True
 )
@@ -212,18 +211,18 @@ WORKER_PRIVATE: Final = _resource(
 MEMORY: Final = _resource("memory_bytes", "memory", is_gauge=True)
 """Memory in use that cannot be dropped at once: of the machine, and of the container."""
 SHM: Final = _resource("shm_bytes", "/dev/shm", is_gauge=True)  # noqa: S108 - a name
-"""What lies in /dev/shm, through which workers send their batches."""
+"""Use of /dev/shm, through which workers send their batches."""
 DISK_BUSY: Final = _resource("disk_busy_share", "disk busy", is_share=True)
-"""Share of the time in which a disk had something to do."""
+"""Share of the time in which a disk was busy."""
 DISK_READ: Final = _resource("disk_read_bytes_per_s", "disk reads")
 DISK_WRITE: Final = _resource("disk_write_bytes_per_s", "disk writes")
 DISK_OPERATIONS: Final = _resource("disk_operations_per_s", "disk operations")
 """Reads and writes that a disk completed."""
 RECEIVED: Final = _resource("network_received_bytes_per_s", "network in")
 SENT: Final = _resource("network_sent_bytes_per_s", "network out")
-"""The limit of both is the speed of the link, where that is known."""
+"""The limit of both is the speed of the link, if known."""
 GPU: Final = _resource("gpu_busy_share", "GPU busy", is_gauge=True, is_share=True)
-"""Share of the time in which a kernel ran on a GPU, whosever it was, as NVML has it."""
+"""Share of the time in which a kernel of any process ran on a GPU, from NVML."""
 GPU_MEMORY: Final = _resource("gpu_memory_bytes", "GPU memory", is_gauge=True)
 SAMPLER: Final = _resource("sampler_cpu_share", "sampling itself")
-"""What sampling all this costs, as a share of one core."""
+"""Overhead of sampling, as a share of one core."""

@@ -1,9 +1,8 @@
-"""How sure a number is: the chance that a pattern is an accident, and the interval around a share.
+"""Statistics: p-values of patterns, and confidence intervals of shares.
 
-Neighbouring samples and steps look alike, so what is resampled are blocks of
-them, in the way in which the data came about (Efron and Tibshirani, "An Introduction to the
-Bootstrap", 1993, chapter 8). Every draw has the same seed: the same run always gets the same
-answer.
+Neighbouring samples and steps look alike, so blocks of them are resampled, following the structure
+of the data (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 8). Every draw
+has the same seed: the same run always gets the same answer.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-# Here, not in the functions: they run in forked children, each of which would import it again.
-# `scipy.stats` takes four times as long and 70 MB, so what only it has is written out below.
+# Here, not in the functions: forked children run them, and each would import scipy again.
+# `scipy.stats` takes four times as long and 70 MB, so the functions below replace it.
 from scipy.special import betaln, rel_entr, stdtrit
 
 if TYPE_CHECKING:
@@ -29,37 +28,37 @@ if TYPE_CHECKING:
 
 
 LEVEL: Final = 0.95
-"""Of every interval that the package shows."""
+"""Confidence level of every interval."""
 INTERVAL: Final = f"{LEVEL:.0%} interval"
-"""What an interval is called."""
+"""Words for an interval."""
 NOT_DISTINGUISHABLE: Final = "no significant difference"
-"""What a difference is called that may be chance."""
+"""Words for a difference that may be chance."""
 LEAST: Final = 1e-12
-"""No chance is given as smaller: what a test assumes about a machine is never that certain."""
+"""Smallest p-value: a test's assumptions about a machine are never that certain."""
 WINDOWS: Final = "windows"
 WILSON: Final = "Wilson"
-"""How an interval was made, see `share_intervals`."""
+"""Methods of an interval, see `share_intervals`."""
 
 _UPPER: Final = (1 + LEVEL) / 2
 ENDS: Final = (round(100 * (1 - _UPPER), 6), round(100 * _UPPER, 6))
-"""The percentiles that an interval ends at."""
+"""Percentiles at the ends of an interval."""
 _Z: Final = round(NormalDist().inv_cdf(_UPPER), 6)
 _DRAWS: Final = 2_000
 _SEED: Final = 20_240_229
 _FEWEST: Final = 4
-"""Blocks, or windows beyond one for each process; with fewer there is nothing to resample."""
+"""Blocks, or windows beyond the first of each process, that resampling needs."""
 
 
 def hypergeometric_tail(*, total: int, marked: int, drawn: int, both: int) -> float:
-    """Return the chance that so many of the drawn are marked, if they are independent.
+    """Return the chance that at least `both` of the drawn are marked, under independence.
 
     The exact tail of the hypergeometric distribution (Fisher's exact test, one-sided).
 
     Args:
-        total: how many there are.
-        marked: how many of all are marked.
-        drawn: how many of all are drawn.
-        both: how many of the drawn are marked; this many or more is the tail.
+        total: number of all.
+        marked: number of marked.
+        drawn: number of drawn.
+        both: number of drawn that are marked, where the tail begins.
     """
     overlaps = np.arange(max(both, marked + drawn - total), min(marked, drawn) + 1)
     logs = (
@@ -71,16 +70,16 @@ def hypergeometric_tail(*, total: int, marked: int, drawn: int, both: int) -> fl
 
 
 def log_binomial_bound(hits: np.ndarray, tries: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Return the logarithm of the chance of so many hits or more; never too small.
+    """Return an upper bound of the log of the chance of at least so many hits.
 
     The bound of Chernoff and Hoeffding (W. Hoeffding, "Probability inequalities for sums of bounded
-    random variables", 1963, theorem 1). Zero (a chance of one) where the hits are not more than
-    expected.
+    random variables", 1963, theorem 1). Zero (a chance of 1) unless the hits exceed the expected
+    number.
 
     Args:
-        hits: how many of the tries were hits.
-        tries: how many tries.
-        share: the chance that one try is a hit, between 0 and 1.
+        hits: number of hits.
+        tries: number of tries.
+        share: chance of a hit per try, between 0 and 1.
     """
     seen = hits / np.maximum(tries, 1)
     expected = np.clip(share, 1e-12, 1 - 1e-12)
@@ -89,10 +88,10 @@ def log_binomial_bound(hits: np.ndarray, tries: np.ndarray, share: np.ndarray) -
 
 
 def rank_sum_tail(higher: np.ndarray, lower: np.ndarray) -> float:
-    """Return the chance that values of one kind come out as much higher than the others.
+    """Return the chance that `higher` exceeds `lower` this much at random.
 
     Mann and Whitney's test, one-sided, by its normal approximation with correction for ties and
-    continuity. One where either has no values.
+    continuity. 1 if either is empty.
     """
     values = np.concatenate([higher, lower])
     if not higher.size or not lower.size:
@@ -117,21 +116,21 @@ def _probability(value: float) -> float:
 
 
 def stall_interval(steps: pl.DataFrame, stalls: pl.DataFrame, block: int) -> tuple[float, float]:
-    """Return the interval of the share of stalls; 0 to 1 where there are too few blocks.
+    """Return the interval of the stall share; 0 to 1 with too few blocks.
 
     Args:
         steps: columns of `run.STEPS`.
         stalls: columns of `model.attribution.STALLS`, of these steps.
         block: steps that depend on each other: a round of the workers.
     """
-    known = steps.drop_nulls(["wait_s", "start_ns"]).join(
+    timed = steps.drop_nulls(["wait_s", "start_ns"]).join(
         stalls.select("rank", "step", "stall_s"), on=["rank", "step"], how="left"
     )
-    blocks = known.height // max(block, 1)
+    blocks = timed.height // max(block, 1)
     if blocks < _FEWEST:
         return 0.0, 1.0
     period_s = pl.sum_horizontal("wait_s", "restart_s", "h2d_s", "step_s", "other_s")
-    pairs = known.select(pl.col("stall_s").fill_null(0.0), period_s.alias("period_s")).to_numpy()
+    pairs = timed.select(pl.col("stall_s").fill_null(0.0), period_s.alias("period_s")).to_numpy()
     sums = _resampled([pairs[: blocks * block].reshape(blocks, block, 2).sum(axis=1)])
     low, high = _ends(sums[:, 0] / np.maximum(sums[:, 1], 1e-12))
     return low, min(high, 1.0)
@@ -142,17 +141,17 @@ def share_intervals(
 ) -> tuple[Floats, Floats, str]:
     """Return the intervals of shares of samples that were taken in windows of time.
 
-    Windows are resampled, in each process apart. A few of them make percentile intervals too
-    narrow; they are widened as Student's t is wider than the normal. Without enough windows it is
-    Wilson's interval, which takes samples as independent.
+    Windows are resampled, separately for each process. Few windows make percentile intervals too
+    narrow; they are widened by the ratio of Student's t to the normal. With too few windows,
+    Wilson's interval replaces them, which assumes independent samples.
 
     Args:
-        hits: of each window and function, shape (windows, functions).
-        samples: of each window in all, shape (windows,).
-        processes: of each window, a number for its process.
+        hits: samples per window and function, shape (windows, functions).
+        samples: all samples per window, shape (windows,).
+        processes: number of the process per window.
 
     Returns:
-        The lower and upper ends, each of shape (functions,), between 0 and 1; how it was done.
+        The lower and upper ends, each of shape (functions,), between 0 and 1; the method.
     """
     which = np.asarray(processes)
     groups = [which == process for process in dict.fromkeys(processes)]
@@ -167,7 +166,7 @@ def share_intervals(
     wider = _wider(len(which), free)
     low = np.clip(shares - (shares - low).clip(0) * wider, 0, 1)
     high = np.clip(shares + (high - shares).clip(0) * wider, 0, 1)
-    # Where all windows say the same, resampling them says nothing
+    # Resampling equal windows gives an interval of width 0
     same = high - low <= 0
     alike = _independent(shares[~same], (high - low)[~same], count, len(which))
     low_all, high_all = wilson(shares, alike)
@@ -175,7 +174,7 @@ def share_intervals(
 
 
 def _independent(shares: Floats, widths: Floats, count: float, windows: int) -> float:
-    """Return as how many independent samples these count, by the intervals of other shares."""
+    """Return the effective number of independent samples, from the other shares' intervals."""
     inside = (shares > 0) & (shares < 1)
     if not inside.any():
         return windows
@@ -184,7 +183,7 @@ def _independent(shares: Floats, widths: Floats, count: float, windows: int) -> 
 
 
 def wilson(shares: Floats, count: float) -> tuple[Floats, Floats]:
-    """Return Wilson's interval of shares of so many independent samples.
+    """Return Wilson's interval of shares of `count` independent samples.
 
     (Journal of the American Statistical Association 22, 1927.)
     """
@@ -195,7 +194,7 @@ def wilson(shares: Floats, count: float) -> tuple[Floats, Floats]:
 
 
 def t_quantile(free: int) -> float:
-    """Return Student's t at the upper end of an interval, for so many degrees of freedom."""
+    """Return Student's t at the upper end of an interval, for `free` degrees of freedom."""
     return float(stdtrit(free, _UPPER))
 
 

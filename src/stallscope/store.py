@@ -1,8 +1,8 @@
-"""Results on disk: a folder of JSON and Arrow files, never pickle, so that anybody's can be opened.
+"""Results on disk: JSON and Arrow files, never pickle, so that untrusted results are safe to open.
 
-A result states what it consists of (`Contents`); how it is written, read and checked stands here
-once. Reading refuses in one sentence what would break a table or a picture later: a wrong type, a
-number out of range, an unknown word.
+A result declares its files (`Contents`); this module writes, reads and checks them. Reading rejects
+values that would break a table or a picture later: a wrong type, a number out of range, an unknown
+word.
 """
 
 from __future__ import annotations
@@ -38,62 +38,62 @@ KINDS: Final = (
     *("run", "ladder", "flame", "orders", "lines", "experiments", "diagnosis", "tuning"),
     *("storage", "layouts"),
 )
-"""Everything that can be saved; each is the class of that name in the package."""
+"""Kinds of results that can be saved; each is the class of that name in the package."""
 
 VERSION: Final = 5
-"""Schema version of all kinds of results; only this one is read."""
+"""Schema version of all kinds of results, the only readable version."""
 _LARGEST: Final = 1 << 53
 """Largest count and time in ns of a table (104 days), so that sums are exact."""
 _LARGEST_WHOLE: Final = 1 << 63
 """Largest whole number of a head; a float would overflow at 10**309."""
 _LARGEST_FLOAT: Final = 1e30
-"""Largest number with decimals: no measurement gives one, and its square still is a number."""
+"""Largest float, above every measurement; its square is still finite."""
 _NEVER_NEGATIVE: Final = ("_share", "bytes", "_s", "seconds", "hits")
-"""Ends of the names of numbers that are not below 0. (When a worker was ready counts from the start
-of its epoch, and may be before it.)"""
+"""Suffixes of the names of numbers that are never negative, except `ready_s`: a worker may be ready
+before the start of its epoch."""
 _MACHINE: Final = {"cores": int, "node": int | None}
-"""What is counted of the facts about a machine, whose names and values are anything else."""
+"""Numbers among the facts about a machine; its other facts are unchecked."""
 _LONGEST_TEXT: Final = 10_000
-"""Characters of a text of a head; the rest is cut."""
+"""Characters of a text in a head; longer texts are cut."""
 _POLARS: Final = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 """Exceptions of polars over a damaged file; a panic is no `Exception`."""
 _MOST_HEAD_BYTES: Final = 4 << 20
-"""Python's objects take twenty times what they take in JSON."""
+"""Largest head: Python's objects take twenty times the size of their JSON."""
 _SPARE_BYTES: Final = 64 << 20
 _MOST_TIMES: Final = 4
-"""The names of a table may take so many times its file, or the spare bytes: a file has a name that
-repeats once."""
+"""Limit of a table's texts in memory, as a multiple of its file (or spare bytes): a name that
+repeats is in the file once."""
 _DEEPEST: Final = 3
-"""A diagnosis holds a run, which holds those of other loaders."""
+"""Deepest nesting: a diagnosis holds a run, which holds those of other loaders."""
 _REMEDY: Final = "copy the folder once more, or record again"
 
 R = TypeVar("R")
 
 
 class StoredTable(NamedTuple):
-    """A table of a result, and what its values have to be."""
+    """Table of a result, with the rules for its values."""
 
     field: str
-    """Of the result."""
+    """Field of the result."""
     schema: Schema
     filled: AbstractSet[str] = frozenset()
-    """Columns in which no value is missing; those that the table has not are left out."""
+    """Columns without nulls; names of other columns are ignored."""
     file: str = ""
-    """Its name on disk; by default the field's."""
+    """Name on disk; by default the field's."""
     unbounded: AbstractSet[str] = frozenset()
     """Columns that may hold an infinity."""
     words: Mapping[str, Collection[str]] = {}
-    """Columns of names that the views look up, with all that there are."""
+    """Columns of names that the views look up, with all valid names."""
     positive: AbstractSet[str] = frozenset()
-    """Columns that are divided by."""
+    """Columns that serve as divisors."""
     refers: Mapping[str, str] = {}
     """Columns whose values are those of a column of another table, with its `field.column`."""
     holds: Mapping[str, object] = {}
-    """Columns with a value that some row has, such as the loader as it is."""
+    """Columns with a required value, such as the current loader."""
 
     @property
     def name(self) -> str:
-        """Of the file."""
+        """Name of the file."""
         return f"{self.file or self.field}.arrow"
 
 
@@ -103,32 +103,32 @@ class Contents(NamedTuple):
     kind: str
     """One of `KINDS`."""
     noun: str
-    """What one of them is called, in an error."""
+    """Noun for an error message."""
     tables: tuple[StoredTable, ...]
     values: Mapping[str, Any]
-    """Fields that are in the head, with their types, dataclasses too."""
+    """Fields in the head, with their types, dataclasses too."""
     parts: Mapping[str, str] = {}
     """Fields that are results or tuples of results, each in a folder of that name, by kind."""
     beside: tuple[str, ...] = ()
-    """What else may lie in the folder, and stays."""
+    """Other allowed names in the folder, which are not replaced."""
     words: Mapping[str, Collection[str]] = {}
-    """Names of values in the head that are looked up, with all that there are."""
+    """Names of values in the head that are looked up, with all valid values."""
     positive: AbstractSet[str] = frozenset()
-    """Names of values in the head that are divided by."""
+    """Names of values in the head that serve as divisors."""
 
     @property
     def head(self) -> str:
-        """The name of the file that is written last: a folder that has it is a whole result."""
+        """Name of the file that is written last: it marks a complete result."""
         return f"{self.kind}.json"
 
     @property
     def names(self) -> list[str]:
-        """All that is written, the head last."""
+        """Names of all files and folders, the head last."""
         return [*(table.name for table in self.tables), *self.parts, self.head]
 
 
 def save(result: Any, contents: Contents, folder: Path) -> Path:
-    """Write a result; an older one is replaced only when the new one is whole.
+    """Write a result; it replaces an older result only when it is complete.
 
     Raises:
         RunFormatError: the folder holds something else, cannot be written, or another process
@@ -153,16 +153,16 @@ def save(result: Any, contents: Contents, folder: Path) -> Path:
 
 
 def read(result: type[R], contents: Contents, folder: Path, depth: int = 1) -> R:
-    """Read what `save` wrote. Runs nothing that the folder says.
+    """Read a saved result. Runs no code from the folder.
 
     Args:
-        result: the class; it is made of the fields that its contents name.
-        contents: of the class.
+        result: class of the result.
+        contents: contents of the class.
         folder: with the head, the tables, and the folders of the parts.
-        depth: in how many results it lies, itself counted.
+        depth: level of nesting, from 1.
 
     Raises:
-        RunFormatError: there is none, a damaged one, or one of another schema version.
+        RunFormatError: no result, a damaged result, or another schema version.
     """
     try:
         head = head_of(contents, folder)
@@ -192,10 +192,10 @@ def read(result: type[R], contents: Contents, folder: Path, depth: int = 1) -> R
 
 
 def load(folder: Path) -> Any:
-    """Read the result in a folder, whichever kind it is.
+    """Read the result in a folder, of any kind.
 
     Raises:
-        RunFormatError: there is none, a damaged one, or one of another schema version.
+        RunFormatError: no result, a damaged result, or another schema version.
     """
     kind = kind_in(folder)
     if kind is None:
@@ -212,21 +212,21 @@ def load(folder: Path) -> Any:
 
 
 def kind_in(folder: Path) -> str | None:
-    """Return which kind of result a folder holds; None: none."""
+    """Return the kind of result in a folder; None without a result."""
     return next((kind for kind in KINDS if (folder / f"{kind}.json").exists()), None)
 
 
 def _class_of(kind: str) -> Any:
-    """Import the class of a kind by its public name: the layers below need not know it."""
+    """Import the class of a kind by its public name, as this layer must not import it."""
     return getattr(import_module("stallscope"), kind.capitalize())
 
 
 def _check_place(contents: Contents, folder: Path) -> None:
     if folder.is_file():
         raise RunFormatError(f"{folder} is a file; give a new folder for the {contents.noun}")
-    found = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    names = {path.name for path in folder.iterdir()} if folder.exists() else set()
     ours = {*contents.names, *contents.beside}
-    if any(name not in ours and not name.endswith(".part") for name in found):
+    if any(name not in ours and not name.endswith(".part") for name in names):
         raise RunFormatError(
             f"{folder} holds other files; give a new folder for the {contents.noun}"
         )
@@ -234,14 +234,14 @@ def _check_place(contents: Contents, folder: Path) -> None:
 
 @contextmanager
 def _replaced(folder: Path, names: list[str]) -> Iterator[Path]:
-    """Give a new folder, whose files take the places of those in `folder` at the end.
+    """Yield a new folder, whose files replace those in `folder` at the end.
 
-    All of them or none: the older files are put back when that goes wrong. The folder itself stays,
-    so it may be a mount point or the current one.
+    All of them or none: after an error, the older files are put back. The folder itself stays, so
+    it may be a mount point or the current folder.
 
     Args:
-        folder: an existing one.
-        names: what may be replaced; the last one goes first and comes last.
+        folder: an existing folder.
+        names: files to replace; the last name is removed first and added last.
     """
     work = part_of(folder / "new")
     new, old = work / "new", work / "old"
@@ -273,8 +273,8 @@ def _write(result: Any, contents: Contents, folder: Path) -> None:
         part = getattr(result, field)
         if isinstance(part, tuple):
             counts[field] = len(part)
-            for number, one in enumerate(part, 1):
-                one.save(folder / field / str(number))
+            for number, item in enumerate(part, 1):
+                item.save(folder / field / str(number))
         else:
             counts[field] = int(part is not None)
             if part is not None:
@@ -290,7 +290,7 @@ def _write(result: Any, contents: Contents, folder: Path) -> None:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
@@ -298,7 +298,7 @@ def head_of(contents: Contents, folder: Path) -> dict[str, Any]:
     """Read the head of a result, unchecked.
 
     Raises:
-        RunFormatError: it cannot be read.
+        RunFormatError: the head is missing or unreadable.
     """
     path = folder / contents.head
     if not os.path.lexists(path):
@@ -335,13 +335,13 @@ def _check_version(contents: Contents, folder: Path, head: dict[str, Any]) -> No
 
 
 def _part(folder: Path, kind: str, count: int, depth: int) -> Any:
-    """Read the result in a folder, or all those in its numbered folders; None: there is none.
+    """Read the result in a folder, or all results in its numbered folders; None without any.
 
     Args:
-        folder: of the part.
-        kind: of it.
-        count: how many there have to be.
-        depth: of the results in it.
+        folder: folder of the part.
+        kind: kind of the part.
+        count: required number of results.
+        depth: level of nesting of the part.
     """
     if not os.path.lexists(folder):
         if count:
@@ -353,12 +353,12 @@ def _part(folder: Path, kind: str, count: int, depth: int) -> Any:
     cls = _class_of(kind)
     if os.path.lexists(folder / f"{kind}.json"):
         return read(cls, cls._contents, folder, depth)
-    found = sorted((one for one in folder.iterdir() if one.name.isdecimal()), key=_number)
-    for one in found:
-        check_is_folder(one)
-    if count != len(found):
-        raise ValueError(f"{folder.name} holds {len(found)} of {count}")
-    return tuple(read(cls, cls._contents, one, depth) for one in found)
+    items = sorted((item for item in folder.iterdir() if item.name.isdecimal()), key=_number)
+    for item in items:
+        check_is_folder(item)
+    if count != len(items):
+        raise ValueError(f"{folder.name} holds {len(items)} of {count}")
+    return tuple(read(cls, cls._contents, item, depth) for item in items)
 
 
 def _number(folder: Path) -> int:
@@ -369,14 +369,14 @@ def check_is_folder(path: Path) -> None:
     """Refuse a link, which may lead out of a result, or back into it.
 
     Raises:
-        ValueError: it is one, or no folder.
+        ValueError: the path is a link, or no folder.
     """
     if not stat.S_ISDIR(path.lstat().st_mode):
         raise ValueError(f"{path.name} is no folder, or only a link to one")
 
 
 def _table(folder: Path, table: StoredTable) -> pl.DataFrame:
-    """Read a table with exactly the columns of its schema, and values that can be worked with."""
+    """Read a table with exactly the columns of its schema, and valid values."""
     with file_of_anybody(folder / table.name, arrow_files.MOST_BYTES) as file:
         try:
             frame = arrow_files.read(file, list(table.schema))
@@ -397,9 +397,9 @@ def _table(folder: Path, table: StoredTable) -> pl.DataFrame:
 
 
 def scan(folders: Iterable[Path], table: StoredTable) -> pl.DataFrame:
-    """Return a table of many results under each other, with the `path` of each file.
+    """Return the rows of a table of many results, with the `path` of each file.
 
-    What holds no such table, or a damaged one, is left out: `read` has a sentence for that.
+    A missing or damaged table is left out: `read` reports it.
     """
     frames = [pl.DataFrame(schema={**table.schema, "path": pl.String})]
     for folder in folders:
@@ -410,10 +410,10 @@ def scan(folders: Iterable[Path], table: StoredTable) -> pl.DataFrame:
 
 
 def checked(frame: pl.DataFrame, table: StoredTable) -> pl.DataFrame:
-    """Return a table whose values can be worked with.
+    """Return the table if its values are valid.
 
     Raises:
-        ValueError: they cannot.
+        ValueError: a value is invalid.
     """
     for column in frame:
         if why := _why_not(column, table):
@@ -424,17 +424,17 @@ def checked(frame: pl.DataFrame, table: StoredTable) -> pl.DataFrame:
 
 
 def _why_not(column: pl.Series, table: StoredTable) -> str:
-    """Say what is wrong with the values of a column; nothing where they can be worked with."""
-    name, known = column.name, column.drop_nulls()
+    """Return the fault in the values of a column; empty if they are valid."""
+    name, values = column.name, column.drop_nulls()
     if name in table.filled and column.null_count():
         return "has empty places"
     if name in table.words:
-        unknown = set(known.unique().cast(pl.String)) - {*table.words[name]}
+        unknown = set(values.unique().cast(pl.String)) - {*table.words[name]}
         return f"has an unknown word ({printable(min(unknown))})" if unknown else ""
-    if column.dtype == pl.Float64 and known.is_nan().any():
+    if column.dtype == pl.Float64 and values.is_nan().any():
         return "holds what is no number"
-    if column.dtype.is_numeric() and known.len() and name not in {"index", *table.unbounded}:
-        ends = cast("float", known.min()), cast("float", known.max())
+    if column.dtype.is_numeric() and values.len() and name not in {"index", *table.unbounded}:
+        ends = cast("float", values.min()), cast("float", values.max())
         largest = _LARGEST_FLOAT if column.dtype == pl.Float64 else _LARGEST
         if not _are_possible(name, *ends, largest) or (name in table.positive and ends[0] <= 0):
             return "holds impossible numbers"
@@ -442,7 +442,7 @@ def _why_not(column: pl.Series, table: StoredTable) -> str:
 
 
 def _are_possible(name: str, least: float, most: float, largest: float = _LARGEST_FLOAT) -> bool:
-    """Return whether numbers of that name can have been measured, by the unit in it."""
+    """Return whether numbers of that name are possible measurements, by the unit in it."""
     smallest = 0 if name.endswith(_NEVER_NEGATIVE) and name != "ready_s" else -largest
     return smallest <= least and most <= largest
 
@@ -458,43 +458,43 @@ def _check_references(tables: Mapping[str, pl.DataFrame], contents: Contents) ->
                 raise ValueError(f"{table.name}: {name} has no {value!r}")
 
 
-def _checked(kind: Any, given: Any, name: str, contents: Contents) -> Any:
-    """Return a value of the head, of the type that it has to have."""
+def _checked(kind: Any, value: Any, name: str, contents: Contents) -> Any:
+    """Return a value of the head in its required type."""
     origin, parts = get_origin(kind), get_args(kind)
     if isinstance(kind, type) and is_dataclass(kind):
-        if not isinstance(given, dict):
+        if not isinstance(value, dict):
             raise TypeError(f"{name} in {contents.head} is no JSON object")
         hints = hints_of(kind)
         names = [field.name for field in fields(kind)]
-        return kind(**{one: _checked(hints[one], given[one], one, contents) for one in names})
+        return kind(**{key: _checked(hints[key], value[key], key, contents) for key in names})
     if origin is tuple:
-        if not isinstance(given, list):
+        if not isinstance(value, list):
             raise TypeError(f"{name} in {contents.head} is no list")
-        return tuple(_checked(parts[0], item, name, contents) for item in given)
+        return tuple(_checked(parts[0], item, name, contents) for item in value)
     if origin in (dict, Mapping):
-        if not isinstance(given, dict):
+        if not isinstance(value, dict):
             raise TypeError(f"{name} in {contents.head} is no JSON object")
-        # Numbers by name may be what JSON calls NaN: not measured
+        # Numbers by name may be NaN in JSON: not measured
         return {
             key: item
             if type(item) is parts[1]
             else _checked(_MACHINE.get(key, parts[1]), item, key, contents)
-            for key, item in given.items()
+            for key, item in value.items()
         }
     allowed = parts or (kind,)
-    return given if Any in allowed else _checked_value(allowed, given, name, contents)
+    return value if Any in allowed else _checked_value(allowed, value, name, contents)
 
 
-def _checked_value(allowed: tuple[Any, ...], given: Any, name: str, contents: Contents) -> Any:
+def _checked_value(allowed: tuple[Any, ...], value: Any, name: str, contents: Contents) -> Any:
     where = f"{name} in {contents.head}"
-    if type(given) is int and float in allowed:
-        given = float(given)
-    if type(given) not in allowed:
-        raise TypeError(f"{where} has a {type(given).__name__}")
-    if name in contents.words and given not in contents.words[name]:
-        raise ValueError(f"{where} has an unknown word ({printable(str(given))})")
-    if isinstance(given, float) and not _are_possible(name, given, given):
+    if type(value) is int and float in allowed:
+        value = float(value)
+    if type(value) not in allowed:
+        raise TypeError(f"{where} has a {type(value).__name__}")
+    if name in contents.words and value not in contents.words[name]:
+        raise ValueError(f"{where} has an unknown word ({printable(str(value))})")
+    if isinstance(value, float) and not _are_possible(name, value, value):
         raise ValueError(f"{where} has what is no number")
-    if isinstance(given, int) and (given < 0 or (name in contents.positive and not given)):
-        raise ValueError(f"{where} has {given}")
-    return given
+    if isinstance(value, int) and (value < 0 or (name in contents.positive and not value)):
+        raise ValueError(f"{where} has {value}")
+    return value

@@ -1,4 +1,4 @@
-"""Numbers and names as a person reads them: a value and its unit, and letters that can be shown.
+"""Numbers and names for people: a value with its unit, and printable letters.
 
 Tables and files keep plain numbers whose unit is in the column's name; these functions are for
 titles, labels and sentences only. Names come from other people's code and disks, and may hold
@@ -12,18 +12,18 @@ from pathlib import PurePath
 from typing import Any, Final
 
 LONGEST: Final = 30
-"""Characters of a name, unless a place has room for more."""
+"""Default length of a name in characters."""
 
 BUDGET_S: Final = 60.0
-"""Of every verb that is given none, seconds; here, as the command line shows it without torch."""
+"""Default budget of every verb, seconds; here, as the command line shows it without torch."""
 
 _LONG_STEPS: Final = ((86_400.0, "days"), (3600.0, "hours"), (60.0, "minutes"))
 _TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _SIZE_STEPS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 _UNITS = "|".join(unit for _, unit in (*_TIME_STEPS, *_SIZE_STEPS))
 CONTROLS: Final = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
-"""Letters that make a terminal do something, or show what follows elsewhere; for `re` and polars.
-Tab and line break are none."""
+"""Letters that control a terminal, or reorder the text after them; for `re` and polars. Without tab
+and line break."""
 NO_LETTER: Final = "\N{REPLACEMENT CHARACTER}"
 _CONTROL = re.compile(CONTROLS)
 _BETWEEN_WORDS = re.compile(rf" (?!(?<=\d )(?:{_UNITS})\b)")
@@ -79,19 +79,19 @@ def count(value: int, noun: str) -> str:
 
 
 def plural(noun: str) -> str:
-    """Return what makes "sample", "batch" or "epoch" a plural."""
+    """Return the plural ending of "sample", "batch" or "epoch"."""
     return "es" if noun.endswith(("tch", "ss")) else "s"
 
 
-def words_of(told: str) -> list[str]:
-    """Return the words between which a line may end: a value and its unit are one word."""
-    spaced = " ".join(told.split())
+def words_of(text: str) -> list[str]:
+    """Return the words between which a line may break: a value and its unit are one word."""
+    spaced = " ".join(text.split())
     return _BETWEEN_WORDS.split(spaced) if spaced else []
 
 
-def unbroken(told: str) -> str:
-    """Tie what belongs together, a value and its unit, with spaces at which no line breaks."""
-    return " ".join(word.replace(" ", "\N{NO-BREAK SPACE}") for word in words_of(told))
+def unbroken(text: str) -> str:
+    """Join a value and its unit with a no-break space."""
+    return " ".join(word.replace(" ", "\N{NO-BREAK SPACE}") for word in words_of(text))
 
 
 def times(factor: float) -> str:
@@ -100,7 +100,7 @@ def times(factor: float) -> str:
 
 
 def speedup(factor: float) -> str:
-    """Return a factor with a digit more where it is near 1: '1.8×', '1.04×'."""
+    """Return a factor with an extra digit near 1: '1.8×', '1.04×'."""
     return times(factor) if factor >= 1.1 else f"{factor:.2f}×"  # noqa: PLR2004 - near 1
 
 
@@ -112,15 +112,15 @@ def rate(per_s: float | None) -> str:
 
 
 def without_controls(text: str) -> str:
-    """Return anybody's text without what commands a terminal."""
+    """Return an untrusted text without control characters."""
     return _CONTROL.sub(NO_LETTER, text)
 
 
 def json_without_controls(value: Any, longest: int | None = None) -> Any:
-    """Return a value of anybody's JSON with no control characters in its texts and keys.
+    """Return a value of untrusted JSON without control characters in its texts and keys.
 
     Args:
-        value: of JSON.
+        value: JSON value.
         longest: characters of a text at most; the rest is cut.
     """
     if isinstance(value, str):
@@ -146,7 +146,7 @@ def printable(name: str, longest: int = LONGEST) -> str:
 
 
 def repr_of(value: object) -> str:
-    """Return the `repr` of a user's object; its type's name where that fails."""
+    """Return the `repr` of a user's object, or its type's name if that fails."""
     try:
         return repr(value)
     except Exception:  # noqa: BLE001 - a broken __repr__ ends no measurement
@@ -154,7 +154,7 @@ def repr_of(value: object) -> str:
 
 
 def said_by(error: BaseException) -> str:
-    """Return an exception's text in one line; nothing where its own code cannot say it."""
+    """Return an exception's text in one line; empty if its own code fails."""
     try:
         return " ".join(str(error).split())
     except Exception:  # noqa: BLE001 - a broken __str__ hides no exception
@@ -162,7 +162,7 @@ def said_by(error: BaseException) -> str:
 
 
 def file_name(path: str, longest: int = LONGEST) -> str:
-    """Return the last part of a path, as `printable` gives it."""
+    """Return the last part of a path in printable characters."""
     return printable(PurePath(path).name or path, longest)
 
 

@@ -77,7 +77,7 @@ def test_the_title_names_what_was_used_up():
     """And its row has the stall's colour."""
     figure = Run.plot(RUNS["busy"], "resources")
 
-    assert figure.title.startswith("The 4 cores at hand were saturated for 100% of the stalls")
+    assert figure.title.startswith("The 4 usable cores were saturated for 100% of the stall time")
     loud = [one.get_text() for one in texts(figure) if one.get_color() == STALL_COLOUR]
     assert ["loop stalls", "cores"] == loud
 
@@ -128,7 +128,7 @@ class TestTable:
     @pytest.mark.parametrize("face", [str, html])
     def test_names_what_was_used_up(self, face):
         """In one line, in a terminal and in a notebook."""
-        assert 1 == face(RUNS["busy"]).count("The 4 cores at hand were saturated")
+        assert 1 == face(RUNS["busy"]).count("The 4 usable cores were saturated")
 
     @pytest.mark.parametrize("face", [str, html])
     @pytest.mark.parametrize("name", ["calm", "no stall", "a moment"])

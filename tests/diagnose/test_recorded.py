@@ -121,11 +121,11 @@ class TestRanks:
         notes = ss.load(tmp_path).notes
 
         assert (
-            "node 0 (2 ranks, 4 workers): 4.0 of 8 cores are busy with them; the workers' own "
-            "memory is 4.0 GB; of the node's memory 11 GB of 64 GB are in use" in notes
+            "node 0 (2 ranks, 4 workers): they keep 4.0 of 8 cores busy; the workers' own "
+            "memory is 4.0 GB; 11 GB of 64 GB of the node's memory are in use" in notes
         )
         assert any(
-            note.startswith("node 1 (1 rank, 2 workers): 2.0 of 8 cores are") for note in notes
+            note.startswith("node 1 (1 rank, 2 workers): they keep 2.0 of") for note in notes
         )
 
     def test_one_alone_names_the_others(self, tmp_path):

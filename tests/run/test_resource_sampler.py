@@ -212,7 +212,9 @@ class TestProcess:
             wait_for_samples(place)
             ours()[0].kill()
 
-        assert ["the resources were sampled in part: their process ended with -9"] == notes(place)
+        assert ["the resources were sampled only in part: the process ended with -9"] == notes(
+            place
+        )
 
     def test_that_somebody_else_waited_for_is_none(self, place):
         """A program may wait for any of its children."""

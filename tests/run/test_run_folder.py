@@ -79,7 +79,7 @@ class TestOneProcess:
         """Where nothing can be written, the error says what to do."""
         (here / "stallscope-runs").write_text("")
 
-        with pytest.raises(RunFormatError, match=r"stallscope-runs .*: give one with --out"):
+        with pytest.raises(RunFormatError, match=r"stallscope-runs .*: choose a folder with --out"):
             out_folder("train.py", None)
 
 
@@ -138,6 +138,6 @@ class TestRanks:
 
         be(monkeypatch, TORCHELASTIC_RUN_ID="none")
         with pytest.raises(
-            ArgumentError, match=r"these 4 ranks .* --out, or torchrun an --rdzv-id"
+            ArgumentError, match=r"these 4 ranks .* --out, or give torchrun an --rdzv-id"
         ):
             out_folder("train.py", None)

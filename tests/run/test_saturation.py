@@ -38,7 +38,7 @@ class TestUsedUp:
 
         assert [stages.CORE] == [use["resource"] for use in found.saturated]
         assert sentence(found).startswith(
-            "The 2 cores at hand were saturated for 100% of the stalls, which are 50% of the loop's"
+            "The 2 usable cores were saturated for 100% of the stall time; the loop stalls 50% of"
         )
 
     def test_one_core_of_two_is_not_all(self):
@@ -71,7 +71,7 @@ class TestUsedUp:
         """The first with its numbers."""
         full = {(stages.SHM, "/dev/shm"): (62e6, 64e6), (stages.GPU, "0"): (0.99, 1.0)}
 
-        assert sentence(judged(CALM | full)).endswith("loop's time; so was: GPU busy")
+        assert sentence(judged(CALM | full)).endswith("of the time; also saturated: GPU busy")
 
     def test_counts_in_the_stalls(self):
         """A disk that is busy only while the loop computes is not what it waits for."""
@@ -115,15 +115,15 @@ class TestNothing:
         told = sentence(judged(CALM | {(stages.WORKER, "100"): 0.98}))
 
         assert (
-            "The 1 worker computed without a pause, while 60% of the cores' time was free: more "
-            "workers may help"
+            "The 1 worker computed all the time, while the cores were 60% idle: more workers may "
+            "help"
         ) == told
 
     def test_of_the_machine_but_the_main_process(self):
         """Without workers it makes the batches; with workers its own use does not matter."""
         busy = CALM | {(stages.LOOP, "99"): 0.99}
 
-        assert sentence(judged(busy, workers=0)).startswith("The main process, which makes the")
+        assert sentence(judged(busy, workers=0)).startswith("The main process, which loads")
         assert [] == judged(busy, workers=1).saturated
 
     def test_can_be_said_of_a_moment(self):
@@ -151,7 +151,7 @@ class TestCoresOfOthers:
         found = judged(CALM | self.FULL | {(stages.WORKER, "100"): 0.05})
 
         assert [] == found.saturated
-        assert sentence(found).startswith("Nothing that the loop needed was saturated")
+        assert sentence(found).startswith("No resource that the loop needed was saturated")
 
     def test_are_what_a_worker_waits_for_that_cannot_run(self):
         """It hardly computes, because it has no core to do so."""
@@ -170,7 +170,7 @@ def test_cores_of_other_processes_are_said():
     """Both cores are busy, and the recording's own processes had little of them."""
     told = sentence(judged(CALM | {(stages.CORE, "0"): 1.0, (stages.CORE, "1"): 1.0}))
 
-    assert told.endswith("other processes had 60% of the cores")
+    assert told.endswith("other processes used 60% of the cores")
 
 
 def test_what_a_worker_did_before_it_was_read_is_not_what_others_did():
@@ -189,5 +189,5 @@ def test_busy_cores_of_a_loop_that_does_not_wait():
     """They are named, and the loop's state beside them."""
     told = sentence(judged(CALM | {(stages.CORE, "0"): 1.0, (stages.CORE, "1"): 1.0}, [0.0] * 10))
 
-    assert told.startswith("The 2 cores at hand were saturated for 100% of the time")
+    assert told.startswith("The 2 usable cores were saturated for 100% of the time")
     assert told.endswith("though the loop hardly stalled")

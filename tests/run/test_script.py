@@ -347,9 +347,9 @@ class TestLeaving:
         ("trouble", "told"),
         [
             ("refused", "stallscope: no room: free some\n"),
-            ("mistake", "stallscope: the run may not be saved whole\n"),
-            ("exit", "stallscope: the run may not be saved whole\n"),
-            ("interrupt", "stallscope: the run may not be saved whole\n"),
+            ("mistake", "stallscope: the run may not be saved completely\n"),
+            ("exit", "stallscope: the run may not be saved completely\n"),
+            ("interrupt", "stallscope: the run may not be saved completely\n"),
         ],
     )
     @pytest.mark.parametrize("end", ["sys.exit(3)", "1 / 0", "pass"])

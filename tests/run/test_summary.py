@@ -231,7 +231,7 @@ class TestRemarks:
         found = a_run([{"decode": 3.0, "A": 2.0, "B": 2.0}] * 4, cpu_share=crowd).profile
 
         (remark,) = remarks(found)
-        assert "off the CPU for 60%" in remark
+        assert "off the CPU for at least 60%" in remark
 
     def test_keep_quiet_when_one_stage_waits(self):
         """A single transform that waits may wait for the network."""

@@ -16,7 +16,7 @@ QUICK = {"forward": 5.0, "logging": 1.0}
 
 def shown(steps, many=10, **more):
     """Numbers of the steps in the window."""
-    return window(steps, find_stalls(steps), many=many, **more).steps["step"].to_list()
+    return window(steps, find_stalls(steps), step_count=many, **more).steps["step"].to_list()
 
 
 class TestWindow:
@@ -61,7 +61,7 @@ class TestWindow:
 
     def test_begins_with_making_the_iterator(self):
         """The time of `iter(loader)` before an epoch's first step is in the window."""
-        found = window(steps_of([0.1], restart_s=[0.5]), find_stalls(steps_of([0.1])), many=1)
+        found = window(steps_of([0.1], restart_s=[0.5]), find_stalls(steps_of([0.1])), step_count=1)
 
         assert (0, 700_000_000) == (found.begin_ns, found.end_ns)
 

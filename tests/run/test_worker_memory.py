@@ -70,7 +70,7 @@ class TestGrowth:
 
         assert memory_growth(made).may_settle
         assert memory_growth(made).sentence().startswith("The workers' memory grows so far")
-        assert "; if it goes on as in the 3.0 s that were looked at, " in memory_growth(made).rate()
+        assert "; if it goes on as in the 3.0 s of the recording, " in memory_growth(made).rate()
 
     def test_copies_that_the_memory_has_no_room_for_have_no_end_either(self):
         """370 MB more would be copied, and 100 MB are free."""
@@ -84,7 +84,7 @@ class TestGrowth:
         found = memory_growth(looked_at([100, 115, 130, 145], [500, 510, 520, 530]))
 
         assert not found.copied
-        assert "50% of it copies of what the main process holds" in found.rate()
+        assert "50% of it copies of the main process's objects" in found.rate()
 
     def test_the_growth_of_a_sample_is_told(self):
         """Batches of 4 every 0.35 s: 20 MB a second are 1.75 MB a sample."""

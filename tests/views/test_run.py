@@ -31,11 +31,7 @@ class TestText:
 
     def test_an_empty_run_says_so_once(self):
         """Nothing recorded: one sentence."""
-        text = str(
-            a_run(
-                [], notes=("no batch was recorded from beginning to end: there is nothing to show",)
-            )
-        )
+        text = str(a_run([], notes=("no batch was recorded completely: there is nothing to show",)))
 
         assert 1 == text.lower().count("nothing to show")
 

@@ -221,11 +221,11 @@ class Spy(StackSampler):
             samples = [profile["samples"] for profile in written["profiles"]]
             stacks.threads = _threads(frames, samples)
         except _UNREADABLE:
-            stacks.why_not = f"it ended, or py-spy lost it: {call.said or 'no message'}"
+            stacks.why_not = f"it ended, or py-spy lost it: {call.message or 'no message'}"
             return
         finally:
             path.unlink(missing_ok=True)  # another recording of the same process may follow
-        if "behind in sampling" in call.said:
+        if "behind in sampling" in call.message:
             self.notes.append(f"py-spy was late on pid {stacks.pid}: its shares may be inaccurate")
 
 

@@ -1,9 +1,9 @@
-"""From the words of a log to tables and marks: which stage was at work in which sample, and when.
+"""Decode the words of a log into tables and marks: which stage ran in which sample, and when.
 
-Spans are exclusive: they never overlap within a thread. A stage that is interrupted by one inside
-of it (a transform that triggers a decode) is two spans. So durations add up, to the sample's time
-and to a worker's. Everything is done on whole arrays, in time linear in the number of words (and
-one stable sort by depth), because a log may hold tens of millions.
+Spans never overlap within a thread. A stage that another one interrupts (a transform that triggers
+a decode) becomes two spans. So durations add up to the time of the sample and of the worker. The
+code works on whole arrays, in time linear in the number of words (and one stable sort by depth),
+because a log may hold tens of millions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 UNKNOWN = Stage("unnamed", "other")
-"""A code whose name was lost with its process."""
+"""Stage of a code whose name was lost with its process."""
 
 
 SPANS: Schema = {
@@ -54,8 +54,8 @@ SPANS: Schema = {
     "end_ns": pl.Int64,
     "cpu_ns": pl.Int64,
 }
-"""One row a span. `worker` is null in the main process, `sample` (its place in the batch, from 0)
-is null for what belongs to the batch, `cpu_ns` is null where it was not read. Times count from the
+"""One row per span. `worker` is null in the main process, `sample` (its place in the batch, from 0)
+is null for work on the whole batch, `cpu_ns` is null where it was not read. Times count from the
 start of the run."""
 BATCHES: Schema = {
     "rank": pl.Int16,
@@ -65,7 +65,7 @@ BATCHES: Schema = {
     "batch": pl.Int32,
     "complete": pl.Boolean,
 }
-"""One row a recorded batch; `complete` when its end was recorded."""
+"""One row per recorded batch; `complete` when its end was recorded."""
 SAMPLES: Schema = {
     "epoch": pl.Int32,
     "batch": pl.Int32,
@@ -78,8 +78,8 @@ SAMPLES: Schema = {
     "bytes": pl.Int64,
     "rank": pl.Int16,
 }
-"""One row a sample: what it was. From `index` on, null is what is unknown: the index in the
-dataset, the file, the image's width and height in pixels, the file's size."""
+"""One row per sample: its origin. From `index` on, null means unknown: the index in the dataset,
+the file, the image's width and height in pixels, the file's size."""
 RESOURCES: Schema = {
     "rank": pl.Int16,
     "start_ns": pl.Int64,
@@ -89,18 +89,18 @@ RESOURCES: Schema = {
     "value": pl.Float64,
     "limit": pl.Float64,
 }
-"""One row a sample of a resource on a device (a core, a process id, a disk): how much of it was
-used, in the unit of the resource's name (see `stallscope.stages`), and how much there is, null
-where that is not known. What is a share or a rate is of the time from `start_ns` to `end_ns`,
-counted from the start of the run; bytes in use are those at its end. A resource that could not be
-read has one row without device and value."""
+"""One row per sample of a resource on a device (a core, a process id, a disk): `value` is the usage
+in the unit of the resource's name (see `stallscope.stages`), `limit` the capacity, null where
+unknown. Shares and rates cover the time from `start_ns` to `end_ns`, counted from the start of the
+run; bytes in use are those at `end_ns`. A resource that could not be read has one row without
+device and value."""
 
 SHORTEST_NS: Final = 20_000_000
-"""A rate over less time is noise: the kernel counts CPU time in steps of 10 ms."""
+"""Shortest time of a rate. Below, it is noise: the kernel counts CPU time in steps of 10 ms."""
 
 
 class DecodedWords:
-    """Words of a log, taken apart: arrays over all words, and over the events among them."""
+    """Decoded words of a log: arrays over all words, and over the events among them."""
 
     def __init__(self, log: LogPages) -> None:
         self.log = log
@@ -111,15 +111,15 @@ class DecodedWords:
         self.batch_of_word = np.cumsum(batches) - 1
         epochs = _latest(self.tags == Tag.EPOCH, self.payload - INDEX_OFFSET)
         self.epochs = epochs[self.batch_at]
-        """Epoch of each batch; a loader inside of a dataset may have another one meanwhile."""
+        """Epoch of each batch; a loader inside of a dataset may be in another epoch meanwhile."""
         begins = (self.tags == Tag.SAMPLE) | (self.tags == Tag.UNINDEXED)
-        begins &= self.batch_of_word >= 0  # the word of its batch may be what could not be written
+        begins &= self.batch_of_word >= 0  # the word of its batch may be missing
         self.sample_at = np.flatnonzero(begins)
         edge = begins | batches | np.isin(self.tags, (Tag.SAMPLE_END, Tag.BATCH_END))
         last_edge = last_at(edge)
         in_sample = (last_edge >= 0) & begins[np.maximum(last_edge, 0)]
         self.sample_of_word = np.where(in_sample, np.cumsum(begins) - 1, -1)
-        self.void = np.zeros(self.sample_at.size + 1, dtype=bool)  # the last one: no sample
+        self.void = np.zeros(self.sample_at.size + 1, dtype=bool)  # the last place: no sample
         self.void[self.sample_of_word[self.tags == Tag.EXHAUSTED]] = True
         self.void[-1] = False
         is_event = ((self.tags == Tag.ENTER) | (self.tags == 0)) & (self.batch_of_word >= 0)
@@ -141,7 +141,7 @@ class DecodedWords:
         """For each event, the code of the stage that is at work after it."""
 
     def _depths(self) -> np.ndarray:
-        """Count the stages that are open after each event; every batch begins with none."""
+        """Count the open stages after each event; every batch begins without any."""
         steps = np.where(self.enters, 1, -1)
         height = np.cumsum(steps)
         first = np.flatnonzero(np.diff(self.batch, prepend=-1))
@@ -151,9 +151,9 @@ class DecodedWords:
         return depths
 
     def _tops(self) -> np.ndarray:
-        """For each event, the enter event of the stage that is innermost after it.
+        """Return for each event the enter event of the innermost stage after it.
 
-        That is the last enter at the same depth, so one stable sort by depth finds all.
+        It is the last enter at the same depth, so one stable sort by depth finds them all.
         """
         order = np.argsort(self.depth.astype(np.int32), kind="stable")
         last = last_at(self.enters[order])
@@ -162,7 +162,7 @@ class DecodedWords:
         return tops
 
     def sample_place(self, sample: np.ndarray) -> np.ndarray:
-        """Place in its batch of each sample, given by its number in the log."""
+        """Return the place in its batch of each sample, by its number in the log."""
         batch = self.batch_of_word[self.sample_at]
         first = np.searchsorted(batch, batch, side="left")
         places: np.ndarray = (np.arange(batch.size) - first)[sample]
@@ -175,13 +175,13 @@ class DecodedWords:
 
 
 def last_at(here: np.ndarray) -> np.ndarray:
-    """For each position, the last position at or before it where `here` is true; -1 before."""
+    """Return for each position the last one up to it where `here` is true; -1 before."""
     last: np.ndarray = np.maximum.accumulate(np.where(here, np.arange(here.size), -1))
     return last
 
 
 def _latest(here: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return for each position the value at the last one at or before it where `here` is true."""
+    """Return for each position the value at the last one up to it where `here` is true."""
     last = last_at(here)
     return np.where(last >= 0, values[np.maximum(last, 0)], 0) if last.size else values
 
@@ -202,9 +202,9 @@ class MarkRow(NamedTuple):
 
 
 def marks(log: LogPages) -> np.ndarray:
-    """Return the marks of a log: int64, a row a mark, columns of `MarkRow`.
+    """Return the marks of a log: int64, one row per mark, columns of `MarkRow`.
 
-    A damaged file may hold any number; marks with numbers that cannot be are left out.
+    A damaged file may hold any number; marks with impossible numbers are left out.
     """
     tags, payload = log.words & TAGS, log.words & PAYLOAD
     key = _latest(tags == Tag.EPOCH, payload - INDEX_OFFSET)
@@ -212,7 +212,7 @@ def marks(log: LogPages) -> np.ndarray:
     at = np.flatnonzero((tags >= min(Mark)) & (tags <= max(Mark)))
     what, payload, key, number = tags[at], payload[at], key[at], number[at]
     is_part, is_edge = what >= Mark.BEGIN, what == Mark.DEVICE
-    # The time of parts begins anew after some days: it is near the time when the file was made
+    # The time of parts wraps after some days: take the turn nearest to the file's creation
     since = (payload & TIME) + log.started_ns - log.born_ns + (TIME + 1) // 2
     time_ns = np.where(is_part, log.born_ns + (since & TIME) - (TIME + 1) // 2, payload)
     extra = np.where(is_part, payload >> CODE_SHIFT, number >> EXTRA_SHIFT)
@@ -225,7 +225,7 @@ def marks(log: LogPages) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Interrupted:
-    """Stage that a process was in when its log ended, or that an exception left."""
+    """Stage of a process when its log ended, or when an exception left it."""
 
     worker: int | None
     """Worker id; None for the main process."""
@@ -234,7 +234,7 @@ class Interrupted:
     sample: int | None
     """Place in the batch, from 0; None outside of samples."""
     index: int | None
-    """Index in the dataset, where there is one."""
+    """Index in the dataset; None where it has none."""
     stage: str
 
 
@@ -249,14 +249,14 @@ def inside_of(words: DecodedWords) -> Interrupted | None:
 
 
 def raised_in(words: DecodedWords) -> Interrupted | None:
-    """Each stage that an exception leaves says so, innermost first."""
+    """Return the innermost stage that the last exception left; None without an exception."""
     at = np.flatnonzero(words.tags == Tag.RAISED)
     if not at.size:
         return None
     same = (words.batch_of_word[at] == words.batch_of_word[at[-1]]) & (
         words.sample_of_word[at] == words.sample_of_word[at[-1]]
     )
-    first = int(at[same][0])
+    first = int(at[same][0])  # each stage that an exception leaves writes a word, innermost first
     return _interrupted(words, first, int(words.payload[first]))
 
 
@@ -282,7 +282,7 @@ class Decoded:
     loaders: frozenset[int]
     """Loaders that its thread worked for."""
     ready_ns: int | None
-    """Time when the process asked for its first batch; None where that is not in this file."""
+    """Time when the process asked for its first batch; None where another file has it."""
     spans: pl.DataFrame
     """Columns of `SPANS`."""
     batches: pl.DataFrame
@@ -309,7 +309,7 @@ def decode(log: LogPages, *, origin_ns: int, rank: int = 0) -> Decoded:
     keys = np.unique((payload[tags == Tag.EPOCH] - INDEX_OFFSET) // EPOCHS).tolist()
     worked_for, ready_ns = frozenset(keys), next(iter(ready), None)
     if not np.isin(tags, (Tag.BATCH, Tag.SKIPPED)).any():  # a thread that makes no batches
-        spans, batches, samples = (pl.DataFrame(schema=one) for one in (SPANS, BATCHES, SAMPLES))
+        spans, batches, samples = (pl.DataFrame(schema=kind) for kind in (SPANS, BATCHES, SAMPLES))
         return Decoded(log, worked_for, ready_ns, spans, batches, samples)
     taken_apart = DecodedWords(log)
     return Decoded(
@@ -328,8 +328,8 @@ def _spans(words: DecodedWords, origin_ns: int, rank: int) -> pl.DataFrame:
     begins, ends = _stretches(words)
     place = words.event_at[begins]
     sample = words.sample_of_word[place]
-    known = sample >= 0
-    in_batch = np.where(known, words.sample_place(sample) if words.sample_at.size else 0, 0)
+    is_in_sample = sample >= 0
+    in_batch = np.where(is_in_sample, words.sample_place(sample) if words.sample_at.size else 0, 0)
     code = words.code[begins]
     frame = pl.DataFrame(
         {
@@ -346,7 +346,7 @@ def _spans(words: DecodedWords, origin_ns: int, rank: int) -> pl.DataFrame:
     kinds = pl.Series([stage.kind for stage in words.stages], dtype=SPANS["kind"])
     return frame.with_columns(
         *_who(words, rank),
-        sample=pl.when(pl.Series(known)).then("sample"),
+        sample=pl.when(pl.Series(is_in_sample)).then("sample"),
         stage=names.gather(frame["code"]),
         kind=kinds.gather(frame["code"]),
         cpu_ns=pl.when(pl.col("cpu_ns") >= 0).then("cpu_ns"),
@@ -354,7 +354,7 @@ def _spans(words: DecodedWords, origin_ns: int, rank: int) -> pl.DataFrame:
 
 
 def _stretches(words: DecodedWords) -> tuple[np.ndarray, np.ndarray]:
-    """First and last event of each span: from one event to the next, as long as nothing changes."""
+    """Return the first and last event of each span: consecutive events of one sample and stage."""
     open_here = (words.batch[1:] == words.batch[:-1]) & (words.depth[:-1] > 0)
     of_none = words.void[words.sample_of_word[words.event_at[:-1]]]
     begins = np.flatnonzero(open_here & ~of_none)
@@ -369,7 +369,7 @@ def _stretches(words: DecodedWords) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _cpu(words: DecodedWords, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """CPU time of each span in ns, -1 where it was not read at both ends."""
+    """Return the CPU time of each span in ns, -1 where it was not read at both ends."""
     before = np.maximum(words.event_at - 1, 0)
     read = words.tags[before] == Tag.CPU
     cpu = words.payload[before]
@@ -409,7 +409,7 @@ def _samples(words: DecodedWords, rank: int) -> pl.DataFrame:
     numbers = np.arange(at.size)
     pixels = _first_in_sample(words, words.tags == Tag.PIXELS)
     file = _file_of_sample(words, pixels)
-    # A path with the bytes of its name that are no text written out
+    # Bytes of a path that are no text become escapes
     paths = [None] + [
         path.encode("utf-8", "backslashreplace").decode() if isinstance(path, str) else None
         for path in words.log.paths
@@ -429,28 +429,28 @@ def _samples(words: DecodedWords, rank: int) -> pl.DataFrame:
             "indexed": words.tags[at] == Tag.SAMPLE,
         }
     )
-    known = frame.filter(~words.void[:-1])
-    return known.with_columns(
+    counted = frame.filter(~words.void[:-1])
+    return counted.with_columns(
         rank=pl.lit(rank),
         worker=pl.lit(words.worker, dtype=pl.Int16),
         index=pl.when("indexed").then("index"),
-        path=pl.Series(paths, dtype=pl.String).gather(known["file"]),
+        path=pl.Series(paths, dtype=pl.String).gather(counted["file"]),
         width=pl.when(pl.col("width") > 0).then("width"),
         height=pl.when(pl.col("height") > 0).then("height"),
-        bytes=pl.lit(None),  # asked later: no process waits for it while it loads
+        bytes=pl.lit(None),  # read later, so that no process waits for it while it loads
     ).select(pl.col(name).cast(kind) for name, kind in SAMPLES.items())
 
 
 def _first_in_sample(words: DecodedWords, here: np.ndarray) -> np.ndarray:
-    """For each sample, the first word in it where `here` is true; -1 where there is none."""
-    found = np.full(words.sample_at.size, -1)
+    """Return for each sample the first word in it where `here` is true, else -1."""
+    first_at = np.full(words.sample_at.size, -1)
     at = np.flatnonzero(here & (words.sample_of_word >= 0))[::-1]
-    found[words.sample_of_word[at]] = at  # the first one is written last
-    return found
+    first_at[words.sample_of_word[at]] = at  # in reverse: the first word wins
+    return first_at
 
 
 def _file_of_sample(words: DecodedWords, pixels: np.ndarray) -> np.ndarray:
-    """Number of each sample's file, 0 where unknown: the image's, else the first one opened."""
+    """Return the number of each sample's file: the image's, else the first one opened, else 0."""
     is_file = words.tags == Tag.FILE
     at = _first_in_sample(words, is_file)
     before_image = last_at(is_file)[np.maximum(pixels, 0)] if pixels.size else pixels
@@ -477,7 +477,7 @@ def table(entries: list[dict[str, Any]], *, origin_ns: int, rank: int) -> pl.Dat
 
 
 def _rates(entries: list[dict[str, Any]], origin_ns: int) -> Iterator[_Row]:
-    """Each reading with the one before it: counters become rates, others stay as they are."""
+    """Yield the readings: counters become rates, gauges stay as they are."""
     before: dict[tuple[str, str], tuple[int, float]] = {}
     for entry in entries:
         now_ns = entry.get("time_ns", 0) - origin_ns
@@ -495,5 +495,5 @@ def _rates(entries: list[dict[str, Any]], origin_ns: int) -> Iterator[_Row]:
 def _used(resource: str, value: float, before: float, seconds: float) -> float:
     if resource in GAUGES:
         return value
-    rate = max(value - before, 0.0) / seconds  # a counter that wrapped says nothing
+    rate = max(value - before, 0.0) / seconds  # 0 where the counter wrapped
     return min(rate, 1.0) if resource in SHARES else rate

@@ -1,4 +1,4 @@
-"""From marks to what happened: waits, iterators, parts, deliveries. One pass over the marks."""
+"""Turn marks into events in one pass: waits, iterators, parts, deliveries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _TIME: Final = MarkRow._fields.index("time_ns")
 _GAP: Final = 0
-"""Row for files of a thread's log that were deleted: nothing goes on from there."""
+"""Row for deleted files of a thread's log: nothing continues across the gap."""
 
 _WORKS: dict[int, str | None] = {
     Edge.COPY: H2D.kind,
@@ -47,16 +47,16 @@ class Batch(NamedTuple):
     key: int
     """Loader and epoch, see `log_place.epoch_key`."""
     number: int
-    """In the epoch, from 0."""
+    """Number in the epoch, from 0."""
 
     @property
     def loader(self) -> int:
-        """Return the number of its loader."""
+        """Return the loader's number."""
         return loader_and_epoch(self.key)[0]
 
     @property
     def epoch(self) -> int:
-        """Return its epoch."""
+        """Return the epoch."""
         return loader_and_epoch(self.key)[1]
 
 
@@ -69,23 +69,23 @@ class Wait:
     start_ns: int
     end_ns: int = 0
     number: int | None = None
-    """Of the batch in its epoch; None where there was none."""
+    """Number of the batch in its epoch; None where none came."""
     inside: list[Wait] = field(default_factory=list)
     """Waits directly inside this one."""
 
     @property
     def loader(self) -> int:
-        """Return the number of the loader that was waited for."""
+        """Return the number of the loader that the loop waited for."""
         return loader_and_epoch(self.key)[0]
 
     @property
     def batch(self) -> Batch | None:
-        """Return the batch that came; None where there was none."""
+        """Return the batch that came; None where none came."""
         return None if self.number is None else Batch(self.key, self.number)
 
 
 class NamedPart(NamedTuple):
-    """Something that has a name, in a thread."""
+    """Named part of the loop's work in a thread."""
 
     thread: int
     stage: Stage
@@ -95,7 +95,7 @@ class NamedPart(NamedTuple):
 
 @dataclass
 class Delivery:
-    """Times of one batch on its way to the loop; None is unknown."""
+    """Times of one batch on its way to the loop; None means unknown."""
 
     worker: int | None = None
     pid: int | None = None
@@ -107,7 +107,7 @@ class Delivery:
     arrived_ns: int | None = None
 
     def times(self) -> list[int | None]:
-        """Return all of its times, in their order."""
+        """Return all times, in their order."""
         return [getattr(self, name) for name in _TIMES.values()]
 
 
@@ -116,7 +116,7 @@ class Events:
     """Events of a recording, of all loaders. Times are `perf_counter_ns()`."""
 
     waits: list[Wait] = field(default_factory=list)
-    """Waits of the loop, in the order in which they began; others are inside of them."""
+    """Outermost waits of the loop, in the order in which they began."""
     iterators: list[tuple[int, int, int, int]] = field(default_factory=list)
     """Creation of each iterator: begin, end, its epoch's key, thread."""
     parts: list[NamedPart] = field(default_factory=list)
@@ -131,24 +131,23 @@ class Events:
     last_ns: dict[int, int] = field(default_factory=dict)
     """Time of the last mark of each thread of the loop."""
     edges: list[tuple[int, int, int]] = field(default_factory=list)
-    """Events of the device: `hooks.device_time.Edge`, time of its own clock, drift of that clock
-    (known at the end)."""
+    """Events of the device: `hooks.device_time.Edge`, time on its own clock, drift of that clock
+    (measured at the end)."""
     devices: list[str | None] = field(default_factory=list)
-    """As `ProcessNames.devices`."""
+    """Names of the devices, see `ProcessNames.devices`."""
     pieces: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
-    """Begin and end of each piece that was kept of a thread's log; of a short recording just one.
-    """
+    """Begin and end of each kept piece of a thread's log; a short recording has one piece."""
     joined: frozenset[int] = frozenset()
-    """Loaders whose epochs were taken for another one's, see `LoaderChain`."""
+    """Loaders whose epochs count as epochs of another loader, see `LoaderChain`."""
 
     def seen_until(self, thread: int, start_ns: int, end_ns: int) -> int:
-        """Return until when a thread was seen without a gap from the start on; at most the end."""
+        """Return the end of the record without a gap from the start on; at most `end_ns`."""
         pieces = self.pieces.get(thread, [])
         at = bisect_left(pieces, start_ns, key=lambda piece: piece[1])
         return min(pieces[at][1], end_ns) if at < len(pieces) else end_ns
 
     def device_work(self) -> Iterator[tuple[str | None, int, int]]:
-        """Yield when the device had work: kind, begin, end; None for the kind where none saw it."""
+        """Yield the intervals of the device's work: kind (None where unknown), begin, end."""
         heard_ns = max(self.last_ns.values(), default=0)
         if not self.devices or not self.pieces:
             return
@@ -157,40 +156,40 @@ class Events:
             return
         (_, begin_ns, _), (last, end_ns, astray_ns) = self.edges[0], self.edges[-1]
         rate = astray_ns / max(end_ns - begin_ns, 1)
-        told = [(edge, at + round(rate * (at - begin_ns))) for edge, at, _ in self.edges]
+        edges = [(edge, at + round(rate * (at - begin_ns))) for edge, at, _ in self.edges]
         if last != Edge.END:  # the process was killed, or the device was lost
-            told += [(Edge.UNKNOWN, told[-1][1]), (Edge.END, heard_ns)]
-        for (edge, start_ns), (_, until_ns) in pairwise(told):
+            edges += [(Edge.UNKNOWN, edges[-1][1]), (Edge.END, heard_ns)]
+        for (edge, start_ns), (_, until_ns) in pairwise(edges):
             if edge in _WORKS and until_ns > start_ns:
                 yield _WORKS[edge], start_ns, until_ns
 
 
 def events(pages: Iterable[LogPages]) -> Events:
-    """Return what the marks of all threads and processes of a recording say."""
-    found, loops = Events(), defaultdict(list)
+    """Return the events of all threads and processes of a recording."""
+    recording, loops = Events(), defaultdict(list)
     for page in pages:
         if page.worker >= 0:
-            _read_worker(page, found)
+            _read_worker(page, recording)
         else:
             loops[page.pid, page.started_ns].append(page)
     for loop in loops.values():
-        _Loop(loop, found).read()
-        known = loop[0].names.loaders
-        _see_through(found, {number for number in known if known[number].get("num_workers")})
-    return found
+        _Loop(loop, recording).read()
+        facts = loop[0].names.loaders.items()
+        _see_through(recording, {number for number, fact in facts if fact.get("num_workers")})
+    return recording
 
 
-def _see_through(found: Events, served: set[int]) -> None:
-    """Take a loader whose dataset waits for another's workers for something around that one.
+def _see_through(events: Events, served: set[int]) -> None:
+    """Treat a loader whose dataset waits for another loader's workers as a wrapper around it.
 
     Args:
-        found: its waits are changed.
-        served: the loaders that have workers.
+        events: gets the new keys of waits and iterators.
+        served: loaders that have workers.
     """
-    known = [*found.waits, *(wait for outer in found.waits for wait in outer.inside)]
+    waits = [*events.waits, *(wait for outer in events.waits for wait in outer.inside)]
     around = {
         wait.loader
-        for wait in known
+        for wait in waits
         if wait.loader > OUTER
         and wait.loader not in served
         and any(inner.loader in served for inner in wait.inside)
@@ -198,34 +197,34 @@ def _see_through(found: Events, served: set[int]) -> None:
 
     def key_of(key: int) -> int:
         loader, _ = loader_and_epoch(key)
-        # Numbers from the end: nothing else has so many epochs
+        # Numbers from the end, which no epoch reaches
         return epoch_key(AROUND + 1, -loader) if loader in around else key
 
-    for wait in found.waits if around else ():
+    for wait in events.waits if around else ():
         wait.key = key_of(wait.key)
         wait.inside = [
-            one
+            near
             for inner in wait.inside
-            for one in (inner.inside if inner.loader in around else [inner])
+            for near in (inner.inside if inner.loader in around else [inner])
         ]
-    found.iterators = [
-        (begin, end, key_of(key), thread) for begin, end, key, thread in found.iterators
+    events.iterators = [
+        (begin, end, key_of(key), thread) for begin, end, key, thread in events.iterators
     ]
 
 
 @dataclass(frozen=True)
 class LoaderChain:
-    """Loaders that the recording's own loop iterates one after the other, inside of one iterable.
+    """Loaders inside of one iterable that the recording's own loop iterates one after the other.
 
-    As those for training and validation. Their epochs are taken for epochs of one loader.
+    For example those for training and validation. Their epochs count as epochs of one loader.
     """
 
     main: int
-    """Loader that gave most batches."""
+    """Loader with the most batches."""
     loaders: frozenset[int]
     """All loaders of the chain."""
     epochs: dict[int, int] = field(default_factory=dict)
-    """Of each key, the epoch that it has become."""
+    """New epoch by old key."""
 
     def key(self, key: int) -> int:
         """Return the new key of an epoch."""
@@ -234,47 +233,51 @@ class LoaderChain:
         return epoch_key(self.main, self.epochs.setdefault(key, len(self.epochs)))
 
 
-def join_chained(found: Events) -> LoaderChain | None:
-    """Take such loaders for one.
+def join_chained(events: Events) -> LoaderChain | None:
+    """Join the loaders of a chain into one loader.
 
     Args:
-        found: its waits, iterators and batches are changed.
+        events: gets the new keys of waits, iterators and batches.
 
     Returns:
-        None where there are not several, or where two are iterated at once.
+        None for a single loader, or where the loop iterates two at once.
     """
-    outer = [wait for wait in found.waits if wait.loader == OUTER]
+    outer = [wait for wait in events.waits if wait.loader == OUTER]
     inside = [inner for wait in outer for inner in wait.inside if inner.loader > OUTER]
     turns = [key for key, _ in groupby(inner.key for inner in inside)]
-    many = Counter(inner.loader for inner in inside)
-    at_once = any(sum(one.number is not None for one in wait.inside) > 1 for wait in outer)
-    if len(many) < 2 or len(turns) > len({*turns}) or at_once:  # noqa: PLR2004 - several
+    batch_counts = Counter(inner.loader for inner in inside)
+    at_once = any(sum(inner.number is not None for inner in wait.inside) > 1 for wait in outer)
+    if len(batch_counts) < 2 or len(turns) > len({*turns}) or at_once:  # noqa: PLR2004 - several
         return None
-    chain = LoaderChain(many.most_common(1)[0][0], frozenset(many))
+    chain = LoaderChain(batch_counts.most_common(1)[0][0], frozenset(batch_counts))
     for inner in inside:
         inner.key = chain.key(inner.key)
-    found.iterators = [(start, end, chain.key(key), on) for start, end, key, on in found.iterators]
-    ways = {Batch(chain.key(b.key), b.number): way for b, way in found.deliveries.items()}
-    found.deliveries = defaultdict(Delivery, ways)
-    found.pins = {Batch(chain.key(b.key), b.number): pin for b, pin in found.pins.items()}
-    found.joined = chain.loaders - {chain.main}
+    events.iterators = [
+        (start, end, chain.key(key), on) for start, end, key, on in events.iterators
+    ]
+    batches = (*events.deliveries, *events.pins)
+    moved = {batch: Batch(chain.key(batch.key), batch.number) for batch in batches}
+    deliveries = {moved[batch]: times for batch, times in events.deliveries.items()}
+    events.deliveries = defaultdict(Delivery, deliveries)
+    events.pins = {moved[batch]: pin for batch, pin in events.pins.items()}
+    events.joined = chain.loaders - {chain.main}
     return chain
 
 
-def _read_worker(page: LogPages, found: Events) -> None:
+def _read_worker(page: LogPages, events: Events) -> None:
     for what, _, key, number, _, time_ns in marks(page).tolist():
         if what in _TIMES:
-            delivery = found.deliveries[Batch(key, number)]
+            delivery = events.deliveries[Batch(key, number)]
             delivery.worker, delivery.pid = page.worker, page.pid
             setattr(delivery, _TIMES[what], time_ns)
 
 
 class _Loop:
-    """Reads the marks of all threads of a process that trains, in the order of time."""
+    """Reads the marks of all threads of a training process, in the order of time."""
 
-    def __init__(self, pages: list[LogPages], found: Events) -> None:
+    def __init__(self, pages: list[LogPages], events: Events) -> None:
         self._pages = sorted(pages, key=lambda page: page.turn)
-        self._found = found
+        self._events = events
         self._names = pages[0].names.stages
         self._after_gap: set[int] = set()
         self._waits: dict[int, list[Wait]] = defaultdict(list)
@@ -285,15 +288,15 @@ class _Loop:
         self._asked_ns: dict[int, int] = {}
 
     def read(self) -> None:
-        """Fill what was found."""
-        self._found.devices += self._pages[0].names.devices
+        """Add the events of this process."""
+        self._events.devices += self._pages[0].names.devices
         rows = np.concatenate([*self._rows()])
         in_time = np.argsort(rows[:, _TIME], kind="stable")
         for row in rows[in_time].tolist():
             self._read(MarkRow(*row))
         self._match_pins()
         for thread, begun in self._parts.items():
-            self._found.unfinished += [
+            self._events.unfinished += [
                 NamedPart(thread, stage, start, start)
                 for stage, start in begun
                 if stage not in (GARBAGE, PIN)
@@ -303,8 +306,8 @@ class _Loop:
         """Yield the rows of each file, with a row for each gap before one."""
         turns: dict[int, int] = {}
         for page in self._pages:
-            rows, pieces = marks(page), self._found.pieces[page.thread]
-            of_host = rows[rows[:, 0] != Mark.DEVICE]  # the device may come there late
+            rows, pieces = marks(page), self._events.pieces[page.thread]
+            of_host = rows[rows[:, 0] != Mark.DEVICE]  # the device's events may be written late
             end_ns = max([page.born_ns, *of_host[-1:, _TIME].tolist()])
             if page.thread not in turns:
                 pieces.append((page.born_ns, end_ns))
@@ -317,12 +320,12 @@ class _Loop:
             yield rows
 
     def _leave_gap(self, thread: int) -> None:
-        """Forget what the thread had begun.
+        """Forget the open waits and parts of the thread.
 
-        Which batch was pinned when is known only of epochs that began after the gap.
+        Batches can be matched with their pins only in epochs that began after the gap.
         """
-        if self._found.edges:
-            self._found.edges.append((Edge.UNKNOWN, self._found.edges[-1][1], 0))
+        if self._events.edges:
+            self._events.edges.append((Edge.UNKNOWN, self._events.edges[-1][1], 0))
         self._match_pins()
         self._waits.pop(thread, None)
         self._parts.pop(thread, None)
@@ -331,7 +334,7 @@ class _Loop:
         self._after_gap.add(thread)
 
     def _deliver(self, what: int, batch: Batch, extra: int, time_ns: int) -> None:
-        delivery = self._found.deliveries[batch]
+        delivery = self._events.deliveries[batch]
         setattr(delivery, _TIMES[what], time_ns)
         if what == Mark.ASKED:
             delivery.worker = extra
@@ -342,14 +345,14 @@ class _Loop:
     def _read(self, row: MarkRow) -> None:  # noqa: C901 - one case for each kind of mark
         what, thread, key, number, extra, time_ns = row
         if what not in (_GAP, Mark.DEVICE, *_TIMES):
-            self._found.last_ns[thread] = time_ns
+            self._events.last_ns[thread] = time_ns
         match what:
             case _ if what in _TIMES:
                 self._deliver(what, Batch(key, number), extra, time_ns)
             case Mark.ITER:
                 self._iter_ns[key] = time_ns
             case Mark.ITERATED if key in self._iter_ns:
-                self._found.iterators.append((self._iter_ns.pop(key), time_ns, key, thread))
+                self._events.iterators.append((self._iter_ns.pop(key), time_ns, key, thread))
             case Mark.WAIT:
                 self._wait(Wait(thread, key, time_ns))
             case Mark.GOT:
@@ -363,7 +366,7 @@ class _Loop:
             case Mark.PINS:
                 self._pinning_for[number & NUMBER].append(key)
             case Mark.DEVICE:
-                self._found.edges.append((extra, time_ns, number))
+                self._events.edges.append((extra, time_ns, number))
             case 0:  # _GAP
                 self._leave_gap(thread)
 
@@ -371,10 +374,10 @@ class _Loop:
         open_here = self._waits[wait.thread]
         if open_here:
             open_here[-1].inside.append(wait)
-        elif wait.thread in self._after_gap:  # what its batch went through before is not known
+        elif wait.thread in self._after_gap:  # the events before this wait are lost
             self._after_gap.remove(wait.thread)
         else:
-            self._found.waits.append(wait)
+            self._events.waits.append(wait)
         open_here.append(wait)
 
     def _close(self, thread: int, key: int, time_ns: int, number: int | None) -> None:
@@ -390,25 +393,25 @@ class _Loop:
         open_here = self._parts[thread]
         if not any(stage == begun for begun, _ in open_here):
             return
-        while open_here:  # one that raised has no end of its own
+        while open_here:  # a part that raised has no end of its own
             begun, start_ns = open_here.pop()
-            if begun == GARBAGE:  # all threads wait meanwhile
-                self._found.collections.append((start_ns, time_ns))
+            if begun == GARBAGE:  # it stops all threads
+                self._events.collections.append((start_ns, time_ns))
             elif begun == PIN:
                 self._pinned[thread].append((start_ns, time_ns))
             else:
-                self._found.parts.append(NamedPart(thread, begun, start_ns, time_ns))
+                self._events.parts.append(NamedPart(thread, begun, start_ns, time_ns))
             if begun == stage:
                 return
 
     def _match_pins(self) -> None:
-        """Give each batch its pin: those of a thread arrive in the order in which they were pinned.
+        """Give each batch its pin: the batches of a thread arrive in the order of their pins.
 
-        A thread pins for one epoch after the other: it may live on, or a later one has its number.
-        What is left of an epoch that was not used up comes before the next asks for a batch.
+        A thread pins for one epoch after the other: it may live on, or a later thread has its id.
+        The rest of an abandoned epoch is pinned before the next epoch asks for a batch.
         """
         arrived: dict[int, list[tuple[int, Batch]]] = defaultdict(list)
-        for batch, delivery in self._found.deliveries.items():
+        for batch, delivery in self._events.deliveries.items():
             begin_ns = self._asked_ns.get(batch.key, 0)
             if delivery.arrived_ns is not None and delivery.arrived_ns >= begin_ns:
                 arrived[batch.key].append((delivery.arrived_ns, batch))
@@ -421,6 +424,6 @@ class _Loop:
 
     def _pin_in_order(self, batches: Iterable[Batch], pinned: list[tuple[int, int]]) -> None:
         for batch, (begin_ns, end_ns) in zip(batches, pinned, strict=False):
-            self._found.pins[batch] = begin_ns, end_ns
-            # The loop gets it later; the thread had unpickled it before it pinned.
-            self._found.deliveries[batch].arrived_ns = begin_ns
+            self._events.pins[batch] = begin_ns, end_ns
+            # The loop gets the batch later; the thread had unpickled it before it pinned
+            self._events.deliveries[batch].arrived_ns = begin_ns

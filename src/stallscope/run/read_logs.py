@@ -1,7 +1,7 @@
-"""From the logs of a recording to runs: one for each loader.
+"""Turn the logs of a recording into runs: one for each loader.
 
-Also when the user's code failed meanwhile: the exception keeps its type and its text, and gets a
-note on where it came from, and the recording as its `run`.
+If the user's code failed meanwhile, the exception keeps its type and text. It gets a note on its
+origin, and the recording as its attribute `run`.
 """
 
 from __future__ import annotations
@@ -35,33 +35,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Recording:
-    """What a recording leaves behind before it is a run."""
+    """Run of a recording, with the open and the failed stages of its processes."""
 
     run: Run
     inside: tuple[Interrupted, ...]
-    """Where each process was when its log ended, if that was inside of a batch."""
+    """Open stage of each process whose log ended inside of a batch."""
     raised: tuple[Interrupted, ...]
-    """Where the last exception of each process came from."""
+    """Stage that raised the last exception of each process."""
 
 
 @dataclass(frozen=True)
 class _Written:
-    """Everything that was written; of all loaders of the recording."""
+    """Content of all logs, for all loaders of the recording."""
 
     about: RecordingInfo
     events: Events
     main: ProcessNames
-    """What the process that trains said."""
+    """Facts from the training process."""
     decoded: list[Decoded]
     who: loops.Who
     resources: pl.DataFrame
     device: pl.DataFrame
     """Columns of `run.result.DEVICE`."""
     notes: list[str]
-    """Of the sampler of the resources, and on what failed in stallscope itself."""
+    """Notes of the resource sampler, and on internal errors of stallscope."""
 
     def began_ns(self, number: int) -> dict[int, int]:
-        """Return when the loop asked for the iterator of each epoch of a loader."""
+        """Return for each epoch of a loader the time when the loop asked for its iterator."""
         pairs = ((loader_and_epoch(key), start) for start, _, key, _ in self.events.iterators)
         return {epoch: start for (loader, epoch), start in pairs if loader == number}
 
@@ -72,24 +72,24 @@ def collect(place: LogPlace, about: RecordingInfo | None = None) -> Recording:
 
     Args:
         place: where the logs are.
-        about: description of the run; by default the one that lies with the logs.
+        about: description of the run; by default that beside the logs.
     """
     written = _read(place, about)
     order = loaders(written.events)
-    known = written.main.loaders.keys() - written.events.joined
-    numbers = [*order, *sorted(known - set(order))] or [0]
+    recorded_loaders = written.main.loaders.keys() - written.events.joined
+    numbers = [*order, *sorted(recorded_loaders - set(order))] or [0]
     runs = [_run(written, number) for number in numbers]
-    inside = {one.inside.pid: one.inside for one in written.decoded if one.inside}
-    raised = {one.raised.pid: one.raised for one in written.decoded if one.raised}
+    inside = {file.inside.pid: file.inside for file in written.decoded if file.inside}
+    raised = {file.raised.pid: file.raised for file in written.decoded if file.raised}
     run = replace(runs[0], others=tuple(runs[1:]))
     return Recording(run, tuple(inside.values()), tuple(raised.values()))
 
 
 def readable(place: LogPlace) -> Run:
-    """Return the run, or an empty one that says why there is none: the user's program goes on."""
+    """Return the run; after an error an empty run with a note: the user's program goes on."""
     try:
         return collect(place).run
-    except Exception as error:  # noqa: BLE001 - whatever the logs have become
+    except Exception as error:  # noqa: BLE001 - the logs may be damaged in any way
         notes = (f"the recording cannot be read ({error!r})", *place.failures.sentences())
     about, who = RecordingInfo(notes=notes), loops.Who(0, 0, 0)
     used, device = decode.table([], origin_ns=0, rank=0), pl.DataFrame(schema=DEVICE)
@@ -97,12 +97,12 @@ def readable(place: LogPlace) -> Run:
 
 
 def _read(place: LogPlace, about: RecordingInfo | None) -> _Written:
-    known: dict[str, ProcessNames] = {}
+    names_of: dict[str, ProcessNames] = {}
     pages: list[LogPages] = []
     for path in place.logs():
-        # no log: the process was killed while it made the file
+        # A process that was killed while it made the file has no log
         with place.failures.within("the log of a process"), suppress(RunFormatError):
-            pages.append(read_log(path, known))
+            pages.append(read_log(path, names_of))
     pages.sort(key=lambda page: (page.born_ns, page.worker))
     main = next((page for page in pages if page.worker < 0), None)
     names = main.names if main else ProcessNames()
@@ -122,35 +122,35 @@ def _read(place: LogPlace, about: RecordingInfo | None) -> _Written:
         used = decode.table(sampled, origin_ns=origin_ns, rank=who.rank)
     notes = [str(entry["note"]) for entry in sampled if "note" in entry]
     notes += place.failures.sentences()
-    found = events(pages)
-    if chain := join_chained(found):
-        decoded = [_chained(one, chain) for one in decoded]
-    return _Written(about, found, names, decoded, who, used, _device(found, who), notes)
+    recording = events(pages)
+    if chain := join_chained(recording):
+        decoded = [_chained(file, chain) for file in decoded]
+    return _Written(about, recording, names, decoded, who, used, _device(recording, who), notes)
 
 
-def _chained(one: Decoded, chain: LoaderChain) -> Decoded:
-    """Give the tables of a log the epochs that its batches have become."""
-    frames = {name: getattr(one, name) for name in ("spans", "batches", "samples")}
+def _chained(file: Decoded, chain: LoaderChain) -> Decoded:
+    """Replace the epochs in the tables of a log by those of the chain."""
+    frames = {name: getattr(file, name) for name in ("spans", "batches", "samples")}
     had = {int(key) for frame in frames.values() for key in frame["epoch"].unique()}
     epoch = pl.col("epoch").replace({key: chain.key(key) for key in sorted(had)})
     renamed = {name: frame.with_columns(epoch) for name, frame in frames.items()}
-    joined = {chain.main} if one.loaders & chain.loaders else set()
-    return replace(one, loaders=one.loaders - chain.loaders | joined, **renamed)
+    joined = {chain.main} if file.loaders & chain.loaders else set()
+    return replace(file, loaders=file.loaders - chain.loaders | joined, **renamed)
 
 
-def _device(found: Events, who: loops.Who) -> pl.DataFrame:
-    """Return when the device had work."""
-    name = next(iter(found.devices), None)
+def _device(recording: Events, who: loops.Who) -> pl.DataFrame:
+    """Return the intervals of the device's work."""
+    name = next(iter(recording.devices), None)
     rows = [
         (who.rank, name, kind, start_ns - who.origin_ns, end_ns - who.origin_ns)
-        for kind, start_ns, end_ns in found.device_work()
+        for kind, start_ns, end_ns in recording.device_work()
     ]
     return pl.DataFrame(rows, DEVICE, orient="row")
 
 
 @contextmanager
 def _no_panic() -> Iterator[None]:
-    """Make a panic of polars', which is no `Exception`, one."""
+    """Turn a panic of polars, which is no `Exception`, into one."""
     try:
         yield
     except pl.exceptions.PanicException as error:
@@ -158,39 +158,39 @@ def _no_panic() -> Iterator[None]:
 
 
 def _run(written: _Written, number: int) -> Run:
-    """Make the run of one loader."""
-    about, known = written.about, written.main.loaders.get(number, {})
+    """Return the run of one loader."""
+    about, facts = written.about, written.main.loaders.get(number, {})
     loop = loops.loop(written.events, number, written.who)
-    # The main process, and the workers that worked for this loader, maybe among others
-    mine = [one for one in written.decoded if one.log.worker < 0 or number in one.loaders]
-    made = _stack([one.batches for one in mine], decode.BATCHES, number)
-    samples = _stack([one.samples for one in mine], decode.SAMPLES, number)
+    # The main process, and the workers of this loader, which may also work for others
+    files = [file for file in written.decoded if file.log.worker < 0 or number in file.loaders]
+    all_batches = _stack([file.batches for file in files], decode.BATCHES, number)
+    samples = _stack([file.samples for file in files], decode.SAMPLES, number)
     known_sizes = sizes(samples["path"].drop_nulls().unique(maintain_order=True))
     size = pl.col("path").replace_strict(known_sizes, default=None, return_dtype=pl.Int64)
-    batches, steps = mark_steady(made, loop, about.warmup)
+    batches, steps = mark_steady(all_batches, loop, about.warmup)
     began_unix_ns = about.unix_offset_ns
     settings = Settings(
-        name=about.name or known.get("dataset", ""),
-        num_workers=known.get("num_workers", 0),
-        batch_size=known.get("batch_size"),
+        name=about.name or facts.get("dataset", ""),
+        num_workers=facts.get("num_workers", 0),
+        batch_size=facts.get("batch_size"),
         warmup=about.warmup,
         simulated_step_s=about.simulated_step_s,
         has_step=about.has_step,
-        prefetch_factor=known.get("prefetch_factor"),
-        persistent_workers=known.get("persistent_workers", False),
-        streams=known.get("streams", False),
+        prefetch_factor=facts.get("prefetch_factor"),
+        persistent_workers=facts.get("persistent_workers", False),
+        streams=facts.get("streams", False),
         began_unix_ns=None if began_unix_ns is None else began_unix_ns + written.who.origin_ns,
     )
-    notes = [*_notes(written, known, number, mine), *_about_steady(batches)]
+    notes = [*_notes(written, facts, number, files), *_about_steady(batches)]
     return Run(
-        all_spans=_stack([one.spans for one in mine], decode.SPANS, number),
+        all_spans=_stack([file.spans for file in files], decode.SPANS, number),
         all_samples=samples.with_columns(bytes=size) if known_sizes else samples,
         batches=batches.drop("first"),
         all_steps=steps,
         waits=loop.waits,
         deliveries=loop.deliveries,
         side_spans=loop.side_spans,
-        startup=_startup(written, number, mine),
+        startup=_startup(written, number, files),
         settings=settings,
         all_resources=written.resources,
         device_work=written.device,
@@ -201,7 +201,7 @@ def _run(written: _Written, number: int) -> Run:
 
 
 def _stack(frames: list[pl.DataFrame], schema: dict[str, Any], number: int) -> pl.DataFrame:
-    """Return the rows of a loader, whose epochs carry its number until here."""
+    """Return the rows of a loader; their epochs no longer carry its number."""
     if not frames:
         return pl.DataFrame(schema=schema)
     rows = pl.concat(frames, how="vertical")
@@ -211,16 +211,16 @@ def _stack(frames: list[pl.DataFrame], schema: dict[str, Any], number: int) -> p
 
 
 def _notes(
-    written: _Written, known: dict[str, Any], number: int, mine: list[Decoded]
+    written: _Written, facts: dict[str, Any], number: int, files: list[Decoded]
 ) -> Iterator[str]:
-    logs = [one.log for one in mine]
+    logs = [file.log for file in files]
     yield from written.about.notes
     yield from written.main.notes
     yield from _about_gaps(max(written.events.pieces.values(), key=len, default=[]))
     if any(log.is_full for log in logs):
         yield "the logs were full: later events are missing"
     yield from written.notes
-    if known.get("whole"):
+    if facts.get("whole"):
         yield "batch_size=None: a row is one item of the dataset, which may hold a batch"
     yield from (note for log in logs for note in log.names.notes)
     every = max((every for log in logs for every in log.names.every), default=1)
@@ -229,9 +229,10 @@ def _notes(
     others = sum(log.other_threads for log in logs)
     if others:
         yield f"{others:,} calls in other threads of the workers were not recorded"
-    missing = known.get("num_workers", 0) - len({log.worker for log in logs if log.worker >= 0})
-    came = (b.loader == number and way.arrived_ns for b, way in written.events.deliveries.items())
-    if missing > 0 and any(came) and not known.get("lived"):
+    missing = facts.get("num_workers", 0) - len({log.worker for log in logs if log.worker >= 0})
+    deliveries = written.events.deliveries.items()
+    came = any(batch.loader == number and times.arrived_ns for batch, times in deliveries)
+    if missing > 0 and came and not facts.get("lived"):
         yield f"{count(missing, 'worker')} left no log (no room for it, or a thread)"
 
 
@@ -240,17 +241,17 @@ def _about_gaps(pieces: list[tuple[int, int]]) -> Iterator[str]:
         kept_s = sum(end - begin for begin, end in pieces) / 1e9
         total_s = (pieces[-1][1] - pieces[0][0]) / 1e9
         yield (
-            f"{len(pieces)} pieces of the recording were kept, from its beginning to its end, "
-            f"{seconds(kept_s)} of {seconds(total_s)}, so that its logs stay small"
+            f"{len(pieces)} pieces of the recording were kept, {seconds(kept_s)} of "
+            f"{seconds(total_s)}, to limit the size of its logs"
         )
 
 
 def _about_steady(batches: pl.DataFrame) -> Iterator[str]:
     steady = batches.filter("steady")
     if steady.is_empty():
-        yield "no batch was recorded from beginning to end: there is nothing to show"
+        yield "no batch was recorded completely: there is nothing to show"
     elif steady["first"].any():
-        yield "the recording is so short that start-up could not be kept apart"
+        yield "the recording is too short to leave out start-up"
 
 
 def _first_batch_s(written: _Written, number: int) -> float | None:
@@ -265,13 +266,13 @@ def _first_batch_s(written: _Written, number: int) -> float | None:
     return (min(arrived) - began) / 1e9 if arrived and began else None
 
 
-def _startup(written: _Written, number: int, mine: list[Decoded]) -> pl.DataFrame:
+def _startup(written: _Written, number: int, files: list[Decoded]) -> pl.DataFrame:
     began, rows = written.began_ns(number), []
-    for one in mine:
-        batches = _stack([one.batches], decode.BATCHES, number)
-        if one.log.turn or not (batches.height or one.ready_ns):  # it began in another file, or not
+    for file in files:
+        batches = _stack([file.batches], decode.BATCHES, number)
+        if file.log.turn or not (batches.height or file.ready_ns):  # it began in another file
             continue
-        spans = _stack([one.spans], decode.SPANS, number)
+        spans = _stack([file.spans], decode.SPANS, number)
         samples = (
             spans.filter(pl.col("sample").is_not_null())
             .group_by("epoch", "batch", "sample", maintain_order=True)
@@ -282,10 +283,10 @@ def _startup(written: _Written, number: int, mine: list[Decoded]) -> pl.DataFram
         began_ns = began.get(epoch)
         rows.append(
             (
-                one.log.worker if one.log.worker >= 0 else None,
-                one.log.pid,
+                file.log.worker if file.log.worker >= 0 else None,
+                file.log.pid,
                 epoch,
-                (one.ready_ns - began_ns) / 1e9 if one.ready_ns and began_ns else None,
+                (file.ready_ns - began_ns) / 1e9 if file.ready_ns and began_ns else None,
                 samples[0] if samples.len() else None,
                 samples[1:].median() if samples.len() > 1 else None,
             )
@@ -296,33 +297,33 @@ def _startup(written: _Written, number: int, mine: list[Decoded]) -> pl.DataFram
 def salvaged(
     error: BaseException, place: LogPlace, about: RecordingInfo | None = None
 ) -> Recording | None:
-    """What was recorded before an exception, which gets a note where nothing can be read."""
+    """Return the recording before an exception; if unreadable, None and a note on the exception."""
     try:
         return collect(place, about)
     except Exception as failed:  # noqa: BLE001 - a killed process may have left anything
-        note(error, [f"stallscope: what was recorded before cannot be read ({failed!r})"])
+        note(error, [f"stallscope: the recording before it cannot be read ({failed!r})"])
         return None
 
 
 def is_of_workers(error: BaseException) -> bool:
-    """Whether torch says that a worker has died; it may say so anywhere in the user's code."""
+    """Return whether this is torch's error of a dead worker; any code of the user can raise it."""
     return type(error) is RuntimeError and str(error).startswith("DataLoader worker")
 
 
 def explain(error: BaseException, recording: Recording) -> None:
-    """Add to an exception where it came from and what was recorded before it."""
+    """Add to an exception its origin and the recording before it."""
     vars(error)["run"] = recording.run  # past any __setattr__, such as a frozen dataclass's
-    kept = count(recording.run.all_steps.height, "batch")
+    batch_count = count(recording.run.all_steps.height, "batch")
     lines = [
         *(f"stallscope: {_where(place)} when the exception left it" for place in recording.raised),
         *(f"stallscope: {_where(place)} when its log ended" for place in recording.inside),
-        f"stallscope: what was recorded before ({kept}) is this exception's attribute `run`",
+        f"stallscope: attribute `run` of this exception holds the recording ({batch_count})",
     ]
     note(error, lines)
 
 
 def note(error: BaseException, lines: list[str]) -> None:
-    """Add notes, where Python keeps them from 3.11 on; an exception may refuse them."""
+    """Add notes as Python 3.11 and later do; an exception may refuse them."""
     with suppress(Exception):
         vars(error)["__notes__"] = [*getattr(error, "__notes__", []), *lines]
 

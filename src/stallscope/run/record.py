@@ -1,6 +1,6 @@
-"""`ss.record`: run a loader for a while, and keep what the loop and its workers did.
+"""`ss.record`: run a loader for a while, and record the loop and its workers.
 
-`ss.instrumented`: watch the user's own loop over its loaders, and change nothing.
+`ss.instrumented`: record the user's own loop over its loaders, without changing it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 _PROCESSES = 8
-"""So many logs must have room where it is not known how many workers there will be."""
+"""Logs that must have room while the number of workers is unknown."""
 
 
 def record(  # noqa: PLR0913 - the public signature
@@ -50,28 +50,28 @@ def record(  # noqa: PLR0913 - the public signature
     warmup: int = 4,
     budget_s: float = BUDGET_S,
 ) -> Run:
-    """Record what a loop over a loader waits for, and what the workers do with every sample.
+    """Record the waits of a loop over a loader, and the work of its workers on every sample.
 
-    Iterates a shallow copy of the loader. Afterwards all random generators, the samplers and what
-    `step` trains are as they were, and the workers are gone. An exception of the dataset's or of
-    the step's passes unchanged, with a note on where it came from; its attribute `run` holds what
-    was recorded before.
+    Iterates a shallow copy of the loader. Afterwards all random generators, the samplers and the
+    model that `step` trains have their old state, and the workers have ended. An exception of the
+    dataset or the step passes unchanged, with a note on its origin; its attribute `run` holds the
+    recording.
 
     Args:
         target: a DataLoader, a `Target`, or a string as for `ss.target`.
         step: uses one batch; the target's by default.
         device: where batches are moved before `step`; the target's by default.
-        batches: how many batches to record in the steady state.
-        warmup: batches before that, which are kept apart. Each worker's first batch always is.
+        batches: batches to record in the steady state.
+        warmup: batches before the steady state. The first batch of a worker is never part of it.
         budget_s: the loop stops after the first batch that comes after this time, seconds.
 
     Raises:
-        ArgumentError: `batches`, `warmup` or `budget_s` is no number that can be used.
-        TargetError: the target is nothing that can be iterated.
-        UnsupportedError: it keeps a generator in the middle of an epoch; more than one rank.
+        ArgumentError: `batches`, `warmup` or `budget_s` is no usable number.
+        TargetError: the target cannot be iterated.
+        UnsupportedError: the target keeps a generator in the middle of an epoch; several ranks.
         WorkspaceError: no room for the logs.
-        NoBatchError: a batch did not come within the budget and a grace; its attribute `run` holds
-            what was recorded before.
+        NoBatchError: a batch did not arrive within the budget and a grace; its attribute `run`
+            holds the recording.
     """
     require_single_rank()
     target = targets.target(target, step=step, device=device)
@@ -87,13 +87,13 @@ def record_target(
     warmup: int,
     look: Callable[[Any], object] | None = None,
 ) -> Run:
-    """Record a target that is found already, as `record` does.
+    """Record a resolved target, as `record` does.
 
     Args:
         target: what to run.
         limits: when to stop.
-        warmup: batches at the start that are kept apart.
-        look: called with the first batch, before it is used.
+        warmup: batches at the start that are not part of the steady state.
+        look: called with the first batch, before its use.
     """
     seen = Replay(look=look)
     with (
@@ -122,7 +122,7 @@ def record_target(
         except BaseException as error:
             if isinstance(error, StallscopeError) and not isinstance(error, NoBatchError):
                 raise
-            sampler.__exit__()  # an interrupt may have come just before the first time
+            sampler.__exit__()  # an interrupt may have come just before it was left
             probe.__exit__()
             if not probe.forked and (recording := salvaged(error, place, info())):
                 explain(error, recording)
@@ -134,7 +134,7 @@ def _about_threads(target: targets.Target) -> tuple[str, ...]:
     threads = torch.get_num_threads()
     if threads == 1 or not target.loads_here:
         return ()
-    return (f"num_workers=0: made with 1 torch thread, as in a worker; your loop has {threads}",)
+    return (f"num_workers=0: loaded with 1 torch thread, as in a worker; your loop has {threads}",)
 
 
 def _about_step(target: targets.Target) -> tuple[str, ...]:
@@ -143,9 +143,9 @@ def _about_step(target: targets.Target) -> tuple[str, ...]:
         where = " that runs behind the host" if device_of(target).behind else ""
         return (f"the step is simulated: a timer of {timer}{where}, and no device",)
     if target.step is None:
-        return ("no step was given: the loop takes batches as fast as they come",)
+        return ("no step was given: the loop takes batches as fast as the loader makes them",)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return ("times of the step and of copies are the host's, which does not wait for the GPU",)
+        return ("times of the step and of copies are the host's: the GPU runs asynchronously",)
     return ()
 
 
@@ -158,38 +158,37 @@ def _about_loop(seen: Replay, limits: Limits) -> tuple[str, ...]:
             budget = seconds(limits.budget_s)
             notes.append(f"the first batch took {seconds(start_s)}, of a budget of {budget}")
     if seen.exhausted:
-        notes.append(f"the loader gave no more than {count(seen.steps, 'batch')}")
+        notes.append(f"the loader ended after {count(seen.steps, 'batch')}")
     elif seen.epochs > 1:
-        notes.append(f"the loader is short: the recording went through {seen.epochs} epochs")
+        notes.append(f"the loader is short: the recording covers {seen.epochs} epochs")
     return tuple(notes)
 
 
 class Watch:
-    """What `ss.instrumented` gives: its `run` exists after the block, also after an error."""
+    """Result of `ss.instrumented`: its `run` exists after the block, also after an error."""
 
     run: Run
-    """What the loop and its loader's workers did while the block ran. Of several loaders, the one
-    that trains, or that took longest; the rest is `run.others`."""
+    """Recording of the block. Of several loaders, the one for training, or the one that took
+    longest; the rest is `run.others`."""
 
 
 @contextmanager
 def instrumented(loader: Any = None, *, warmup: int = 4) -> Iterator[Watch]:
-    """Record what a loop waits for and what the workers do, while you iterate it yourself.
+    """Record the waits of your own loop and the work of its workers.
 
-    The loaders give the batches that they would have given, bit for bit, and all generators move as
-    they would have moved.
+    The batches stay the same, bit for bit, and so do the states of all random generators.
 
     Args:
-        loader: what is iterated inside the block: a DataLoader, or something around one; None, or
-            something that shows none yet: every DataLoader of this process, also those that are
-            made inside the block.
-        warmup: steps at the start that are kept apart.
+        loader: the DataLoader that you iterate inside the block, or a wrapper around one. None, or
+            a wrapper that has no DataLoader yet: every DataLoader of this process, also those that
+            are created inside the block.
+        warmup: steps at the start that are not part of the steady state.
 
     Yields:
         An object whose `run` exists after the block.
 
     Raises:
-        UnsupportedError: there is no DataLoader in it.
+        UnsupportedError: the loader contains no DataLoader.
         WorkspaceError: no room for the logs.
     """
     loaders = None if loader is None else _measured(loader)
@@ -202,24 +201,24 @@ def instrumented(loader: Any = None, *, warmup: int = 4) -> Iterator[Watch]:
                 probe = _begun(partial(_probe, place, loader, loaders), place, ends, warmup)
                 yield watch
         except BaseException as error:
-            ends.close()  # an interrupt may have come just before the first time
+            ends.close()  # an interrupt may have come just before it was left
             if os.getpid() == pid and (recording := salvaged(error, place)):
                 watch.run = recording.run
                 with place.failures.within("where an exception came from"):
                     if (probe is not None and probe.raised(error)) or is_of_workers(error):
                         explain(error, recording)
             raise
-        if os.getpid() == pid:  # and not in a forked child, which polars would hang in
+        if os.getpid() == pid:  # not in a forked child, where polars would hang
             watch.run = readable(place)
 
 
 def begin_window(folder: Path, ends: ExitStack, warmup: int) -> LogPlace:
-    """Record every DataLoader of this process until `ends`; `read_logs.readable` has the run then.
+    """Record every DataLoader of this process until `ends`; then `read_logs.readable` has the run.
 
     Args:
         folder: for the logs.
-        ends: what ends it.
-        warmup: steps at the start that are kept apart.
+        ends: gets the callbacks that end the recording.
+        warmup: steps at the start that are not part of the steady state.
 
     Raises:
         WorkspaceError: no room for the logs.
@@ -241,10 +240,10 @@ def _probe(place: LogPlace, loader: Any, loaders: list[Any] | None) -> Probe:
 def _begun(
     make: Callable[[], Probe], place: LogPlace, ends: ExitStack, warmup: int
 ) -> Probe | None:
-    """Begin to record, until `ends`; None where something of ours fails, which the run says.
+    """Record until `ends`; after an internal error return None, with a note in the run.
 
     Raises:
-        StallscopeError: what the user can mend.
+        StallscopeError: an error that the user can fix.
     """
     recording = None
     try:
@@ -266,10 +265,10 @@ def _begun(
 
 
 def _measured(loader: Any) -> list[Any] | None:
-    """Return the DataLoaders of what was given; None, which is all, where it may make them late.
+    """Return the DataLoaders of an object; None (all loaders) where it may create them later.
 
     Raises:
-        UnsupportedError: there is none.
+        UnsupportedError: it has none.
     """
     loaders = find_loaders(loader)
     inner = value_of(loader, "base_dataloader")  # accelerate's, which this one iterates
@@ -279,7 +278,7 @@ def _measured(loader: Any) -> list[Any] | None:
         return None
     if not loaders:
         raise UnsupportedError(
-            f"there is no torch.utils.data.DataLoader in this {kind}, so its waits cannot be told "
-            "from the outside; use ss.record, which iterates it itself"
+            f"there is no torch.utils.data.DataLoader in this {kind}, so its waits cannot be seen "
+            "from outside; use ss.record, which iterates it itself"
         )
     return loaders

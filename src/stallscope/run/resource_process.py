@@ -1,8 +1,8 @@
-"""The process that samples what is used while a recording goes on, ten times a second.
+"""Process that samples the use of resources during a recording, ten times a second.
 
-It has no part in the process that trains: it takes no lock of that interpreter, is no thread beside
-a fork, and what psutil opens meets no hook. It ends when its standard input does, or when that
-process is gone. It slows down where sampling would cost too much, and says what it costs.
+It is separate from the training process: it takes no lock of that interpreter, adds no thread
+before a fork, and no hook sees the files of psutil. It ends when its standard input or the training
+process ends. It slows down to limit its overhead, and reports that overhead.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 
 EVERY_NS: Final = 100_000_000
 SELDOM: Final = 5
-"""Sources that change slowly are read with one sample in so many."""
+"""Slowly changing sources are read with every fifth sample."""
 MOST_SHARE: Final = 0.008
-"""Of one core: a sample that costs more than this share of the pause after it makes that longer.
-Below the 1% that is promised, because waking up costs, too."""
+"""Share of one core that sampling may cost; a more expensive sample makes the next pause longer.
+Below the promised 1%, because waking up costs, too."""
 THINNED_AFTER: Final = 6000
-"""Samples (ten minutes) after which the pause is doubled, and so on: a day is 20 MB at most."""
+"""Samples (ten minutes) after which the pause doubles each time: a day takes 20 MB at most."""
 _NICE: Final = 10
-"""Added to the niceness: with two programs on each core, samples are 0.2 s apart at most."""
+"""Added niceness: with two programs on each core, samples are 0.2 s apart at most."""
 
 
 def main(file: str, pid: str, has_gpu: str) -> None:
     """Sample until the recording ends.
 
     Args:
-        file: for the samples, in the folder of the recording.
-        pid: of the process that trains, which has started this one.
+        file: path for the samples, in the folder of the recording.
+        pid: process id of the training process, the parent of this one.
         has_gpu: 1 where torch sees a CUDA device, else 0.
     """
     ended = threading.Event()
@@ -52,7 +52,7 @@ def main(file: str, pid: str, has_gpu: str) -> None:
     while not ended.wait(samples.pause_s()) and os.getppid() == recorded.main:
         samples.take()
     samples.take_last()
-    os._exit(0)  # at once: somebody waits
+    os._exit(0)  # at once: the training process waits
 
 
 def _wait_for_end(ended: threading.Event) -> None:
@@ -65,17 +65,17 @@ class Samples:
 
     Args:
         path: of the file.
-        found: the sources, and what is missing.
+        available: the sources, and the missing resources.
     """
 
-    def __init__(self, path: Path, found: list[Source | Missing]) -> None:
+    def __init__(self, path: Path, available: list[Source | Missing]) -> None:
         self._file = open_to_append(path)
-        self._sources = [source for source in found if isinstance(source, Source)]
+        self._sources = [source for source in available if isinstance(source, Source)]
         self._noted: set[str] = set()
         self._taken = 0
         self._latest_ns = self._due_ns = 0
         self._counted_ns = process_time_ns()
-        for source in found:
+        for source in available:
             if isinstance(source, Missing):
                 self._write(missing=source.resources)
                 self._note([source.why] if source.why else [])
@@ -87,11 +87,11 @@ class Samples:
         return max(self._due_ns - perf_counter_ns(), 0) / 1e9
 
     def take(self) -> None:
-        """Write a sample; a source that cannot be read any more is left out from then on."""
+        """Write a sample; a source that fails is left out from then on."""
         self._latest_ns, read = perf_counter_ns(), {SAMPLER: {"": process_time_ns() / 1e9}}
         with_seldom = self._taken % SELDOM == 0
-        for source in [one for one in self._sources if with_seldom or not one.seldom]:
-            read |= self._read(source)
+        for source in [*self._sources]:  # `_read` removes a source that fails
+            read |= self._read(source) if with_seldom or not source.seldom else {}
         self._taken += 1
         self._write(time_ns=self._latest_ns, read=read)
         pause_ns = EVERY_NS << self._taken // THINNED_AFTER
@@ -100,7 +100,7 @@ class Samples:
         self._due_ns = self._latest_ns + max(pause_ns, int(costs_ns / MOST_SHARE))
 
     def take_last(self) -> None:
-        """Write the last sample, unless one was just taken; two are needed for a rate."""
+        """Write a last sample, unless the latest is recent; a rate needs two samples."""
         if perf_counter_ns() - self._latest_ns > EVERY_NS // 2 or self._taken == 1:
             self.take()
 
@@ -108,7 +108,7 @@ class Samples:
         before_ns = process_time_ns()
         try:
             return source.read()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
+        except Exception as error:  # noqa: BLE001 - the other sources go on
             self._sources.remove(source)
             self._note([f"could not be sampled any more: {source.name} ({error!r})"])
             return {}

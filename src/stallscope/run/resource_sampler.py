@@ -1,6 +1,6 @@
-"""Starts the process that samples what is used during a recording, and ends it.
+"""Starts and ends the process that samples the use of resources during a recording.
 
-That process is `resource_process`; here, in the process that trains, is nothing but a pipe to it.
+That process runs `resource_process`; the training process only holds a pipe to it.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ sys.path[:] = sys.argv[4:]
 from stallscope.run.resource_process import main
 main(*sys.argv[1:4])
 """
-"""Imports what this process would, whatever lies in the current folder."""
+"""Command with the import path of this process, so that the current folder adds no modules."""
 _PATIENCE_S: Final = 5.0
-"""Seconds that the last sample may take; one that has just started on busy cores must import."""
+"""Seconds for the last sample; a process that has just started on busy cores must import first."""
 _RESOURCES: Final = "the resources"
 
 
 class Sampler:
-    """Samples for the length of a `with` block; whatever goes wrong in it is a note of the run's.
+    """Samples resources during a `with` block; an error becomes a note of the run.
 
     Args:
-        place: where the samples go, and the workers' logs are.
+        place: folder for the samples, with the logs of the workers.
     """
 
     def __init__(self, place: LogPlace) -> None:
@@ -61,38 +61,38 @@ class Sampler:
 
     def __exit__(self, *_: object) -> None:
         with held_back():
-            if self in in_this_process:  # and not in a forked child that has come here, too
+            if self in in_this_process:  # not in a forked child that leaves the block, too
                 self.retire()
 
     def retire(self, *, close: bool = True) -> None:
-        """Sample nothing from now on.
+        """Stop sampling.
 
         Args:
-            close: also end the process, after a last sample; a forked child only lets go of it.
+            close: also end the process, after a last sample; a forked child only drops its pipe.
         """
         in_this_process.discard(self)
         self.failures.insist(_RESOURCES, self._stop if close else self._let_go)
 
     def _start(self) -> None:
-        ours = Path(__file__).parents[2]  # which an editable installation may find in its own way
+        ours = Path(__file__).parents[2]  # an editable installation may use an import hook
         paths = [os.path.abspath(path) for path in (*sys.path, str(ours))]  # noqa: PTH100 - "" too
         has_gpu = str(int(torch.cuda.is_available()))
-        told: list[Any] = [self._place.resources().absolute(), os.getpid(), has_gpu, *paths]
+        arguments: list[Any] = [self._place.resources().absolute(), os.getpid(), has_gpu, *paths]
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter, no shell
-                [get_executable(), "-S", "-c", _COMMAND, *map(str, told)],
+                [get_executable(), "-S", "-c", _COMMAND, *map(str, arguments)],
                 stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,  # nothing but its end comes
+                stdout=subprocess.PIPE,  # carries only its end
                 stderr=subprocess.DEVNULL,
                 cwd=os.sep,
                 bufsize=0,
-                start_new_session=True,  # Ctrl-C in a terminal is the training's
+                start_new_session=True,  # Ctrl-C in a terminal is for the training
             )
         except OSError as error:
             self._note(f"the resources were not sampled: no process could be started ({error})")
 
     def _stop(self) -> None:
-        """End the process by a byte: its pipe may be open in a child that was forked meanwhile."""
+        """End the process by a byte: a forked child may hold its pipe open."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -103,7 +103,7 @@ class Sampler:
                 process.kill()
         if process.returncode:
             code = process.returncode
-            self._note(f"the resources were sampled in part: their process ended with {code}")
+            self._note(f"the resources were sampled only in part: the process ended with {code}")
 
     def _let_go(self) -> None:
         process, self._process = self._process, None
@@ -112,7 +112,7 @@ class Sampler:
             process.__exit__(None, None, None)
 
     def _note(self, sentence: str) -> None:
-        with suppress(OSError):  # no room for a few kB: logs will tell
+        with suppress(OSError):  # no room for a few kB: notes in the logs say so
             lines = JsonLines(self._place.resources())
             lines.say(note=sentence)
             lines.close()

@@ -1,11 +1,11 @@
-"""What a sample of the machine is read from: psutil, what psutil lacks of /proc, and NVML.
+"""Sources of the machine's samples: psutil, NVML, and parts of /proc that psutil lacks.
 
-The sampling process imports this module (see `resource_process`): neither torch nor numpy may come
-with it, they would take seconds.
+The sampling process imports this module (see `resource_process`), so it must not import torch or
+numpy, which take seconds.
 
-GPUs are read through NVML where its Python package (nvidia-ml-py) is installed; it is never needed.
-Functions and fields: docs.nvidia.com/deploy/nvml-api. "Busy" is NVML's `utilization.gpu`: the share
-of a period (1/6 s to 1 s) in which a kernel of any process ran.
+GPUs are read through NVML if its optional Python package (nvidia-ml-py) is installed. Functions and
+fields: docs.nvidia.com/deploy/nvml-api. "Busy" is NVML's `utilization.gpu`: the share of a period
+(1/6 s to 1 s) in which a kernel of any process ran.
 """
 
 from __future__ import annotations
@@ -53,28 +53,27 @@ if TYPE_CHECKING:
 
 
 PROC: Final = Path("/proc/stat")
-"""Where this is missing (macOS, Windows), nothing but GPUs is sampled."""
-_SHM: Final = "/dev/shm"  # noqa: S108 - is only asked
+"""File that macOS and Windows lack; without it, only GPUs are sampled."""
+_SHM: Final = "/dev/shm"  # noqa: S108 - only read
 _LOOK_EVERY: Final = 5
-"""Samples between two looks for new workers."""
+"""Samples between two searches for new workers."""
 _LOCKS_WAIT: Final = ("locks_lock_inode_wait", "flock_lock", "posix_lock", "fcntl_setlk")
 """Functions of Linux (fs/locks.c) in which a process sleeps until a file's lock is free."""
 _LOG_OF_WORKER: Final = re.compile(r"(\d+)-\d+-\d+-\d+\.events").fullmatch
 _MOST_WORKERS: Final = 4
 """Workers whose memory is read."""
 _LOOK_NS: Final = 1_200_000_000
-"""Pause between two looks at it, at least: a recording of a few seconds has some, whatever they
-cost, which are ..."""
+"""Shortest pause between two reads of that memory. A short recording makes a few, ..."""
 _FIRST_LOOKS: Final = 5
-"""... so many; ..."""
+"""... at any cost; ..."""
 _MEMORY_SHARE: Final = 0.005
-"""... all later ones may cost this share of a core. One takes 30 ms for each GB of a worker."""
+"""... later reads may cost this share of a core. A read takes 30 ms per GB of a worker."""
 _FIRST_NAMESPACE: Final = 0xEFFFFFFC
-"""Inode of the first namespace of process ids (PROC_PID_INIT_INO in Linux); only in there are
-NVML's process ids ours."""
+"""Inode of the first namespace of process ids (PROC_PID_INIT_INO in Linux). NVML's process ids are
+valid only inside it."""
 
 Readings = dict[str, dict[str, float]]
-"""Of each resource (see `stallscope.stages`) and device, its counter or its value."""
+"""Counter or value by resource (see `stallscope.stages`) and device."""
 
 
 class Missing(NamedTuple):
@@ -82,47 +81,47 @@ class Missing(NamedTuple):
 
     resources: tuple[str, ...]
     why: str = ""
-    """Nothing where there is nothing to sample: no GPU, no quota."""
+    """Sentence for the reader; empty where the machine has no such resource (GPU, quota)."""
 
 
 class Recorded(NamedTuple):
     """Processes of a recording."""
 
     main: int
-    """Id of the process that trains."""
+    """Process id of the training process."""
     folder: Path
     """Folder of the recording, with a log of each worker."""
 
     def workers(self) -> set[int]:
-        """Return the process ids of the workers that have a log by now."""
+        """Return the process ids of the workers that already have a log."""
         logs = (_LOG_OF_WORKER(path.name) for path in self.folder.iterdir())
         return {int(log[1]) for log in logs if log}
 
 
 @dataclass
 class Source:
-    """What a sample is read from."""
+    """Source of samples."""
 
     read: Callable[[], Readings]
-    """Returns what is used now; whatever it raises, there is nothing more to read then."""
+    """Returns the current usage; any exception ends the use of this source."""
     limits: Readings = field(default_factory=dict)
-    """Of its resources, those that are known."""
+    """Known limits of the resources."""
     seldom: bool = False
-    """Whether it is read only with every few samples: it changes slowly, or costs much."""
+    """True to read with every fifth sample only: slow to change, or expensive."""
     paced: bool = False
-    """Whether it sees by itself that it does not cost too much."""
+    """True if the source limits its own overhead."""
     notes: list[str] = field(default_factory=list)
-    """Sentences for the reader of the run; more may come with each read."""
+    """Sentences for the reader of the run; each read may add some."""
     resources: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """What it tells of."""
+        """Words for the resources."""
         return ", ".join(NAMES[resource] for resource in self.resources)
 
 
 def sources(recorded: Recorded, *, has_gpu: bool) -> list[Source | Missing]:
-    """Return every source of this machine, or what is missing in its place.
+    """Return every source of this machine, or a `Missing` in its place.
 
     Args:
         recorded: the processes to sample.
@@ -157,12 +156,12 @@ def _make(resources: tuple[str, ...], make: Callable[[], Source]) -> Source | Mi
 
 
 def _cores() -> Source:
-    """Read the seconds in which each core was busy that the recorded processes may run on."""
+    """Read the busy seconds of each core that the recorded processes may use."""
     return Source(lambda: {CORE: busy_core_s()}, {CORE: dict.fromkeys(busy_core_s(), 1.0)})
 
 
 def _quota() -> Source:
-    """Read CPU seconds of the container's processes; LookupError without a quota."""
+    """Read the CPU seconds of the container; LookupError without a quota."""
     group = cpu_groups()[0]
 
     def read() -> Readings:
@@ -173,7 +172,7 @@ def _quota() -> Source:
 
 
 def _memory() -> Source:
-    """Read bytes of the machine and the container that cannot be dropped at once."""
+    """Read the memory in use of the machine and the container, without droppable caches."""
     group = next(iter(memory_groups()), None)
     limits: Readings = {MEMORY: {"machine": psutil.virtual_memory().total}}
     if group:
@@ -195,7 +194,7 @@ def _shared_memory() -> Source:
 
 
 def _disks() -> Source:
-    """Read the machine's disks; not their partitions, nor what lies on top of disks."""
+    """Read the machine's disks, without partitions and logical volumes."""
     block = Path("/sys/block")
     names = {disk.name for disk in block.glob("*") if (disk / "device").exists()}
 
@@ -213,12 +212,12 @@ def _disks() -> Source:
 
 
 def _network() -> Source:
-    """Read the interfaces that have been used since the machine started, without the loopback."""
+    """Read the network interfaces with traffic since boot, without the loopback."""
     links = psutil.net_io_counters(pernic=True, nowrap=False)
     names = {name for name, link in links.items() if link.bytes_recv or link.bytes_sent} - {"lo"}
     megabits = {name: link.speed for name, link in psutil.net_if_stats().items()}
-    # What the links carry; 0 where one is virtual, or down
-    known = {name: megabits[name] * 1e6 / 8 for name in names if megabits.get(name)}
+    # Bytes per second; the speed is 0 where a link is virtual, or down
+    limits = {name: megabits[name] * 1e6 / 8 for name in names if megabits.get(name)}
 
     def read() -> Readings:
         every = psutil.net_io_counters(pernic=True, nowrap=False)
@@ -227,11 +226,11 @@ def _network() -> Source:
             SENT: {name: link.bytes_sent for name, link in every.items() if name in names},
         }
 
-    return Source(read, {RECEIVED: known, SENT: known})
+    return Source(read, {RECEIVED: limits, SENT: limits})
 
 
 class _Processes:
-    """The process that trains, with all its threads, and the workers that have a log."""
+    """Reads the training process, with all its threads, and the workers that have a log."""
 
     def __init__(self, recorded: Recorded) -> None:
         self._recorded = recorded
@@ -241,7 +240,7 @@ class _Processes:
         self._reads = 0
 
     def read(self) -> Readings:
-        """Return what each uses; a worker that has ended is left out."""
+        """Return the usage of each process, without workers that have ended."""
         if self._reads % _LOOK_EVERY == 0:
             for pid in self._recorded.workers() - self._known:
                 self._known.add(pid)
@@ -249,38 +248,38 @@ class _Processes:
                     self._workers[pid] = psutil.Process(pid)
         self._reads += 1
         names = (LOOP, WORKER, QUEUED, THREADS, FILE_LOCK, WORKER_CORES)
-        found: Readings = {name: {} for name in names}
-        _count(self._loop, LOOP, found)
+        readings: Readings = {name: {} for name in names}
+        _count(self._loop, LOOP, readings)
         for pid, worker in list(self._workers.items()):
             try:
-                _count(worker, WORKER, found)
+                _count(worker, WORKER, readings)
             except (OSError, psutil.Error):  # noqa: PERF203 - it has ended
                 del self._workers[pid]
-        return found
+        return readings
 
 
-def _count(process: psutil.Process, resource: str, found: Readings) -> None:
-    """Add what one process uses.
+def _count(process: psutil.Process, resource: str, readings: Readings) -> None:
+    """Add the usage of one process.
 
-    What psutil lacks: how long its main thread was queued (docs.kernel.org/scheduler/
-    sched-stats.html), and in which function of the kernel that sleeps. A kernel may have neither.
+    psutil lacks two facts: the time that the main thread was queued (docs.kernel.org/scheduler/
+    sched-stats.html), and the kernel function in which it sleeps. A kernel may have neither.
     """
     pid = str(process.pid)
     times = process.cpu_times()
-    found[resource][pid] = times.user + times.system
+    readings[resource][pid] = times.user + times.system
     if resource == WORKER:
-        found[THREADS][pid] = process.num_threads()
-        found[WORKER_CORES][pid] = len(os.sched_getaffinity(process.pid))
+        readings[THREADS][pid] = process.num_threads()
+        readings[WORKER_CORES][pid] = len(os.sched_getaffinity(process.pid))
         with suppress(OSError):
             sleeps_in = Path(f"/proc/{pid}/wchan").read_text(encoding="ascii")
-            found[FILE_LOCK][pid] = float(sleeps_in.startswith(_LOCKS_WAIT))
+            readings[FILE_LOCK][pid] = float(sleeps_in.startswith(_LOCKS_WAIT))
     with suppress(OSError):
         schedule = Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii")
-        found[QUEUED][pid] = int(schedule.split()[1]) / 1e9
+        readings[QUEUED][pid] = int(schedule.split()[1]) / 1e9
 
 
 def _worker_memory(recorded: Recorded) -> Source:
-    """Read the memory of the latest workers, seldom: the kernel adds it up page by page."""
+    """Read the memory of the latest workers, rarely: the kernel adds it up page by page."""
     Path("/proc/self/smaps_rollup").read_bytes()  # OSError where the kernel has none
     notes: list[str] = []
     due_ns = looks = 0
@@ -290,32 +289,32 @@ def _worker_memory(recorded: Recorded) -> Source:
         now_ns, before_ns = perf_counter_ns(), process_time_ns()
         if now_ns < due_ns:
             return {}
-        found: Readings = {}
+        readings: Readings = {}
         for pid in sorted(recorded.workers())[-_MOST_WORKERS:]:
             try:
                 sizes = _memory_of(pid)
-            except PermissionError as error:  # it runs as somebody else
+            except PermissionError as error:  # another user's process
                 notes[:] = [f"the memory of a worker could not be read ({error.strerror})"]
                 continue
             for resource, bytes_ in sizes.items():
-                found.setdefault(resource, {})[str(pid)] = bytes_
-        if found:  # the first look does not wait for the second
+                readings.setdefault(resource, {})[str(pid)] = bytes_
+        if readings:  # without workers, the next sample tries again
             looks += 1
             cost_ns = process_time_ns() - before_ns
             pause_ns = cost_ns / _MEMORY_SHARE if looks >= _FIRST_LOOKS else 0
             due_ns = now_ns + int(max(pause_ns, _LOOK_NS))
-        return found
+        return readings
 
     return Source(read, paced=True, notes=notes)
 
 
 def _memory_of(pid: int) -> dict[str, float]:
-    """Return what a worker has, in bytes; nothing of one that ends, or has ended.
+    """Return the memory of a worker in bytes; nothing once it ends.
 
-    psutil has no anonymous part of it, which tells copies from what is new.
+    psutil lacks the anonymous part, which separates copies from new pages.
 
     Raises:
-        PermissionError: it runs as somebody else.
+        PermissionError: another user's process.
     """
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8")
@@ -335,7 +334,7 @@ def _memory_of(pid: int) -> dict[str, float]:
 
 
 def gpus(recorded: Recorded) -> Source | Missing:
-    """Return the GPUs that the recorded processes may use, or why they are not sampled."""
+    """Return the GPUs of the recorded processes, or the reason why they are not sampled."""
     both = (GPU, GPU_MEMORY)
     try:
         import pynvml
@@ -343,12 +342,12 @@ def gpus(recorded: Recorded) -> Source | Missing:
         return Missing(both, "the GPU was not sampled: there is no NVML (pip install nvidia-ml-py)")
     try:
         return replace(_gpus(pynvml, recorded), resources=both)
-    except Exception as error:  # noqa: BLE001 - of a package that is not ours; nothing depends on it
-        return Missing(both, f"the GPU was not sampled: NVML says {error!r}")
+    except Exception as error:  # noqa: BLE001 - a package of others; nothing depends on it
+        return Missing(both, f"the GPU was not sampled: NVML failed with {error!r}")
 
 
 def _gpus(nvml: Any, recorded: Recorded) -> Source:
-    """Read the share of the time in which a kernel ran on each GPU, and bytes in use."""
+    """Read the busy share of each GPU, and its memory in use."""
     nvml.nvmlInit()
     gpus = {str(number): gpu for number, gpu in _visible(nvml)}
     total = {name: nvml.nvmlDeviceGetMemoryInfo(gpu).total for name, gpu in gpus.items()}
@@ -360,7 +359,7 @@ def _gpus(nvml: Any, recorded: Recorded) -> Source:
         for name, gpu in gpus.items():
             note = f"GPU {name} is used by another process, too"
             if note not in notes and _ids_are_ours():
-                running = {one.pid for one in nvml.nvmlDeviceGetComputeRunningProcesses(gpu)}
+                running = {user.pid for user in nvml.nvmlDeviceGetComputeRunningProcesses(gpu)}
                 others = running - recorded.workers() - {recorded.main}
                 notes.extend([note] if others else [])
         return {GPU: busy, GPU_MEMORY: used}
@@ -370,7 +369,7 @@ def _gpus(nvml: Any, recorded: Recorded) -> Source:
 
 
 def _visible(nvml: Any) -> list[tuple[int, Any]]:
-    """Return number and handle of each; CUDA_VISIBLE_DEVICES holds numbers, or ids of GPUs."""
+    """Return number and handle of each GPU in CUDA_VISIBLE_DEVICES, by number or id."""
     every = {n: nvml.nvmlDeviceGetHandleByIndex(n) for n in range(nvml.nvmlDeviceGetCount())}
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
     if wanted is None:
@@ -384,7 +383,7 @@ def _visible(nvml: Any) -> list[tuple[int, Any]]:
 
 
 def _ids_are_ours() -> bool:
-    """Return whether NVML's process ids mean the same here; in most containers they do not."""
+    """Return whether NVML's process ids are valid here; in most containers they are not."""
     try:
         return Path("/proc/self/ns/pid").stat().st_ino == _FIRST_NAMESPACE
     except OSError:

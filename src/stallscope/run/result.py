@@ -1,6 +1,6 @@
-"""The one saved value in the middle: what was measured, and the tables that follow from it.
+"""The run: the measurement of a recording, and the tables that follow from it.
 
-Everything before makes it, everything after reads it.
+Recording creates a run; models, charts and verdicts read it.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from stallscope.model.exposure import Exposure
 
 STEPS: Final = Schema(
-    "One row a step of the training loop; null is what was not measured.",
+    "One row per step of the training loop; null means not measured.",
     Column("step", pl.Int32),
     Column("epoch", pl.Int32),
     Column("batch", pl.Int32),
-    Column("worker", pl.Int16, "worker that made its batch; null: the main process"),
+    Column("worker", pl.Int16, "worker of its batch; null: the main process"),
     Column("wait_s", pl.Float64, "time inside `next(loader)`"),
     Column("pin_s", pl.Float64),
     Column("h2d_s", pl.Float64, "with `step_s` and `other_s` the time until the next wait"),
-    Column("step_s", pl.Float64, "with what a copy waits for earlier work of the device"),
+    Column("step_s", pl.Float64, "with a copy's wait for earlier work of the device"),
     Column("other_s", pl.Float64),
     Column("rank", pl.Int16),
     Column("start_ns", pl.Int64, "begin of the wait, from the start of the run"),
@@ -48,7 +48,7 @@ STEPS: Final = Schema(
 )
 
 DELIVERIES: Final = Schema(
-    "One row a batch, whether its samples were recorded or not; null is what was not seen.",
+    "One row per batch, also without recorded samples; null means not seen.",
     Column("rank", pl.Int16),
     Column("pid", pl.Int32),
     Column("worker", pl.Int16),
@@ -63,7 +63,7 @@ DELIVERIES: Final = Schema(
 )
 
 WAITS: Final = Schema(
-    "One row a `next` of the DataLoader inside of a step's wait.",
+    "One row per `next` of the DataLoader inside of a step's wait.",
     Column("rank", pl.Int16),
     Column("step", pl.Int32),
     Column("epoch", pl.Int32),
@@ -71,11 +71,11 @@ WAITS: Final = Schema(
     Column("start_ns", pl.Int64),
     Column("end_ns", pl.Int64),
 )
-"""There is one, which fills the wait, unless the loop iterates something around the DataLoader,
-which may take several batches or none for one of its own."""
+"""A single row fills the wait, unless the loop iterates a wrapper around the DataLoader: a batch of
+the wrapper may take several of the DataLoader's, or none."""
 
 STARTUP: Final = Schema(
-    "One row a process.",
+    "One row per process.",
     Column("worker", pl.Int16),
     Column("pid", pl.Int32),
     Column("epoch", pl.Int32),
@@ -85,61 +85,61 @@ STARTUP: Final = Schema(
 )
 
 DEVICE: Final = Schema(
-    "One row a piece of time in which a device that works behind the host had work.",
+    "One row per interval in which a device that runs asynchronously had work.",
     Column("rank", pl.Int16),
     Column("device", pl.String),
-    Column("kind", pl.Enum(KINDS), "a copy (h2d) or a step; null: nobody saw what it did"),
+    Column("kind", pl.Enum(KINDS), "a copy (h2d) or a step; null: unknown"),
     Column("start_ns", pl.Int64, "the event before it"),
     Column("end_ns", pl.Int64, "the event after it"),
 )
-"""No row: the device had nothing to do. A rank without any row computes on the host."""
+"""Gaps between rows: the device was idle. A rank without any row computes on the host."""
 
 _NEVER_NULL: Final = {
     *("rank", "pid", "epoch", "batch", "step", "stage", "kind"),
     *("start_ns", "end_ns", "complete", "steady", "resource"),
 }
-"""Columns without empty places, in all tables of a run."""
+"""Columns without nulls, in all tables of a run."""
 LOGS: Final = "logs"
-"""Where in a run's folder a process that records into it writes its logs meanwhile."""
+"""Folder inside of a run's folder for the logs of a running recording."""
 
 _BATCH: Final = ["rank", "epoch", "batch"]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What was asked for."""
+    """Settings of the recording."""
 
     name: str = ""
-    """What the user pointed at, in the user's words."""
+    """Target in the user's words."""
     num_workers: int = 0
     """Worker processes of the loader; 0: the main process loads."""
     batch_size: int | None = None
-    """Samples a batch; None where the dataset makes the batches or a sampler decides."""
+    """Samples per batch; None where the dataset or a sampler decides."""
     warmup: int = 0
     """Batches at the start that are not part of the steady state."""
     simulated_step_s: float | None = None
-    """How long the step was simulated to take, seconds; None where nothing was simulated."""
+    """Seconds of the simulated step; None without a simulation."""
     has_step: bool = True
-    """Whether batches were used, and not only taken."""
+    """True if the loop used the batches, False if it only took them."""
     prefetch_factor: int | None = None
-    """Batches that each worker makes ahead; None without workers, or where it is not known."""
+    """Batches that each worker makes ahead; None without workers, or if unknown."""
     persistent_workers: bool = False
-    """Whether workers live on from epoch to epoch."""
+    """True if workers live on from epoch to epoch."""
     streams: bool = False
-    """Whether workers take their samples out of a stream, each its part of it."""
+    """True if the workers read an iterable dataset, each its part of the stream."""
     began_unix_ns: int | None = None
-    """When its times begin, in ns since 1970."""
+    """Origin of all times, in ns since 1970."""
 
 
 @dataclass(frozen=True, eq=False)
 class Run(SavedResult):
     """One measurement of a loader: spans inside the workers, samples, steps, start-up.
 
-    Tables show the steady state; start-up and warm-up are kept apart. `steady=False` gives all.
+    Tables show the steady state, without start-up and warm-up. `steady=False` gives all.
     """
 
     _folder: ClassVar[Path | None] = None
-    """Where `ss.load` has read it from; an attribute of that run alone."""
+    """Folder that `ss.load` has read; an attribute of that run alone."""
     _view: ClassVar[str] = "run.VIEW"
     _contents: ClassVar = Contents(
         kind="run",
@@ -174,10 +174,9 @@ class Run(SavedResult):
     )
 
     all_spans: pl.DataFrame
-    """Every span, columns of `run.decode.SPANS`, in the order in which each process wrote
-    them."""
+    """All spans, columns of `run.decode.SPANS`, in the order of writing per process."""
     all_samples: pl.DataFrame
-    """What each sample was, columns of `run.decode.SAMPLES`."""
+    """Origin of each sample, columns of `run.decode.SAMPLES`."""
     batches: pl.DataFrame
     """Columns of `run.decode.BATCHES` and `steady`."""
     all_steps: pl.DataFrame
@@ -193,28 +192,27 @@ class Run(SavedResult):
     startup: pl.DataFrame
     """Columns of `STARTUP`."""
     settings: Settings = field(default_factory=Settings)
-    """What was asked for."""
+    """Settings of the recording."""
     all_resources: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=RESOURCES))
-    """Columns of `RESOURCES`, of all processes of the recording; empty where nothing was
-    sampled."""
+    """Columns of `RESOURCES`, of all processes of the recording; empty without samples."""
     device_work: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=DEVICE))
     """Columns of `DEVICE`; empty where the host is the device."""
     first_batch_s: float | None = None
-    """From starting the loader to its first batch; None when none came."""
+    """Seconds from the loader's start to its first batch; None without a batch."""
     machine: dict[str, Any] = field(default_factory=dict)
-    """Where it was measured."""
+    """Facts about the machine."""
     notes: tuple[str, ...] = ()
-    """What was left out or could not be seen, in sentences."""
+    """Sentences on what was left out or could not be measured."""
     others: tuple[Run, ...] = ()
-    """The other loaders of the process (validation, say), those that took longest first."""
+    """Other loaders of the process (validation, say), the longest first."""
 
     @computed_apart
     def spans(self, *, steady: bool = True) -> pl.DataFrame:
-        """Return one row a span: `rank, pid, worker, epoch, batch, sample, stage, kind` and times.
+        """Return one row per span: `rank, pid, worker, epoch, batch, sample, stage, kind`, times.
 
-        First those of the workers' own work, which never overlap in a worker; then those beside it
-        (see `side_spans`). `worker` is null in the main process, `sample` (place in the batch) is
-        null for what belongs to the batch. Then `cpu_ns`, null where not read.
+        First the spans of the workers' own work, which never overlap in a worker; then those beside
+        it (see `side_spans`). `worker` is null in the main process, `sample` (place in the batch)
+        is null for work on the whole batch, `cpu_ns` is null where it was not read.
 
         Args:
             steady: only the steady state.
@@ -245,25 +243,25 @@ class Run(SavedResult):
 
     @cached_property
     def profile(self) -> summary.Profile:
-        """Where a sample's time goes."""
-        times = self.unit_times  # asked for here: what a child computes on its way is lost with it
+        """Breakdown of a sample's time by stage."""
+        times = self.unit_times  # read here: a cache that a child fills is lost with it
         return apart(lambda: summary.profile(times))
 
     @cached_property
     def work_stages(self) -> pl.DataFrame:
-        """Where the workers' time goes, columns of `run.summary.STAGES`."""
+        """Breakdown of the workers' time, columns of `run.summary.STAGES`."""
         times = self.unit_times
         return apart(lambda: summary.stages(times))
 
     @cached_property
     @computed_apart
     def _stages(self) -> pl.DataFrame:
-        stood = self.exposed() if self.all_steps.height else None
+        stalled = self.exposed() if self.all_steps.height else None
         beside = summary.stages(summary.unit_times(self._beside))
-        return summary.of_loop(self.work_stages, beside, stood)
+        return summary.of_loop(self.work_stages, beside, stalled)
 
     def stages(self) -> pl.DataFrame:
-        """Return where the time goes, the longest stage first; columns of `run.summary.STAGES`."""
+        """Return the time by stage, the longest first; columns of `run.summary.STAGES`."""
         return self._stages
 
     def table(self) -> pl.DataFrame:
@@ -276,21 +274,21 @@ class Run(SavedResult):
         return summary.samples(self.unit_times, self.all_samples)
 
     def samples(self, *, steady: bool = True) -> pl.DataFrame:
-        """Return one row a sample: its origin and its cost, see `run.summary.samples`.
+        """Return one row per sample: its origin and its cost, see `run.summary.samples`.
 
         Args:
             steady: only the steady state.
         """
         if steady:
             return self._samples
-        spans, known = self.all_spans, self.all_samples
-        return apart(lambda: summary.samples(summary.unit_times(spans), known))
+        spans, described = self.all_spans, self.all_samples
+        return apart(lambda: summary.samples(summary.unit_times(spans), described))
 
     def steps(self, *, steady: bool = True) -> pl.DataFrame:
-        """Return one row a step of the loop, columns of `STEPS` and `hidden_s`.
+        """Return one row per step of the loop, columns of `STEPS` and `hidden_s`.
 
-        `hidden_s` is how long of the wait, with `iter(loader)`, the device still had work: null
-        where that is not known, 0 where the host is the device.
+        `hidden_s` is the part of the wait, with `iter(loader)`, in which the device still had work:
+        null if unknown, 0 where the host is the device.
 
         Args:
             steady: only the steps whose batch is part of the steady state.
@@ -305,7 +303,7 @@ class Run(SavedResult):
 
     @property
     def device(self) -> str | None:
-        """What works behind the host, in words; None where the host is the device."""
+        """Name of the asynchronous device; None where the host is the device."""
         return next(iter(self.device_work["device"]), None)
 
     @cached_property
@@ -329,7 +327,7 @@ class Run(SavedResult):
     @cached_property
     @computed_apart
     def _resources(self) -> pl.DataFrame:
-        """The samples that end in the steady state of their rank; none where no loop was seen."""
+        """Samples that end in the steady state of their rank; none without a recorded loop."""
         used_s = pl.sum_horizontal("h2d_s", "step_s", "other_s")
         ends = (
             self.steps()
@@ -340,8 +338,8 @@ class Run(SavedResult):
             )
         )
         inside = pl.col("end_ns").is_between("first_ns", "last_ns") | pl.col("value").is_null()
-        within = self.all_resources.join(ends, on="rank", maintain_order="left").filter(inside)
-        return within.drop("first_ns", "last_ns")
+        samples = self.all_resources.join(ends, on="rank", maintain_order="left").filter(inside)
+        return samples.drop("first_ns", "last_ns")
 
     @computed_apart
     def memory(self) -> pl.DataFrame:
@@ -350,11 +348,11 @@ class Run(SavedResult):
         Returns:
             Columns of `run.worker_memory.WORKER_MEMORIES`, of the whole recording.
         """
-        found: pl.DataFrame = import_module("stallscope.run.worker_memory").worker_memory(self)
-        return found
+        memory: pl.DataFrame = import_module("stallscope.run.worker_memory").worker_memory(self)
+        return memory
 
     def stalls(self) -> pl.DataFrame:
-        """Return one row a stall: a wait that matters, as `model.thresholds` has it.
+        """Return one row per stall: a wait that matters by the limits in `model.thresholds`.
 
         Returns:
             Columns of `model.attribution.STALLS`, of the steady state.
@@ -368,7 +366,7 @@ class Run(SavedResult):
     @cached_property
     @computed_apart
     def exposure(self) -> Exposure:
-        """The accounting of the stalls, as the verdict reads it."""
+        """Accounting of the stalls for the verdict."""
         return exposure_of(self)
 
     @cached_property
@@ -377,9 +375,9 @@ class Run(SavedResult):
         return exposed(self.exposure, self._stalls.parts)
 
     def exposed(self) -> pl.DataFrame:
-        """Return what stalls the training loop, the longest part first.
+        """Return the causes of the stalls, the longest part first.
 
-        The accounting: what stages hold of the stalls, as if workers never waited for a core.
+        Each stage gets its part of the stalls, as if workers never waited for a core.
 
         Returns:
             Columns of `model.attribution.EXPOSED`; the parts add up to all stalls.
@@ -404,31 +402,31 @@ class Run(SavedResult):
         """Return when and why the training loop stalls, each pattern with its p-value.
 
         Returns:
-            Columns of `model.patterns.PATTERNS`, over all steps after the warm-up; what explains
-            most comes first.
+            Columns of `model.patterns.PATTERNS`, over all steps after the warm-up; the pattern that
+            explains most comes first.
         """
         return self._patterns
 
     def trace(self, path: str | Path, *, profile: Any = None) -> Path:
         """Write everything as one timeline, for https://ui.perfetto.dev or chrome://tracing.
 
-        It holds the steps of the loop with their waits and parts, each worker's batches, samples
-        and stages, sending and pinning, an arrow from each batch to the step that used it, and all
-        of it from the start on, also what is no part of the steady state. `args.steady` tells.
+        The timeline holds the steps of the loop with their waits and parts, the batches, samples
+        and stages of each worker, sending and pinning, and an arrow from each batch to its step. It
+        begins at the start of the run; `args.steady` marks the steady state.
 
         Args:
-            path: of the file, `.json` or (smaller) `.json.gz`; folders are made. An older trace is
-                written over.
-            profile: a `torch.profiler.profile` that ran meanwhile, or the file that it exported:
-                its operators, kernels, copies and waits for the device get processes of their own,
-                on the same time axis.
+            path: of the file, `.json` or (smaller) `.json.gz`; folders are created. An older trace
+                is overwritten.
+            profile: a `torch.profiler.profile` of the same time, or the file that it exported: its
+                operators, kernels, copies and waits for the device appear as processes of their
+                own, on the same time axis.
 
         Returns:
             The path.
 
         Raises:
-            TraceFileError: it ends otherwise, is there and is no trace of ours, or cannot be
-                written; `profile` is no profile, or of another time.
+            TraceFileError: the path has another ending, holds another kind of file or cannot be
+                written; `profile` is no profile, or covers another time.
         """
         trace = import_module("stallscope.views.trace")
         profiled = [] if profile is None else trace.profiled(profile, self.settings.began_unix_ns)

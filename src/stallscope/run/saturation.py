@@ -1,8 +1,8 @@
-"""Which resource was saturated while the loop stalled; or that none was, which says as much.
+"""Find the resource that was saturated while the loop stalled, or report that none was.
 
-Samples are put together to moments of half a second, since the kernel counts CPU time in steps of
-10 ms. In a moment a resource is saturated when its use reaches a share of its limit; what has no
-known limit (bytes a second of a disk, say) is never called saturated.
+Samples are grouped into moments of half a second, since the kernel counts CPU time in steps of 10
+ms. In a moment a resource is saturated when its use reaches a share of its limit; a resource
+without a known limit (bytes per second of a disk, say) is never called saturated.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 MOMENT_NS: Final = 500_000_000
 FEWEST: Final = 4
-"""Moments; with fewer, nothing is said."""
+"""Moments that a judgement needs."""
 MOSTLY: Final = 0.5
-"""A resource that was saturated for this share of the time in stalls is named."""
+"""Share of the stall time from which on a saturated resource is named."""
 WANTED: Final = 0.5
-"""Share of its time in which a process computes, or waits for a core, from which on it needs the
-cores; others may saturate them while it waits for something else."""
+"""Share of its time that a process computes or waits for a core, from which on it needs the cores.
+Below, other processes may saturate them while it waits for something else."""
 
 THRESHOLDS: Final = {
     CORE: SATURATED,
@@ -58,13 +58,13 @@ THRESHOLDS: Final = {
     WORKER: SATURATED,
     LOOP: SATURATED,
 }
-"""What can be saturated. GPU memory is not in it: torch keeps what it once had. A worker that
-computes on one core all the time is saturated, too: there could be more of them."""
+"""Resources that can be saturated, with the share of their limit. Without GPU memory, which torch
+never gives back. A worker that always computes is saturated, too: more workers could help."""
 _FULL: Final = ("stalled_share", "full_share")
 TOGETHER: Final = (CORE, WORKER)
-"""Judged as one: all cores, all workers."""
+"""Resources that are judged as one: all cores, all workers."""
 OWN: Final = (WORKER, LOOP)
-"""No resources of the machine; each has one core's time as its limit."""
+"""Processes of the recording, each with one core's time as its limit."""
 
 USES: Final = {
     "resource": pl.String,
@@ -77,19 +77,19 @@ USES: Final = {
     "stalled_share": pl.Float64,
     "saturated": pl.Boolean,
 }
-"""One row a resource with a limit: how much of it was used on average, for which share of the
-time at least `threshold` of it was, and the same of the time in stalls (null without stalls).
-`device` is null where all `devices` are judged as one. `saturated` says that it mattered: the
-makers of the batches needed it."""
+"""One row per resource with a limit. `mean_share` is its average use; `full_share` the share of the
+time with a use of at least `threshold`; `stalled_share` the same for the time in stalls (null
+without stalls). `device` is null where all `devices` are judged as one. `saturated` also requires
+that the makers of the batches needed the resource."""
 
 MOST_BINS: Final = 300
-"""More cannot be told apart at a notebook's width."""
+"""Bins that a notebook's width can show."""
 SHORTEST_S: Final = 0.2
-"""Of a bin: below it, CPU time that is counted in steps of 10 ms is more step than time."""
+"""Shortest bin: below, CPU time that is counted in steps of 10 ms is mostly rounding."""
 
 
 class LoopStall(NamedTuple):
-    """The loop that was judged."""
+    """Judged loop."""
 
     rank: int
     share: float
@@ -98,30 +98,30 @@ class LoopStall(NamedTuple):
 
 @dataclass(frozen=True)
 class Saturation:
-    """What was saturated while the loop stalled."""
+    """Saturated resources while the loop stalled."""
 
     uses: pl.DataFrame
     """Columns of `USES`, the machine's resources first."""
     moments: int
-    """Half seconds that were judged."""
+    """Number of judged half seconds."""
     loop: LoopStall | None
-    """None where no loop was recorded."""
+    """None without a recorded loop."""
     others_share: float | None
-    """Share of the cores' time that other processes had; None where that is not known."""
+    """Share of the cores' time that other processes used; None if unknown."""
 
     @property
     def saturated(self) -> list[dict[str, Any]]:
-        """The rows of what was saturated; the machine's first."""
+        """Rows of the saturated resources; those of the machine first."""
         return self.uses.filter("saturated").to_dicts()
 
     @property
     def matters(self) -> bool:
-        """Whether the loop stalled long enough, and was sampled long enough, to judge by it."""
+        """True if the loop stalled long enough, and was sampled long enough, for a judgement."""
         return self.moments >= FEWEST and self.loop is not None and self.loop.share >= HARDLY
 
 
 def find_saturated(run: Run) -> Saturation:
-    """Return which resource was saturated in the steady state of a run."""
+    """Return the saturated resources in the steady state of a run."""
     workers = run.settings.num_workers
     return saturation(run.resources(), run.steps(), run.stalls(), workers=workers)
 
@@ -129,7 +129,7 @@ def find_saturated(run: Run) -> Saturation:
 def saturation(
     resources: pl.DataFrame, steps: pl.DataFrame, stalls: pl.DataFrame, *, workers: int
 ) -> Saturation:
-    """Return what was saturated in the steady state of the rank that stalled longest."""
+    """Return the saturated resources in the steady state of the rank that stalled longest."""
     loops = [
         LoopStall(rank, time.stall_share)
         for rank in steps["rank"].unique().sort()
@@ -147,16 +147,16 @@ def saturation(
 
 
 def _moments(samples: pl.DataFrame, workers: int) -> pl.DataFrame:
-    """Return the share of its limit that each resource had in each half second."""
+    """Return the use of each resource in each half second, as a share of its limit."""
     without = LOOP if workers else WORKER
     judged = samples.with_columns(pl.col("resource", "device").cast(pl.String)).filter(
         pl.col("resource").is_in(list(THRESHOLDS)), pl.col("resource") != without
     )
     one_core = pl.when(pl.col("resource").is_in(OWN)).then(1.0)
-    known = judged.with_columns(limit=pl.coalesce("limit", one_core)).drop_nulls("limit")
+    limited = judged.with_columns(limit=pl.coalesce("limit", one_core)).drop_nulls("limit")
     device = pl.when(~pl.col("resource").is_in(TOGETHER)).then(pl.col("device"))
-    # A capacity of many: the mean of their shares, and their limits added up
-    levels = known.group_by("resource", device, "start_ns", "end_ns", maintain_order=True).agg(
+    # Several devices judged as one: the mean of their shares, the sum of their limits
+    levels = limited.group_by("resource", device, "start_ns", "end_ns", maintain_order=True).agg(
         level=(pl.col("value") / pl.col("limit")).mean(),
         limit=pl.col("limit").sum(),
         devices=pl.col("value").len(),
@@ -199,10 +199,10 @@ def _judged(moments: pl.DataFrame, stalls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _others_share(mine: pl.DataFrame) -> float | None:
-    """Return the share of the cores' time that processes outside of the recording had."""
+    """Return the share of the cores' time that processes outside of the recording used."""
     moment = ["start_ns", "end_ns"]
     own = mine.filter(pl.col("resource").is_in([*OWN, SAMPLER]))
-    # A worker is read from its second moment on: what it did before is not what others did
+    # The first moment of a worker has no rate yet, and must not count as use by others
     counts = own.group_by(moment).len().filter(pl.col("len") == pl.col("len").max())
     cores = mine.filter(pl.col("resource") == CORE).join(counts, on=moment, how="semi")
     own = own.join(counts, on=moment, how="semi")
@@ -214,7 +214,7 @@ def _others_share(mine: pl.DataFrame) -> float | None:
 
 
 def _cores_wanted(mine: pl.DataFrame, workers: int) -> bool:
-    """Return whether those who make batches computed or waited for a core; true if unknown."""
+    """Return whether the makers of batches computed or waited for a core; True if unknown."""
     maker = WORKER if workers else LOOP
     makers = mine.filter(pl.col("resource") == maker)
     if makers.is_empty():
@@ -232,38 +232,38 @@ def _core_seconds(samples: pl.DataFrame) -> float:
 
 @dataclass(frozen=True)
 class Usage:
-    """The resources of one rank, in bins of the same length."""
+    """Resources of one rank, in bins of equal length."""
 
     values: pl.DataFrame
-    """`resource, device, at_s, value, limit`: the mean of a bin, at its middle; seconds from the
-    start of the run."""
+    """`resource, device, at_s, value, limit`: the mean of a bin, and its middle in seconds from
+    the start of the run."""
     stalled: np.ndarray
-    """Of each bin, the share (0 to 1) in which the loop stalled."""
+    """Share (0 to 1) of each bin in which the loop stalled."""
     begin_s: float
-    """Of the first bin, seconds from the start of the run."""
+    """Begin of the first bin, seconds from the start of the run."""
     bin_s: float
     """Length of a bin, seconds."""
     samples: int
-    """How often it was sampled."""
+    """Number of samples."""
     cost_share: float | None
-    """What sampling took, as a share of one core."""
+    """Overhead of sampling, as a share of one core."""
     missing: tuple[str, ...]
-    """Resources that are not there, or were not read."""
+    """Resources that do not exist, or were not read."""
     judged: Saturation
-    """What of it was saturated."""
+    """Saturated resources."""
 
     @property
     def end_s(self) -> float:
-        """Of the last bin, seconds from the start of the run."""
+        """End of the last bin, seconds from the start of the run."""
         return self.begin_s + self.bin_s * len(self.stalled)
 
 
 def usage(run: Run) -> Usage | None:
-    """Return what a run used in its steady state; None without samples, or without a loop."""
-    stalls, found = run.stalls(), find_saturated(run)
-    if found.loop is None:
+    """Return the usage in the steady state of a run; None without samples or without a loop."""
+    stalls, judged = run.stalls(), find_saturated(run)
+    if judged.loop is None:
         return None
-    is_shown = pl.col("rank") == found.loop.rank
+    is_shown = pl.col("rank") == judged.loop.rank
     names = pl.col("resource", "device").cast(pl.String)
     every = run.resources().filter(is_shown).with_columns(names)
     samples = every.drop_nulls("value")
@@ -289,63 +289,63 @@ def usage(run: Run) -> Usage | None:
         samples=cost.height,
         cost_share=_core_seconds(cost) / whole_s if whole_s else None,
         missing=tuple(every.filter(pl.col("value").is_null())["resource"].unique().sort()),
-        judged=found,
+        judged=judged,
     )
 
 
-def sentence(found: Saturation) -> str:
-    """Say what was saturated, or where else to look."""
-    if found.loop is None:
-        return "No training loop was recorded: nothing can be said of what it lacked"
-    if found.moments < FEWEST:
+def sentence(judged: Saturation) -> str:
+    """Name the saturated resource, or where else to look."""
+    if judged.loop is None:
+        return "No training loop was recorded, so its bottleneck is unknown"
+    if judged.moments < FEWEST:
         return "The steady state was too short to tell whether a resource was saturated"
-    stalled = found.loop.share
-    machine = [use for use in found.saturated if use["resource"] not in OWN]
-    own = [use for use in found.saturated if use["resource"] in OWN]
+    stalled = judged.loop.share
+    machine = [use for use in judged.saturated if use["resource"] not in OWN]
+    own = [use for use in judged.saturated if use["resource"] in OWN]
     if machine:
-        return _of_machine(found, machine, stalled)
+        return _of_machine(judged, machine, stalled)
     if stalled < HARDLY:
         return "No resource was saturated, and the loop hardly stalled"
     if own:
-        return _of_own(found, own[0])
-    shares = found.uses.filter(~pl.col("saturated")).select(pl.coalesce(*_FULL)).to_series()
-    unneeded = any(part >= MOSTLY for part in shares)  # saturated all the same
-    what = "Nothing that the loop needed" if unneeded else "No resource"
+        return _of_own(judged, own[0])
+    shares = judged.uses.filter(~pl.col("saturated")).select(pl.coalesce(*_FULL)).to_series()
+    unneeded = any(part >= MOSTLY for part in shares)
+    what = "No resource that the loop needed" if unneeded else "No resource"
     return (
         f"{what} was saturated while the loop stalled ({share(stalled)} of the time): look for a "
         "lock or a software limit"
     )
 
 
-def _of_machine(found: Saturation, uses: list[dict[str, Any]], stalled: float) -> str:
+def _of_machine(judged: Saturation, uses: list[dict[str, Any]], stalled: float) -> str:
     use = uses[0]
     if stalled >= HARDLY:
-        during = f"{share(use['stalled_share'])} of the stalls, which are {share(stalled)} of the"
-        text = f"{subject(use)} saturated for {during} loop's time"
+        during = f"saturated for {share(use['stalled_share'])} of the stall time"
+        text = f"{subject(use)} {during}; the loop stalls {share(stalled)} of the time"
     else:
         text = f"{subject(use)} saturated for {share(use['full_share'])} of the time"
-    others = found.others_share or 0.0
+    others = judged.others_share or 0.0
     if use["resource"] == CORE and others >= OTHERS:
-        text += f"; other processes had {share(others)} of the cores"
-    more = dict.fromkeys(NAMES[one["resource"]] for one in uses[1:])
-    text += f"; so was: {', '.join(more)}" if more else ""
+        text += f"; other processes used {share(others)} of the cores"
+    also_full = dict.fromkeys(NAMES[other_use["resource"]] for other_use in uses[1:])
+    text += f"; also saturated: {', '.join(also_full)}" if also_full else ""
     return text if stalled >= HARDLY else f"{text}, though the loop hardly stalled"
 
 
-def _of_own(found: Saturation, use: dict[str, Any]) -> str:
-    cores = next(iter(found.uses.filter(resource=CORE)["mean_share"]), None)
-    free = "" if cores is None else f", while {share(1 - cores)} of the cores' time was free"
+def _of_own(judged: Saturation, use: dict[str, Any]) -> str:
+    cores = next(iter(judged.uses.filter(resource=CORE)["mean_share"]), None)
+    free = "" if cores is None else f", while the cores were {share(1 - cores)} idle"
     if use["resource"] == LOOP:
-        return f"The main process, which makes the batches, computed without a pause{free}"
-    many = count(use["devices"], "worker")
-    return f"The {many} computed without a pause{free}: more workers may help"
+        return f"The main process, which loads the data, computed all the time{free}"
+    workers = count(use["devices"], "worker")
+    return f"The {workers} computed all the time{free}: more workers may help"
 
 
 def subject(use: dict[str, Any]) -> str:
-    """Return what was saturated, as the begin of a sentence; from a row of `USES`."""
+    """Return a resource as the begin of a sentence; from a row of `USES`."""
     device = use["device"]
     text = {
-        CORE: f"The {count(use['devices'], 'core')} at hand were",
+        CORE: f"The {count(use['devices'], 'usable core')} were",
         QUOTA: f"The container's CPU quota of {use['limit']:g} cores was",
         MEMORY: f"The memory of the {device} was",
         SHM: "/dev/shm was",  # noqa: S108 - a name

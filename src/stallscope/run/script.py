@@ -1,13 +1,13 @@
-"""`stallscope run`: a script that knows nothing of it, recorded from its first import of torch on.
+"""`stallscope run`: record an unchanged script from its first import of torch on.
 
-It runs in this process as `python SCRIPT` or `python -m MODULE` would run it: as `__main__`, with
-its own arguments and import path, and it ends as ever, with the same output, traceback and exit
-code. Nothing heavy is imported before it starts, since what it sets in `os.environ` ahead of its
-own imports must still have its effect.
+The script runs in this process as under `python SCRIPT` or `python -m MODULE`: as `__main__`, with
+its own arguments and import path. It ends with the same output, traceback and exit code. This
+module imports nothing heavy before the script starts, so that variables that the script sets in
+`os.environ` ahead of its own imports take effect.
 
-The run goes into one folder a launch, in it one a rank. The ranks must name that folder alike
-before they have met: on one machine they have a launcher in common, so its birth is in the name. It
-is the nearest ancestor that is no rank itself (it was started without `RANK`), because each rank
+Each launch has one folder, with one folder inside per rank. The ranks must agree on its name before
+they can communicate: on one machine they share a launcher, so its start time is in the name. The
+launcher is the nearest ancestor that is no rank itself (started without `RANK`), because each rank
 may have a shell or another wrapper of its own in between.
 """
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 RUNS: Final = Path("stallscope-runs")
-"""Where runs go that were given no folder."""
+"""Default folder of runs."""
 
 
 def run_script(
@@ -64,11 +64,10 @@ def run_script(
         args: its arguments.
         module: run it as `python -m` does.
         watching: entered just before the script's code runs and left after it, also in a process
-            that the script forked. What goes wrong in leaving it is told on stderr and changes
-            nothing.
+            that the script forked. An error while leaving it goes to stderr and changes nothing.
 
     Returns:
-        What the script ended with, for `end_with`; None if it came to its last line.
+        The exception that ended the script, for `end_with`; None if it reached its last line.
 
     Raises:
         TargetError: there is no such script.
@@ -77,7 +76,7 @@ def run_script(
         start = (_module if module else _file)(script, args)
     except StallscopeError:
         raise
-    except Exception as error:  # noqa: BLE001 - it does not compile
+    except Exception as error:  # noqa: BLE001 - the script does not compile
         return error.with_traceback(None)
     watch = watching()
     watch.__enter__()
@@ -92,10 +91,10 @@ def run_script(
 
 
 def end_with(error: BaseException | None) -> None:
-    """Let this process end as the interpreter ends one after that exception.
+    """End this process as the interpreter does after that exception.
 
-    To be called where nothing catches it on its way out of the program. It is shown as if it had
-    not passed any frame but the script's own.
+    Call it where nothing catches the exception on its way out of the program. The traceback shows
+    only the script's own frames.
     """
     if error is None:
         return
@@ -111,11 +110,11 @@ def end_with(error: BaseException | None) -> None:
 
 
 def _file(script: str, args: Sequence[str]) -> Callable[[], object]:
-    """Make everything ready for a file, or for a folder or a zip file."""
+    """Prepare a file, or a folder or a zip file; return the call that runs it."""
     path = Path.cwd() / script
     if not path.exists():
         raise TargetError(
-            f"there is no script {script!r}: give the path of one, or -m with a module's name"
+            f"there is no script {script!r}: give its path, or -m with a module's name"
         )
     if pkgutil.get_importer(str(path)) is not None:  # a folder or a zip file
         _become_main([script, *args])
@@ -136,15 +135,15 @@ def _file(script: str, args: Sequence[str]) -> Callable[[], object]:
 
 
 def _module(name: str, args: Sequence[str]) -> Callable[[], object]:
-    """Make everything ready for a module; what else can be wrong with its name, Python tells."""
+    """Prepare a module; Python itself reports other errors in its name."""
     if not _is_safe():
         sys.path[0] = str(Path.cwd())
     top = name.partition(".")[0]
     try:
-        found = importlib.util.find_spec(top)
-    except ValueError:  # no name, or one of a module that was never imported
-        found = None
-    if found is None:
+        spec = importlib.util.find_spec(top)
+    except ValueError:  # no name, or the name of a module that was never imported
+        spec = None
+    if spec is None:
         raise TargetError(
             f"there is no module {name!r} (no {top!r} in {Path.cwd()} nor installed): give a "
             "module's dotted name, or without -m the path of a script"
@@ -154,7 +153,7 @@ def _module(name: str, args: Sequence[str]) -> Callable[[], object]:
 
 
 def _become_main(argv: list[str]) -> dict[str, Any]:
-    """Put a new `__main__` in the place of ours; its globals."""
+    """Replace our `__main__` by a new one; return its globals."""
     main = sys.modules["__main__"] = ModuleType("__main__")
     sys.argv = argv
     return vars(main)
@@ -166,26 +165,26 @@ def _is_safe() -> bool:
 
 
 def _leave(watch: AbstractContextManager[object]) -> None:
-    """End the watching; whatever happens here, the script's own end stays what it was."""
+    """Leave `watch`; an error here does not change how the script ends."""
     left = False
     try:
         with held_back():
             watch.__exit__(None, None, None)
             left = True
-    except BaseException as error:  # noqa: BLE001 - told, unless it came too late to matter
+    except BaseException as error:  # noqa: BLE001 - reported, unless it came too late to matter
         if not left:
             _tell(error)
 
 
-def _tell(error: BaseException, means: str = "the run may not be saved whole") -> None:
-    """Say on stderr, if there still is one, what went wrong, and what that means."""
+def _tell(error: BaseException, means: str = "the run may not be saved completely") -> None:
+    """Report an error and its consequence on stderr, if stderr still exists."""
     if sys.stderr is None:  # `print` would take stdout
         return
-    said = str(error) if isinstance(error, StallscopeError) else means
+    message = str(error) if isinstance(error, StallscopeError) else means
     with suppress(Exception):
-        if not isinstance(error, StallscopeError | KeyboardInterrupt):  # a mistake of ours
+        if not isinstance(error, StallscopeError | KeyboardInterrupt):  # a bug of stallscope
             traceback.print_exception(error, chain=False)
-        print(f"stallscope: {said}", file=sys.stderr, flush=True)  # noqa: T201
+        print(f"stallscope: {message}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 @contextmanager
@@ -194,14 +193,14 @@ def watching(
 ) -> Iterator[None]:
     """Record every DataLoader of this process while the block runs, and save the run at its end.
 
-    Nothing heavy is imported before the script imports torch. What was recorded lies in the folder
-    all the time, so that it can be loaded also when the process is killed.
+    Imports nothing heavy before the script imports torch. The logs are in the folder from the
+    start, so that `ss.load` can read them even if the process is killed.
 
     Args:
-        folder: for the run; made if need be.
-        name: what is recorded, in the user's words.
-        warmup: steps at the start that are kept apart.
-        done: gets the run when it is saved; None where no loader was iterated.
+        folder: for the run; created if missing.
+        name: target in the user's words.
+        warmup: steps at the start that are not part of the steady state.
+        done: gets the saved run; None where no loader was iterated.
 
     Raises:
         WorkspaceError: the folder cannot be written, or has no room.
@@ -226,13 +225,13 @@ def watching(
 
 
 def _begin(begun: list[Any], logs: Path, name: str, warmup: int) -> None:
-    """Record into this folder from now on; the script imports torch whatever comes of that.
+    """Start recording; an error does not stop the script from importing torch.
 
     Args:
-        begun: gets the recorders that have to be left at the end.
-        logs: the folder.
-        name: what is recorded.
-        warmup: steps at the start that are kept apart.
+        begun: gets the recorders, to be left at the end.
+        logs: folder for the logs.
+        name: target in the user's words.
+        warmup: steps at the start that are not part of the steady state.
     """
     try:
         from stallscope.files import log_capacity
@@ -254,19 +253,19 @@ def _begin(begun: list[Any], logs: Path, name: str, warmup: int) -> None:
 
 
 def _saved(folder: Path, logs: Path) -> Run | None:
-    """Save the run and return it; None where there is none."""
+    """Save the run and return it; None where nothing was recorded."""
     run = None
     if any(logs.glob("*.events")):
         from stallscope.hooks.log_place import LogPlace
         from stallscope.run.read_logs import collect
 
-        found = collect(LogPlace(logs, 0)).run
-        if found.all_steps.height or found.all_spans.height:
-            run = found
+        collected = collect(LogPlace(logs, 0)).run
+        if collected.all_steps.height or collected.all_spans.height:
+            run = collected
             run.save(folder)
     shutil.rmtree(logs, ignore_errors=True)
     if run is None:
-        with suppress(OSError):  # the script may have put something of its own there
+        with suppress(OSError):  # the script may have put files of its own there
             folder.rmdir()
     return run
 
@@ -274,18 +273,18 @@ def _saved(folder: Path, logs: Path) -> Run | None:
 def out_folder(script: str, out: Path | None) -> Path:
     """Return the folder of this process's run; absolute, as a script may change the current one.
 
-    One process alone: `out`, or else a new `stallscope-runs/<script>-<time>`, made at once, so that
-    two that start in the same second have two. One of several ranks (`RANK` and `WORLD_SIZE` are
-    set, as by torchrun): `rank<r>` inside of that folder; the time is that of the launch. When
-    torchrun starts the ranks again, `-restart<n>` follows.
+    A single process gets `out`, or else a new `stallscope-runs/<script>-<time>`, created at once,
+    so that two processes of the same second get two folders. One of several ranks (`RANK` and
+    `WORLD_SIZE` are set, as by torchrun) gets `rank<r>` inside of that folder, with the time of the
+    launch. When torchrun starts the ranks again, `-restart<n>` follows.
 
     Args:
         script: path or module name of the script.
         out: the folder that the user asked for.
 
     Raises:
-        ArgumentError: the ranks have nothing in common to name the folder by.
-        RunFormatError: the folder cannot be made.
+        ArgumentError: the ranks cannot agree on a name.
+        RunFormatError: the folder cannot be created.
     """
     name = Path(os.path.abspath(script)).name.removesuffix(".py")  # noqa: PTH100 - ends ".."
     if _number("WORLD_SIZE") < 2:  # noqa: PLR2004
@@ -297,7 +296,7 @@ def out_folder(script: str, out: Path | None) -> Path:
 
 
 def _new(folder: Path, number: int = 1) -> Path:
-    """Make a folder of that name, or where it is taken of `-2`, `-3` and so on."""
+    """Create a folder of that name, or with `-2`, `-3` and so on where it exists."""
     name = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
     try:
         name.mkdir(parents=True)
@@ -305,14 +304,14 @@ def _new(folder: Path, number: int = 1) -> Path:
         return _new(folder, number + 1)
     except OSError as error:
         raise RunFormatError(
-            f"no folder for the run can be made in {Path.cwd() / RUNS} ({error.strerror}): give "
-            "one with --out"
+            f"no folder for the run can be created in {Path.cwd() / RUNS} ({error.strerror}): "
+            "choose a folder with --out"
         ) from error
     return name
 
 
 def _launch() -> str:
-    """Name this launch by what all of its ranks know, and those of other launches do not."""
+    """Return a name that all ranks of this launch share, and no other launch has."""
     if _number("LOCAL_WORLD_SIZE") in (0, _number("WORLD_SIZE")):  # all on this machine
         born_s = _launcher_born_s()
         if born_s is not None:
@@ -320,17 +319,17 @@ def _launch() -> str:
     elif (job := os.environ.get("TORCHELASTIC_RUN_ID", "none")) != "none":
         return job.replace(os.sep, "-")
     raise ArgumentError(
-        f"these {_number('WORLD_SIZE')} ranks cannot tell by themselves that they belong together: "
-        "give them a new folder in common with --out, or torchrun an --rdzv-id"
+        f"these {_number('WORLD_SIZE')} ranks cannot agree on a folder: give all of them "
+        "the same new folder with --out, or give torchrun an --rdzv-id"
     )
 
 
 def _launcher_born_s() -> float | None:
-    """Return when the nearest ancestor that is no rank was started, in s since 1970, or None."""
+    """Return the start of the nearest ancestor that is no rank, in s since 1970, or None."""
     import psutil  # takes milliseconds: only where there are ranks
 
     for process in psutil.Process().parents():
-        with suppress(psutil.Error):  # one of another user, say, is no rank
+        with suppress(psutil.Error):  # a process of another user, say, is no rank
             if "RANK" in process.environ():
                 continue
         with suppress(psutil.Error):
@@ -343,6 +342,6 @@ def _stamp(seconds: float) -> str:
 
 
 def _number(name: str) -> int:
-    """Return an environment variable of the launcher's; 0 where it is not set, or no number."""
+    """Return a number from the launcher's environment variables; 0 where unset or no number."""
     value = os.environ.get(name, "")
     return int(value) if value.isdecimal() else 0

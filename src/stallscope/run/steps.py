@@ -1,6 +1,6 @@
-"""The steps of the loop over a loader: each wait for a batch, and what was done with it then.
+"""The steps of the loop over a loader: each wait for a batch, and the use of that batch.
 
-The use of a batch ends where the loop asks for the next one, or for the next epoch; a loop over
+The use of a batch ends where the loop asks for the next batch or the next epoch; a loop over
 another loader in between (validation) is no part of it. Times in the tables count from the start of
 the run. The steady state begins after the warm-up, and leaves out each process's first batch.
 """
@@ -56,50 +56,50 @@ class Interval(NamedTuple):
 
 @dataclass
 class PendingStep:
-    """Step that is being put together."""
+    """Unfinished step."""
 
     number: int
     wait: Wait
     batch: Batch
     spans: list[Interval]
-    """Use of the batch by the loop, until the next wait."""
+    """Stages of the loop until the next wait."""
     restart_ns: int | None = None
 
 
-def loaders(found: Events) -> list[int]:
-    """Return the numbers of the loop's loaders: those that train first, then by time."""
-    owners = Owners(found)
+def loaders(events: Events) -> list[int]:
+    """Return the numbers of the loop's loaders: those for training first, then by time."""
+    owners = Owners(events)
     spent: Counter[int] = Counter()
     trained: Counter[int] = Counter()
     for track in owners.tracks.values():
         starts = [wait.start_ns for wait in track]
         for wait, until in zip(track, [*starts[1:], None], strict=True):
-            end = found.seen_until(wait.thread, wait.end_ns, until or wait.end_ns)
+            end = events.seen_until(wait.thread, wait.end_ns, until or wait.end_ns)
             spent[owners.of(wait.key)] += end - wait.start_ns
-        for part in found.parts:
+        for part in events.parts:
             at = bisect_left(starts, part.start_ns) - 1
             if part.stage in _TRAINS and at >= 0 and track[at].thread == part.thread:
                 trained[owners.of(track[at].key)] += 1
     most = max(trained.values(), default=0)
-    return sorted(spent, key=lambda one: (trained[one] * 2 > most, spent[one]), reverse=True)
+    return sorted(spent, key=lambda key: (trained[key] * 2 > most, spent[key]), reverse=True)
 
 
 class Owners:
-    """Loader of each of the loop's waits, also where it waits for something around a loader."""
+    """Loader of each wait of the loop, also where it waits for a wrapper around a loader."""
 
-    def __init__(self, found: Events) -> None:
+    def __init__(self, events: Events) -> None:
         self._inner: dict[int, Counter[int]] = defaultdict(Counter)
-        for wait in found.waits:
+        for wait in events.waits:
             if wait.loader <= OUTER:
                 self._inner[_outer(wait.key)].update(inner.loader for inner in wait.inside)
         self.tracks: dict[int, list[Wait]] = defaultdict(list)
-        """Waits of the loop by thread; without those for what has no loader inside."""
-        for wait in found.waits:
+        """Waits of the loop by thread, without those for a wrapper that has no loader inside."""
+        for wait in events.waits:
             if wait.end_ns and self.of(wait.key) != AROUND:
                 self.tracks[wait.thread].append(wait)
 
     def of(self, key: int) -> int:
-        """Return the loader of an epoch; of something around a loader, the loader inside."""
+        """Return the loader of an epoch; for a wrapper, the loader inside."""
         number = loader_and_epoch(key)[0]
         inner = self._inner.get(_outer(key)) if number <= OUTER else None
         return inner.most_common(1)[0][0] if inner else number
@@ -111,19 +111,19 @@ def _outer(key: int) -> int:
 
 
 class Steps:
-    """Puts the steps of the loop over one loader together."""
+    """Builds the steps of the loop over one loader."""
 
-    def __init__(self, found: Events, loader: int) -> None:
-        self._found = found
+    def __init__(self, events: Events, loader: int) -> None:
+        self._events = events
         self._loader = loader
-        self._owners = Owners(found)
-        self._recorded = any(wait.loader == OUTER for wait in found.waits)
-        self._parts = sorted(found.parts, key=lambda part: part.start_ns)
+        self._owners = Owners(events)
+        self._recorded = any(wait.loader == OUTER for wait in events.waits)
+        self._parts = sorted(events.parts, key=lambda part: part.start_ns)
         self._part_starts = [part.start_ns for part in self._parts]
-        self._collections = sorted(found.collections)
+        self._collections = sorted(events.collections)
         self._iterators = sorted(
             (start_ns, end_ns, key, thread)
-            for start_ns, end_ns, key, thread in found.iterators
+            for start_ns, end_ns, key, thread in events.iterators
             if self._owners.of(key) != AROUND and not self._is_waiting(thread, start_ns)
         )
 
@@ -133,14 +133,14 @@ class Steps:
         for thread, track in self._owners.tracks.items():
             mine = [wait for wait in track if self._is_mine(wait.key)]
             got = [wait for wait in mine if wait.number is not None]
-            begun = [one for one in self._iterators if one[3] == thread and self._is_mine(one[2])]
+            begun = [row for row in self._iterators if row[3] == thread and self._is_mine(row[2])]
             bounds = sorted([*(w.start_ns for w in got), *(start for start, *_ in begun)])
             starts = [wait.start_ns for wait in track]
             for wait in got:
                 batch = self._batch(wait) or last
                 at = bisect_left(bounds, wait.end_ns)
                 until = bounds[at] if at < len(bounds) else self._last_end(wait, track)
-                in_gap = self._found.seen_until(thread, wait.end_ns, until) < until
+                in_gap = self._events.seen_until(thread, wait.end_ns, until) < until
                 if batch is None or in_gap or self._failed(wait, until):
                     continue
                 near = track[bisect_left(starts, wait.end_ns) : bisect_left(starts, until)]
@@ -150,17 +150,17 @@ class Steps:
                 number, last = number + 1, batch
 
     def _last_end(self, wait: Wait, track: Sequence[Wait]) -> int:
-        """Return where the last step of all ends: at the last mark of its thread.
+        """Return the end of the last step: the last mark of its thread.
 
-        A recording's own loop is broken off there, and ends workers in the middle of a batch: the
-        step ends with the last thing that is known to be part of it.
+        A recording breaks its own loop off and ends workers in the middle of a batch: there, the
+        last step ends with the last event that surely belongs to it.
         """
         if not self._recorded:
-            return max(self._found.last_ns.get(wait.thread, 0), wait.end_ns)
+            return max(self._events.last_ns.get(wait.thread, 0), wait.end_ns)
         parts = self._parts[bisect_left(self._part_starts, wait.end_ns) :]
         ends = [part.end_ns for part in parts if part.thread == wait.thread]
-        begun = [one.start_ns for one in self._found.unfinished if one.start_ns > wait.end_ns]
-        return max([wait.end_ns, *ends, *begun, *(other.end_ns for other in track)])
+        begun = [part.start_ns for part in self._events.unfinished if part.start_ns > wait.end_ns]
+        return max([wait.end_ns, *ends, *begun, *(late.end_ns for late in track)])
 
     def _restart(
         self,
@@ -169,22 +169,22 @@ class Steps:
         last: Batch | None,
         batch: Batch,
     ) -> int | None:
-        """Return how long the iterator's creation took, for its first batch."""
+        """Return the ns that the iterator's creation took; None after the epoch's first batch."""
         if last is not None and last.key == batch.key:
             return None
         at = bisect_left(begun, (wait.start_ns,)) - 1
         if at < 0:
             return None
-        until = self._found.seen_until(wait.thread, begun[at][1], wait.start_ns)
+        until = self._events.seen_until(wait.thread, begun[at][1], wait.start_ns)
         if until < wait.start_ns:
             return None
         return begun[at][1] - begun[at][0]
 
     def _failed(self, wait: Wait, until: int) -> bool:
-        """Return whether the recording's own step raised, so that its time says nothing."""
+        """Return whether the recording's own step raised, which makes its time meaningless."""
         return self._recorded and any(
             part.stage == STEP and wait.end_ns <= part.start_ns <= until
-            for part in self._found.unfinished
+            for part in self._events.unfinished
         )
 
     def _is_mine(self, key: int) -> bool:
@@ -197,14 +197,14 @@ class Steps:
         return at >= 0 and at_ns < track[at].end_ns
 
     def _batch(self, wait: Wait) -> Batch | None:
-        """Return the batch that came: of the loader inside, where there is one."""
+        """Return the batch that came; for a wrapper, that of the loader inside."""
         if wait.loader > OUTER or self._loader == OUTER:
             return wait.batch
         inside = [w.batch for w in wait.inside if w.batch and w.batch.loader == self._loader]
         return inside[-1] if inside else None
 
     def _use(self, wait: Wait, until: int, near: Sequence[Wait]) -> list[Interval]:
-        """Return what the loop did from the end of a wait on."""
+        """Return the stages of the loop from the end of a wait on."""
         begin = wait.end_ns
         here = self._parts[
             bisect_left(self._part_starts, begin) : bisect_left(self._part_starts, until)
@@ -228,10 +228,9 @@ class Steps:
         return list(_exclusive([*base, *parts, *away, *collected]))
 
     def _forward(self, begin: int, parts: list[Interval]) -> Iterator[Interval]:
-        """Yield the forward pass before each backward pass, where no module says when it begins.
+        """Yield the forward pass before each backward pass, unless hooks on a module recorded it.
 
-        It begins with the batch, after another part of the model, or in an optimizer that was
-        given a closure.
+        It begins with the batch, after another part of the model, or in an optimizer's closure.
         """
         if self._recorded or any(part.stage == FORWARD for part in parts):
             return
@@ -255,7 +254,7 @@ class Steps:
         return [Interval(begin, end, STEP), Interval(end, until, OTHER)]
 
     def _away(self, wait: Wait, until: int, near: Sequence[Wait]) -> Iterator[Interval]:
-        """Loops over other loaders in between, and the end of the epoch."""
+        """Yield the loops over other loaders in between, and the end of the epoch."""
         first = bisect_left(self._iterators, (wait.end_ns,))
         last = bisect_left(self._iterators, (until,))
         begun = {
@@ -263,19 +262,19 @@ class Steps:
             for start, _, key, thread in self._iterators[first:last]
             if thread == wait.thread
         }
-        ended = {other.key: other.end_ns for other in near if other.number is None}
+        ended = {later.key: later.end_ns for later in near if later.number is None}
         for key, start in begun.items():
             if not self._is_mine(key):
                 yield Interval(start, min(ended.get(key, until), until), ANOTHER_LOADER)
-        for other in near:
-            if self._is_mine(other.key):
-                yield Interval(other.start_ns, min(other.end_ns, until), END_OF_EPOCH)
-            elif other.key not in begun:
-                yield Interval(other.start_ns, min(other.end_ns, until), ANOTHER_LOADER)
+        for later in near:
+            if self._is_mine(later.key):
+                yield Interval(later.start_ns, min(later.end_ns, until), END_OF_EPOCH)
+            elif later.key not in begun:
+                yield Interval(later.start_ns, min(later.end_ns, until), ANOTHER_LOADER)
 
 
 def _exclusive(intervals: list[Interval]) -> Iterator[Interval]:
-    """Yield the innermost stage at each moment; of two that begin at once, the shorter one."""
+    """Yield the innermost stage at each moment; if two begin at once, the shorter is inside."""
     open_here: list[Interval] = []
     at = 0
 
@@ -285,7 +284,7 @@ def _exclusive(intervals: list[Interval]) -> Iterator[Interval]:
             yield Interval(at, end_ns, open_here[-1].stage)
         at = max(at, end_ns)
 
-    for interval in sorted(intervals, key=lambda one: (one.start_ns, -one.end_ns)):
+    for interval in sorted(intervals, key=lambda interval: (interval.start_ns, -interval.end_ns)):
         while open_here and open_here[-1].end_ns <= interval.start_ns:
             yield from until(open_here[-1].end_ns)
             open_here.pop()
@@ -298,13 +297,13 @@ def _exclusive(intervals: list[Interval]) -> Iterator[Interval]:
 
 @dataclass(frozen=True)
 class Who:
-    """Whose tables these are."""
+    """Rank and process of the tables."""
 
     rank: int
     pid: int
-    """Of the process that trains."""
+    """Process id of the training process."""
     origin_ns: int
-    """Times count from here."""
+    """Origin of the times."""
 
 
 @dataclass(frozen=True)
@@ -321,37 +320,37 @@ class LoopTables:
     """Columns of `run.decode.SPANS`."""
 
 
-def loop(found: Events, loader: int, who: Who) -> LoopTables:
+def loop(events: Events, loader: int, who: Who) -> LoopTables:
     """Return the tables of the loop over one loader, by its number."""
-    steps = list(Steps(found, loader).steps())
-    _split_copies(steps, found)
-    ways = {batch: way for batch, way in found.deliveries.items() if batch.loader == loader}
-    pins = {batch: pin for batch, pin in found.pins.items() if batch.loader == loader}
+    steps = list(Steps(events, loader).steps())
+    _split_copies(steps, events)
+    deliveries = {b: times for b, times in events.deliveries.items() if b.loader == loader}
+    pins = {batch: pin for batch, pin in events.pins.items() if batch.loader == loader}
     rows = [
-        _step_row(step, who, found.deliveries.get(step.batch), pins.get(step.batch))
+        _step_row(step, who, events.deliveries.get(step.batch), pins.get(step.batch))
         for step in steps
     ]
     frame = _table(rows, STEPS, who)
-    # Where nothing was ever copied, or nothing was done with a batch, nothing was measured
+    # A column of zeros: no batch was ever copied, or used, so nothing was measured
     never = [name for name in ("h2d_s", "step_s") if not frame[name].sum()]
-    deliveries = [
-        (who.rank, way.pid, way.worker, batch.epoch, batch.number, *way.times())
-        for batch, way in ways.items()
+    delivery_rows = [
+        (who.rank, times.pid, times.worker, batch.epoch, batch.number, *times.times())
+        for batch, times in deliveries.items()
     ]
     return LoopTables(
         steps=frame.with_columns(pl.lit(None, STEPS[name]).alias(name) for name in never),
-        waits=_table(list(_wait_rows(steps, loader, found, who)), WAITS, who),
-        deliveries=_table(deliveries, DELIVERIES, who).sort("epoch", "batch"),
-        side_spans=_table(list(_side_spans(steps, pins, ways, who)), SPANS, who),
+        waits=_table(list(_wait_rows(steps, loader, events, who)), WAITS, who),
+        deliveries=_table(delivery_rows, DELIVERIES, who).sort("epoch", "batch"),
+        side_spans=_table(list(_side_spans(steps, pins, deliveries, who)), SPANS, who),
     )
 
 
-def _split_copies(steps: list[PendingStep], found: Events) -> None:
-    """Tell what a copy waits for the device's earlier work from the copy itself.
+def _split_copies(steps: list[PendingStep], events: Events) -> None:
+    """Separate a copy's wait for the device's earlier work from the copy itself.
 
-    Out of pageable memory the host waits for both.
+    From pageable memory, the host waits for both.
     """
-    busy = sorted((start, end) for kind, start, end in found.device_work() if kind == STEP.kind)
+    busy = sorted((start, end) for kind, start, end in events.device_work() if kind == STEP.kind)
     if not busy:
         return
     starts = [start for start, _ in busy]
@@ -374,7 +373,7 @@ def _waited(copy: Interval, busy: list[tuple[int, int]], starts: list[int]) -> I
 
 
 def _table(rows: list[tuple[Any, ...]], schema: dict[str, Any], who: Who) -> pl.DataFrame:
-    """Make a table of the rows, with times from the start of the run."""
+    """Return a table of the rows, with times from the start of the run."""
     moments = [name for name in schema if name.endswith("_ns") and name != "cpu_ns"]
     return pl.DataFrame(rows, schema, orient="row").with_columns(pl.col(moments) - who.origin_ns)
 
@@ -405,16 +404,16 @@ def _step_row(
 
 
 def _wait_rows(
-    steps: list[PendingStep], loader: int, found: Events, who: Who
+    steps: list[PendingStep], loader: int, events: Events, who: Who
 ) -> Iterator[tuple[Any, ...]]:
-    begun_ns = {key: start_ns for start_ns, _, key, _ in found.iterators}
+    begun_ns = {key: start_ns for start_ns, _, key, _ in events.iterators}
     for step in steps:
         outer = step.wait.loader <= OUTER < loader
         for wait in step.wait.inside if outer else [step.wait]:
             batch, start_ns = wait.batch, wait.start_ns
             if batch is not None and (batch.loader == loader or not outer):
                 place = (who.rank, step.number, batch.epoch, batch.number)
-                if outer and not batch.number:  # making its iterator is part of the wait
+                if outer and not batch.number:  # the iterator's creation is part of the wait
                     start_ns = min(start_ns, begun_ns.get(wait.key, start_ns))
                 yield (*place, max(start_ns, step.wait.start_ns), wait.end_ns)
 
@@ -422,7 +421,7 @@ def _wait_rows(
 def _side_spans(
     steps: list[PendingStep],
     pins: dict[Batch, tuple[int, int]],
-    ways: dict[Batch, Delivery],
+    deliveries: dict[Batch, Delivery],
     who: Who,
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the spans of the loop, of pinning and of sending."""
@@ -436,26 +435,26 @@ def _side_spans(
             yield row(who.pid, None, step.batch, span)
     for batch, pin in pins.items():
         yield row(who.pid, None, batch, Interval(*pin, PIN))
-    for batch, way in ways.items():
-        if way.pid and way.pickle_ns and way.sent_ns:
-            span = Interval(way.pickle_ns, max(way.sent_ns, way.pickle_ns), SEND)
-            yield row(way.pid, way.worker, batch, span)
+    for batch, delivery in deliveries.items():
+        if delivery.pid and delivery.pickle_ns and delivery.sent_ns:
+            span = Interval(delivery.pickle_ns, max(delivery.sent_ns, delivery.pickle_ns), SEND)
+            yield row(delivery.pid, delivery.worker, batch, span)
 
 
 def mark_steady(
     batches: pl.DataFrame, tables: LoopTables, warmup: int
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Batches with `first` (of its process) and `steady`, and steps with `steady`.
+    """Return the batches with `first` (of its process) and `steady`, and the steps with `steady`.
 
-    A step may have waited for several batches, and used them all. What was made ahead and never
-    used is left out, so that the same call gives the same count. A recording too short to leave out
-    its start keeps what there is.
+    A step may wait for several batches and use them all. Prefetched batches that no step used are
+    left out, so that the same call gives the same count. A recording that is too short to leave out
+    its start keeps everything.
     """
     steps = tables.steps
     first = _first(batches, tables.deliveries)
     batches = batches.join(first, on=_BATCH, how="left", maintain_order="left")
     batches = batches.with_columns(pl.col("first").fill_null(value=False))
-    if steps.is_empty():  # somebody else's loop, which was not seen: it uses what it gets
+    if steps.is_empty():  # the loop was not recorded: assume that it uses every batch
         order = pl.struct("epoch", "batch").rank("dense").cast(pl.Int64) - 1
         presumed = batches.select(*_BATCH, step=order)
         return _of_steps(batches, _steady(presumed, batches, first, warmup)), steps
@@ -468,16 +467,16 @@ def mark_steady(
 
 def _first(batches: pl.DataFrame, deliveries: pl.DataFrame) -> pl.DataFrame:
     """Return the first batch of each process that makes batches."""
-    known = deliveries.filter(pl.col("pid").is_not_null(), pl.col("taken_ns").is_not_null())
-    made = known.select(*_BATCH, "pid") if known.height else batches.select(*_BATCH, "pid")
-    first = made.sort("epoch", "batch").unique(["rank", "pid"], keep="first", maintain_order=True)
+    seen = deliveries.filter(pl.col("pid").is_not_null(), pl.col("taken_ns").is_not_null())
+    makers = seen.select(*_BATCH, "pid") if seen.height else batches.select(*_BATCH, "pid")
+    first = makers.sort("epoch", "batch").unique(["rank", "pid"], keep="first", maintain_order=True)
     return first.select(*_BATCH, first=pl.lit(value=True)).unique(_BATCH)
 
 
 def _steady(
     steps: pl.DataFrame, batches: pl.DataFrame, first: pl.DataFrame, warmup: int
 ) -> pl.DataFrame:
-    """Add `steady` to the steps: the strictest choice that leaves a complete batch."""
+    """Add `steady` to the steps, as strictly as a complete batch remains."""
     whole = batches.filter("complete").select(*_BATCH, whole=pl.lit(value=True)).unique(_BATCH)
     marked = (
         steps.select(*_BATCH, "step")

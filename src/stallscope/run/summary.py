@@ -1,7 +1,7 @@
-"""What a run's spans say by stage and by sample, and the one sentence on top of all its views.
+"""Summary of a run's spans by stage and by sample, and the headline of its views.
 
-A sample's time is all that a worker does for it: its own stages, and its part of what the worker
-does for the whole batch (collate). Everything follows from `unit_times`, which a run computes once.
+A sample's time includes its own stages and its part of the worker's time for the whole batch
+(collate). Everything follows from `unit_times`, which a run computes once.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 STAGES: Final = Schema(
-    "One row a stage, the longest first; per sample for the stages of a sample, else per batch.",
+    "One row per stage, the longest first; per sample for the stages of a sample, else per batch.",
     Column("stage", pl.String),
     Column("kind", pl.Enum(KINDS)),
-    Column("count", pl.Int64, "samples, or batches, in which it occurs"),
+    Column("count", pl.Int64, "samples or batches with this stage"),
     Column("busy_s", pl.Float64, "time in all workers"),
     Column("busy_share", pl.Float64, "share of all stages' busy time"),
-    Column("exposed_s", pl.Float64, "part of it for which the loop stalled"),
+    Column("exposed_s", pl.Float64, "stall time of the loop"),
     Column("p50_s", pl.Float64),
     Column("p95_s", pl.Float64),
     Column("p99_s", pl.Float64),
@@ -46,25 +46,25 @@ STAGES: Final = Schema(
 _ONE_BATCH: Final = ("rank", "pid", "epoch", "batch")
 UNIT_KEYS: Final = (*_ONE_BATCH, "sample")
 _BLOCK: Final = 1 << 18
-"""Spans that are added up at a time, about: the sums of more would not fit into a core's cache."""
+"""Spans that are summed at a time, about: the sums of more would not fit into a core's cache."""
 _CODES: Final = 1 << 40
-"""More than there are numbers of stages and kinds."""
+"""Limit above all codes of stages and kinds."""
 _PARTS: Final = {f"{kind}_s": kind for kind in SAMPLE_KINDS}
 _WALL_NS: Final = pl.col("end_ns") - pl.col("start_ns")
-NOTHING: Final = "No batch was recorded from beginning to end: there is nothing to show"
+NOTHING: Final = "No batch was recorded completely: there is nothing to show"
 
 ALIKE: Final = 0.85
-"""A second stage that takes this share of the first is named beside it."""
+"""Ratio to the longest stage from which on the second stage is named, too."""
 OUTSTANDING: Final = 0.2
-"""Below this share of a sample's time, no stage stands out."""
+"""Share of a sample's time from which on a stage stands out."""
 WORTH_A_REMARK: Final = 0.1
 """Share of a sample's time from which on `getitem` needs an explanation."""
 MOSTLY: Final = 0.5
 
 NOTICED: Final = 0.03
-"""Share of a sample's time from which on a stage's waiting is looked at."""
+"""Share of a sample's time from which on a stage's waiting counts."""
 CROWDED: Final = 0.25
-"""When every computing stage waits so much, the machine was busy with something else."""
+"""Waiting share of all computing stages that shows a machine busy with other work."""
 FEWEST_WAITING: Final = 3
 
 
@@ -78,8 +78,8 @@ def of_batches(spans: pl.DataFrame, wanted: pl.DataFrame) -> pl.DataFrame:
     begins = spans.select(_begins(_ONE_BATCH)).to_series()
     batches = spans.filter(begins).select(_ONE_BATCH)
     flags = wanted.unique().with_columns(is_wanted=True)
-    known = batches.join(flags, on=_ONE_BATCH, how="left", maintain_order="left")
-    is_wanted = known["is_wanted"].fill_null(value=False)
+    flagged = batches.join(flags, on=_ONE_BATCH, how="left", maintain_order="left")
+    is_wanted = flagged["is_wanted"].fill_null(value=False)
     return spans if is_wanted.all() else spans.filter(is_wanted.gather(begins.cum_sum() - 1))
 
 
@@ -87,14 +87,14 @@ def unit_times(spans: pl.DataFrame) -> pl.DataFrame:
     """Return the time of each stage in each sample, or in each batch outside of its samples.
 
     Args:
-        spans: columns of `run.decode.SPANS`, in the order in which each process wrote them, so that
-            those of a batch, and in it those of a sample, stand together.
+        spans: columns of `run.decode.SPANS`, in the order of writing per process, so that the
+            spans of a batch, and those of a sample, are neighbours.
 
     Returns:
         `rank, pid, epoch, batch, sample, worker, stage, kind, start_ns, wall_ns, wall_s, cpu_ns,
-        read_ns, moment_s`: the CPU time of the spans where it was read and their wall time, and the
-        middle of the stage, from the first span of the sample or batch. `sample` is null outside of
-        samples.
+        read_ns, moment_s`: `read_ns` is the wall time of the spans whose CPU time was read,
+        `moment_s` the middle of the stage, from the first span of the sample or batch. `sample` is
+        null outside of samples.
     """
     starts = spans.select(_begins(_ONE_BATCH).arg_true()).to_series().to_numpy()
     wanted = np.searchsorted(starts, np.arange(0, spans.height, _BLOCK))
@@ -131,14 +131,14 @@ def _added_up(block: pl.DataFrame) -> pl.DataFrame:
 
 
 def _begins(keys: tuple[str, ...]) -> pl.Expr:
-    """Return whether one of the keys differs from the row before; in the first row it does."""
+    """Return whether a key differs from the row before; true in the first row."""
     return pl.any_horizontal(
         pl.col(keys).ne_missing(pl.col(keys).shift()) | (pl.int_range(pl.len()) == 0)
     )
 
 
 def stages(times: pl.DataFrame) -> pl.DataFrame:
-    """Return where the time goes, by stage.
+    """Return the time by stage.
 
     Args:
         times: columns of `unit_times`.
@@ -147,17 +147,17 @@ def stages(times: pl.DataFrame) -> pl.DataFrame:
         Columns of `STAGES`; `exposed_s` is null, see `of_loop`.
     """
     shares = {f"p{q}_s": pl.col("wall_s").quantile(q / 100, "linear") for q in (50, 95, 99)}
-    # A stage that occurs inside and outside of samples is two rows
+    # A stage that occurs inside and outside of samples gets two rows
     rows = times.group_by(
         "stage", "kind", in_sample=pl.col("sample").is_not_null(), maintain_order=True
     )
     table = rows.agg(
         count=pl.len(),
-        busy_s=pl.col("wall_ns").sum() / 1e9,  # whole numbers: their sum is exact
+        busy_s=pl.col("wall_ns").sum() / 1e9,  # integers: their sum is exact
         cpu_share=pl.col("cpu_ns").sum() / pl.col("read_ns").sum(),
         **shares,
     )
-    # Equal ones by a sample's way and by name: categories are numbered as this process met them
+    # Ties by kind and name: the codes of categories depend on what this process read before
     return (
         table.with_columns(
             pl.col("stage").cast(pl.String),
@@ -171,12 +171,12 @@ def stages(times: pl.DataFrame) -> pl.DataFrame:
 
 
 def of_loop(work: pl.DataFrame, side: pl.DataFrame, exposed: pl.DataFrame | None) -> pl.DataFrame:
-    """Return the workers' stages, then those beside them, with the time that the loop stalled.
+    """Return the workers' stages, then those beside them, with their part of the stall time.
 
     Args:
         work: columns of `STAGES`, of the workers' own spans.
-        side: the same columns, of the spans beside them; they are no share of the workers' time.
-        exposed: columns of `model.attribution.EXPOSED`; None where no waits were recorded.
+        side: the same columns, of the spans beside them; no part of the workers' time.
+        exposed: columns of `model.attribution.EXPOSED`; None without recorded waits.
     """
     both = pl.concat([work, side.with_columns(busy_share=pl.lit(None, STAGES["busy_share"]))])
     if exposed is None:
@@ -188,15 +188,15 @@ def of_loop(work: pl.DataFrame, side: pl.DataFrame, exposed: pl.DataFrame | None
     return joined.with_columns(exposed_s=stalled_s).drop("stalled_s")
 
 
-def samples(times: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
-    """Return what each sample cost, and in which part.
+def samples(times: pl.DataFrame, described: pl.DataFrame) -> pl.DataFrame:
+    """Return the cost of each sample, by part.
 
     Args:
         times: columns of `unit_times`.
-        known: columns of `run.decode.SAMPLES`.
+        described: columns of `run.decode.SAMPLES`.
 
     Returns:
-        One row a sample: `epoch, batch, worker, index, start_ns, fetch_s, decode_s, transform_s,
+        One row per sample: `epoch, batch, worker, index, start_ns, fetch_s, decode_s, transform_s,
         other_s, total_s`, then `sample` (its place in the batch), `slowest` (its longest stage),
         `path`, `width`, `height`, `bytes` and `rank`. The four parts add up to `total_s`.
     """
@@ -211,8 +211,8 @@ def samples(times: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
         },
         slowest=pl.col("stage").get(wall_ns.arg_max()).cast(pl.String),
     )
-    # `known` has one row for each sample, so this neither adds nor loses any
-    joined = costs.join(known, on=keys, how="left", maintain_order="left")
+    # `described` has one row per sample, so the join keeps the number of rows
+    joined = costs.join(described, on=keys, how="left", maintain_order="left")
     order = ["epoch", "batch", "worker", "index", "start_ns", *_PARTS, "total_s"]
     about = ["sample", "slowest", "path", "width", "height", "bytes", "rank"]
     return joined.with_columns(total_s=pl.sum_horizontal(*_PARTS)).select(*order, *about)
@@ -220,24 +220,24 @@ def samples(times: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class StageTimes:
-    """One stage over all samples (or batches)."""
+    """Times of a stage over all samples (or batches)."""
 
     stage: str
-    """Name, as the user's pipeline has it."""
+    """Name in the user's pipeline."""
     kind: str
     """One of `stallscope.stages.KINDS`."""
     per: str
-    """What `times_s` are per: "sample" or "batch"."""
+    """Unit of `times_s`: "sample" or "batch"."""
     times_s: np.ndarray
-    """Seconds, one for each sample or batch in which the stage occurred, in recorded order."""
+    """Seconds in each sample or batch with this stage, in recorded order."""
     mean_s: float
-    """Seconds a sample on average over all samples, also those without the stage."""
+    """Mean seconds per sample over all samples, also those without the stage."""
     share: float
     """`mean_s` as a share (0 to 1) of all stages' `mean_s`."""
     cpu_share: float | None
     """Share of the time spent computing; None where CPU time was not read."""
     place: float
-    """Where in a sample it happens on average, in seconds from the sample's first span."""
+    """Mean position in a sample, in seconds from its first span."""
 
     @property
     def waiting_share(self) -> float | None:
@@ -245,31 +245,31 @@ class StageTimes:
         return None if self.cpu_share is None else min(max(1 - self.cpu_share, 0.0), 1.0)
 
     def quantile_s(self, share: float) -> float:
-        """Return the time that this share (0 to 1) of the samples (or batches) does not exceed."""
+        """Return a quantile (`share` from 0 to 1) over the samples (or batches)."""
         return float(np.quantile(self.times_s, share))
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Where a sample's time goes."""
+    """Breakdown of a sample's time by stage."""
 
     unit: str
-    """What is divided by: "sample", or "batch" where samples cannot be told apart."""
+    """Denominator: "sample", or "batch" where samples cannot be distinguished."""
     units: int
-    """How many of them."""
+    """Number of samples or batches."""
     workers: int
-    """Worker processes that made them; 0: the main process."""
+    """Worker processes; 0: the main process."""
     stages: tuple[StageTimes, ...]
-    """The longest first."""
+    """Stages, the longest first."""
 
     @property
     def mean_s(self) -> float:
-        """Seconds a sample, all stages together."""
+        """Mean seconds per sample, all stages together."""
         return sum(stage.mean_s for stage in self.stages)
 
 
 def profile(times: pl.DataFrame) -> Profile:
-    """Return where a sample's time goes.
+    """Return the breakdown of a sample's time by stage.
 
     Args:
         times: columns of `unit_times`.
@@ -303,11 +303,11 @@ def _stage(group: pl.DataFrame, units: int, total_s: float) -> StageTimes:
 
 
 def stage_name(stage: StageTimes, unit: str, longest: int = LONGEST) -> str:
-    """Return the name of a stage in a list, with what it is per where that is not the unit.
+    """Return the name of a stage in a list, with its unit where that differs from the profile's.
 
     Args:
-        stage: one of a profile's.
-        unit: the profile's.
+        stage: stage of a profile.
+        unit: unit of the profile.
         longest: characters of the name at most.
     """
     if stage.per == unit:
@@ -317,11 +317,11 @@ def stage_name(stage: StageTimes, unit: str, longest: int = LONGEST) -> str:
 
 
 def headline(profile: Profile, name: Callable[[str], str] = str) -> str:
-    """Say in a sentence the longest stage's share of a sample's time, and what reading takes.
+    """Return a sentence with the shares of the longest stage and of reading.
 
     Args:
-        profile: where the time goes.
-        name: makes a stage's name fit to be shown.
+        profile: breakdown of a sample's time.
+        name: makes a stage's name printable.
     """
     if not profile.stages:
         return NOTHING
@@ -335,32 +335,33 @@ def headline(profile: Profile, name: Callable[[str], str] = str) -> str:
 
 
 def remarks(profile: Profile) -> tuple[str, ...]:
-    """Return sentences that a reader of the numbers needs, beside the headline."""
+    """Return the caveats beside the headline."""
     named = _leaders(profile.stages) if profile.stages else []
     explained = named[0].stage if len(named) == 1 else ""
     crowd = _crowd(profile)
-    said = [
+    sentences = [
         f"getitem takes {share(stage.share)}{_nature(stage, crowd)}"
         for stage in profile.stages
         if _is_getitem(stage) and stage.share >= WORTH_A_REMARK and stage.stage != explained
     ]
     if crowd:
-        said.append(
-            f"every computing stage was off the CPU for {share(crowd)} of its time or more: the "
-            "CPUs were probably shared with something else, which makes all times longer"
+        sentences.append(
+            f"every computing stage was off the CPU for at least {share(crowd)} of its time: other "
+            "work probably used the CPUs, which makes all times longer"
         )
-    return tuple(said)
+    return tuple(sentences)
 
 
 def _crowd(profile: Profile) -> float:
-    """Return the share of their time that all stages wait for a core; 0 where nothing says so.
+    """Return the share of their time that all stages wait for a core; 0 without evidence.
 
-    Decoding and transforms do not wait by themselves: together they tell of a busy machine. Of
-    fewer such stages that is told by all the others, too, waiting for most of their time.
+    Decoding and transforms do not wait by themselves: if all of them wait, the machine is busy.
+    Fewer than three such stages are evidence only if all other stages mostly wait, too.
     """
-    noticed = [one for one in profile.stages if one.cpu_share is not None and one.share >= NOTICED]
-    waiting = [one.waiting_share or 0.0 for one in noticed]
-    computing = [one.waiting_share or 0.0 for one in noticed if one.kind in COMPUTING_KINDS]
+    read = [stage for stage in profile.stages if stage.cpu_share is not None]
+    noticed = [stage for stage in read if stage.share >= NOTICED]
+    waiting = [stage.waiting_share or 0.0 for stage in noticed]
+    computing = [stage.waiting_share or 0.0 for stage in noticed if stage.kind in COMPUTING_KINDS]
     if not computing or min(computing) < CROWDED:
         return 0.0
     alike = len(waiting) >= FEWEST_WAITING and min(waiting) >= MOSTLY
@@ -368,7 +369,7 @@ def _crowd(profile: Profile) -> float:
 
 
 def _leaders(stages: tuple[StageTimes, ...]) -> list[StageTimes]:
-    """Return the longest stage, and the next one where the two are alike."""
+    """Return the longest stage, and the second if it is nearly as long."""
     first, *rest = stages
     alike = rest and first.share >= OUTSTANDING and rest[0].share >= ALIKE * first.share
     return [first, rest[0]] if alike else [first]
@@ -395,10 +396,10 @@ def _is_getitem(stage: StageTimes) -> bool:
 
 
 def _nature(stage: StageTimes, crowd: float) -> str:
-    """Say whether the stage computes or waits by itself, where that matters."""
+    """Return words on whether the stage computes or waits by itself, where that matters."""
     waiting = stage.waiting_share
     if waiting is not None and crowd < 1:
-        waiting = 1 - (1 - waiting) / (1 - crowd)  # of the time that it does not wait for a core
+        waiting = 1 - (1 - waiting) / (1 - crowd)  # without its waits for a core
     mostly_waiting = waiting is not None and waiting >= MOSTLY
     if _is_getitem(stage):
         if mostly_waiting:
@@ -411,9 +412,9 @@ def _nature(stage: StageTimes, crowd: float) -> str:
 
 
 def _reading(profile: Profile, named: list[StageTimes], name: Callable[[str], str]) -> str:
-    """Say what reading takes; where it leads already, what comes after it."""
+    """Return the share of reading; if reading is the longest, that of the next stage."""
     if any(stage.kind == FETCH.kind for stage in named):
-        rest = [stage for stage in profile.stages if all(stage is not one for one in named)]
+        rest = [stage for stage in profile.stages if all(stage is not leader for leader in named)]
         return f"; {_word(rest[0], name)} takes {share(rest[0].share)}" if rest else ""
     if _is_getitem(named[0]) and (named[0].waiting_share or 0) >= MOSTLY:
         return ""  # most of the reading is probably in there

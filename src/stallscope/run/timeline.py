@@ -1,8 +1,8 @@
-"""A window of the steady state: what each worker and the training loop did when.
+"""A window of the steady state: the work of each worker and of the training loop over time.
 
-The picture should show what happens again and again, so the window holds a stall of about the
-median length, not the worst one. The reader can choose a step instead. A batch has hundreds of
-spans, far more than a picture can show, so the spans of one kind are put together.
+The picture should show typical behaviour, so the window contains a stall of about the median
+length, not the worst one. The reader can choose a step instead. A batch has hundreds of spans, far
+more than a picture can show, so the spans of one kind are merged.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 FEWEST_STEPS: Final = 12
 MOST_STEPS: Final = 36
-"""More steps beside each other cannot be told apart."""
+"""Steps that a picture can show beside each other."""
 ROUNDS: Final = 4
-"""Batches of each worker that a window has room for, where that is not too many steps."""
+"""Batches of each worker in a window, unless that exceeds `MOST_STEPS`."""
 BEFORE: Final = 0.55
 """Share of the window's steps before the chosen one."""
 NEAR: Final = 1.5
-"""A stall within this factor of the median is a typical one."""
+"""Factor around the median within which a stall is typical."""
 SMALL: Final = 0.2
-"""Stalls that together are this share of the stall time, the shortest ones, are not typical."""
+"""Share of the stall time of the shortest stalls, which are not typical."""
 
 _LOOP_KINDS: Final = ("h2d", "step", "other")
 _BATCH: Final = ("epoch", "batch")
@@ -42,16 +42,16 @@ _ONE_BATCH: Final = ("rank", "pid", "worker", "epoch", "batch")
 
 @dataclass(frozen=True)
 class Window:
-    """Part of a run, from the begin of a step to the end of one."""
+    """Part of a run, from the begin of a step to the end of a step."""
 
     begin_ns: int
-    """From the start of the run."""
+    """Begin, from the start of the run."""
     end_ns: int
     steps: pl.DataFrame
-    """The steps in it, columns of `run.result.STEPS`."""
+    """Steps of the window, columns of `run.result.STEPS`."""
 
     def holds(self) -> pl.Expr:
-        """Return whether a row's time from `start_ns` to `end_ns` reaches into the window."""
+        """Return whether a row's time from `start_ns` to `end_ns` overlaps the window."""
         return (pl.col("end_ns") > self.begin_ns) & (pl.col("start_ns") < self.end_ns)
 
     def since(self, *columns: str) -> list[pl.Expr]:
@@ -63,7 +63,7 @@ class Window:
 
 
 def steps_in(workers: int, period: int | None) -> int:
-    """Return how many steps fit: rounds of the workers, two periods of a pattern if possible."""
+    """Return the number of steps: rounds of the workers, two periods of a pattern if possible."""
     fitting = min(max(ROUNDS * workers, FEWEST_STEPS), MOST_STEPS)
     twice = 2 * period + 2 if period else 0
     return max(fitting, twice) if twice <= MOST_STEPS else fitting
@@ -73,56 +73,56 @@ def window(
     steps: pl.DataFrame,
     stalls: pl.DataFrame,
     *,
-    many: int,
+    step_count: int,
     favoured: Collection[int] = (),
 ) -> Window:
-    """Return a window of `many` steps around a stall of typical length.
+    """Return a window of `step_count` steps around a stall of typical length.
 
     Args:
         steps: columns of `run.result.STEPS`, of one rank, in order, with their times.
         stalls: columns of `model.attribution.STALLS`, of these steps.
-        many: steps in the window.
-        favoured: numbers of the steps to choose among; any stall where it is empty.
+        step_count: steps in the window.
+        favoured: numbers of the steps to choose among; empty: any stall.
     """
-    many = min(many, steps.height)
-    first = (pl.int_range(pl.len()) - round(BEFORE * many)).clip(0, steps.height - many)
+    step_count = min(step_count, steps.height)
+    first = (pl.int_range(pl.len()) - round(BEFORE * step_count)).clip(0, steps.height - step_count)
     ends = (
         _ends(steps)
         .join(stalls.select("step", "stall_s"), on="step", how="left", maintain_order="left")
         .with_columns(first=first)
     )
-    last = pl.col("first") + many - 1
+    last = pl.col("first") + step_count - 1
     tries = ends.with_columns(
-        gap=pl.col("step").gather(last) - pl.col("step").gather("first") >= many,
+        gap=pl.col("step").gather(last) - pl.col("step").gather("first") >= step_count,
         length_ns=pl.col("last_ns").gather(last) - pl.col("first_ns").gather("first"),
     )
     chosen = _typical(tries, favoured)
-    return _window_at(int(chosen["first"]), many, steps)
+    return _window_at(int(chosen["first"]), step_count, steps)
 
 
-def steps_from(steps: pl.DataFrame, step: int, many: int) -> Window:
-    """Return a window of `many` steps of one rank, from this step on, or of the last ones."""
-    begin = int(min((steps["step"] < step).sum(), max(steps.height - many, 0)))
-    return _window_at(begin, many, steps)
+def steps_from(steps: pl.DataFrame, step: int, step_count: int) -> Window:
+    """Return a window of `step_count` steps of one rank, from this step on, or the last steps."""
+    begin = int(min((steps["step"] < step).sum(), max(steps.height - step_count, 0)))
+    return _window_at(begin, step_count, steps)
 
 
-def _window_at(begin: int, many: int, steps: pl.DataFrame) -> Window:
-    shown = steps[begin : begin + many]
+def _window_at(begin: int, step_count: int, steps: pl.DataFrame) -> Window:
+    shown = steps[begin : begin + step_count]
     ends = _ends(shown)
     return Window(ends["first_ns"][0], ends["last_ns"][-1], shown)
 
 
 def _ends(steps: pl.DataFrame) -> pl.DataFrame:
-    """Add each step's ends, with an `iter(loader)` before it."""
+    """Add begin and end of each step, with the `iter(loader)` before it."""
     used_ns = (pl.sum_horizontal("h2d_s", "step_s", "other_s") * 1e9).round().cast(pl.Int64)
     return steps.with_columns(first_ns=begin_ns(), last_ns=pl.col("end_ns") + used_ns)
 
 
 def _typical(tries: pl.DataFrame, favoured: Collection[int]) -> dict[str, Any]:
-    """Choose the step whose stall, and then whose whole window, is nearest to the median.
+    """Return the step whose stall, and then whose whole window, is nearest to the median.
 
-    Where the favoured steps do not stall (a checkpoint), their own length counts; where no step
-    stalls, the step in the middle is chosen.
+    If the favoured steps do not stall (a checkpoint), their own length counts. If no step stalls,
+    return the step in the middle.
     """
     length_s = pl.coalesce("stall_s", (pl.col("last_ns") - pl.col("first_ns")) / 1e9)
     lengths = tries.with_columns(length_s=length_s.clip(1e-9))
@@ -131,7 +131,7 @@ def _typical(tries: pl.DataFrame, favoured: Collection[int]) -> dict[str, Any]:
         lengths.filter(pl.col("stall_s").is_not_null()),
         lengths[lengths.height // 2 : lengths.height // 2 + 1],
     ]
-    among = next(some for some in asked if some.height)
+    among = next(candidates for candidates in asked if candidates.height)
     so_far = pl.col("length_s").cum_sum() / pl.col("length_s").sum()
     among = among.sort("length_s", maintain_order=True).filter(so_far > SMALL).sort("step")
     stall_off, window_off = (
@@ -143,24 +143,23 @@ def _typical(tries: pl.DataFrame, favoured: Collection[int]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Events of a window; times in seconds from its begin, reaching over its ends."""
+    """Events of a window, uncut at its ends; times in seconds from its begin."""
 
     window: Window
     workers: tuple[int | None, ...]
     """Processes that make batches, in order; None is the main process."""
     blocks: pl.DataFrame
-    """One row a batch: `worker, epoch, batch, start_s, end_s, recorded` and a column of seconds for
-    each of `WORK_KINDS`, zero in a batch that was not recorded."""
+    """One row per batch: `worker, epoch, batch, start_s, end_s, recorded` and a column of seconds
+    for each of `WORK_KINDS`, zero in a batch that was not recorded."""
     sends: pl.DataFrame
     """`worker, kind, start_s, end_s`: sending (with its worker) and pinning (without)."""
     uses: pl.DataFrame
     """Use of the batches by the loop: `epoch, batch, stage, kind, start_s, end_s`."""
     stalls: pl.DataFrame
-    """`step, worker, epoch, batch, start_s, end_s, stall_s, left_s`, of the batch that was waited
-    for: when it had left its worker; null where that was not seen."""
+    """`step, worker, epoch, batch, start_s, end_s, stall_s, left_s`, of the awaited batch: `left_s`
+    is the time when it left its worker; null where not seen."""
     device: pl.DataFrame
-    """`kind, start_s, end_s` of a device that works behind the host: when it had work; empty where
-    the host is the device."""
+    """Work of an asynchronous device: `kind, start_s, end_s`; empty if the host is the device."""
 
     @property
     def begins_s(self) -> list[float]:
@@ -175,7 +174,7 @@ class Timeline:
 
 
 def timeline(run: Run) -> Timeline | None:
-    """Return a typical window of a run; None where no loop was recorded."""
+    """Return a typical window of a run; None without a recorded loop."""
     steps = run.steps().drop_nulls(["start_ns", "end_ns"])
     if steps.is_empty():
         return None
@@ -188,36 +187,36 @@ def timeline(run: Run) -> Timeline | None:
     return _typical_window(run, rank, favoured, period)
 
 
-def _in_window(run: Run, rank: int, found: Window) -> Timeline:
-    """Collect what the processes of a rank did in a window."""
+def _in_window(run: Run, rank: int, shown: Window) -> Timeline:
+    """Return the events of a rank's processes in a window."""
     first = pl.col("rank") == rank
     side_spans = run.side_spans.filter(first)
     return Timeline(
-        window=found,
+        window=shown,
         workers=_makers(run, rank),
-        blocks=_blocks(run, first, found),
-        sends=side_spans.filter(pl.col("kind").is_in(["send", "pin"]), found.holds()).select(
-            "worker", "kind", *found.since("start_ns", "end_ns")
+        blocks=_blocks(run, first, shown),
+        sends=side_spans.filter(pl.col("kind").is_in(["send", "pin"]), shown.holds()).select(
+            "worker", "kind", *shown.since("start_ns", "end_ns")
         ),
-        uses=_uses(side_spans, found),
-        stalls=_stalls(run.stalls().filter(first), run, found),
-        device=run.device_work.filter(first, found.holds()).select(
-            pl.col("kind").cast(pl.String), *found.since("start_ns", "end_ns")
+        uses=_uses(side_spans, shown),
+        stalls=_stalls(run.stalls().filter(first), run, shown),
+        device=run.device_work.filter(first, shown.holds()).select(
+            pl.col("kind").cast(pl.String), *shown.since("start_ns", "end_ns")
         ),
     )
 
 
 def _makers(run: Run, rank: int) -> tuple[int | None, ...]:
-    known = [table.filter(rank=rank)["worker"].unique() for table in (run.deliveries, run.batches)]
-    return tuple(pl.concat(known).unique().sort(nulls_last=True))
+    ids = [table.filter(rank=rank)["worker"].unique() for table in (run.deliveries, run.batches)]
+    return tuple(pl.concat(ids).unique().sort(nulls_last=True))
 
 
-def _blocks(run: Run, first: pl.Expr, found: Window) -> pl.DataFrame:
-    """Return the batches that were being made, with the seconds of each kind of work."""
-    known = run.all_spans.filter(first, found.holds()).select(_ONE_BATCH).unique()
+def _blocks(run: Run, first: pl.Expr, shown: Window) -> pl.DataFrame:
+    """Return the batches in progress, with the seconds of each kind of work."""
+    shown_batches = run.all_spans.filter(first, shown.holds()).select(_ONE_BATCH).unique()
     wall_s = (pl.col("end_ns") - pl.col("start_ns")) / 1e9
-    made = (
-        run.all_spans.join(known, on=_ONE_BATCH, how="semi", nulls_equal=True)
+    recorded = (
+        run.all_spans.join(shown_batches, on=_ONE_BATCH, how="semi", nulls_equal=True)
         .group_by(_ONE_BATCH)
         .agg(
             pl.col("start_ns").min(),
@@ -226,7 +225,7 @@ def _blocks(run: Run, first: pl.Expr, found: Window) -> pl.DataFrame:
         )
         .with_columns(recorded=True)
     )
-    unknown = (
+    unrecorded = (
         run.deliveries.filter(first)
         .drop_nulls(["taken_ns", "made_ns"])
         .join(run.batches.filter(first), on=_ONE_BATCH, how="anti", nulls_equal=True)
@@ -237,24 +236,24 @@ def _blocks(run: Run, first: pl.Expr, found: Window) -> pl.DataFrame:
             **{kind: pl.lit(0.0) for kind in WORK_KINDS},
             recorded=False,
         )
-        .filter(found.holds())
+        .filter(shown.holds())
     )
     columns = ("worker", *_BATCH, "start_ns", "end_ns", "recorded", *WORK_KINDS)
-    both = pl.concat([made.select(columns), unknown.select(columns)])
-    return both.with_columns(found.since("start_ns", "end_ns")).sort("worker", "start_ns")
+    both = pl.concat([recorded.select(columns), unrecorded.select(columns)])
+    return both.with_columns(shown.since("start_ns", "end_ns")).sort("worker", "start_ns")
 
 
-def _uses(side_spans: pl.DataFrame, found: Window) -> pl.DataFrame:
-    """Return the parts of each step; one without spans gets its times in the usual order."""
+def _uses(side_spans: pl.DataFrame, shown: Window) -> pl.DataFrame:
+    """Return the parts of each step; a step without spans gets its times in the usual order."""
     of_loop = pl.col("worker").is_null() & pl.col("kind").is_in(_LOOP_KINDS)
-    spans = side_spans.filter(of_loop, found.holds()).sort("start_ns")
+    spans = side_spans.filter(of_loop, shown.holds()).sort("start_ns")
     columns = (*_BATCH, "stage", "kind", "start_ns", "end_ns")
     recorded = spans.select(columns).with_columns(pl.col("stage", "kind").cast(pl.String))
     rows = [recorded]
     for kind in _LOOP_KINDS:
-        before = [f"{other}_s" for other in _LOOP_KINDS[: _LOOP_KINDS.index(kind)]]
+        before = [f"{earlier}_s" for earlier in _LOOP_KINDS[: _LOOP_KINDS.index(kind)]]
         start_ns = pl.col("end_ns") + _ns(pl.sum_horizontal(pl.lit(0.0), *before))
-        part = found.steps.join(recorded, on=_BATCH, how="anti").with_columns(
+        part = shown.steps.join(recorded, on=_BATCH, how="anti").with_columns(
             start_ns=start_ns, stage=pl.lit(kind), kind=pl.lit(kind)
         )
         part = part.with_columns(
@@ -262,7 +261,7 @@ def _uses(side_spans: pl.DataFrame, found: Window) -> pl.DataFrame:
         )
         rows.append(part.select(columns).filter(pl.col("end_ns") > pl.col("start_ns")))
     uses = pl.concat(rows).sort("start_ns")
-    # Neighbours of one part are one: garbage collection, say, cuts a part in two
+    # Merge neighbours of one part: garbage collection, say, cuts a part in two
     same = pl.struct(*_BATCH, "kind", "stage").rle_id()
     return (
         uses.group_by(same.alias("run"), maintain_order=True)
@@ -272,7 +271,7 @@ def _uses(side_spans: pl.DataFrame, found: Window) -> pl.DataFrame:
             pl.col("end_ns").last(),
         )
         .drop("run")
-        .with_columns(found.since("start_ns", "end_ns"))
+        .with_columns(shown.since("start_ns", "end_ns"))
     )
 
 
@@ -280,8 +279,8 @@ def _ns(seconds: pl.Expr) -> pl.Expr:
     return (seconds * 1e9).round().cast(pl.Int64)
 
 
-def _stalls(stalls: pl.DataFrame, run: Run, found: Window) -> pl.DataFrame:
-    """Return the stalls with the batch that was waited for: usually the step's own."""
+def _stalls(stalls: pl.DataFrame, run: Run, shown: Window) -> pl.DataFrame:
+    """Return the stalls with the awaited batch: usually the step's own."""
     who = ("rank", "step")
     awaited = (
         run.waits.sort("end_ns").group_by(who).agg(pl.col(*_BATCH).last().name.suffix("_awaited"))
@@ -292,7 +291,7 @@ def _stalls(stalls: pl.DataFrame, run: Run, found: Window) -> pl.DataFrame:
     batches = batches.unique(["rank", *_BATCH])
     names = [pl.coalesce(f"{name}_awaited", name).alias(name) for name in _BATCH]
     return (
-        stalls.filter(found.holds())
+        stalls.filter(shown.holds())
         .join(awaited, on=who, how="left")
         .with_columns(names)
         .join(batches, on=["rank", *_BATCH], how="left", maintain_order="left")
@@ -301,26 +300,26 @@ def _stalls(stalls: pl.DataFrame, run: Run, found: Window) -> pl.DataFrame:
             pl.coalesce("maker", "worker").alias("worker"),
             *_BATCH,
             "stall_s",
-            *found.since("start_ns", "end_ns", "left_ns"),
+            *shown.since("start_ns", "end_ns", "left_ns"),
         )
     )
 
 
 def around(run: Run, rank: int, step: int) -> Timeline:
-    """Return what the workers and the loop did around the stall of a steady step."""
+    """Return the timeline around the stall of a steady step."""
     return _typical_window(run, rank, [step], None)
 
 
 def _typical_window(run: Run, rank: int, favoured: list[int], period: int | None) -> Timeline:
-    many = steps_in(len(_makers(run, rank)), period)
+    step_count = steps_in(len(_makers(run, rank)), period)
     stalls = run.stalls().filter(rank=rank)
-    found = window(timed_steps(run, rank), stalls, many=many, favoured=favoured)
-    return _in_window(run, rank, found)
+    shown = window(timed_steps(run, rank), stalls, step_count=step_count, favoured=favoured)
+    return _in_window(run, rank, shown)
 
 
-def from_step(run: Run, rank: int, step: int, many: int) -> Timeline:
-    """Return what the workers and the loop did from a step on, or in the nearest steps there."""
-    return _in_window(run, rank, steps_from(timed_steps(run, rank), step, many))
+def from_step(run: Run, rank: int, step: int, step_count: int) -> Timeline:
+    """Return the timeline from a step on, or of the nearest steps."""
+    return _in_window(run, rank, steps_from(timed_steps(run, rank), step, step_count))
 
 
 def timed_steps(run: Run, rank: int) -> pl.DataFrame:

@@ -1,11 +1,11 @@
-"""The memory of the workers over time: what each of them has in each epoch, and what it grows by.
+"""The memory of the workers over time: their memory in each epoch, and its growth.
 
-A forked worker shares the pages of the process that trains until one of both writes to them, and
-reading a Python object writes its reference count. Its own memory grows then, while what it maps in
-all stays as it is; that looks like a leak, and ends when all is copied (pytorch #13246). What is
-kept with every sample is mapped anew and ends nowhere.
+A forked worker shares the pages of the training process until either of them writes to a page, and
+reading a Python object writes its reference count. Then the worker's own memory grows, while its
+mapped memory stays constant; that looks like a leak, and ends when all pages are copied (pytorch
+#13246). A true leak maps new pages with every sample and never ends.
 
-File pages are no part of either number: what is read from mapped files comes and goes.
+Both numbers exclude file pages, which come and go with mapped files.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ WORKER_MEMORIES: Final = {
     "proportional_bytes": pl.Float64,
     "private_bytes": pl.Float64,
 }
-"""One row an epoch and worker: its resident set (RSS), its proportional set (PSS: what it shares
-counts by the number of processes that do) and what is private to it (USS), at the last look in that
-epoch; null where it was not looked at."""
+"""One row per epoch and worker: its resident set (RSS), its proportional set (PSS: a shared page
+counts divided by its number of processes) and its private pages (USS), at the last sample in that
+epoch; null without a sample."""
 _COLUMN_OF: Final = {
     WORKER_RESIDENT: "resident_bytes",
     WORKER_PROPORTIONAL: "proportional_bytes",
@@ -51,104 +51,103 @@ _COLUMN_OF: Final = {
 }
 
 GROWN_BYTES: Final = 50e6
-"""Growth of all workers in a recording below which nothing is said: heaps that settle. Of copies,
-growth of each worker: every forked one copies some of what the imports have made."""
+"""Growth of all workers in a recording from which on it is reported; less is a heap that settles.
+For copies, growth of each worker: every forked worker copies some objects of the imports."""
 GROWS: Final = 0.2
-"""And so much of all that they map, a minute: they would then double in five. Or memory is full
-within ..."""
+"""Share of the mapped memory per minute from which on growth is reported (it doubles in five
+minutes), unless memory is full within ..."""
 SOON_S: Final = 86400.0
 """... this time."""
 SETTLES_S: Final = 30.0
-"""A heap that settles stops growing within this time (`images-in-memory` of the real questions
-takes longer than a recording for it). What grows after a shorter look may settle still ..."""
+"""Time within which a heap settles (`images-in-memory` of the real questions takes longer than a
+recording). Growth in a shorter recording may still settle ..."""
 _ROOM_S: Final = 4 * SETTLES_S
-"""... unless the memory would be full by then, or nearly."""
+"""... unless the memory would be full within this time."""
 _FEWEST: Final = 3
-"""Looks at a worker that tell whether it goes on growing; two tell of copies. They span ..."""
+"""Samples of a worker that show continuing growth; two show copies. They span ..."""
 _LOOKED_S: Final = 1.0
-"""... so long, at least."""
+"""... at least this time."""
 _PARTS: Final = 5
-"""That the looks are put together to, at most: each is above the one before, or nothing grows."""
+"""Groups of samples, at most; memory grows if each group is above the previous one."""
 _STILL: Final = 0.25
-"""The latest growth is so much of the mean, at least: that of a cache that fills is not. Copies
-always become fewer, as the pages do that are still shared."""
+"""Latest growth as a share of the mean growth, at least: a cache that fills slows down more. Copies
+always slow down, as fewer pages are still shared."""
 _MOST_LOOKS: Final = 200
-"""Of a worker, evenly drawn: a slope takes the square of it."""
+"""Samples of a worker, evenly drawn: a slope takes quadratic time."""
 _NEARLY_ALL: Final = 0.75
 """Share of the workers that grow, and share of the growth that is of one kind."""
 
 
 @dataclass(frozen=True)
 class MemoryGrowth:
-    """What the workers' memory grows by in the steady state, all of them together."""
+    """Growth of the workers' memory in the steady state, all workers together."""
 
     workers: int
-    """How many of them there are at a time."""
+    """Number of workers at a time."""
     grown_bytes: float
-    """From the first look at them to the last one."""
+    """Growth from the first sample to the last."""
     bytes_per_s: float
-    """Median of the slopes between any two looks (Sen 1968, doi.org/10.2307/2285891)."""
+    """Median of the slopes between any two samples (Sen 1968, doi.org/10.2307/2285891)."""
     share_per_min: float
-    """The same a minute, as a share of the workers' memory with all that they share."""
+    """Growth per minute as a share of the workers' memory with shared pages."""
     copied_share: float
-    """Share (0 to 1) of it that is copies of pages that were shared with the main process."""
+    """Share (0 to 1) of the growth from copies of pages of the main process."""
     sample_bytes: float | None
-    """What it grows by with each sample; None where samples were not counted."""
+    """Growth per sample of the dataset; None where these were not counted."""
     end_bytes: float | None
-    """What the workers have when all is copied that they share, which they may never do; None where
-    that is no end of it."""
+    """Memory of the workers after copying all shared pages; None for growth without end."""
     left_s: float | None
-    """Until the memory is full at that pace, seconds; None where it ends before, or is unknown."""
+    """Seconds until the memory is full; None if the growth ends before, or if unknown."""
     limit: str = "machine"
-    """Whose memory that is: `machine` or `container`."""
+    """Owner of that memory limit: `machine` or `container`."""
     renewed: bool = False
-    """Whether the workers were seen to end with their epoch long before the memory is full."""
+    """True if the workers end with their epoch long before the memory is full."""
 
     @property
     def looked_s(self) -> float:
-        """From the first look to the last one, seconds."""
+        """Seconds from the first sample to the last."""
         return self.grown_bytes / self.bytes_per_s
 
     @property
     def may_settle(self) -> bool:
-        """Whether it was looked at too short, and would not be full by looking on."""
+        """True if the recording is too short, and a longer one would not fill the memory."""
         if self.copied or self.looked_s >= SETTLES_S:
             return False
         return self.left_s is None or self.left_s > _ROOM_S
 
     @property
     def copied(self) -> bool:
-        """Whether it is copies, nearly all of it."""
+        """True if nearly all of the growth is copies."""
         return self.copied_share >= _NEARLY_ALL
 
     @property
     def matters(self) -> bool:
-        """Whether it is worth a word: more than a heap that settles, and soon enough to be felt."""
+        """True if the growth is worth reporting: more than a settling heap, and soon a problem."""
         soon = self.share_per_min >= GROWS or (self.left_s or np.inf) <= SOON_S
         return self.grown_bytes >= self.least_bytes and soon
 
     @property
     def least_bytes(self) -> float:
-        """What it has to grow by to be worth a word."""
+        """Smallest growth worth reporting."""
         return GROWN_BYTES * (self.workers if self.copied else 1)
 
     def rate(self) -> str:
-        """Say how fast it grows, and until when."""
+        """Return the rate of the growth and its end, in words."""
         text = f"{size(60 * self.bytes_per_s)} a minute in {count(self.workers, 'worker')}"
         if self.sample_bytes is not None:
             text += f", {size(1000 * self.sample_bytes)} per 1,000 samples"
         if not self.copied and self.copied_share > 1 - _NEARLY_ALL:
-            text += f", {share(self.copied_share)} of it copies of what the main process holds"
+            text += f", {share(self.copied_share)} of it copies of the main process's objects"
         if self.end_bytes is not None:
             text += f", ends at {size(self.end_bytes)} at most"
         if self.left_s is not None:
-            looked = f"; if it goes on as in the {seconds(self.looked_s)} that were looked at, "
+            looked = f"; if it goes on as in the {seconds(self.looked_s)} of the recording, "
             text += looked if self.may_settle else ", "
             text += f"the memory of the {self.limit} is full in {duration(self.left_s)}"
         return text
 
     def sentence(self) -> str:
-        """Say what grows, and how fast."""
+        """Return a sentence on the growth and its rate."""
         if self.copied:
             return f"The workers copy what they share with the main process: {self.rate()}"
         end = "without an end in sight"
@@ -194,7 +193,7 @@ def worker_memory(run: Run) -> pl.DataFrame:
 
 
 class _Slopes(NamedTuple):
-    """What one worker's memory grows by; bytes, seconds."""
+    """Growth of one worker's memory; bytes, seconds."""
 
     own: float
     mapped: float
@@ -206,26 +205,26 @@ class _Slopes(NamedTuple):
 
 
 def memory_growth(run: Run, workers: int | None = None) -> MemoryGrowth | None:
-    """Return how the workers' memory grows; None where it does not, or too few looks tell.
+    """Return the growth of the workers' memory; None without growth, or with too few samples.
 
     Args:
-        run: the loop as it is.
-        workers: worker processes of the loader; what the run says by default.
+        run: recording of the current loader.
+        workers: worker processes of the loader; by default those of the run.
     """
     workers = run.settings.num_workers if workers is None else workers
     each = list(_of_workers(run))
-    if not each or np.mean([one.grows for one in each]) < _NEARLY_ALL:
+    if not each or np.mean([worker.grows for worker in each]) < _NEARLY_ALL:
         return None
     own, mapped, length_s, last_own, last_mapped, *_ = np.median(np.array(each, float), axis=0)
     if own <= 0:
         return None
     new = float(np.clip(mapped, 0.0, own))
-    # a page that all share, and the main process, was in part a worker's own before it was copied
+    # Before its copy, a page shared with the main process counted in part as each worker's own
     copies = (float(own) - new) * (workers + 1) / max(workers, 1)
     copied_share = copies / (new + copies)
     pace = workers * (new + copies)
     copied = copied_share >= _NEARLY_ALL
-    if not copied and np.mean([one.goes_on for one in each]) < _NEARLY_ALL:
+    if not copied and np.mean([worker.goes_on for worker in each]) < _NEARLY_ALL:
         return None
     room, limit = _room(run)
     fills = not copied or (room is not None and workers * (last_mapped - last_own) > room)
@@ -247,16 +246,16 @@ def memory_growth(run: Run, workers: int | None = None) -> MemoryGrowth | None:
 
 
 def named_growth(run: Run) -> str:
-    """Say what the workers' memory grows by; nothing where it does not, or that does not matter."""
+    """Return the sentence on the growth of the workers' memory; empty unless it matters."""
     growth = memory_growth(run)
     return growth.sentence() if growth and growth.matters else ""
 
 
 def _of_workers(run: Run) -> Iterator[_Slopes]:
-    """Yield each worker that was looked at for long enough, its start left out."""
+    """Yield the growth of each worker with enough samples, its start left out."""
     names = pl.col("resource", "device").cast(pl.String)
-    known = run.resources().drop_nulls("value").with_columns(names)
-    looks = known.filter(pl.col("resource").is_in([WORKER_MEMORY, WORKER_MAPPED]))
+    measured = run.resources().drop_nulls("value").with_columns(names)
+    looks = measured.filter(pl.col("resource").is_in([WORKER_MEMORY, WORKER_MAPPED]))
     table = looks.pivot("resource", index=["rank", "device", "end_ns"], values="value")
     if table.is_empty() or not {WORKER_MEMORY, WORKER_MAPPED} <= set(table.columns):
         return
@@ -276,18 +275,18 @@ def _of_workers(run: Run) -> Iterator[_Slopes]:
 
 
 def _begins(run: Run) -> dict[Any, int]:
-    """Return when each process made its second batch: imports and first caches are its start."""
-    made = run.deliveries.drop_nulls(["pid", "made_ns"]).sort("made_ns")
+    """Return the time of each process's second batch: imports and first caches come before."""
+    deliveries = run.deliveries.drop_nulls(["pid", "made_ns"]).sort("made_ns")
     second = pl.col("made_ns").slice(1, 1).first()
-    rows = made.group_by("rank", "pid").agg(second).drop_nulls()
+    rows = deliveries.group_by("rank", "pid").agg(second).drop_nulls()
     return {(rank, pid): at_ns for rank, pid, at_ns in rows.iter_rows()}
 
 
 def _life_s(run: Run) -> float:
-    """Return how long a worker lives, seconds; infinite where no new ones were started."""
-    made = run.deliveries.drop_nulls(["pid", "worker", "made_ns"])
+    """Return the lifetime of a worker in seconds; infinite if none was replaced."""
+    deliveries = run.deliveries.drop_nulls(["pid", "worker", "made_ns"])
     length_s = (pl.col("made_ns").max() - pl.col("made_ns").min()) / 1e9
-    each = made.group_by("rank", "worker", "pid").agg(length_s=length_s)
+    each = deliveries.group_by("rank", "worker", "pid").agg(length_s=length_s)
     renewed = each.height > each.select("rank", "worker").n_unique()
     return float(each["length_s"].to_numpy().max()) if renewed else float("inf")
 
@@ -298,7 +297,7 @@ def _slope(at_s: np.ndarray, values: np.ndarray) -> float:
 
 
 def _grows(values: np.ndarray) -> tuple[bool, bool]:
-    """Return whether it grows from the first look to the last, and in the last part, too."""
+    """Return whether the values grow throughout, and still in the last part."""
     parts = [np.median(part) for part in np.array_split(values, min(len(values), _PARTS))]
     steps = np.diff(parts)
     goes_on = len(values) >= _FEWEST and steps[-1] > _STILL * steps.mean()
@@ -306,7 +305,7 @@ def _grows(values: np.ndarray) -> tuple[bool, bool]:
 
 
 def _room(run: Run) -> tuple[float | None, str]:
-    """Return the free bytes under the nearest limit at the end, and whose limit that is."""
+    """Return the free bytes under the nearest limit at the end, and the owner of that limit."""
     names = pl.col("resource", "device").cast(pl.String)
     memory = run.resources().with_columns(names).filter(resource=MEMORY)
     last = memory.drop_nulls(["value", "limit"]).sort("end_ns").group_by("device").last()
@@ -315,7 +314,7 @@ def _room(run: Run) -> tuple[float | None, str]:
 
 
 def _samples_per_s(run: Run) -> float | None:
-    """Return the samples that a rank uses a second; None where a batch's size is unknown."""
+    """Return the samples/s that a rank uses; None where a batch's size is unknown."""
     recorded = run.samples().group_by("rank", "epoch", "batch").len()["len"]
     of_batch = run.settings.batch_size or (recorded.to_numpy().mean() if recorded.len() else 0)
     start_ns = pl.col("start_ns").drop_nulls()
