@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "stallscope/"
 PICTURES: Final = ("exposed", "timeline")
-"""Of a window, see `Run.plot`."""
+"""Plots of a window, see `Run.plot`."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def tensorboard(writer: Any) -> Logger:
         writer: a `SummaryWriter`.
     """
     return Logger(
-        lambda numbers, step: [writer.add_scalar(*one, step) for one in numbers.items()],
+        lambda numbers, step: [writer.add_scalar(*number, step) for number in numbers.items()],
         # Its page shows a small copy, or the picture pixel by pixel: then it must fit a window
         lambda name, picture, step: writer.add_image(
             name, import_module("numpy").asarray(picture.reduce(2)), step, dataformats="HWC"
@@ -285,9 +285,9 @@ class _Window:
 def _seen(run: Run, *, draws: bool) -> _WatchedSteps | None:
     if run.steps().drop_nulls("wait_s").is_empty():
         return None
-    found: Any = diagnose_run(run)
-    pictures = {name: found.plot(name).png() for name in PICTURES} if draws else {}
-    return _WatchedSteps(numbers_of(run), found, pictures)
+    diagnosis: Any = diagnose_run(run)
+    pictures = {name: diagnosis.plot(name).png() for name in PICTURES} if draws else {}
+    return _WatchedSteps(numbers_of(run), diagnosis, pictures)
 
 
 def numbers_of(run: Run) -> dict[str, float]:
@@ -298,13 +298,13 @@ def numbers_of(run: Run) -> dict[str, float]:
         return {}
     used_s = pl.sum_horizontal("h2d_s", "step_s", "other_s").mean()
     wait_s, use_s = steps.select(pl.col("wait_s").mean(), used_s.alias("use_s")).row(0)
-    found = {
+    numbers = {
         "stall_share": time.stall_share,
         "wait_s": wait_s,
         "step_s": use_s,
         "steps_per_s": time.steps / time.total_s,
     }
-    return {f"{PREFIX}{name}": float(value) for name, value in found.items()}
+    return {f"{PREFIX}{name}": float(value) for name, value in numbers.items()}
 
 
 def lightning(*, steps: int = 50, every: int = 1000, warmup: int = 4) -> Any:

@@ -84,9 +84,9 @@ def _resume(number: int, delayed: _Delayed) -> None:
 
 def _end(number: int, _: FrameType | None) -> None:
     """End the program as Ctrl-C does: the first signal raises, others change nothing."""
-    for one in _POLITE:  # a shell sends SIGHUP after the terminal has: saving goes on
-        if signal.getsignal(one) is _end:
-            signal.signal(one, signal.SIG_IGN)
+    for signal_number in _POLITE:  # a shell sends SIGHUP after the terminal has: saving goes on
+        if signal.getsignal(signal_number) is _end:
+            signal.signal(signal_number, signal.SIG_IGN)
     raise SystemExit(_STATUS_OF_SIGNAL + number)
 
 

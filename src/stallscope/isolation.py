@@ -45,7 +45,7 @@ _BESIDE: Final = (
     *(torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler),
     *(torch.Generator, random.Random, np.random.Generator, np.random.RandomState),
 )
-"""What a module may keep that trains it or draws for it, and is no part of its state."""
+"""Types of a module's optimizers and generators, which are not part of its state."""
 
 
 def restore_generators(loader: Any) -> Iterator[Callable[[], object]]:
@@ -77,17 +77,17 @@ def seed_everywhere(seed: int) -> None:
     random.seed(seed)
 
 
-def state_of(thing: Any) -> Callable[[], object] | None:
+def state_of(value: Any) -> Callable[[], object] | None:
     """Return what puts a generator back to where it is; None for anything else."""
-    if isinstance(thing, torch.Generator):
-        return functools.partial(thing.set_state, thing.get_state())
-    if isinstance(thing, random.Random) and not isinstance(thing, random.SystemRandom):
-        return functools.partial(thing.setstate, thing.getstate())
-    if isinstance(thing, np.random.Generator):
-        state = copy.deepcopy(thing.bit_generator.state)
-        return lambda: setattr(thing.bit_generator, "state", state)
-    if isinstance(thing, np.random.RandomState):
-        return functools.partial(thing.set_state, thing.get_state())
+    if isinstance(value, torch.Generator):
+        return functools.partial(value.set_state, value.get_state())
+    if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
+        return functools.partial(value.setstate, value.getstate())
+    if isinstance(value, np.random.Generator):
+        state = copy.deepcopy(value.bit_generator.state)
+        return lambda: setattr(value.bit_generator, "state", state)
+    if isinstance(value, np.random.RandomState):
+        return functools.partial(value.set_state, value.get_state())
     return None
 
 
@@ -118,8 +118,8 @@ def as_before(loader: Any, step: Any = None) -> Iterator[tuple[str, ...]]:
         Sentences on what was found in the step.
     """
     reached = _outermost(trainable(step))
-    lazy = [thing for thing in reached if _is_lazy(thing)]
-    trained = [thing for thing in reached if not _is_lazy(thing)]
+    lazy = [value for value in reached if _is_lazy(value)]
+    trained = [value for value in reached if not _is_lazy(value)]
     drawn = filter(None, map(state_of, walk(step, _reached)))
     restores = [*restore_generators(loader), *drawn, *map(_training_state, trained)]
     try:
@@ -135,71 +135,73 @@ def trainable(step: Any) -> list[Any]:
 
     Looks at its bound object, its closure, the arguments of a partial, and the globals it names.
     """
-    return [thing for thing in walk(step, _reached) if _trains(thing)]
+    return [value for value in walk(step, _reached) if _trains(value)]
 
 
 def reached(step: Any, kind: type[_Kind]) -> list[_Kind]:
     """Return the objects of a kind that a step can reach."""
-    return [thing for thing in walk(step, _reached) if isinstance(thing, kind)]
+    return [value for value in walk(step, _reached) if isinstance(value, kind)]
 
 
 def modules_of(step: Any) -> list[nn.Module]:
     """Return the modules that a step can reach, without those inside of others."""
-    return [thing for thing in _outermost(trainable(step)) if isinstance(thing, nn.Module)]
+    return [value for value in _outermost(trainable(step)) if isinstance(value, nn.Module)]
 
 
 def _outermost(things: list[Any]) -> list[Any]:
     """Leave out the modules inside of others, whose state has theirs in it."""
-    modules = [thing for thing in things if isinstance(thing, nn.Module)]
+    modules = [value for value in things if isinstance(value, nn.Module)]
     inner = {id(part) for module in modules for part in module.modules() if part is not module}
-    return [thing for thing in things if id(thing) not in inner]
+    return [value for value in things if id(value) not in inner]
 
 
-def _trains(thing: Any) -> bool:
-    kind = type(thing)  # an object may answer to any name
+def _trains(value: Any) -> bool:
+    kind = type(value)  # an object may answer to any name
     stateful = all(
         callable(getattr(kind, name, None)) for name in ("state_dict", "load_state_dict")
     )
-    return stateful and not isinstance(thing, (type, DataLoader, Dataset))
+    return stateful and not isinstance(value, (type, DataLoader, Dataset))
 
 
-def _is_lazy(thing: Any) -> bool:
-    return isinstance(thing, nn.Module) and any(map(is_lazy, thing.parameters()))
+def _is_lazy(value: Any) -> bool:
+    return isinstance(value, nn.Module) and any(map(is_lazy, value.parameters()))
 
 
-def _reached(thing: Any) -> list[Any]:
-    if isinstance(thing, functools.partial):
-        return [thing.func, *thing.args, *thing.keywords.values()]
-    if inspect.ismethod(thing):
-        return [thing.__self__, thing.__func__]
-    if inspect.isfunction(thing):
+def _reached(value: Any) -> list[Any]:
+    if isinstance(value, functools.partial):
+        return [value.func, *value.args, *value.keywords.values()]
+    if inspect.ismethod(value):
+        return [value.__self__, value.__func__]
+    if inspect.isfunction(value):
         cells = []
-        for cell in thing.__closure__ or ():
+        for cell in value.__closure__ or ():
             with suppress(ValueError):  # an empty one
                 cells.append(cell.cell_contents)
-        names = [thing.__globals__.get(name) for name in names_in(thing.__code__)]
-        usual = [*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()]
+        names = [value.__globals__.get(name) for name in names_in(value.__code__)]
+        usual = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
         return [*cells, *usual, *names]
-    if isinstance(thing, nn.Module):  # its own state covers what else is inside of it
-        return [one for part in thing.modules() for one in _beside(part)]
-    return children(thing)
+    if isinstance(value, nn.Module):  # its own state covers what else is inside of it
+        return [helper for part in value.modules() for helper in _beside(part)]
+    return children(value)
 
 
 def _beside(module: nn.Module) -> list[Any]:
     """Return what a module keeps of `_BESIDE`, also in a list or a mapping of its own."""
-    named = [(name, one) for name, one in own_attributes(module).items() if name not in _OF_TORCH]
+    named = [
+        (name, helper) for name, helper in own_attributes(module).items() if name not in _OF_TORCH
+    ]
     return [
-        one
-        for name, one in named
-        if isinstance(one, _BESIDE)
-        or (isinstance(one, (list, tuple, dict)) and not name.startswith("_"))
+        helper
+        for name, helper in named
+        if isinstance(helper, _BESIDE)
+        or (isinstance(helper, (list, tuple, dict)) and not name.startswith("_"))
     ]
 
 
-def _training_state(thing: Any) -> Callable[[], None]:
-    state = copy.deepcopy(thing.state_dict())
-    modules = list(thing.modules()) if isinstance(thing, nn.Module) else []
-    parameters = list(thing.parameters()) if modules else []
+def _training_state(value: Any) -> Callable[[], None]:
+    state = copy.deepcopy(value.state_dict())
+    modules = list(value.modules()) if isinstance(value, nn.Module) else []
+    parameters = list(value.parameters()) if modules else []
     grads = [None if p.grad is None else p.grad.clone() for p in parameters]
     modes = [(module, module.training) for module in modules]
     # A state_dict leaves out the buffers that are not saved with the model.
@@ -215,7 +217,7 @@ def _training_state(thing: Any) -> Callable[[], None]:
         for module, name, buffer, before in buffers:
             buffer.data.copy_(before)
             setattr(module, name, buffer)
-        thing.load_state_dict(state)
+        value.load_state_dict(state)
         for parameter, grad in zip(parameters, grads, strict=True):
             parameter.grad = grad
         for module, training in modes:
@@ -236,7 +238,7 @@ def _notes(step: Any, trained: list[Any], lazy: list[Any]) -> tuple[str, ...]:
         "not put back, because it had no weights yet": lazy,
     }
     return tuple(
-        f"{what}: {', '.join(sorted({type(thing).__name__ for thing in things}))}"
+        f"{what}: {', '.join(sorted({type(value).__name__ for value in things}))}"
         for what, things in groups.items()
         if things
     )

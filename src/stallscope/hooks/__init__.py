@@ -1,1 +1,1 @@
-"""What runs inside the user's processes: the recorder and the hooks that feed it; never polars."""
+"""Recorder and hooks inside the user's processes; they never import polars."""

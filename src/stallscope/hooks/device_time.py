@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Edge(IntEnum):
-    """What the device has to do from an event on, until the next one."""
+    """Work of the device from an event on, until the next event."""
 
     NOTHING = 0
     """The host gives it nothing: it waits for a batch, or does something of its own."""
@@ -143,8 +143,8 @@ _TRIES: Final = 3
 _LOOKS: Final = 8
 """Steps in which a device is looked for: a batch is moved to it in the first one, or never."""
 _READS: Final = 12
-"""So many events are read together, when the last of them has been reached: one by one between two
-steps each would cost several times as much, with nothing of ours in the caches."""
+"""Number of events read together, after the last of them. Single reads between steps would take
+several times as long, because the CPU caches hold none of our code then."""
 _POLL_S: Final = 5e-5
 
 
@@ -217,7 +217,7 @@ class EventClock:
             after_ns = perf_counter_ns()
             tries.append((after_ns - before_ns, number, (event, (before_ns + after_ns) // 2)))
         event, host_ns = min(tries)[2]
-        self._device.give_back(other for _, _, (other, _) in tries if other is not event)
+        self._device.give_back(spare for _, _, (spare, _) in tries if spare is not event)
         return event, host_ns
 
 
@@ -240,9 +240,9 @@ class DeviceMarks:
         self._thread = get_ident()
         self._began_ns = perf_counter_ns()
         self.looks = _LOOKS
-        """How often it will be looked for a device once more; asked in each step."""
+        """Remaining searches for a device; read in each step."""
         self.on = False
-        """Whether there is one; asked in each step."""
+        """True if there is a device; read in each step."""
 
     def look(self) -> None:
         """Begin, if there is a device by now; of a loop in another thread nothing is claimed."""
@@ -297,7 +297,7 @@ class DeviceMarks:
 # ---- a device to try it on -----------------------------------------------------------------------
 
 OutOfMemoryError: Final = torch.cuda.OutOfMemoryError
-"""What torch raises when a device has no memory left; also where there is no CUDA."""
+"""Error of torch for a device without free memory; also defined without CUDA."""
 
 STEP: Final = "step"
 COPY: Final = "h2d"
@@ -354,18 +354,18 @@ class SimulatedDevice:
         self._copies_beside = copy_stream
         self.memory_bytes = memory_bytes
         self.held_bytes = 0
-        """How much of its memory is taken."""
+        """Bytes of its memory in use."""
         self._rate = 1 + drift
         self._origin_ns = perf_counter_ns() - 7_000_000_000
         self._free_ns = {STEP: 0, COPY: 0}
         self._queue: deque[int] = deque()
         self._done: deque[Work] = deque(maxlen=_KEPT)
         self.given_ns = 0
-        """When it was given work last (`perf_counter_ns`)."""
+        """Time of the last launch (`perf_counter_ns`)."""
         self.synchronisations = 0
-        """How often the host waited for all of its work."""
+        """Number of times that the host waited for all its work."""
         self.events = 0
-        """How many events were made."""
+        """Number of events created."""
 
     @property
     def copies(self) -> bool:

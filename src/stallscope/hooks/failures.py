@@ -37,7 +37,7 @@ class _Failure:
     """One way to fail in one process."""
 
     missing: str
-    """What the run has not, or not all of."""
+    """Part of the run that is missing or incomplete."""
     error: str
     """The error's text, and where it was raised."""
     pid: int = field(default_factory=os.getpid)

@@ -116,9 +116,9 @@ class _Begun:
     before: dict[str, Any]
     """Attributes of the fetcher whose place a stand-in may take."""
     first_word: int | None = None
-    """Where it begins in the log; None: it is not recorded."""
+    """Place of its first word in the log; None: the batch is not recorded."""
     samples: int = 0
-    """How many there were before."""
+    """Number of samples before."""
     began_ns: int = 0
 
 
@@ -274,7 +274,7 @@ class Hooks:
                     return False
                 if task.key != self._epoch:
                     self.begin_epoch(task.key)
-                self.number = task.given
+                self.number = task.yielded
             self._busy = True  # nothing that could fail comes after
             return True
 
@@ -359,13 +359,13 @@ class Hooks:
                 # A Subset asks for its samples in order, by the inner dataset's own numbers.
                 outermost = self._outermost
                 is_inner = isinstance(outermost, Subset) and dataset is not outermost
-                known = (next(self._indices, None) if is_inner else args[0]) if is_sample else None
+                index = (next(self._indices, None) if is_inner else args[0]) if is_sample else None
             except Exception as error:  # noqa: BLE001 - ours is never the user's
                 is_sample = False
                 self.failures.note("samples", error)
             if not is_sample:  # a whole batch, an inner dataset's
                 return original(dataset, *args, **named)
-            return recorder.sample(functools.partial(original, dataset, *args), known, call=True)
+            return recorder.sample(functools.partial(original, dataset, *args), index, call=True)
 
         return hook
 

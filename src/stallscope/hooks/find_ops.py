@@ -114,18 +114,18 @@ def _package(named: Any) -> str:
 
 def datasets(dataset: Any) -> list[Any]:
     """Return the dataset and every dataset in it (Subset, ConcatDataset, a wrapper)."""
-    found: dict[int, Any] = {}
+    result: dict[int, Any] = {}
     todo = [dataset]
     while todo:
         current = todo.pop()
-        if id(current) not in found:
-            found[id(current)] = current
+        if id(current) not in result:
+            result[id(current)] = current
             for name, value in dict(own_attributes(current)).items():
                 if isinstance(value, Dataset) or name == "dataset":
                     todo.append(value)
                 elif name == "datasets" and isinstance(value, (list, tuple)):
                     todo.extend(value)
-    return list(found.values())
+    return list(result.values())
 
 
 def slots(holder: Any) -> Iterator[Slot]:
@@ -200,10 +200,10 @@ def name_of(value: Any) -> str:
     return str(name)
 
 
-def own_attributes(thing: Any) -> dict[str, Any]:
+def own_attributes(value: Any) -> dict[str, Any]:
     """Return the attributes that an object holds itself; past any `__getattr__` of the user's."""
     try:
-        attributes = object.__getattribute__(thing, "__dict__")
+        attributes = object.__getattribute__(value, "__dict__")
     except AttributeError:  # a list, a tuple, a class with slots
         return {}
     return attributes if isinstance(attributes, dict) else {}

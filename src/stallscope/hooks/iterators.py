@@ -49,7 +49,7 @@ LOADER_WRAPPERS: Final[dict[str, tuple[str, ...]]] = {
     "accelerate.data_loader": ("DataLoaderShard", "DataLoaderDispatcher", "SkipDataLoader"),
     "webdataset.pipeline": ("DataPipeline",),
 }
-"""What is put around loaders, by the module that defines it. MONAI's ThreadDataLoader is none of
+"""Wrappers of loaders, by the module that defines them. MONAI's ThreadDataLoader is none of
 them: its batches come from a thread of its own, so no wait for a loader lies inside of the loop's.
 """
 
@@ -114,19 +114,19 @@ class Iteration:
     loader: int
     """Number of the loader in the recording."""
     epoch: int
-    """Of the loader, from 0."""
+    """Number of the loader's epoch, from 0."""
     workers: int
     """0: the batches are made in this process."""
     fresh: bool = True
     """Its first epoch has not begun yet."""
     resetting: bool = False
     """Inside of `_reset`: that of a base class is part of it."""
-    given: int = 0
+    yielded: int = 0
     """Batches so far, where they are made in this process."""
     arrived: int = -1
     """The batch that arrived last."""
     pins: bool = False
-    """Whether the thread that pins its batches is known."""
+    """True if the thread that pins its batches is known."""
     key: int = field(init=False)
     """Loader and epoch as one number; asked for several times a step."""
 
@@ -136,7 +136,7 @@ class Iteration:
     def restart(self, epoch: int) -> None:
         """Begin the next epoch."""
         self.epoch, self.key = epoch, epoch_key(self.loader, epoch)
-        self.given, self.arrived, self.pins = 0, -1, False
+        self.yielded, self.arrived, self.pins = 0, -1, False
 
 
 class Iterations:
@@ -182,7 +182,7 @@ class Iterations:
             "_try_put_index": ("which worker was asked for a batch", self._ask, self._asked),
             "_get_data": ("when batches arrived", self._iteration_of, self._arrived),
         }
-        """What a run shows by the hook on a method, and what is called before and after it."""
+        """Recorded part of the run for each hooked method, and functions before and after it."""
 
     def put_on(self) -> None:
         """Hook torch's iterators; those of other libraries when they are made."""
@@ -248,7 +248,7 @@ class Iterations:
             return None
         begun = self._loaders.begin(iterator)
         iteration = Iteration(*begun, iterator._num_workers, fresh=False)
-        iteration.given = iterator._num_yielded
+        iteration.yielded = iterator._num_yielded
         self._known.put(iterator, iteration)
         if iteration.workers:
             self._marks.say(
@@ -283,7 +283,7 @@ class Iterations:
         if error is not None:
             self._raised = id(error)
             if not isinstance(error, StopIteration):
-                iteration.given += 1  # the next batch is another one
+                iteration.yielded += 1  # the next batch is another one
             self._marks.mark(Mark.ENDED, iteration.key)
             return
         self._marks.mark(Mark.GOT, iteration.key, _number_of_batch(iteration, iterator))
@@ -397,7 +397,7 @@ def _let_go(held: ExitStack, *_: Any) -> None:
 def _number_of_batch(iteration: Iteration, iterator: Any) -> int:
     """Return the number of the batch that was just given, in its epoch."""
     if not iteration.workers:
-        iteration.given += 1
-        return iteration.given - 1
+        iteration.yielded += 1
+        return iteration.yielded - 1
     in_order = getattr(iterator, "_in_order", True)  # torch 2.6 made that a choice
     return iterator._rcvd_idx - 1 if in_order else iteration.arrived

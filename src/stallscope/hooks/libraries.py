@@ -130,7 +130,9 @@ class StageIterator(StandIn):
 def _staging(recorder: Recorder) -> Callable[[Iterator[Any], Callable[[], int]], Iterator[Any]]:
     """Return a function that makes an iterator a stage; where that fails it returns the same."""
     missing = "the iterators of a library"
-    make = recorder.failures.passing(missing, lambda one, key: StageIterator(recorder, key(), one))
+    make = recorder.failures.passing(
+        missing, lambda items, key: StageIterator(recorder, key(), items)
+    )
     return lambda iterator, key: make(iterator, key) or iterator
 
 
@@ -239,8 +241,8 @@ def hook_webdataset(recorder: Recorder, patches: Patches) -> None:
 def _stage_in(steps: list[Any], step: Any) -> Stage:
     """Return the stage of a step, numbered where a pipeline has two of one name."""
     stage = _webdataset_stage_of(step)
-    earlier = takewhile(lambda other: other is not step, steps)
-    place = 1 + sum(_webdataset_stage_of(other) == stage for other in earlier)
+    earlier = takewhile(lambda each: each is not step, steps)
+    place = 1 + sum(_webdataset_stage_of(each) == stage for each in earlier)
     if place == 1 or stage.kind in ("fetch", "decode", "collate"):
         return stage
     return stage._replace(name=f"{stage.name} #{place}")
@@ -271,7 +273,7 @@ _ADAPTERS: Final[dict[str, Callable[[Recorder, Patches], None]]] = {
     "datasets.formatting.formatting": hook_formatter,
     "fastai.data.load": hook_fastai,
 }
-"""What hooks a library, by the module that must have been imported."""
+"""Function that hooks a library, by the module that must have been imported."""
 
 
 class Adapters:

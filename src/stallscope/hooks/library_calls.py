@@ -36,7 +36,7 @@ _READS_AND_DECODES: Final = {
         *("scipy.io.wavfile.read", "skimage.io._io.imread", "soundfile.read", "tifffile.imread"),
     )
 }
-"""What a run says, by the call in `CALLS`: such a call cannot be divided."""
+"""Notes of a run, by the call in `CALLS`: such a call cannot be divided."""
 
 
 class LibraryCall(NamedTuple):
@@ -47,11 +47,11 @@ class LibraryCall(NamedTuple):
     path: str
     """Name in the module, `Class.method` for a method."""
     stage: Stage
-    """What the call is."""
+    """Stage of the call."""
     gives: str = ""
-    """What passes through that the run wants to know: 'file' or 'image'."""
+    """Kind of argument or result that the run records: 'file' or 'image'."""
     is_iterator: bool = False
-    """Whether the work is done by each `next` of what the call returns, as a generator does it."""
+    """True if each `next` of the returned iterator does the work, as in a generator."""
 
     @property
     def is_in_one_place(self) -> bool:
@@ -65,11 +65,11 @@ class LibraryCall(NamedTuple):
             return None
         owner_name, _, name = self.path.rpartition(".")
         # Past a `__getattr__` that would import the rest of a library only because we ask
-        known = getattr(module, "__dict__", {})
-        owner = known.get(owner_name) if owner_name else module
+        names = getattr(module, "__dict__", {})
+        owner = names.get(owner_name) if owner_name else module
         if owner_name or self.module == "torch.ops.image":
             return owner, name, getattr(owner, name, None)
-        return owner, name, known.get(name)
+        return owner, name, names.get(name)
 
 
 def _calls(stage: Stage, module: str, names: str) -> list[LibraryCall]:
@@ -220,11 +220,11 @@ class Libraries:
             self._hook_decoders()
         self._modules_seen = len(sys.modules)
 
-    def _hook_waiting(self, functions: dict[int, tuple[Any, Any]], within: str = "") -> None:
+    def _hook_waiting(self, functions: dict[int, tuple[Any, Any]], package: str = "") -> None:
         """Hook the calls of modules that have been imported; of one package, where it is named."""
         waiting = []
         for call in self._waiting:
-            is_asked = call.module.startswith(within)
+            is_asked = call.module.startswith(package)
             with self._failures.within(f"the stage of {call.module}.{call.path}"):
                 if not (is_asked and self._hook_call(call, functions)):
                     waiting.append(call)
@@ -232,10 +232,10 @@ class Libraries:
 
     def _hook_call(self, call: LibraryCall, functions: dict[int, tuple[Any, Any]]) -> bool:
         """Hook a method at once, a function by adding it to `functions`; False: not imported."""
-        found = call.find()
-        if found is None:
+        place = call.find()
+        if place is None:
             return False
-        owner, name, original = found
+        owner, name, original = place
         if original is None:
             return True  # this version of the library has no such call
         recorder, key = self._recorder, self._recorder.key(call.stage)
@@ -318,8 +318,10 @@ def _iterating(recorder: Recorder, key: int, original: Any) -> Callable[..., Any
 
 def look_ahead() -> None:
     """Look where functions of libraries are held, in the process that is about to fork workers."""
-    found = [call.find() for call in CALLS if not call.is_in_one_place]
-    held_in_modules(id(beneath(*one)) for one in found if one is not None and one[2] is not None)
+    places = [call.find() for call in CALLS if not call.is_in_one_place]
+    held_in_modules(
+        id(beneath(*place)) for place in places if place is not None and place[2] is not None
+    )
 
 
 def _module(name: str) -> Any:

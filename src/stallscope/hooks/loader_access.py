@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 _NOT_KEPT: Final = {"generator": None, "pin_memory_device": "", "in_order": True}
-"""What torch's iterators ask of a loader and do not keep, not in every version at least."""
+"""Settings of a loader that torch's iterators do not keep in every version, and their defaults."""
 
 
-def value_of(thing: Any, name: str) -> Any:
+def value_of(owner: Any, name: str) -> Any:
     """Return an attribute of a loader, or of its iterator, which calls it `_name`; else None."""
-    for known in (name, f"_{name}"):
+    for attribute in (name, f"_{name}"):
         with suppress(Exception):
-            return getattr(thing, known)
+            return getattr(owner, attribute)
     return None
 
 
@@ -148,7 +148,7 @@ def is_iterator(value: Any) -> bool:
     """Return whether this is in the middle of a loader's epoch, as far as one can see."""
     if isinstance(value, GeneratorType):  # what it goes through lies on its stack
         held = gc.get_referents(value)
-        return any(isinstance(one, DataLoader) or is_iterator(one) for one in held)
+        return any(isinstance(part, DataLoader) or is_iterator(part) for part in held)
     return isinstance(value, (_BaseDataLoaderIter, FreshIterator)) or is_running_node(value)
 
 

@@ -73,11 +73,11 @@ class Ops:
 
     def _container(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Let a container's own method adopt the ops of a container that was built late."""
-        known, at_work = self._alive, self._recorder.at_work
+        alive, at_work = self._alive, self._recorder.at_work
 
         @functools.wraps(original)
         def hook(self_: Any, *args: Any, **named: Any) -> Any:
-            if id(self_) not in known:
+            if id(self_) not in alive:
                 with self._failures.within("the ops of what is built late"):
                     if at_work():
                         self._places = {}  # built late, maybe for each sample: named by place in it

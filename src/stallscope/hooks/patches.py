@@ -177,7 +177,7 @@ class Patches:
                     self.suspend()
             if in_child:
                 return
-            alive = {id(one): old for reference, old in self._forgotten() if (one := reference())}
+            alive = {id(hook): old for reference, old in self._forgotten() if (hook := reference())}
             for owner, name, replacement in _holders(alive) if alive else ():
                 self._attempt("off", name, partial(_put, owner, name, alive[id(replacement)]))
 
@@ -190,7 +190,7 @@ class Patches:
         pile, self._pile = self._pile, []
         for layer in pile:
             _forget(layer)  # what cannot be taken off at all only calls its original
-        return [(ref(one.new), one.old) for one in pile if isinstance(one.owner, ModuleType)]
+        return [(ref(each.new), each.old) for each in pile if isinstance(each.owner, ModuleType)]
 
     def _attempt(self, where: str, name: Any, change: Callable[[], object]) -> None:
         """Change a place; one that cannot be changed is noted, and the others are changed."""
@@ -203,7 +203,7 @@ def _take_off(layer: _Layer) -> None:
     if not layer.on:
         return
     layers = _layers[layer.place]
-    above = next((other for other in layers if other.old is layer.new), None)
+    above = next((each for each in layers if each.old is layer.new), None)
     if above is not None:
         above.old = layer.old
     else:
@@ -247,9 +247,9 @@ class _Search(NamedTuple):
     """Result of a look through all modules."""
 
     pid: int
-    """Of the process that looked."""
+    """Process of the search."""
     modules: int
-    """How many there were."""
+    """Number of modules at the search."""
     functions: set[int]
     """The `id` of each function that was looked for."""
     places: list[tuple[ModuleType, str, int]]
@@ -280,10 +280,10 @@ def held_in_modules(functions: Iterable[int]) -> list[tuple[ModuleType, str, int
         return _last.pop().places
     lowest = [pile[0] for pile in list(_layers.values()) if isinstance(pile[0].owner, ModuleType)]
     # As of `beneath`
-    found = [(one.owner, one.name, id(one.old)) for one in lowest if id(one.old) in wanted]
-    found += [(module, name, id(value)) for module, name, value in _holders(wanted)]
-    _last[:] = [_Search(os.getpid(), len(sys.modules), wanted, found)]
-    return found
+    places = [(base.owner, base.name, id(base.old)) for base in lowest if id(base.old) in wanted]
+    places += [(module, name, id(value)) for module, name, value in _holders(wanted)]
+    _last[:] = [_Search(os.getpid(), len(sys.modules), wanted, places)]
+    return places
 
 
 def _holders(functions: Container[int]) -> list[tuple[ModuleType, str, Any]]:
@@ -360,20 +360,20 @@ class ByIdentity(Generic[Known]):
     def __init__(self) -> None:
         self._held: dict[int, tuple[ref[Any], Known]] = {}
 
-    def get(self, thing: Any) -> Known | None:
-        """Return what is known of this very object; None if nothing is."""
-        there, known = self._held.get(id(thing), (None, None))
-        return known if there is not None and there() is thing else None
+    def get(self, owner: Any) -> Known | None:
+        """Return the value for this very object; None: there is none."""
+        there, value = self._held.get(id(owner), (None, None))
+        return value if there is not None and there() is owner else None
 
-    def put(self, thing: Any, known: Known) -> None:
-        """Know this of an object from now on."""
-        number = id(thing)
-        self._held[number] = ref(thing, partial(self._forget, number)), known
+    def put(self, owner: Any, value: Known) -> None:
+        """Store a value for an object."""
+        number = id(owner)
+        self._held[number] = ref(owner, partial(self._forget, number)), value
 
     def living(self) -> list[Any]:
         """Return all objects that still live."""
         there = [reference() for reference, _ in list(self._held.values())]
-        return [thing for thing in there if thing is not None]
+        return [value for value in there if value is not None]
 
     def _forget(self, number: int, gone: ref[Any]) -> None:
         if number in self._held and self._held[number][0] is gone:
@@ -382,7 +382,7 @@ class ByIdentity(Generic[Known]):
 
 def without(things: list[Any], ours: Any) -> None:
     """Take something of ours out of a list; the others may be the user's, and define `==`."""
-    things[:] = [thing for thing in things if thing is not ours]
+    things[:] = [value for value in things if value is not ours]
 
 
 def unseen(function: _Function) -> _Function:
@@ -392,7 +392,9 @@ def unseen(function: _Function) -> _Function:
 
 
 def _marked(code: CodeType) -> CodeType:
-    inner = tuple(_marked(one) if isinstance(one, CodeType) else one for one in code.co_consts)
+    inner = tuple(
+        _marked(const) if isinstance(const, CodeType) else const for const in code.co_consts
+    )
     return code.replace(co_filename=code.co_filename + MARK, co_consts=inner)
 
 

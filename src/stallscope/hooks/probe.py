@@ -76,7 +76,7 @@ class Probe:
         self._scoped = scoped
         self._modules = list(modules)
         self.works_behind: AsyncDevice | None = None
-        """What a recording's own steps compute on, as far as that is known beforehand."""
+        """Device of a recording's own steps, if it is known beforehand."""
         self.failures = place.failures
         self._patches = Patches(self.failures)
         self._here = threading.local()
@@ -84,7 +84,7 @@ class Probe:
         self._epoch = -1
         self._threads: ByIdentity[bool] = ByIdentity()
         for thread in threading.enumerate():
-            self._threads.put(thread, known=True)
+            self._threads.put(thread, value=True)
         self._pid = os.getpid()
         self._switch = threading.RLock()
         self._ended = False
@@ -303,4 +303,4 @@ class Probe:
 
 
 def _is_among(loader: Any, loaders: list[Any]) -> bool:
-    return any(loader is other for other in loaders)
+    return any(loader is each for each in loaders)

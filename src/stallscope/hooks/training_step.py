@@ -1,4 +1,4 @@
-"""What the loop does between two waits: the parts of a step, as marks; and `ss.stage`.
+"""Parts of a step, the loop's work between two waits, as marks; and `ss.stage`.
 
 Backward passes and optimizers are seen wherever they run; a module's forward pass where its owner
 is known; a user's own part where `ss.stage` names it; what libraries' trainers call beside the
@@ -190,7 +190,7 @@ class StepParts:
         begin, end = self._part(stage)
         missing = f"the parts of a step called '{stage.name}'"
         handles: list[Any] = []
-        self._patches.at_end(lambda: [one.remove() for one in handles])
+        self._patches.at_end(lambda: [handle.remove() for handle in handles])
         for register, key in ((before, begin), (after, end)):
 
             def hook(*_: Any, key: int = key) -> None:
@@ -214,7 +214,7 @@ class StepParts:
             for callback in trainer.callbacks if model is None else [*trainer.callbacks, model]:
                 if not self._callbacks.get(callback):
                     with suppress(TypeError):  # nothing can refer to it weakly
-                        self._callbacks.put(callback, known=True)
+                        self._callbacks.put(callback, value=True)
                     name = type(callback).__name__
                     name = name if callback is not model else f"hooks of {name}"
                     self._see_callback(callback, Stage(name, "other"))
@@ -234,7 +234,7 @@ class StepParts:
         processes takes its callbacks along.
         """
         cls, stage = type(callback), limited(stage, self._keys, lambda _: None)
-        base = next((one for one in reversed(cls.__mro__) if hasattr(one, "on_train_end")), cls)
+        base = next((each for each in reversed(cls.__mro__) if hasattr(each, "on_train_end")), cls)
         is_ours = cls.__module__.partition(".")[0] == __name__.partition(".")[0]
         names = [] if is_ours or cls in self._classes else dir(cls)
         self._classes.add(cls)

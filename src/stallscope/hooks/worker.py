@@ -106,13 +106,13 @@ class WorkerEntry:
         while isinstance(loop, WorkerEntry):
             loop = loop._original
         let_creator_attach()
-        given = inspect.signature(loop).bind(*args).arguments
+        arguments = inspect.signature(loop).bind(*args).arguments
         if self._place.stands_by:
             with failures.within("the stacks of a worker"):
                 end_standing_by = serve_requests(self._place.folder)
                 ends.callback(failures.passing("the stacks of a worker", end_standing_by))
         try:
-            log = ProcessLog(self._place, given["worker_id"])
+            log = ProcessLog(self._place, arguments["worker_id"])
         except OSError:  # no room: the user's batches matter more, and the run says so
             return
         # The thread that sends is joined at the end of the process: only then is there no mark left
@@ -128,7 +128,7 @@ class WorkerEntry:
             hooks.put_on()
         with failures.within("the stages of libraries"):
             hooks._libraries.hook()  # takes long: it belongs to the worker's start, to no batch
-        tasks.watch(given["index_queue"], given["data_queue"])
+        tasks.watch(arguments["index_queue"], arguments["data_queue"])
 
 
 def let_creator_attach() -> None:

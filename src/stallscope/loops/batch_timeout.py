@@ -67,7 +67,7 @@ class _TimeLimit:
     budget_s: float
     remedy: str
     deadline_s: float
-    """When the budget is over (`time.monotonic`)."""
+    """End of the budget (`time.monotonic`)."""
     longest_s: float | None = None
     """The longest wait until now; None before the first batch."""
     others: set[Any] = field(default_factory=lambda: set(multiprocessing.active_children()))
@@ -121,13 +121,13 @@ def waits_at_most(most_s: float) -> Iterator[None]:
 def starting(loader: Any) -> Iterator[None]:
     """Give workers that start in this block a time limit, and hide Ctrl-C from them."""
     limit = _limit.get()
-    loaders = [one for one in find_loaders(loader) if value_of(one, "num_workers")]
+    loaders = [each for each in find_loaders(loader) if value_of(each, "num_workers")]
     if limit is not None:
-        for one in loaders:  # a private copy, or put back by `private_copy`
-            usual_s = vars(one).get("timeout") or limit.wait_s()
-            vars(one)["timeout"] = min(usual_s, limit.wait_s())
+        for owner in loaders:  # a private copy, or put back by `private_copy`
+            usual_s = vars(owner).get("timeout") or limit.wait_s()
+            vars(owner)["timeout"] = min(usual_s, limit.wait_s())
     # A fork server that starts here would keep them from Ctrl-C for as long as it lives
-    served = any(start_method(one) == "forkserver" for one in loaders)
+    served = any(start_method(each) == "forkserver" for each in loaders)
     with nullcontext() if served else kept_from_children():
         yield
 
@@ -172,7 +172,9 @@ def limited(iterator: Any) -> Generator[Any, None, None]:
 def _no_batch(limit: _TimeLimit, iterator: Any, waited_s: float) -> NoBatchError:
     """Kill the workers that were waited for, and return the error that describes them."""
     workers = [
-        one for one in multiprocessing.active_children() if one.daemon and one not in limit.others
+        child
+        for child in multiprocessing.active_children()
+        if child.daemon and child not in limit.others
     ]
     try:
         return _described(limit, iterator, workers, waited_s)
@@ -194,8 +196,8 @@ def _described(
     number, pid, batch = owing
     place = _place_of(pid)
     # A stopped worker may hold a lock of them all: that of the queue to the loop
-    stopped = [one for one in workers if one.pid != pid and _is_stopped(one.pid)]
-    beside = "".join(f"; worker process {one.pid} is stopped, as by SIGSTOP" for one in stopped)
+    stopped = [each for each in workers if each.pid != pid and _is_stopped(each.pid)]
+    beside = "".join(f"; worker process {each.pid} is stopped, as by SIGSTOP" for each in stopped)
     if polars_runs() and any("(polars/" in frame for frame in place.stack):
         advice = (
             "polars had been used in this process before the worker was forked, which has none of "
@@ -217,10 +219,10 @@ def _iterators(iterator: Any, workers: list[Any]) -> Iterator[Any]:
     if value_of(iterator, "_workers"):
         yield iterator
         return
-    found = [one for one in gc.get_objects() if issubclass(type(one), _BaseDataLoaderIter)]
-    for one in found:
-        if any(worker in workers for worker in value_of(one, "_workers") or ()):
-            yield one
+    iterators = [each for each in gc.get_objects() if issubclass(type(each), _BaseDataLoaderIter)]
+    for each in iterators:
+        if any(worker in workers for worker in value_of(each, "_workers") or ()):
+            yield each
 
 
 def _owing(iterator: Any) -> tuple[int, int, str] | None:
@@ -235,7 +237,7 @@ def _owing(iterator: Any) -> tuple[int, int, str] | None:
 
 
 class _Place(NamedTuple):
-    """Where a process stands."""
+    """Current place of a process in its code."""
 
     text: str
     stack: tuple[str, ...] = ()
@@ -273,13 +275,13 @@ def _dumped(pid: int) -> tuple[list[tuple[str, str, int]], str]:
             return [], pyspy_calls.why_not(call)
         for thread in json.loads(call.out):
             frames = [
-                (str(one["name"]), str(one["filename"]), int(one["line"]))
-                for one in reversed(thread["frames"])
+                (str(frame["name"]), str(frame["filename"]), int(frame["line"]))
+                for frame in reversed(thread["frames"])
             ]
             loops = [place for place, frame in enumerate(frames) if frame[0] == _WORKER_LOOP]
             if loops:
                 inner = frames[loops[-1] + 1 :]
-                return [one for one in inner if not one[1].startswith(_OWN_HOOKS)], ""
+                return [frame for frame in inner if not frame[1].startswith(_OWN_HOOKS)], ""
         return [], "no thread of it is in torch's worker loop"
     return [], "py-spy could not be run"
 

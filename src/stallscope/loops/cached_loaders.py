@@ -65,8 +65,8 @@ class DeferredCall:
     """One call of an op, without the op."""
 
     slot: int
-    """Which of the cut's slots."""
-    given: Any
+    """Number of the cut's slot."""
+    arguments: Any
     """Positional and keyword arguments; a `DeferredResult` where a result went in again."""
 
 
@@ -78,11 +78,11 @@ class Unfinished:
     sample: Any = None
     """The finished sample with a `DeferredResult` in each place of a result."""
     changed: bool = False
-    """Whether an op changed its input in place."""
+    """True if an op changed its input in place."""
 
 
 class Cut:
-    """Where the samples of a map-style dataset can be cut: before the dataset's transforms.
+    """Cut through the samples of a map-style dataset: before the dataset's transforms.
 
     It watches the calls of the ops that a dataset holds, while it makes a sample: what went in,
     what came out, and where that stands in the sample. Later the sample can be made again from what
@@ -91,7 +91,7 @@ class Cut:
     """
 
     def __init__(self, dataset: Any) -> None:
-        self._slots = [slot for one in find_ops.datasets(dataset) for slot in _ops(one)]
+        self._slots = [slot for each in find_ops.datasets(dataset) for slot in _ops(each)]
 
     def __bool__(self) -> bool:
         return bool(self._slots)
@@ -102,10 +102,10 @@ class Cut:
         results: list[Any] = []
 
         def call(number: int, *args: Any, **named: Any) -> Any:
-            given = _by_result((args, named), results)
-            before = fresh(given)
+            arguments = _by_result((args, named), results)
+            before = fresh(arguments)
             result = self._slots[number].value(*args, **named)
-            half.changed |= not same(before, given)
+            half.changed |= not same(before, arguments)
             half.calls.append(DeferredCall(number, before))
             results.append(result)
             return result
@@ -118,7 +118,7 @@ class Cut:
             for slot in self._slots:
                 vars(slot.owner)[slot.name] = slot.value
         half.sample = _by_result(sample, results)
-        inside = leaves([half.sample, *(one.given for one in half.calls)])
+        inside = leaves([half.sample, *(call.arguments for call in half.calls)])
         used = {leaf.call for leaf in inside if isinstance(leaf, DeferredResult)}
         return sample, half if results and used == set(range(len(results))) else None
 
@@ -126,8 +126,8 @@ class Cut:
         """Make the sample by calling the ops: on copies, where these may change their input."""
         results: list[Any] = []
         for call in half.calls:
-            given = fresh(call.given) if copies else call.given
-            args, named = _with_results(given, results)
+            arguments = fresh(call.arguments) if copies else call.arguments
+            args, named = _with_results(arguments, results)
             results.append(self._slots[call.slot].value(*args, **named))
         return _with_results(half.sample, results)
 
@@ -165,9 +165,9 @@ def _by_result(value: Any, results: list[Any]) -> Any:
             if item is value:
                 return DeferredResult(call, place)
     if type(value) is dict:
-        return {key: _by_result(one, results) for key, one in value.items()}
+        return {key: _by_result(part, results) for key, part in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(_by_result(one, results) for one in value)
+        return type(value)(_by_result(part, results) for part in value)
     return value
 
 
@@ -236,9 +236,9 @@ def _epochs(source: Iterable[Any], goes_on: Callable[[], bool]) -> Iterator[Any]
     empty = False
     while not empty:
         empty = True
-        for one in source:
+        for batch in source:
             empty = False
-            yield one
+            yield batch
         empty = empty or not goes_on()
 
 
@@ -381,16 +381,16 @@ class CachedBatches:
         self._batches = list(batches)
         self._tried = False
         self.copies = False
-        """Whether every use gets a copy, because the step changes its batch in place."""
+        """True if every use gets a copy, because the step changes its batch in place."""
         self.bytes = bytes_of(self._batches)
-        """What they need."""
+        """Bytes of the batches."""
 
     def __len__(self) -> int:
         return len(self._batches)
 
-    def first(self, many: int) -> CachedBatches:
-        """Return the first of them."""
-        return CachedBatches(self._batches[:many])
+    def first(self, length: int) -> CachedBatches:
+        """Return the first batches."""
+        return CachedBatches(self._batches[:length])
 
     def __iter__(self) -> Iterator[Any]:
         while self._batches:
@@ -400,13 +400,13 @@ class CachedBatches:
                 elif self._tried:
                     yield from self._shared(batch)
                 else:
-                    given = fresh(batch)
-                    yield given
-                    self._tried, self.copies = True, not same(given, batch)
+                    private = fresh(batch)
+                    yield private
+                    self._tried, self.copies = True, not same(private, batch)
 
     def _shared(self, batch: Any) -> Iterator[Any]:
         before = versions(batch)
         yield shell(batch)
         if versions(batch) != before:  # this one is spoilt, and not used again
-            self._batches = [one for one in self._batches if one is not batch]
+            self._batches = [each for each in self._batches if each is not batch]
             self.copies = True

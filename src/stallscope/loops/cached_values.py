@@ -35,8 +35,8 @@ def leaves(value: Any, depth: int = 0) -> Iterator[Any]:
     if inside is None:
         yield value
         return
-    for one in inside:
-        yield from leaves(one, depth + 1)
+    for part in inside:
+        yield from leaves(part, depth + 1)
 
 
 def _inside(value: Any) -> list[Any] | None:
@@ -117,11 +117,11 @@ def compact(value: Any) -> Any:
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     """Return the value with new containers and changed leaves; an object's class is kept."""
     if type(value) is dict:
-        return {key: mapped(one, change) for key, one in value.items()}
+        return {key: mapped(part, change) for key, part in value.items()}
     if type(value) is list:
-        return [mapped(one, change) for one in value]
+        return [mapped(part, change) for part in value]
     if isinstance(value, tuple):
-        values = [mapped(one, change) for one in value]
+        values = [mapped(part, change) for part in value]
         if type(value) is tuple:
             return tuple(values)
         return type(value)(*values) if hasattr(value, "_fields") else change(value)
@@ -152,22 +152,22 @@ def versions(value: Any) -> list[int]:
     return [tensor._version for tensor in tensors if not tensor.is_inference()]  # noqa: SLF001 - torch has no other name for it
 
 
-def same(one: Any, other: Any) -> bool:
+def same(left: Any, right: Any) -> bool:
     """Return whether values are equal in each tensor, array and image, and alike in the rest."""
-    ours, theirs = list(leaves(one)), list(leaves(other))
+    ours, theirs = list(leaves(left)), list(leaves(right))
     return len(ours) == len(theirs) and all(map(_same_leaf, ours, theirs))
 
 
-def _same_leaf(one: Any, other: Any) -> bool:
-    if type(one) is not type(other):
+def _same_leaf(left: Any, right: Any) -> bool:
+    if type(left) is not type(right):
         return False
-    if isinstance(one, torch.Tensor):
-        return one.device == other.device and torch.equal(one, other)
-    if _is_array(one):
-        return bool(one.shape == other.shape and one.tobytes() == other.tobytes())
-    if is_image(one):
-        return bool(one == other)
-    return bool(one == other) if isinstance(one, (str, bytes, int, float)) else True
+    if isinstance(left, torch.Tensor):
+        return left.device == right.device and torch.equal(left, right)
+    if _is_array(left):
+        return bool(left.shape == right.shape and left.tobytes() == right.tobytes())
+    if is_image(left):
+        return bool(left == right)
+    return bool(left == right) if isinstance(left, (str, bytes, int, float)) else True
 
 
 def _is_array(value: Any) -> bool:
@@ -184,13 +184,13 @@ _MOST_SHARED: Final = 1 << 25
 _TRIES: Final = 5
 _SAMPLES: Final = 4
 _MOST_VALUES: Final = 1 << 16
-"""Of a channel that are looked at."""
+"""Most values of a channel that are checked."""
 _FEWEST_VALUES: Final = 1 << 10
 """Fewer may lie at equal distances by accident."""
 _MOST_CHANNELS: Final = 4
 _LEVELS: Final = 256
 _OFF: Final = 0.02
-"""So far from a level, in distances between two, rounding of float32 may put a value."""
+"""Largest distance from a level, relative to the spacing, that float32 rounding explains."""
 
 
 class BatchBytes(NamedTuple):
@@ -201,9 +201,9 @@ class BatchBytes(NamedTuple):
     floats: int
     """Those in floats that are bytes, scaled."""
     as_uint8: int
-    """That these would be as uint8."""
+    """Bytes of these floats as uint8."""
     release_s: float = 0.0
-    """What letting go of it takes the loop's process, where it lies in shared memory; seconds."""
+    """Seconds that the loop's process takes to free the batch, if it is in shared memory."""
 
 
 @dataclass(frozen=True)
@@ -213,11 +213,11 @@ class Bytes:
     values: torch.Tensor
     """uint8, in the shape of the floats."""
     scale: torch.Tensor
-    """Of each channel; so many dimensions as the values have."""
+    """Scale of each channel, with the dimensions of the values."""
     offset: torch.Tensor
-    """In the same way."""
+    """Offset of each channel, likewise."""
     dtype: torch.dtype
-    """Of the floats."""
+    """Type of the floats."""
 
     def floats(self) -> torch.Tensor:
         """Return the floats."""
@@ -226,7 +226,7 @@ class Bytes:
     def to(self, device: Any, *, non_blocking: bool = False) -> torch.Tensor:
         """Return the floats on a device: the bytes are copied, and scaled there."""
         parts = (self.values, self.scale, self.offset)
-        values, scale, offset = (one.to(device, non_blocking=non_blocking) for one in parts)
+        values, scale, offset = (part.to(device, non_blocking=non_blocking) for part in parts)
         return values.to(self.dtype) * scale + offset
 
 
@@ -259,21 +259,21 @@ def batch_bytes(batch: Any) -> BatchBytes:
     tensors = [leaf for leaf in map(_floats, leaves(batch)) if leaf is not None]
     floats = [leaf for leaf in tensors if _axis_of_levels(leaf) is not None]
     whole = bytes_of(batch)
-    as_uint8 = sum(one.numel() for one in floats)
+    as_uint8 = sum(leaf.numel() for leaf in floats)
     return BatchBytes(whole, bytes_of(floats), as_uint8, _release_s(whole))
 
 
 def _release_s(size: int) -> float:
     """Time how long unmapping so much shared memory takes; 0 where it is full."""
-    some = min(size, _MOST_SHARED)
+    length = min(size, _MOST_SHARED)
     took_s = []
     with suppress(RuntimeError, OSError):
         for _ in range(_TRIES):
-            shared = torch.zeros(some, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
+            shared = torch.zeros(length, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
             began_s = time.perf_counter()
             del shared
             took_s.append(time.perf_counter() - began_s)
-    return median(took_s) * size / some if took_s and some else 0.0
+    return median(took_s) * size / length if took_s and length else 0.0
 
 
 def _floats(leaf: Any) -> torch.Tensor | None:
@@ -289,12 +289,12 @@ def _axis_of_levels(tensor: torch.Tensor) -> int | None:
     """Return the axis of channels with 256 levels at most; 0: all values together; None: none."""
     if tensor.ndim < 2:  # noqa: PLR2004 - samples of several values
         return None
-    some = tensor.detach()[:_SAMPLES]
-    if _are_levels(some):
+    samples = tensor.detach()[:_SAMPLES]
+    if _are_levels(samples):
         return 0
-    for axis in range(1, some.ndim):
-        is_channels = 1 < some.shape[axis] <= _MOST_CHANNELS
-        if is_channels and all(map(_are_levels, some.unbind(axis))):
+    for axis in range(1, samples.ndim):
+        is_channels = 1 < samples.shape[axis] <= _MOST_CHANNELS
+        if is_channels and all(map(_are_levels, samples.unbind(axis))):
             return axis
     return None
 
@@ -303,8 +303,8 @@ def _are_levels(values: torch.Tensor) -> bool:
     flat = values.flatten()
     if flat.numel() < _FEWEST_VALUES:
         return False
-    found = torch.unique(flat[:: -(-flat.numel() // _MOST_VALUES)])
-    if not 1 < found.numel() <= _LEVELS or not found.isfinite().all():
+    levels = torch.unique(flat[:: -(-flat.numel() // _MOST_VALUES)])
+    if not 1 < levels.numel() <= _LEVELS or not levels.isfinite().all():
         return False
-    steps = (found.double() - found[0]) / found.double().diff().min()
+    steps = (levels.double() - levels[0]) / levels.double().diff().min()
     return bool(steps[-1] < _LEVELS - 0.5 and (steps - steps.round()).abs().max() < _OFF)

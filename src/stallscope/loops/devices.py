@@ -53,7 +53,7 @@ class MemoryUse(NamedTuple):
     """Use of a device's memory."""
 
     used_bytes: int
-    """By anybody."""
+    """Bytes in use, by all processes."""
     total_bytes: int
 
 
@@ -61,7 +61,7 @@ class Kernels(NamedTuple):
     """Work of a device while a few steps ran."""
 
     lengths_s: list[float]
-    """Of each kernel, seconds."""
+    """Duration of each kernel, seconds."""
     busy_s: float
     """While any of them ran."""
     wall_s: float
@@ -138,11 +138,11 @@ class Cpu:
     """
 
     behind: AsyncDevice | None = None
-    """What works behind the host; None: the host is the device."""
+    """Asynchronous device; None: the host is the device."""
     counts_kernels = False
-    """Whether `kernels` can tell anything."""
+    """True if `kernels` returns measurements."""
     has_memory = False
-    """Whether it has a memory of its own, which batches are copied to."""
+    """True if batches are copied to a memory of its own."""
     why_no_memory = NO_MEMORY
 
     def __init__(self, device: Any = None, name: str = "CPU") -> None:
@@ -431,7 +431,7 @@ def device_of(target: Target) -> Device:
         return Simulated(simulated, BatchMemory.PINNED if pins else BatchMemory.PAGEABLE)
     if isinstance(step, SimulatedStep):
         return Cpu(name=f"simulated (a timer of {seconds(step.seconds)})")
-    parameters = (one for module in modules_of(step) for one in module.parameters())
+    parameters = (each for module in modules_of(step) for each in module.parameters())
     own = next((parameter.device for parameter in parameters), None)
     where = torch.device(device) if device is not None else own
     if where is not None and works_behind(where):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 _GRACE_S: Final = 5.0
-"""So long a worker that was told to end may take."""
+"""Seconds for a worker to end after the request."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class TimedLoop:
     workers: int = 0
     """Worker processes; 0: none, or the batches come from memory."""
     in_one_thread: bool = False
-    """Whether batches that are made in this process are made with one torch thread."""
+    """True if batches of this process are loaded with one torch thread."""
 
     @classmethod
     def of(cls, target: Target) -> TimedLoop:
@@ -83,16 +83,16 @@ class TimedLoop:
 
 @dataclass
 class TimedPass:
-    """What one start of a loop showed; filled while it runs."""
+    """Measurements of one start of a loop; filled while it runs."""
 
     start_s: float = 0.0
     """From asking for the batches to the first of them."""
     used: int = 0
     """Batches, those before the steady state included."""
     reported_share: float | None = None
-    """What the device's driver calls its utilisation."""
+    """Utilisation that the device's driver reports."""
     in_loader: bool = False
-    """Whether the loop waits for a batch."""
+    """True while the loop waits for a batch."""
     source: Any = None
     """The iterator of the loader's own."""
 
@@ -121,7 +121,7 @@ def started(loop: TimedLoop, lap: TimedPass | None = None) -> Iterator[Iterator[
         with held_back():
             if _children() - before:
                 gc.collect()  # whoever started workers holds them in a cycle, maybe
-            _wait_for_end({one for one in _children() - before if not _is_stopped(one)})
+            _wait_for_end({child for child in _children() - before if not _is_stopped(child)})
 
 
 def _each(source: Iterator[Any], lap: TimedPass, began_s: float) -> Generator[Any, None, None]:
@@ -140,7 +140,7 @@ def _each(source: Iterator[Any], lap: TimedPass, began_s: float) -> Generator[An
 def _children() -> set[Any]:
     """Return processes that may be workers of a loader: a pool or a manager is the user's."""
     active = multiprocessing.active_children()
-    return {one for one in active if one.daemon and "PoolWorker" not in one.name}
+    return {child for child in active if child.daemon and "PoolWorker" not in child.name}
 
 
 def _is_stopped(process: Any) -> bool:
@@ -166,10 +166,10 @@ def device_busy(loop: TimedLoop, batches: Iterator[Any]) -> float | None:
     """
     if loop.step is None:
         return None
-    some = max(2 * loop.block, 4)
+    length = max(2 * loop.block, 4)
 
     def use() -> None:
-        for batch in islice(batches, some):
+        for batch in islice(batches, length):
             loop.use(batch)
 
     loop.device.kernels(lambda: None)  # the profiler's first start is a long one

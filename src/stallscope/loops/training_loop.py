@@ -50,9 +50,9 @@ class Enough:
     after: int
     """Batches before it."""
     batches: int
-    """So many, at least ..."""
+    """Minimum number of batches ..."""
     seconds: float
-    """... and for so long."""
+    """... and of seconds."""
     few: int = 0
     """After `late_s`, so many batches will do."""
     late_s: float = float("inf")
@@ -128,19 +128,19 @@ class Replay:
     epochs: int = 0
     """Epochs that were begun."""
     exhausted: bool = False
-    """Whether the loader had no more to give."""
+    """True if the loader was exhausted."""
     out_of_time: bool = False
-    """Whether the budget ended the loop."""
+    """True if the budget ended the loop."""
     began_ns: int = field(default_factory=perf_counter_ns)
-    """When the loop began (`perf_counter_ns`)."""
+    """Begin of the loop (`perf_counter_ns`)."""
     first_ns: int | None = None
-    """When its first batch came (`perf_counter_ns`)."""
+    """Arrival of its first batch (`perf_counter_ns`)."""
     steady_ns: int | None = None
-    """When the steady state of `Limits.enough` began (`perf_counter_ns`)."""
+    """Begin of the steady state of `Limits.enough` (`perf_counter_ns`)."""
     samples: int = 0
     """Samples that the workers have made, as far as they were counted."""
     made_ns: int | None = None
-    """When the first of them were seen (`perf_counter_ns`)."""
+    """Time at which the first samples were counted (`perf_counter_ns`)."""
     look: Callable[[Any], object] | None = None
     """Called with the first batch, before it is used."""
 
@@ -193,11 +193,11 @@ def replay(probe: Probe, target: Target, limits: Limits, bar: Progress) -> None:
             seen.epochs += 1
             with starting(target.loader):
                 iterator = probe.begin(target.loader)
-            made = probe.batches(limited(iterator))
+            batches = probe.batches(limited(iterator))
             if target.loads_here:
-                made = in_one_thread(made)
-            with bar.moving(), closing(made):  # no worker is forked inside
-                for batch in made:
+                batches = in_one_thread(batches)
+            with bar.moving(), closing(batches):  # no worker is forked inside
+                for batch in batches:
                     if seen.first_ns is None:
                         seen.first_ns = perf_counter_ns()
                         if seen.look is not None:
@@ -239,7 +239,7 @@ class ProgressBar(tqdm):  # type: ignore[misc]
 
     monitor_interval = 0
     _place: Any = None
-    """Of the bar in a notebook."""
+    """Place of the bar in a notebook."""
 
     def display(self, *args: Any, check_delay: bool = True, **named: Any) -> Any:
         """Show the bar as it is now."""
@@ -303,9 +303,9 @@ class Progress:
 
     def _move(self, done: threading.Event) -> None:
         while not done.wait(_LOOK_EVERY_S) and self._place.folder.exists():
-            made = sum(map(_samples_of, self._place.logs()))
-            self.seen.count(made)
-            self._bar.set_postfix_str(f"{made:,} samples made", refresh=False)
+            samples = sum(map(_samples_of, self._place.logs()))
+            self.seen.count(samples)
+            self._bar.set_postfix_str(f"{samples:,} samples made", refresh=False)
             self._bar.update(self.seen.steps - self._bar.n)
 
 
