@@ -35,9 +35,9 @@ _RECEIVED: Final = ["arrived_ns", "pinning_ns", "pinned_ns"]
 EARLIER: Final = "earlier batch"
 """Work of the batch's worker on an earlier batch."""
 START: Final = "start workers"
-"""The worker was being started, or was getting ready for its first batch."""
+"""The worker was starting, or getting ready for its first batch."""
 QUEUED: Final = "queued"
-"""The task, or the batch, lay in a queue: nobody was at work on it."""
+"""The task, or the batch, was in a queue without any work on it."""
 SEND: Final = "send"
 """The worker's feeder thread pickled the batch and wrote it into the pipe."""
 UNPICKLE: Final = "unpickle"
@@ -61,7 +61,7 @@ KIND_OF: Final = {
     PIN: "pin",
     UNATTRIBUTED: None,
 }
-"""Every part that is no worker's stage, with its kind."""
+"""Kinds of all parts that are no stages of a worker."""
 _ROW: Final[Schema] = {
     "stall": pl.Int64,
     "section": pl.Int64,
@@ -69,15 +69,15 @@ _ROW: Final[Schema] = {
     "kind": pl.Enum(KINDS),
     "ns": pl.Int64,
 }
-"""One piece of a stall; `stall` is its row number."""
+"""Schema of the pieces of stalls; `stall` is a row number."""
 
 
 @dataclass(frozen=True)
 class BatchLifecycle:
-    """The batches that stalls waited for; every array has a row for each stall, in their order."""
+    """Batches that stalls waited for; arrays have a row for each stall, in order."""
 
     batches: pl.DataFrame
-    """`stall` (row number), `rank, pid, epoch, batch`; `pid` is null where nothing was seen."""
+    """`stall` (row number), `rank, pid, epoch, batch`; `pid` is null for unobserved batches."""
     moments_ns: np.ndarray
     """Shape (stalls, 10): begin of the window, the milestones in their order, end of the window;
     none smaller than the one before, none outside of the window."""
@@ -96,9 +96,9 @@ def lifecycle_of(
 ) -> BatchLifecycle:
     """Find the milestones of the batch that each stall waited for.
 
-    A milestone that was not seen falls together with a neighbour, so that the section that is
-    known takes the time. What comes later in the way bounds what comes before it: a process reads
-    the clock after the fact, and where another one was quicker, the other one's clock is right.
+    A milestone that was not observed gets the time of a neighbour, so that the observed section has
+    the time. Later milestones limit earlier ones: a process reads the clock after the event, so the
+    earlier of two readings is right.
     """
     seen = (
         stalls.select(*BATCH, begin_ns="start_ns", finish_ns="end_ns")
@@ -136,7 +136,7 @@ def _pinned(side_spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_unseen(seen: pl.DataFrame) -> pl.DataFrame:
-    """Put each milestone that was not seen beside one that was."""
+    """Give each milestone that was not observed the time of an observed neighbour."""
     here_ns = pl.when("in_process").then("made_ns")
     before_ns = pl.when("known").then("begin_ns").otherwise("finish_ns")
     return (
@@ -156,10 +156,7 @@ def _with_unseen(seen: pl.DataFrame) -> pl.DataFrame:
 
 
 def make_disjoint(starts_ns: np.ndarray, ends_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Make intervals disjoint: each begins when all before it have ended, and may become empty.
-
-    They are in the order of their starts, and remain so.
-    """
+    """Make sorted intervals disjoint: each begins after the end of all before it, or is empty."""
     before_ns = np.maximum.accumulate(ends_ns)[:-1]
     starts_ns = np.append(starts_ns[:1], np.maximum(starts_ns[1:], before_ns))
     return starts_ns, np.maximum(starts_ns, ends_ns)
@@ -167,12 +164,12 @@ def make_disjoint(starts_ns: np.ndarray, ends_ns: np.ndarray) -> tuple[np.ndarra
 
 @dataclass(frozen=True)
 class GroupAxis:
-    """Many groups' times laid end to end on one line, so that one sort serves them all."""
+    """Axis with the times of all groups end to end, so that one sort serves all groups."""
 
     low_ns: int
-    """The earliest time of any group."""
+    """Earliest time of any group."""
     width_ns: int
-    """From there to the latest."""
+    """Distance from the earliest to the latest time."""
 
     @classmethod
     def over(cls, starts_ns: np.ndarray, ends_ns: np.ndarray) -> GroupAxis:
@@ -190,7 +187,7 @@ class GroupAxis:
 
 
 class IntervalUnion:
-    """The time that is covered by at least one interval of a group; a number for each group."""
+    """Union of the intervals of each group; groups are numbers."""
 
     def __init__(self, group: np.ndarray, starts_ns: np.ndarray, ends_ns: np.ndarray) -> None:
         self._groups = np.unique(group)
@@ -278,7 +275,7 @@ def _making(lifecycle: BatchLifecycle, spans: pl.DataFrame) -> tuple[pl.DataFram
     line = GroupAxis.over(starts_ns[inside], ends_ns[inside])
     starts = line.place(stall[inside], starts_ns[inside])
     order = np.argsort(starts, kind="stable")
-    # Where two threads of a worker were on the same batch, a moment counts for one of them
+    # A moment counts once where two threads of a worker were on the same batch
     starts, ends = make_disjoint(starts[order], line.place(stall[inside], ends_ns[inside])[order])
     work = (
         own.select("stall", section=TAKEN, part="stage", kind="kind")[inside[order]]

@@ -1,14 +1,13 @@
-"""Patterns: why the training loop stalls when it does, each with a chance of being wrong.
+"""Patterns of stalls: reasons for the stalls of a training loop, each with a p-value.
 
-What happened at some steps (a slow sample or worker, a new file or epoch, garbage, a part of the
-step that has a name) is tested for being the reason: that it comes with stalls says little where
-both are frequent, so it is asked how probable so many coincidences are when neither has to do with
-the other; and it must have taken long enough. What explains most comes first, then what is left is
-looked at again. Such a reason is a better explanation than a rhythm alone, and what only looks like
-a pattern is not claimed: long waits by chance are called irregular.
+Events at some steps (a slow sample or worker, a new file or epoch, garbage, a named part of the
+step) are tested as reasons. Coincidences of frequent events and frequent stalls are weak evidence,
+so the test gives the probability of as many coincidences by chance; and the event must have been
+long enough. The reason that explains most is taken first, then the rest is tested again. An event
+explains more than a rhythm alone. Long waits by chance are called irregular.
 
-Each rank (`loop`) is looked at by itself; what is found on several of them is one row. All tests,
-of so many reasons on so many ranks, share the doubt.
+Each rank (`loop`) is tested separately; the same pattern on several ranks is one row. P-values are
+corrected for all tests, of all reasons on all ranks.
 """
 
 from __future__ import annotations
@@ -48,22 +47,22 @@ if TYPE_CHECKING:
 
 
 RHYTHMS: Final = ("workers_together", "periodic", "periodic_step")
-"""Patterns that are nothing but a rhythm: what is found of one later is part of it."""
+"""Patterns that are only a rhythm: later finds belong to the first."""
 NEARLY_ALL: Final = 0.9
-"""At least this share of the steps waits when every step is said to."""
+"""Least share of waiting steps for a constant wait."""
 MOST_EPISODES: Final = 0.75
-"""The chance of being wrong then: that no more than this share of the steps waits."""
+"""Share of waiting steps of the null hypothesis: at most as many."""
 ALIKE: Final = 3.0
-"""Waits are alike when the upper quartile is not more times the lower one than this."""
+"""Largest ratio of the upper to the lower quartile of waits that count as equal."""
 SUBSTANTIAL: Final = 0.1
-"""Share of all stalled time from which on what has no pattern is spoken of."""
+"""Least share of all stalled time for irregular stalls to be mentioned."""
 TOGETHER: Final = 0.5
-"""Workers finish together when the batches of one round are ready within this share of the time
-that making one takes."""
+"""Workers finish together when the batches of one round are ready within this share of the time for
+a batch."""
 HEAVY: Final = 0.1
-"""Share of the stalls that are called the longest ones."""
+"""Share of the stalls that count as the longest."""
 NEARLY: Final = 0.8
-"""A more specific pattern is preferred when it explains this share of what the other one does."""
+"""Least share of a general pattern that a preferred, more specific pattern explains."""
 MOST: Final = 12
 """Most patterns on one side of one rank."""
 PATTERNS: Final = Schema(
@@ -91,9 +90,9 @@ class Pattern:
     """Kind of lost time: a wait for data ("wait") or a long step ("step")."""
     rank: int
     steps: list[int]
-    """Numbers of the steps that it explains."""
+    """Numbers of the explained steps."""
     named: list[int]
-    """Those of them that the title speaks of."""
+    """Explained steps that the title counts."""
     lost_s: float
     """Length of the stalls, or excess of the steps over the usual length, seconds."""
 
@@ -123,7 +122,7 @@ def patterns(evidence: Evidence) -> pl.DataFrame:
 
 
 def _alike(patterns: list[Pattern]) -> list[list[Pattern]]:
-    """Put the same pattern on several ranks together, the rank with most of it first."""
+    """Group equal patterns of several ranks, the rank with most of it first."""
     groups: dict[tuple[str, str, str, int], list[Pattern]] = {}
     seen: Counter[tuple[str, str, str, int]] = Counter()
     for each in patterns:
@@ -140,7 +139,7 @@ def _row(same: list[Pattern], total_s: float, ranks: int) -> dict[str, object]:
     stalled_s = sum(each.lost_s for each in same)
     where = sorted({each.rank for each in same})
     on = f" (rank {where[0]})" if len(where) == 1 else f" ({len(where)} of {ranks} ranks)"
-    # The rank where it is least sure counts, and on a rank the first finding
+    # The largest p-value over ranks counts, and on a rank the smallest
     least: dict[int, float] = {}
     for each in same:
         if each.explanation.chance is not None:
@@ -161,7 +160,7 @@ def _row(same: list[Pattern], total_s: float, ranks: int) -> dict[str, object]:
 
 
 def _explain_waits(loop: StepSeries, evidence: Evidence, ranks: int) -> list[Explained]:
-    """Find why the loop waits for data."""
+    """Return the reasons for the loop's waits for data."""
     reasons, recurring = wait_reasons(loop, evidence), partial(_recurring_waits, loop)
     explained, left = _one_by_one(Residual.of(loop.stall_s), reasons, recurring, ranks)
     always = _constant(left)
@@ -171,7 +170,7 @@ def _explain_waits(loop: StepSeries, evidence: Evidence, ranks: int) -> list[Exp
 
 
 def _explain_long_steps(loop: StepSeries, evidence: Evidence, ranks: int) -> list[Explained]:
-    """Find why some steps take far longer than the others."""
+    """Return the reasons for long steps."""
     parts = parts_s(loop, evidence.side_spans)
     reasons, recurring = step_reasons(loop, parts), partial(_recurring_steps, loop, parts)
     explained, left = _one_by_one(Residual.of(loop.long_s), reasons, recurring, ranks)
@@ -181,7 +180,7 @@ def _explain_long_steps(loop: StepSeries, evidence: Evidence, ranks: int) -> lis
 def _one_by_one(
     left: Residual, reasons: list[Reason], recurring: Recurring, ranks: int
 ) -> tuple[list[Explained], Residual]:
-    """Take what explains most, look at the rest again, until nothing explains any more for sure."""
+    """Take the best explanation, test the rest again, until no reason is significant."""
     possible = [reason for reason in reasons if np.count_nonzero(reason.marked) >= reason.fewest]
     tests = ranks * (len({reason.code for reason in possible}) + 1)
     chosen: list[Explained] = []
@@ -196,11 +195,10 @@ def _one_by_one(
 
 
 def _best(candidates: list[Explained], seconds: np.ndarray) -> Explained:
-    """Choose what to take first.
+    """Return the explanation to take first: the one with the most time, with two exceptions.
 
-    It is what explains most, unless the times of another one stand far out of those that it names:
-    out of a rhythm of small waits, the slow samples. A more specific one, which comes earlier in
-    the list, is preferred where it explains nearly all of the same.
+    An explanation of far longer times goes first, as slow samples in a rhythm of small waits. So
+    does a more specific explanation (earlier in the list) of nearly the same steps.
     """
     most = max(candidates, key=lambda each: float(seconds[each.all].sum()))
 
@@ -219,7 +217,7 @@ def _best(candidates: list[Explained], seconds: np.ndarray) -> Explained:
 
 
 def _recurring_waits(loop: StepSeries, left: Residual, tests: int) -> Iterator[Explained]:
-    """Yield stalls in a rhythm: that of the workers, or one of unknown reason."""
+    """Yield stalls in a rhythm: of the workers, or of unknown reason."""
     for stalled, beat, stops in _rhythms(left, tests, loop.num_workers):
         waits = f"{stops.subject('waits', 'wait')} {stops.typical}"
         code, subject = "periodic", str(beat.period)
@@ -236,7 +234,7 @@ def _recurring_waits(loop: StepSeries, left: Residual, tests: int) -> Iterator[E
 def _recurring_steps(
     loop: StepSeries, parts: dict[str, np.ndarray], left: Residual, tests: int
 ) -> Iterator[Explained]:
-    """Yield long steps in a rhythm; their reason has no name."""
+    """Yield long steps in a rhythm of unknown reason."""
     for stalled, beat, stops in _rhythms(left, tests):
         longer = f"{times_longer(loop, stops.named)} times as long as usual ({stops.typical} more)"
         title = f"{stops.subject('is', 'are')} {longer}, {_where(parts, stops)}"
@@ -248,7 +246,7 @@ def _recurring_steps(
 def _rhythms(
     left: Residual, tests: int, expected: int = 0
 ) -> Iterator[tuple[np.ndarray, Rhythm, Stops]]:
-    """Yield the rhythms that are sure, of the fewest steps first: where each is, and its steps."""
+    """Yield the significant rhythms, the fewest steps first, with their steps."""
     levels = sorted(left.levels(), key=np.count_nonzero)
     for stalled in levels:
         beat = rhythm(stalled, left.free, expected, tests=len(levels) * tests)
@@ -258,11 +256,11 @@ def _rhythms(
 
 
 def _round(loop: StepSeries, starts: np.ndarray) -> str:
-    """Say why it is the workers' rhythm, as far as is known when their batches were ready."""
+    """Return the reason for the workers' rhythm in words."""
     workers = loop.num_workers
     if not np.isfinite(loop.made_s).any():
         return f", and there are {workers} workers: they probably finish together"
-    # A worker makes a batch while it sends the one before: what takes longer counts
+    # A worker sends a batch while it makes the next, so the longer of the two counts
     takes_s, to_do = float(np.nanmedian(loop.made_s)), "make"
     if np.isfinite(loop.sent_s).any() and float(np.nanmedian(loop.sent_s)) > takes_s:
         takes_s, to_do = float(np.nanmedian(loop.sent_s)), "send"
@@ -280,7 +278,7 @@ def _round(loop: StepSeries, starts: np.ndarray) -> str:
 
 
 def _where(parts: dict[str, np.ndarray], stops: Stops) -> str:
-    """Say in which part of the step most of the additional time lies, if that has a name."""
+    """Return the part of the step with most of the excess time, in words."""
     excess_s = {
         name: np.median(took_s[stops.named]) - np.median(took_s) for name, took_s in parts.items()
     }
@@ -291,7 +289,7 @@ def _where(parts: dict[str, np.ndarray], stops: Stops) -> str:
 
 
 def _constant(left: Residual) -> Explained | None:
-    """Return that nearly every step waits, about equally long; None where that is not so."""
+    """Return the constant wait of nearly every step; None where waits differ or are few."""
     lengths = left.seconds[left.flags]
     steps = int(np.count_nonzero(left.free))
     if not lengths.size or lengths.size < NEARLY_ALL * steps:
@@ -309,12 +307,12 @@ def _constant(left: Residual) -> Explained | None:
 
 
 def _irregular(left: Residual, total_s: float, noun: str) -> list[Explained]:
-    """Return what no pattern explains, where it is much; no chance, as nothing is claimed of it.
+    """Return the unexplained stalls where they are long enough; they have no p-value.
 
     Args:
-        left: where the loop stalled, as far as nothing explains it.
-        total_s: for how long it stalled in all.
-        noun: what one of these times is called.
+        left: unexplained stalls.
+        total_s: seconds of all stalls.
+        noun: word for one of these times.
     """
     lengths = np.sort(left.seconds[left.flags])[::-1]
     if lengths.size < FEWEST or lengths.sum() < SUBSTANTIAL * total_s:

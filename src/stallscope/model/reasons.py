@@ -1,7 +1,7 @@
-"""Reasons for stalls and long steps: what happened at some steps, tested against chance.
+"""Reasons for stalls and long steps: events at some steps, tested against chance.
 
-A reason is a slow sample or worker, a new file or epoch, garbage, a part of the step that has a
-name. See `patterns` for how they are chosen.
+A reason is a slow sample or worker, a new file or epoch, garbage, or a named part of the step.
+`patterns` chooses among them.
 """
 
 from __future__ import annotations
@@ -47,42 +47,42 @@ if TYPE_CHECKING:
 LIFT: Final = 2.0
 """Ratio of stall frequency at marked steps to elsewhere, from which on most are no coincidence."""
 MOSTLY: Final = 0.8
-"""This share of the steps has a rhythm when all are said to."""
+"""Least share of steps in a rhythm for a title that gives all of them the rhythm."""
 THROUGHOUT: Final = 0.5
-"""A rhythm that fills less of the run is there only at times."""
+"""Least share of the run for a rhythm that is not called 'at times'."""
 SPIKE: Final = 3.0
-"""A spike is longer than so many times the median, ..."""
+"""Least ratio of a spike to the median, ..."""
 FENCE: Final = 3.0
-"""... or than the median by so many times the distance of the quartiles (J. Tukey's far out) ..."""
+"""... or least distance from the median in quartile distances (J. Tukey's far out) ..."""
 ABOVE: Final = 1.5
-"""... and so many times the median."""
+"""... with at least this ratio to the median."""
 HIGH: Final = 0.9
-"""Another level is half of the length that this share of them does not exceed."""
+"""Quantile of lengths whose half is another level."""
 SHARD: Final = 4.0
-"""A file is a shard when it gives so many samples in a row, on average."""
+"""Least mean number of successive samples of a file that is a shard."""
 CLEARLY: Final = 2.0
-"""From this ratio on, what a file's first sample takes is said beside what the others take."""
+"""Least ratio of a file's first sample to its others for a note on the first."""
 NAMED: Final = 3
 """Most samples named in a sentence."""
 A_THIRD: Final = 1 / 3
 """Least share of a stall that a slow worker's extra time explains: where no worker is fast enough,
 the loop waits for the slow worker, too."""
 NOTICED: Final = 0.1
-"""From this share of a wait on, it is said what the loader's restart took of it."""
+"""Least share of a wait for a note on the loader's restart."""
 REST: Final = (OTHER.name, STEP.name)
 """Time outside of all named parts."""
 MODEL: Final = (FORWARD.name, UNTIL_BACKWARD.name, BACKWARD.name, OPTIMIZER.name)
-"""Parts of the step itself: they are told beside a rhythm, and are no reason by themselves."""
+"""Parts of the step itself: named beside a rhythm, but no reason by themselves."""
 CALLED: Final = {
     ANOTHER_LOADER.name: "a loop over another loader (validation?)",
     END_OF_EPOCH.name: "the end of the epoch (its workers end, unless they are persistent)",
 }
-"""Names of parts that are not the user's own."""
+"""Words for parts outside of the user's code."""
 
 
 @dataclass(frozen=True, eq=False)
 class Residual:
-    """Stalls, or long steps, that no pattern explains yet."""
+    """Stalls, or long steps, that are not yet explained."""
 
     seconds: np.ndarray
     """Stall length at each step, seconds; 0 without a stall, or where explained."""
@@ -91,23 +91,23 @@ class Residual:
 
     @classmethod
     def of(cls, seconds: np.ndarray) -> Residual:
-        """Begin where nothing is explained yet."""
+        """Return the residual before the first explanation."""
         return cls(seconds, np.ones(seconds.size, dtype=bool))
 
     @property
     def flags(self) -> np.ndarray:
-        """The steps at which it stalled."""
+        """True for each unexplained stall."""
         return self.seconds > 0
 
     def without(self, explained: np.ndarray) -> Residual:
-        """Return what is left when these steps are explained."""
+        """Return the residual without these steps."""
         return Residual(np.where(explained, 0.0, self.seconds), self.free & ~explained)
 
     def levels(self) -> list[np.ndarray]:
-        """Return which steps to look at: all that stalled, and only those that stand out of them.
+        """Return selections of steps to test: all stalls, and only those far above the median.
 
-        Where nearly every step waits, or small waits lie between the long ones, the reason of the
-        long ones shows among them alone.
+        Where nearly every step waits, or small waits lie between long ones, the reason of the long
+        waits shows only among them.
         """
         lengths = self.seconds[self.flags]
         if not lengths.size:
@@ -119,7 +119,7 @@ class Residual:
         return [mask for mask in chosen.values() if mask.any()]
 
     def with_rounds(self, starts: np.ndarray, length: int) -> np.ndarray:
-        """Add what follows each of these within so many steps and is not longer than it."""
+        """Add the following stalls of each start, within `length` steps, that are not longer."""
         flags: np.ndarray = starts & self.flags
         limits = np.where(flags, self.seconds, 0.0)
         for _ in range(length - 1):
@@ -128,7 +128,7 @@ class Residual:
         return flags
 
     def with_runs(self, starts: np.ndarray, stalled: np.ndarray, longest: int) -> np.ndarray:
-        """Add those right after each of these, up to so many, while all of them stall."""
+        """Add the stalls right after each start, up to `longest` steps without a gap."""
         flags: np.ndarray = starts & stalled
         last = flags
         for _ in range(longest - 1):
@@ -139,34 +139,34 @@ class Residual:
 
 @dataclass(frozen=True, eq=False)
 class Explained:
-    """Steps at which the loop stalled, and why."""
+    """Explanation of the stalls at some steps."""
 
     code: str
     """Kind of pattern."""
     subject: str
     """Identity within its kind: a worker, the name of a part, a period."""
     title: str
-    """One sentence with numbers."""
+    """Sentence with numbers."""
     all: np.ndarray
     """Mask of the steps that this explains."""
     named: np.ndarray
     """Mask of the steps that the title speaks of; the other explained steps follow these."""
     chance: float | None
-    """Probability that this is an accident; None where nothing is claimed."""
+    """P-value; None where no reason is claimed."""
     period: int | None = None
-    """Steps from one time to the next; None where there is no rhythm."""
+    """Steps from one event to the next; None without a rhythm."""
 
 
 @dataclass(frozen=True, eq=False)
 class Stops:
-    """Steps that a title speaks of."""
+    """Steps that a title counts."""
 
     named: np.ndarray
     """Mask of the steps that the title speaks of."""
     seconds: np.ndarray
-    """For how long the loop stalled at each step."""
+    """Length of the stall at each step."""
     period: int | None
-    """Steps from one time to the next."""
+    """Steps from one event to the next."""
 
     @property
     def count(self) -> int:
@@ -175,15 +175,15 @@ class Stops:
 
     @property
     def typical(self) -> str:
-        """Median of how long the loop stalled there, in words."""
+        """Median length of the stalls, in words."""
         return self.median(self.seconds)
 
     def median(self, values: np.ndarray) -> str:
-        """Give the median over these steps, in words."""
+        """Return the median over these steps, in words."""
         return seconds(float(np.median(values[self.named])))
 
     def subject(self, singular: str, several: str) -> str:
-        """Begin a sentence, as in "Every 4th step waits" or "3 steps wait"; with both verbs."""
+        """Return the begin of a sentence: "Every 4th step waits" or "3 steps wait"."""
         if self.period is None:
             return f"{count(self.count, 'step')} {singular if self.count == 1 else several}"
         at_times = self.count * self.period < THROUGHOUT * self.named.size
@@ -193,39 +193,39 @@ class Stops:
 
 @dataclass(frozen=True, eq=False)
 class Reason:
-    """Something that happened at some steps; arrays with one value a step."""
+    """Event at some steps as a possible reason; arrays have a value per step."""
 
     code: str
     """Kind of pattern."""
     marked: np.ndarray
-    """The steps at which it happened."""
+    """True for each step with the event."""
     title: Callable[[Stops], str]
-    """One sentence about the steps that it explains."""
+    """Function that returns a sentence on the explained steps."""
     testable: np.ndarray | None = None
     """Mask of the steps where it could be observed; None: all."""
     enough_s: np.ndarray | None = None
     """Longest delay of the loop by it at each step, seconds; None: unknown."""
     enough: float = CAUSE_SHARE
-    """The share of a stop that it must be able to account for."""
+    """Least share of a stall that the delay has to cover."""
     subject: str = ""
     """Identity within its kind."""
     fewest: int = 3
     """Fewest steps that it can explain."""
     reach: int = 1
-    """A stall within so many steps from there belongs to it, when it is not longer."""
+    """Steps after the event whose stalls belong to it, if they are not longer."""
     tried: int = 1
-    """Number of its kind that were tried, which share the doubt."""
+    """Number of tests of this kind, for the correction of the p-value."""
     doubt: float = 0.0
-    """Chance of being wrong that is there before any step is looked at."""
+    """P-value of the event itself, added to that of the coincidence."""
     measured: bool = False
     """True: measured only at stalls, so that only `doubt` counts."""
 
     def chance_at(self, stalled: np.ndarray, free: np.ndarray) -> float:
-        """Return the chance that it has nothing to do with the stalls.
+        """Return the probability of the coincidence by chance.
 
         Args:
-            stalled: the steps at which the loop stalled.
-            free: the steps that nothing else explains.
+            stalled: True for each step with a stall.
+            free: True for each step without another explanation.
         """
         if self.measured:
             return 0.0
@@ -239,7 +239,7 @@ class Reason:
         return hypergeometric_tail(total=total, marked=marked, drawn=drawn, both=both)
 
     def explained_of(self, stalled: np.ndarray, left: Residual) -> np.ndarray:
-        """Return the steps that it explains, of those at which the loop stalled."""
+        """Return the stalls that the event explains."""
         here = stalled & self.marked
         if self.enough_s is not None:
             here = here & (self.enough_s >= self.enough * left.seconds)
@@ -247,7 +247,7 @@ class Reason:
 
 
 def explain(reason: Reason, left: Residual, tests: int) -> Explained | None:
-    """Return what one of so many reasons tried explains of the rest; None: nothing for sure."""
+    """Return the steps that a reason explains, of `tests` tested reasons; None: not significant."""
     levels, best_s, best = left.levels(), -1.0, None
     for stalled in levels:
         chance = reason.chance_at(stalled, left.free) * len(levels) * reason.tried + reason.doubt
@@ -269,14 +269,14 @@ def explain(reason: Reason, left: Residual, tests: int) -> Explained | None:
 
 
 def ordinal(number: int) -> str:
-    """Write 1st, 2nd, 3rd, 4th, 11th, 21st."""
+    """Return a number as 1st, 2nd, 3rd, 4th, 11th, 21st."""
     endings = {1: "st", 2: "nd", 3: "rd"}
     teens = number // 10 % 10 == 1
     return f"{number}{'th' if teens else endings.get(number % 10, 'th')}"
 
 
 def wait_reasons(loop: StepSeries, evidence: Evidence) -> list[Reason]:
-    """Return all that may explain stalls, the most specific first."""
+    """Return the possible reasons of stalls, the most specific first."""
     return [
         *_garbage(loop, evidence),
         *_epochs(loop),
@@ -287,7 +287,7 @@ def wait_reasons(loop: StepSeries, evidence: Evidence) -> list[Reason]:
 
 
 def _garbage(loop: StepSeries, evidence: Evidence) -> list[Reason]:
-    """Garbage collections of the main process, and those of the workers."""
+    """Return garbage collections of the main process and of the workers."""
     here_s = _spent_s(evidence.side_spans, GARBAGE.name, loop.waits_from_ns, loop.has_batch_ns)
     exposed = evidence.parts.filter(pl.col("part") == GARBAGE.name)
     totals = exposed.group_by("step").agg(pl.col("exposed_s").sum())
@@ -312,7 +312,7 @@ def _garbage(loop: StepSeries, evidence: Evidence) -> list[Reason]:
             title(there_s, "where the batch is made"),
             subject="workers",
             enough_s=there_s,
-            measured=True,  # so it is asked whether these batches took longer to make
+            measured=True,  # the p-value compares times of batches instead
             doubt=rank_sum_tail(loop.made_s[testable & there], loop.made_s[testable & ~there]),
         ),
     ]
@@ -321,13 +321,13 @@ def _garbage(loop: StepSeries, evidence: Evidence) -> list[Reason]:
 def _spent_s(
     spans: pl.DataFrame, stage: str, starts_ns: np.ndarray, ends_ns: np.ndarray
 ) -> np.ndarray:
-    """Return how much of each window of time the training loop spent in a stage, seconds."""
+    """Return the seconds of the training loop in a stage, for each window of time."""
     these = spans.filter(pl.col("stage").cast(pl.String) == stage, pl.col("worker").is_null())
     return covered_s(these, starts_ns, ends_ns)
 
 
 def _epochs(loop: StepSeries) -> list[Reason]:
-    """The first steps of epochs, and those that wait right after them."""
+    """Return the first steps of epochs, with the waits right after them."""
     first = np.append(loop.batch[:1] == 0, loop.epoch[1:] != loop.epoch[:-1])
 
     def title(stops: Stops) -> str:
@@ -343,8 +343,8 @@ def _epochs(loop: StepSeries) -> list[Reason]:
 
 
 def _new_files(loop: StepSeries, samples: pl.DataFrame) -> list[Reason]:
-    """Batches in which a worker comes to a new file that holds many samples (a shard)."""
-    # Where a file is opened once for many samples, the first of them alone carries its name.
+    """Return batches in which a worker opens a new file of many samples (a shard)."""
+    # A file that is opened once for many samples gives its path only to the first
     inherited = pl.col("path").forward_fill().over("epoch", "worker")
     ordered = samples.sort("epoch", "worker", "start_ns", maintain_order=True)
     named = ordered.with_columns(path=inherited).drop_nulls("path")
@@ -370,14 +370,14 @@ def _new_files(loop: StepSeries, samples: pl.DataFrame) -> list[Reason]:
 
 
 def slow_sample_limit(took_s: np.ndarray) -> tuple[float, float]:
-    """Return the median of these samples' times, and the time from which on a sample is slow."""
+    """Return the median time of samples, and the least time of a slow sample."""
     median_s, usual_s = (float(np.quantile(took_s, share)) for share in (0.5, USUAL_SAMPLE))
     far_s = median_s + SLOW_SAMPLE * (usual_s - median_s)
     return median_s, max(SLOW_SAMPLE * median_s, far_s)
 
 
 def _slow_samples(loop: StepSeries, samples: pl.DataFrame) -> list[Reason]:
-    """Batches with a sample that takes far longer than samples do."""
+    """Return batches with a sample that takes far longer than usual."""
     if samples.is_empty():
         return []
     median_s, limit_s = slow_sample_limit(samples["total_s"].to_numpy())
@@ -458,7 +458,7 @@ def _slow_workers(loop: StepSeries) -> list[Reason]:
 
 
 def parts_s(loop: StepSeries, side_spans: pl.DataFrame) -> dict[str, np.ndarray]:
-    """Return what each named part of a step took, at each step; 0 where it did not happen."""
+    """Return the seconds of each named part, at each step; 0 where the part did not run."""
     spans = side_spans.filter(pl.col("kind").is_in(["step", "other"]))
     names = spans["stage"].cast(pl.String).unique().sort().to_list()
     return {
@@ -469,7 +469,7 @@ def parts_s(loop: StepSeries, side_spans: pl.DataFrame) -> dict[str, np.ndarray]
 
 
 def step_reasons(loop: StepSeries, parts: dict[str, np.ndarray]) -> list[Reason]:
-    """Return all that may explain long steps, the most specific first."""
+    """Return the possible reasons of long steps, the most specific first."""
     garbage = [GARBAGE.name] if GARBAGE.name in parts else []
     named = [name for name in parts if name not in (*MODEL, *garbage)]
     reasons = [_part(loop, "garbage_collection", name, parts[name], 1) for name in garbage]
@@ -497,7 +497,7 @@ def _part(loop: StepSeries, code: str, name: str, took_s: np.ndarray, tried: int
 
 
 def _ends(loop: StepSeries) -> Reason:
-    """The last steps of epochs: what is done between two epochs counts for them."""
+    """Return the last steps of epochs, which include the work between two epochs."""
     complete = loop.batch[-1:] == loop.batch.max(initial=-1)  # as long as the longest epoch
     last = np.append(loop.epoch[1:] != loop.epoch[:-1], complete)
 
@@ -510,6 +510,6 @@ def _ends(loop: StepSeries) -> Reason:
 
 
 def times_longer(loop: StepSeries, which: np.ndarray) -> str:
-    """Say how many times as long as the median step these steps are."""
+    """Return the ratio of these steps to the median step, in words."""
     ratio = float(np.median(loop.busy_s[which])) / loop.typical_s if loop.typical_s else np.inf
     return f"{ratio:.0f}" if ratio < 1000 else "more than a thousand"  # noqa: PLR2004 - words

@@ -25,7 +25,7 @@ class Starts:
     epoch_s: float | None = None
     """Length of an epoch without that, seconds; None where unknown."""
     epochs: int = 0
-    """Begins that were seen; the first one of all counts only where there is no other."""
+    """Observed starts; the very first counts only if it is the only one."""
     batches: int | None = None
     """Batches of an epoch; None where unknown."""
     ended: bool = False
@@ -46,7 +46,7 @@ class Starts:
 
     @property
     def share(self) -> float:
-        """Share (0 to 1) of an epoch; 0 where it happens once, or nothing is known of it."""
+        """Share (0 to 1) of an epoch; 0 for a single start, or an unknown length."""
         if not self.again or self.epoch_s is None or self.extra_s <= 0:
             return 0.0
         return self.extra_s / (self.extra_s + self.epoch_s)
@@ -64,7 +64,7 @@ class Starts:
 
     @property
     def slow_share(self) -> float:
-        """`share` where it is enough to be a finding; 0 where it is not."""
+        """`share` where it is large enough for a finding, else 0."""
         return self.share if self.share >= thresholds.STARTS else 0.0
 
 
@@ -89,7 +89,7 @@ def starts(run: Run, workers: int, *, persistent: bool, epoch_batches: int | Non
     begin = pl.col("place") < max(workers, 1)
     later = steps.filter(~begin)
     usual_s, mean_s = later.select(pl.col("waited_s").mean(), pl.col("period_s").mean()).row(0)
-    if later.is_empty():  # of nothing but begins, no more than making a batch is usual
+    if later.is_empty():  # with starts alone, the time for a batch is the usual wait
         usual_s = (run.deliveries["made_ns"] - run.deliveries["taken_ns"]).mean() or 0.0
         usual_s /= 1e9  # type: ignore[operator]  # a float
         mean_s = usual_s + steps.select((pl.col("period_s") - pl.col("waited_s")).mean()).item()
@@ -97,7 +97,7 @@ def starts(run: Run, workers: int, *, persistent: bool, epoch_batches: int | Non
         first_s=pl.col("first_sample_s").max(), ready_s=pl.col("ready_s").max()
     )
     ready_s = pl.col("ready_s").fill_null(0.0) if persistent else pl.col("ready_s")
-    # A round of the workers at once: that they all finish together is no extra cost
+    # Per round of the workers, as finishing together is no extra cost
     each = (
         steps.filter(begin)
         .group_by("epoch", maintain_order=True)
@@ -113,10 +113,10 @@ def starts(run: Run, workers: int, *, persistent: bool, epoch_batches: int | Non
     seen = each.filter(pl.col("epoch") > pl.col("epoch").min()) if each.height > 1 else each
     medians = seen.select(pl.col("extra_s", "drawn_s").median()).row(0)
     extra_s, drawn_s = (float(median or 0.0) for median in medians)
-    # What goes around a loader may be longer than an epoch of it
+    # An iterator around a loader may be longer than the loader's epoch
     length = _epoch_length(steps) or epoch_batches
     return Starts(
-        # They wait for no start where they live on: the loop waits while indices are drawn
+        # Persistent workers need no start: the loop waits only while indices are drawn
         extra_s=drawn_s if persistent else extra_s + float(end_s),
         first_s=float(first["first_s"].median() or 0.0),  # type: ignore[arg-type]  # a float column
         ready_s=float(first["ready_s"].median() or 0.0),  # type: ignore[arg-type]  # a float column
@@ -135,7 +135,7 @@ def _taken_before(run: Run, steps: pl.DataFrame) -> int:
     """Count the batches that arrived before that of the first step, for no step."""
     epoch, first = steps.row(0, named=True)["epoch"], steps["batch"][0]
     earlier = run.deliveries.filter(pl.col("epoch") == epoch, pl.col("batch") < first).height
-    # What makes one batch of several takes as many for each step
+    # An iterator that merges batches takes several for each step
     each = steps.filter(pl.col("epoch") == epoch)["batch"].diff().median() or 1.0
     return max(int(earlier - each + 1), 0)  # type: ignore[operator]  # a float
 

@@ -1,7 +1,7 @@
-"""One rank's steps as arrays: where the loop stalls or a step is long, and in which rhythm.
+"""Steps of one rank as arrays: stalls, long steps, and their rhythm.
 
-There are two ways to lose time: the loop waits for data (a stall), or a step takes far longer than
-the others do (a long step: a checkpoint, logging, validation, garbage collection).
+Time is lost in two ways: the loop waits for data (a stall), or a step takes far longer than usual
+(a long step: a checkpoint, logging, validation, garbage collection).
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Evidence:
     deliveries: pl.DataFrame
     """Columns of `run.DELIVERIES`."""
     side_spans: pl.DataFrame
-    """Columns of `run.decode.SPANS`: those of the training loops."""
+    """Columns of `run.decode.SPANS`: spans of the training loops."""
     num_workers: int = 0
     """Worker processes of each rank's loader; 0: the main process loads."""
 
     def by_rank(self) -> Iterator[tuple[int, Evidence]]:
-        """Yield each rank and the tables about it alone."""
+        """Yield each rank with its own rows."""
         for rank in self.steps["rank"].unique().sort():
             own = {name: getattr(self, name).filter(rank=rank) for name in _TABLES}
             yield rank, replace(self, **own)
@@ -50,14 +50,14 @@ class Evidence:
 
 @dataclass(frozen=True, eq=False)
 class StepSeries:
-    """Steps of one rank; every array has one value a step, NaN where it was not seen."""
+    """Steps of one rank; arrays have a value per step, NaN where it was not observed."""
 
     keys: pl.DataFrame
     """`step, epoch, batch` of each step."""
     epoch: np.ndarray
     batch: np.ndarray
     worker: np.ndarray
-    """The worker that made the batch; -1 where the main process did."""
+    """Worker that made the batch; -1 for the main process."""
     waits_from_ns: np.ndarray
     """Begin of the wait, with the loader's restart before it; 0 where unknown."""
     has_batch_ns: np.ndarray
@@ -65,16 +65,16 @@ class StepSeries:
     uses_until_ns: np.ndarray
     """End of the step."""
     restart_s: np.ndarray
-    """Restart of the loader; 0 but for an epoch's first step."""
+    """Restart of the loader before an epoch's first step; 0 for other steps."""
     stall_s: np.ndarray
     """Length of the stall; 0 where the loop did not stall."""
     busy_s: np.ndarray
-    """Use of the batch, and all else until the next wait; of a device that works behind the host
-    also what of the wait it still had work."""
+    """Time until the next wait; plus, for a device that works behind the host, the part of the wait
+    in which the device had work."""
     made_s: np.ndarray
     """Time to make the batch in its worker."""
     sent_s: np.ndarray
-    """Time to send it, in a thread of the worker's."""
+    """Time to send the batch, in a thread of the worker's."""
     ready_ns: np.ndarray
     """Time when the batch was sent; when it was made, where sending was not recorded."""
     num_workers: int
@@ -82,7 +82,7 @@ class StepSeries:
 
     @classmethod
     def of(cls, evidence: Evidence) -> StepSeries:
-        """Take the arrays from the tables about one rank."""
+        """Return the arrays of one rank's tables."""
         waits = find_stalls(evidence.steps).select("step", "stall_s").unique("step", keep="first")
         steps = evidence.steps.join(waits, on="step", how="left", maintain_order="left")
         steps = hidden_known(steps).with_columns(
@@ -146,12 +146,12 @@ class StepSeries:
 
     @property
     def lost_s(self) -> float:
-        """Time lost in all, both ways."""
+        """Seconds lost by stalls and long steps."""
         return float(self.stall_s.sum() + self.long_s.sum())
 
 
 def of_batches(keys: pl.DataFrame, table: pl.DataFrame, *columns: str) -> list[np.ndarray]:
-    """Return numbers of a table with a row a batch, at each batch's step."""
+    """Return columns of a table of batches, at each batch's step."""
     rows = table.unique(BATCH, keep="first", maintain_order=True)
     joined = keys.join(rows, on=BATCH, how="left", maintain_order="left")
     return [joined[name].cast(pl.Float64).fill_null(np.nan).to_numpy() for name in columns]
@@ -162,15 +162,15 @@ def _whole_ns(durations_s: np.ndarray) -> np.ndarray:
 
 
 LONGEST: Final = 200
-"""Longest period that is looked for, in steps."""
+"""Longest period to test, in steps."""
 FEWEST: Final = 3
 """Fewest events of a rhythm."""
 TYPICAL: Final = 0.5
-"""At least this share of the events has another one exactly a period earlier or later."""
+"""Least share of events with another event exactly a period earlier or later."""
 EXPECTED: Final = 0.8
-"""An expected period may take this share of the chance of being wrong."""
+"""Share of the significance level that an expected period may use."""
 CLEARER: Final = 2.0
-"""A distance of one period is so many times as frequent as the distances around it."""
+"""Least ratio of the frequency of a period to that of the distances around it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,41 +178,40 @@ class Rhythm:
     """Events that return after a fixed number of steps."""
 
     period: int
-    """Steps from one to the next."""
+    """Steps from one event to the next."""
     chance: float
-    """Probability that they do so by accident; that many periods were tried is paid for."""
+    """Probability of the rhythm by chance, corrected for the number of tested periods."""
     starts: np.ndarray
-    """The steps at which they happen (the first one of a run), by their places."""
+    """Places of the events' steps (the first step of each run)."""
 
 
 def rhythm(
     flags: np.ndarray, free: np.ndarray | None = None, expected: int = 0, *, tests: int = 1
 ) -> Rhythm | None:
-    """Find the period in which steps are flagged; None where none of the periods is clear.
+    """Return the period of flagged steps; None where no period is clear.
 
-    What is counted is pairs: how often one event follows another exactly `period` steps later,
-    compared with how often it follows after any other distance around that one. So a phase that
-    drifts does no harm (an epoch that is no multiple of the period), and how long a wait was plays
-    no part: a heavy tail cannot look like a rhythm.
+    The test counts pairs: events that follow another event exactly `period` steps later, compared
+    with pairs at neighbouring distances. So the phase may drift (an epoch that is no multiple of
+    the period), and lengths of waits do not matter: a heavy tail cannot look like a rhythm.
 
-    The comparison is with the neighbouring distances and not with shuffled events, because stalls
-    come in bursts: of bursts, every short distance is more frequent than in any shuffled order, and
-    each of them would be called a period. For the same reason a run of steps counts as one event,
-    at its first step. `tests/model/test_periodicity.py` counts the false alarms.
+    The comparison uses neighbouring distances, not shuffled events, because stalls come in bursts:
+    in bursts, every short distance is more frequent than after shuffling, and would count as a
+    period. For the same reason a run of steps counts as one event, at its first step.
+    `tests/model/test_periodicity.py` counts the false alarms.
 
     Args:
-        flags: of every step, whether it is an event.
-        free: of every step, whether it can be one; the others are passed over. All can by default.
-        expected: a period that would be no surprise, for which most of the doubt is kept; 0: none.
-        tests: as one of so many that are looked for, which share the doubt.
+        flags: True for each step that is an event.
+        free: True for each step that may be an event; other steps are skipped. Default: all steps.
+        expected: a likely period, which gets most of the significance level; 0: none.
+        tests: number of tests, for the correction of the p-value.
 
     Returns:
-        The rhythm that is the least probable accident, whatever its chance.
+        The rhythm with the smallest p-value.
     """
     free = np.ones(flags.size, dtype=bool) if free is None else free
     events = _first_of_runs(flags & free, free)
     longest = min(LONGEST, (flags.size - 1) // 2)
-    if np.count_nonzero(events) < FEWEST or longest < 2:  # noqa: PLR2004 - one step is no period
+    if np.count_nonzero(events) < FEWEST or longest < 2:  # noqa: PLR2004 - a single step is no period
         return None
     periods = np.arange(2, longest + 1)
     logs, clear = _doubts(events, free, periods)
@@ -229,7 +228,7 @@ def rhythm(
 
 
 def _first_of_runs(flags: np.ndarray, free: np.ndarray) -> np.ndarray:
-    """Flag each step that is flagged while the free one before it is not."""
+    """Return the first step of each run of flagged steps; steps that are not free are skipped."""
     places = np.flatnonzero(free)
     flagged = flags[places]
     first = np.zeros(flags.size, dtype=bool)
@@ -240,10 +239,10 @@ def _first_of_runs(flags: np.ndarray, free: np.ndarray) -> np.ndarray:
 def _doubts(
     events: np.ndarray, free: np.ndarray, periods: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each period the logarithm of its chance alone, and whether it is clear enough.
+    """Return the logarithm of each period's p-value, and whether the period is clear enough.
 
-    A period is compared with the distances from 2 to just below its double. There its multiples do
-    not lie, and what changes slowly with the distance (bursts) is the same on both sides.
+    A period is compared with the distances from 2 to just below its double. This range has no
+    multiples of the period, and slow trends with the distance (bursts) cancel on both sides.
     """
     most = 2 * int(periods[-1])
     hits, room = _pairs(events, most), _pairs(free, most)
@@ -264,7 +263,7 @@ def _pairs(events: np.ndarray, most: int) -> np.ndarray:
 
 
 def _weights(periods: np.ndarray, expected: int) -> np.ndarray:
-    """Return what each period pays for all that are tried (Bonferroni); the expected one least."""
+    """Return the Bonferroni factor of each period; the expected period has the smallest."""
     if expected not in periods:
         return np.full(periods.size, float(periods.size))
     rest = max(periods.size - 1, 1) / (1 - EXPECTED)
@@ -272,7 +271,7 @@ def _weights(periods: np.ndarray, expected: int) -> np.ndarray:
 
 
 def _in_rhythm(events: np.ndarray, period: int) -> np.ndarray:
-    """Find the events that have another one a period earlier or later."""
+    """Return the events with another event a period earlier or later."""
     pair = events[period:] & events[:-period]
     both = np.zeros(events.size, dtype=bool)
     both[period:] |= pair
