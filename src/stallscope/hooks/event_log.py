@@ -68,7 +68,7 @@ NUMBER: Final = (1 << EXTRA_SHIFT) - 1
 DRIFT_OFFSET: Final = 1 << (EXTRA_SHIFT - 1)
 """Added to the drift of a device's clock, which may be negative."""
 
-MAGIC: Final = 0x5354414C4C  # "STALL"
+MAGIC: Final = 0x5354414C4C32  # "STALL2": the first format had no number
 HEADER_WORDS: Final = 64
 _SHARE_OF_OTHERS: Final = 8
 """Divisor of the words for threads after the first: they write at most six words per batch."""

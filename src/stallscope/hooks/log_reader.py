@@ -71,12 +71,12 @@ def read_log(path: Path, names_read: dict[str, ProcessNames] | None = None) -> L
         names_read: cache of processes' names, by their file; this process's names are added.
 
     Raises:
-        RunFormatError: the file is not an event log.
+        RunFormatError: the file is not an event log, or one of another version.
     """
     data = read_file(path)
     raw = np.frombuffer(data, np.int64, len(data) // 8)
     if raw.size <= HEADER_WORDS or raw[Header.MAGIC] != MAGIC:
-        raise RunFormatError(f"{path} is not an event log of stallscope")
+        raise RunFormatError(f"{path} is not an event log of this version of stallscope")
     head, words = raw[:HEADER_WORDS].tolist(), raw[HEADER_WORDS + 1 :]
     name = names_of(head[Header.PID], head[Header.WORKER], head[Header.STARTED_NS])
     names_read = {} if names_read is None else names_read
