@@ -94,7 +94,7 @@ def reordered_by_hand(lab):
 
     panel.choose("Normalize")
     panel.press("Earlier")
-    panel.waits_for("The pipeline as it is")
+    panel.waits_for("the original")
     assert AS_IT_IS == panel.order()
     panel.press("Earlier")
     panel.waits_for("fails (")
