@@ -59,6 +59,14 @@ class TryPanel:
     def waits_for(self, text):
         self.shown.get_by_text(text).first.wait_for(timeout=60_000)
 
+    def waits_for_order(self, names):
+        self.page.wait_for_function(
+            "([root, names]) => [...root.querySelectorAll('.jupyter-widget-tag[draggable]')]"
+            ".map(tag => tag.textContent.trim()).join() === names.join()",
+            arg=[self.shown.element_handle(), names],
+            timeout=60_000,
+        )
+
     def waits_for_picture(self, text):
         self.shown.locator(f"img[alt*='{text}']").first.wait_for(timeout=60_000)
 
@@ -94,14 +102,14 @@ def reordered_by_hand(lab):
 
     panel.choose("Normalize")
     panel.press("Earlier")
-    panel.waits_for("the original")
-    assert AS_IT_IS == panel.order()
+    panel.waits_for_order(AS_IT_IS)
     panel.press("Earlier")
     panel.waits_for("fails (")
     panel.press("Later")
+    panel.waits_for_order(AS_IT_IS)
     panel.press("Later")
+    panel.waits_for_order(RESIZED_FIRST)
     panel.waits_for("rounding: ")
-    assert RESIZED_FIRST == panel.order()
     return panel
 
 
