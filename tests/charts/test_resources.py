@@ -92,7 +92,7 @@ def test_says_what_is_missing():
 
     figure = Run.plot(replace(run, all_resources=rows), "resources")
 
-    assert "not there, or not read: GPU busy" in figure.notes
+    assert "missing, or not read: GPU busy" in figure.notes
     assert "GPU busy" not in words(figure)
 
 

@@ -1,7 +1,7 @@
-"""Bars with words: one bar in parts, bars under each other with their names, predicted values.
+"""Bars with words: a bar in parts, rows of named bars, predicted and measured values.
 
-A part has its name and its numbers inside; where it is too narrow, they stand over the bar at the
-end of a line.
+A part has its name and its numbers inside; those of a narrow part are above the bar, connected by a
+line.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ Ends = tuple[float | None, float | None]
 BAR: Final = 0.6
 """Height of a bar in parts, inches."""
 _NAMED: Final = 0.01
-"""A part with a smaller share of the bar has no name over it."""
+"""Smallest share of the bar for which a part has its name above."""
 _LABEL_ROW, _LABEL_ROWS = 0.19, 4
 _PAD: Final = 0.06
 _LIGHT: Final = 0.7
 
 
 class Placed(NamedTuple):
-    """A label that found a place."""
+    """A label with its place."""
 
     at: float
-    """Position on the axis of what it names."""
+    """Position of its part on the axis."""
     left: float
     right: float
     row: int
-    """0 is next to what it names."""
+    """0 is next to its part."""
 
-    def is_clear_of(self, other: Placed, gap: float) -> bool:
-        """Return whether neither lies on the other or on the line that leads to it."""
-        lower, upper = sorted((self, other), key=lambda label: label.row)
+    def is_clear_of(self, neighbour: Placed, gap: float) -> bool:
+        """Return if no label covers the other or its line."""
+        lower, upper = sorted((self, neighbour), key=lambda label: label.row)
         if lower.row == upper.row:
             return lower.right + gap <= upper.left or upper.right + gap <= lower.left
         return not lower.left - gap / 2 < upper.at < lower.right + gap / 2
@@ -69,20 +69,19 @@ class Placed(NamedTuple):
 def place(
     wanted: Sequence[tuple[float, float]], end: float, *, rows: int, gap: float
 ) -> list[Placed | None]:
-    """Find places for labels, each connected by a vertical line with what it names.
+    """Place labels, each connected with its part by a vertical line.
 
-    From the right to the left, each takes the lowest row that has room. Where more find a place
-    that way, each begins at its line if it can, so that it runs over the lines of those on the
-    right.
+    From right to left, each label takes the lowest free row. If more labels fit that way, each
+    begins at its own line where possible, so that it crosses the lines of the labels on its right.
 
     Args:
-        wanted: for each label the position of what it names and the width of its text.
-        end: of the axis, which begins at 0.
-        rows: how many rows there are.
+        wanted: for each label the position of its part and the width of its text.
+        end: end of the axis, which begins at 0.
+        rows: number of rows.
         gap: free space between neighbours.
 
     Returns:
-        For each label its place, or None where there is none.
+        For each label its place; None if it has none.
     """
     tries = [_placed(wanted, end, rows, gap, low=low) for low in (True, False)]
     mirrored = _placed([(end - at, width) for at, width in wanted], end, rows, gap, low=False)
@@ -100,7 +99,7 @@ def _placed(
         tries = [Placed(at, left, left + width, row) for left in lefts for row in range(rows)]
         for label in sorted(tries, key=lambda label: label.row) if low else tries:
             inside = -gap <= label.left and label.right <= end + gap
-            if inside and all(label.is_clear_of(other, gap) for other in placed.values()):
+            if inside and all(label.is_clear_of(neighbour, gap) for neighbour in placed.values()):
                 placed[number] = label
                 break
     return [placed.get(number) for number in range(len(wanted))]
@@ -113,29 +112,29 @@ class StripPiece(NamedTuple):
     length: float
     """In the unit of the axis."""
     numbers: str
-    """Stand under its name."""
+    """Text under its name."""
     colour: str
     waiting: float = 0.0
-    """Share (0 to 1) at its end that is light and hatched."""
+    """Light and hatched share (0 to 1) at its end."""
     short: str = ""
-    """Stand over a narrow part in place of its numbers."""
+    """Text over a narrow part instead of its numbers."""
 
     @property
     def outside(self) -> str:
-        """What stands over the bar where there is no room inside."""
+        """Text over the bar if the part is too narrow."""
         return f"{self.name} {self.short or self.numbers}"
 
 
 class Strip:
-    """A bar in parts with all its names; one unit of the vertical axis is an inch.
+    """A bar in parts with their names; one unit of the vertical axis is an inch.
 
     Args:
-        pieces: from left to right.
-        width: of the bar, about so many inches.
+        pieces: parts from left to right.
+        width: approximate width of the bar, inches.
 
     Attributes:
-        total: the end of its axis.
-        height: of the bar and of the names over it, inches.
+        total: end of its axis.
+        height: height of the bar and the names above it, inches.
     """
 
     def __init__(self, pieces: Sequence[StripPiece], width: float = ROOM - 0.3) -> None:
@@ -155,7 +154,7 @@ class Strip:
     def _names_above(
         self, narrow: list[tuple[StripPiece, float]], width: float
     ) -> list[tuple[str, Placed]]:
-        """Place names over the bar; where there is no room for all, the shortest go without."""
+        """Place names over the bar; without room for all, the shortest parts lose theirs."""
         wanted = [
             ((start + piece.length / 2) / self._inch, text_width(piece.outside))
             for piece, start in narrow
@@ -200,7 +199,7 @@ class Strip:
             return
         look: dict[str, Any] = {"ha": "center", "va": "center", "color": ink_on(piece.colour)}
         at = (start + middle) / 2
-        if waiting > middle - start:  # over hatching, a text needs a quiet ground
+        if waiting > middle - start:  # text on hatching needs a plain background
             at = middle + waiting / 2
             look |= {"bbox": {"boxstyle": "square,pad=0.1", "fc": pale, "lw": 0}, "color": INK}
         ax.text(at, base + BAR / 2 + 0.1, piece.name, weight="bold", **look)
@@ -213,22 +212,22 @@ def _lighter(colour: str) -> tuple[float, float, float]:
 
 
 class LabelledBar(NamedTuple):
-    """A bar with its name at the left, a line of text over it and its value."""
+    """A bar with its name at the left, a line of text above it and its value."""
 
     name: str
     where: str
-    """Under the name, small."""
+    """Small text under the name."""
     text: str
-    """Over the bar."""
+    """Text over the bar."""
     value: float
     label: str
-    """The value in words, at the bar's end."""
+    """Formatted value at the bar's end."""
     colour: str
     interval: Ends = (None, None)
 
     @property
     def end(self) -> float:
-        """How far it reaches."""
+        """Right end of the bar or its interval."""
         return max(self.value, self.interval[1] or 0.0)
 
 
@@ -250,9 +249,9 @@ def draw_bars(
     Args:
         ax: the chart.
         bars: from the top.
-        tick: a value of the axis in words.
-        font: of the texts over the bars.
-        beyond: labels stand at the right of it.
+        tick: formats a value of the axis.
+        font: font of the texts over the bars.
+        beyond: left end of the labels, at least.
     """
     value_axis(ax, 0.0, max(bar.end for bar in bars) * 1.02 or 1e-3, tick)
     ax.set_ylim(len(bars) - 0.5, -0.5)
@@ -281,14 +280,14 @@ def bars_figure(  # noqa: PLR0913 - a chart
     is_code: bool = False,
     mark: float = 0.0,
 ) -> Sheet:
-    """Draw a sheet of bars under each other; without any, the sentences alone.
+    """Draw a sheet with rows of bars; without bars, only the sentences.
 
     Args:
         title: the answer, one sentence.
-        notes: as of a `Sheet`.
+        notes: see `Sheet`.
         bars: from the top.
-        tick: a value of the axis in words.
-        axis: its name.
+        tick: formats a value of the axis.
+        axis: name of the axis.
         is_code: the texts over the bars are code.
         mark: a value with a dotted line; 0: none.
     """
@@ -315,19 +314,19 @@ class FitRow(NamedTuple):
 
     name: str
     predicted: Sequence[float | None]
-    """Value and ends of its interval; None where that is not known."""
+    """Value and ends of its interval; None if unknown."""
     measured: Sequence[float | None]
 
 
 @styled
 def fit_figure(title: str, note: str, rows: Sequence[FitRow], axis: str) -> Sheet:
-    """Draw predicted and measured speedups, a row each.
+    """Draw predicted and measured speedups, one per row.
 
     Args:
         title: the answer, one sentence.
-        note: how they were measured, and what is not shown.
-        rows: at least one, each with a gain at least.
-        axis: what a gain is.
+        note: conditions, and rows left out.
+        rows: at least one, each with a predicted or a measured speedup.
+        axis: name of the axis.
     """
     sheet = Sheet(title, [_FIT_KEY, note], [0.36 * len(rows) + 0.15 + AXIS])
     (ax,) = sheet.parts

@@ -1,6 +1,6 @@
-"""The flamegraph as a picture: the workers' stacks merged, wide is what takes long.
+"""The flamegraph as a picture: the workers' merged stacks, as wide as their share of the time.
 
-Root on top, and below each frame what it called. A frame is named where its name fits.
+The root is on top, and the callees are below each frame. A frame is named if its name fits.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 
 
 MOST_FRAMES: Final = 300
-"""In the picture: more would be too narrow to tell apart."""
+"""Most frames in the picture: more would be too narrow to distinguish."""
 MOST_ROWS: Final = 22
-"""Deeper frames are left out, and counted."""
+"""Rows of frames; deeper frames are only counted."""
 _PAD: Final = 0.04
 _WIDTH: Final = ROOM - 0.4
-"""Of the chart, about so many inches."""
+"""Approximate width of the chart, inches."""
 _NARROWEST: Final = 0.002
 _ALIKE: Final = "#E8E8E8"
 _CLEAR: Final = 0.02
-"""A change of so much of all of the time has its full colour."""
+"""Change of the share of all time from which a frame has its full colour."""
 
 
 class _Box(NamedTuple):
@@ -74,12 +74,12 @@ def figure(flame: Flame) -> Sheet:
     return _picture(sentence(flame), notes_of(flame), (boxes, hidden), looks, axis)
 
 
-def difference_figure(found: FlameDifference) -> Sheet:
+def difference_figure(difference: FlameDifference) -> Sheet:
     """Draw two recordings in one picture."""
-    title, notes = difference_sentence(found), difference_notes(found)
-    if found.after.samples.is_empty() or found.before.samples.is_empty():
+    title, notes = difference_sentence(difference), difference_notes(difference)
+    if difference.after.samples.is_empty() or difference.before.samples.is_empty():
         return Sheet(title, notes)
-    merged = tree(found.after.samples, found.before.samples)
+    merged = tree(difference.after.samples, difference.before.samples)
     after, before = (totals / totals[0] for totals in merged.totals())
     colours = [change_colour(*pair) for pair in zip(after, before, strict=True)]
     boxes = _boxes(merged, (after + before) / 2, colours)
@@ -89,7 +89,7 @@ def difference_figure(found: FlameDifference) -> Sheet:
 
 
 def change_colour(after: float, before: float) -> str:
-    """Return orange for what grew and blue for what shrank, pale where that is little of all."""
+    """Return orange for growth and blue for shrinkage, paler for a small share of all time."""
     change = (after - before) / max(after, before, 1e-9)
     strength = abs(change) * min(1.0, abs(after - before) / _CLEAR)
     full = STALL_COLOUR if change > 0 else COLOURS["fetch"]
@@ -101,17 +101,17 @@ def change_colour(after: float, before: float) -> str:
 def _boxes(
     whole: Tree, widths: np.ndarray[tuple[int], np.dtype[np.float64]], colours: list[str]
 ) -> tuple[list[_Box], int]:
-    """Return the widest frames, and how many are not among them."""
+    """Return the widest frames, and the number of hidden frames."""
     wide = np.flatnonzero((widths >= _NARROWEST) & (whole.depth <= MOST_ROWS))[1:]
     wide = np.sort(wide[np.argsort(-widths[wide], kind="stable")][:MOST_FRAMES])
     lefts, ends, boxes = {0: 0.0}, {0: 0.0}, []
-    for place in wide.tolist():  # without the narrow ones between them, which leave no gap
+    for place in wide.tolist():  # narrow frames between them are skipped without a gap
         parent = int(whole.parents[place])
         lefts[place] = ends[place] = ends[parent]
         ends[parent] += float(widths[place])
-        one = whole.names[whole.name[place]]
-        if one:
-            name = f"{one.function} ({one.place})"
+        function = whole.names[whole.name[place]]
+        if function:
+            name = f"{function.function} ({function.place})"
             row = int(whole.depth[place]) - 1
             boxes.append(_Box(name, row, lefts[place], float(widths[place]), colours[place]))
     return boxes, int((widths[1:] > 0).sum()) - len(boxes)
@@ -128,8 +128,8 @@ def _picture(
     boxes, hidden = drawn
     if hidden:
         left = f"not drawn: {count(hidden, 'frame')} narrower than {_NARROWEST:.1%}"
-        more = f"deeper than {MOST_ROWS} rows, or beyond the {MOST_FRAMES} widest"
-        notes = [*notes, f"{left}, {more}"]
+        limits = f"deeper than {MOST_ROWS} rows, or beyond the {MOST_FRAMES} widest"
+        notes = [*notes, f"{left}, {limits}"]
     rows = 1 + max((box.row for box in boxes), default=0)
     sheet = Sheet(printable(title, 300), notes, [0.21 * rows + AXIS + 0.4])
     (ax,) = sheet.parts
@@ -142,7 +142,7 @@ def _picture(
         its = [box for box in boxes if box.row == row]
         spans, colours = [(box.left, box.width) for box in its], [box.colour for box in its]
         ax.broken_barh(spans, (row, 0.96), facecolors=colours, edgecolors=PAPER, linewidths=0.6)
-    for box in boxes:  # as much of a name as there is room for: the function alone if need be
+    for box in boxes:  # shorten the name if it does not fit: first to the function alone
         room = box.width * _WIDTH - 2 * _PAD
         text = printable(box.name, 120)
         if text_width(text) > room:

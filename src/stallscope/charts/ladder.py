@@ -1,7 +1,7 @@
-"""The ladder: how fast the loop is as it is, and without each of the loader's costs.
+"""The ladder: throughput of the loop now, and without each of the loader's costs.
 
-A bar is a measured loop; what was taken away stands between it and the one before, with the factor
-that this made. Every block of steps is a dot, so that one sees how far they agree.
+A bar is a measured loop; between two bars are the removed cost and its speedup. Every block of
+steps is a dot, so that a reader sees their spread.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ _KIND: Final = {
     PINNED.name: "pin",
     ON_DEVICE.name: "h2d",
 }
-"""Whose colour a removed cost has."""
+"""Kind of stage that gives a removed cost its colour."""
 _BAR: Final = "#5B666E"
 _LONGEST: Final = len("significant")
-"""The longest word under a bar, which no line breaks."""
+"""Letters of the longest word under a bar: lines break between words only."""
 _MOST_DOTS: Final = 24
 _WIDTH: Final = 0.56
 _LINE: Final = 0.165
@@ -90,8 +90,8 @@ def figure(ladder: Ladder) -> Sheet:
     ax.tick_params(axis="x", length=0)
     blocks = blocks_of(ladder.blocks)
     for place, (row, texts) in enumerate(zip(rows, removed, strict=True)):
-        its = [one for one in blocks if RUNGS[one.variant].name == row["rung"]][-_MOST_DOTS:]
-        _draw_rung(ax, place, row, [one.samples / one.seconds for one in its])
+        its = [block for block in blocks if RUNGS[block.variant].name == row["rung"]][-_MOST_DOTS:]
+        _draw_rung(ax, place, row, [block.samples / block.seconds for block in its])
         if row["rung"] in gains:
             colour = COLOURS[_KIND[row["rung"]]]
             _draw_step(ax, place, (rows[place - 1]["samples_per_s"], row["samples_per_s"]), colour)
@@ -100,7 +100,7 @@ def figure(ladder: Ladder) -> Sheet:
 
 
 def _removed(gain: dict[str, Any] | None, room: int) -> tuple[list[str], str]:
-    """Return the lines that say what a rung removed, and its speedup."""
+    """Return the lines that name the cost removed by a rung, and its speedup."""
     if gain is None:
         return [], ""
     lines = textwrap.wrap(f"without {gain['removes']}", room)
@@ -113,7 +113,7 @@ def _removed(gain: dict[str, Any] | None, room: int) -> tuple[list[str], str]:
 def _write_removed(
     ax: Axes, at: tuple[int, float], removed: tuple[list[str], str], colour: str
 ) -> None:
-    """Write below a bar, so many inches under the axis, under a rule in the cost's colour."""
+    """Write below a bar and a rule in the cost's colour, at a distance in inches."""
     (place, down), (lines, factor) = at, removed
 
     def below(inches: float) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def _notes(ladder: Ladder, rows: pl.DataFrame) -> list[str]:
 
 
 def _draw_rung(ax: Axes, place: int, row: dict[str, Any], dots: list[float]) -> None:
-    """Draw a bar with its interval, its blocks and how busy the device is."""
+    """Draw a bar with its interval, its blocks and the device's busy share."""
     rate = row["samples_per_s"]
     ax.bar(place, rate, _WIDTH, color=COLOURS["step"] if row["rung"] in WHOLE else _BAR)
     ends = (row["samples_per_s_low"], row["samples_per_s_high"])
@@ -157,7 +157,7 @@ def _draw_rung(ax: Axes, place: int, row: dict[str, Any], dots: list[float]) -> 
 
 
 def _draw_step(ax: Axes, place: int, rates: tuple[float, float], colour: str) -> None:
-    """Draw an arrow from the height of the bar before to that of this one."""
+    """Draw an arrow from the height of the previous bar to the height of this bar."""
     before, after = rates
     across = place - _WIDTH / 2 - 0.09
     arrow = {"arrowstyle": "-|>", "color": colour, "lw": 2, "shrinkA": 0, "shrinkB": 0}

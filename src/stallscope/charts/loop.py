@@ -1,9 +1,9 @@
-"""What the loop stalls for, and when: the stall taken apart, and the wait of every step.
+"""Parts of the stalls, and the wait of every step.
 
-Each part of the stall begins where the one before it ends, so that the eye sees them add up. Beside
-each stage stands its share of the workers' own time: a stage may keep the workers busy and cost the
-loop nothing, because prefetching hides it. Over the waits each pattern has a line that says what it
-is and marks its steps, so that a rhythm is seen as one.
+Each part of the stall begins at the end of the previous part, so that a reader sees them add up.
+Each stage has its share of the workers' own time beside it: a stage may keep the workers busy and
+cost the loop nothing, because prefetching hides it. Above the waits, each pattern has a sentence
+and marks its steps, so that a rhythm becomes visible.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ UNATTRIBUTED: Final[dict[str, Any]] = {
     "hatch": "////",
     "linewidth": 0.8,
 }
-"""Look of the part that nothing explains."""
+"""Look of the unexplained part."""
 _WAITS: Final = {"stall": STALL_COLOUR, "wait": "#F3C6A5"}
-"""Waits that are too short to be stalls are a pale stall."""
+"""Waits too short to be stalls have a pale stall colour."""
 _CAPTION: Final = 0.25
-"""Height over the loop's bar, inches, for the line that says what it is."""
+"""Height above the loop's bar for its caption, inches."""
 _OPENING: Final = 0.35
-"""Height under it, inches, for the lines from the stall to its parts."""
+"""Height below the loop's bar for the lines from the stall to its parts, inches."""
 _COLUMNS: Final = {"of stalls": 0.75, "per step": 1.5, "busy share": 2.35}
-"""Where each column ends at the right, inches from the bars."""
+"""Right ends of the columns, inches from the bars."""
 
 
 @styled
@@ -92,7 +92,7 @@ def exposed_figure(run: Run) -> Sheet:
     ax.set_ylim(-opening, strip.height + _CAPTION)
     caption = f"the loop's time: {seconds(time.total_s / time.steps)} per step, mean"
     ax.text(0, strip.height + 0.04, caption, color=FAINT, va="bottom")
-    if rows:  # all that is below is the time of the stall in the bar
+    if rows:  # the parts below divide the stall in the bar
         xs, ys = [0, 0, strip.total, time.stall_share], [0, -opening, -opening, 0]
         ax.plot(xs, ys, color=STALL_COLOUR, linewidth=0.9, clip_on=False)
         _draw_parts(sheet.parts[1], rows)
@@ -134,32 +134,32 @@ def stall_figure(run: Run, stall: dict[str, Any]) -> Sheet:
     """Draw the workers and the loop around a stall.
 
     Args:
-        run: what was measured.
+        run: the recorded run.
         stall: a row of `Run.stalls`.
     """
-    found, step = around(run, stall["rank"], stall["step"]), stall["step"]
-    awaited = found.stalls.filter(pl.col("step") == step).row(0, named=True)
+    excerpt, step = around(run, stall["rank"], stall["step"]), stall["step"]
+    awaited = excerpt.stalls.filter(pl.col("step") == step).row(0, named=True)
     title = _stall_title(run, awaited, stall)
-    return timeline.picture(run, found, title, where="around the stall", step=step)
+    return timeline.picture(run, excerpt, title, where="around the stall", step=step)
 
 
 def parts_of(run: Run, stall: dict[str, Any]) -> pl.DataFrame:
-    """Return what a stall consists of, the longest part first.
+    """Return the parts of a stall, the longest first.
 
     Args:
-        run: what was measured.
+        run: the recorded run.
         stall: a row of `Run.stalls`.
 
     Returns:
         Columns of `model.attribution.PARTS`, and `share` (0 to 1) of the stall.
     """
     its = (pl.col("rank") == stall["rank"]) & (pl.col("step") == stall["step"])
-    found = run.parts().filter(its).sort("exposed_s", descending=True, maintain_order=True)
-    return found.with_columns(share=pl.col("exposed_s") / stall["stall_s"])
+    parts = run.parts().filter(its).sort("exposed_s", descending=True, maintain_order=True)
+    return parts.with_columns(share=pl.col("exposed_s") / stall["stall_s"])
 
 
 def _stall_title(run: Run, awaited: dict[str, Any], stall: dict[str, Any]) -> str:
-    """Say how long which step waits for which batch, and mostly why."""
+    """Return a sentence with step, wait, batch and the longest part of the wait."""
     maker = awaited["worker"]
     whose = "that the main process makes" if maker is None else f"of {worker_name(maker)}"
     waits = f"Step {stall['step']} waits {seconds(stall['stall_s'])}"
@@ -179,19 +179,19 @@ def _stall_title(run: Run, awaited: dict[str, Any], stall: dict[str, Any]) -> st
 # The waits
 
 MARKERS: Final = ("D", "s", "^", "v")
-"""A marker for each pattern that is shown."""
+"""Markers of the patterns."""
 _LINE, _TICKS, _SPACE = 0.17, 0.16, 0.1
-"""Heights of a line of text, of the marks, and of what is free below them, inches."""
+"""Heights of a line of text, of the marks and of the space below, inches."""
 _LETTERS: Final = 108
-"""In a line of text."""
+"""Letters in a line of text."""
 _SMALLEST: Final = 1e-5
-"""Waits that are shorter than this share of the longest one are drawn at the axis' end."""
+"""Share of the longest wait below which waits are drawn at the axis' end."""
 _FEW: Final = 400
-"""With fewer steps, each stall has a stem."""
+"""Steps up to which each stall has a stem."""
 _FEW_TICKS: Final = 8
-"""With fewer steps, each has its number on the axis."""
+"""Steps up to which each has its number on the axis."""
 _WIDTH: Final = ROOM - 0.8
-"""Of the chart, about so many inches."""
+"""Approximate width of the chart, inches."""
 
 
 class Marked(NamedTuple):
@@ -201,15 +201,15 @@ class Marked(NamedTuple):
     """Its sentence, as lines of text."""
     steps: list[int]
     """Steps that the sentence names."""
-    more: bool
-    """Whether it explains others beside these."""
+    has_unnamed: bool
+    """True if the pattern explains other steps, too."""
     waits: bool
-    """Whether they wait; else they are long."""
+    """True if the steps wait; else they are long."""
     marker: str
 
     @property
     def height(self) -> float:
-        """Of its text and its marks, inches."""
+        """Height of its text and its marks, inches."""
         return _LINE * len(self.lines) + _TICKS + _SPACE
 
 
@@ -218,8 +218,8 @@ def _marked(pattern: dict[str, Any], title: dict[str, Any] | None, marker: str) 
     text = f"{stall_text.pattern_title(pattern)} ({explained})"
     if pattern == title:
         text = f"{count(pattern['stalls'], 'stall' if waits else 'long step')}, {explained}"
-    more = len(pattern["steps"]) > len(pattern["named"])
-    return Marked(wrapped(text, _LETTERS), pattern["named"], more, waits, marker)
+    has_unnamed = len(pattern["steps"]) > len(pattern["named"])
+    return Marked(wrapped(text, _LETTERS), pattern["named"], has_unnamed, waits, marker)
 
 
 @styled
@@ -247,15 +247,15 @@ def waits_figure(run: Run) -> Sheet:
 
 
 def _steps(run: Run, rank: int) -> pl.DataFrame:
-    """Return the steps whose waits were recorded: `step, epoch, steady, wait_s, stall`.
+    """Return the steps with recorded waits: `step, epoch, steady, wait_s, stall`.
 
-    The wait of an epoch's first step is with `iter(loader)`.
+    The wait of an epoch's first step includes `iter(loader)`.
     """
     stalls = run.stalls().filter(pl.col("rank") == rank)["step"]
-    known = run.all_steps.drop_nulls(["wait_s", "start_ns"]).filter(pl.col("rank") == rank)
+    recorded = run.all_steps.drop_nulls(["wait_s", "start_ns"]).filter(pl.col("rank") == rank)
     wait_s = pl.sum_horizontal("wait_s", "restart_s").alias("wait_s")
     stall = pl.col("step").is_in(stalls.implode()).alias("stall")
-    return known.select("step", "epoch", "steady", wait_s, stall)
+    return recorded.select("step", "epoch", "steady", wait_s, stall)
 
 
 def _waits_notes(run: Run, steps: pl.DataFrame, rows: list[Marked], rank: int) -> list[str]:
@@ -270,7 +270,7 @@ def _waits_notes(run: Run, steps: pl.DataFrame, rows: list[Marked], rank: int) -
     hidden = run.patterns().height - len(rows)
     if hidden:
         lines.append(f"not shown: {count(hidden, 'more pattern')}")
-    if any(row.more for row in rows):
+    if any(row.has_unnamed for row in rows):
         lines.append(
             "marks: the steps that a sentence names; what it explains beside them has none"
         )
@@ -295,7 +295,7 @@ def _draw_patterns(ax: Axes, rows: list[Marked]) -> None:
 
 
 def _draw_waits(ax: Axes, steps: pl.DataFrame, rows: list[Marked]) -> None:
-    """Draw the waits, the longest over the others, and where epochs begin."""
+    """Draw the waits, those of patterns on top, and the first steps of epochs."""
     waits_s = steps["wait_s"].to_numpy()
     high = max(float(waits_s.max()), 1e-6)
     low = float(waits_s[waits_s >= high * _SMALLEST].min())
@@ -327,19 +327,19 @@ def _draw_waits(ax: Axes, steps: pl.DataFrame, rows: list[Marked]) -> None:
         (~steady, hollow),
         (stall & ~pl.col("step").is_in(named), loud | {"markersize": 4.0}),
     ]
-    looks += [  # the first one is seen where several explain a step
+    looks += [  # the first pattern is on top if several explain a step
         (stall & pl.col("step").is_in(row.steps), loud | {"marker": row.marker})
         for row in reversed(waiting)
     ]
     for which, dot in looks:
         its = steps.filter(which)
-        if its.height:  # no dots would have a place, and the layout makes room for it
+        if its.height:  # an empty plot would still take room in the layout
             style: dict[str, Any] = {"marker": "o", "lw": 0, "clip_on": False} | dot
             ax.plot(its["step"], np.maximum(its["wait_s"].to_numpy(), low), **style)
 
 
 def _mark_epochs(ax: Axes, steps: pl.DataFrame) -> None:
-    """Draw a thin line before each epoch's first step, and its number where there is room."""
+    """Draw a thin line before each epoch's first step, and its number if it fits."""
     low, high = ax.get_xlim()
     step_width = _WIDTH / (high - low)
     free = -1.0

@@ -1,7 +1,7 @@
-"""What was used on the time axis of the loop: a row a resource, bands where the loop stalls.
+"""Use of each resource over the loop's time, one row per resource; bands mark the stalls.
 
-The first row is the loop's own. A resource that was saturated while the loop stalled has its name
-in the stall's colour.
+The first row is the loop itself. A resource that was saturated during stalls has its name in the
+stall's colour.
 """
 
 from __future__ import annotations
@@ -62,66 +62,66 @@ if TYPE_CHECKING:
 
 
 _HARDLY_BYTES: Final = 1e5
-"""A network that carries fewer bytes a second has no row: it is somebody's notebook."""
+"""Bytes per second below which the network has no row: they come from the notebook itself."""
 _HEADROOM: Final = 1.25
 _FAR: Final = 0.5
-"""Where less than this share of a limit is used, the axis does not reach up to it."""
+"""Used share of a limit below which the axis ends before the limit."""
 _LONGEST: Final = 16
-"""Characters of a device's name."""
-NOT_SAMPLED: Final = "Nothing was sampled: it is not known what was used"
+"""Most characters of a device's name."""
+NOT_SAMPLED: Final = "Resources were not sampled, so their use is unknown"
 _MOST_LABELS: Final = 2
-"""Lines of a row that are named; the largest."""
+"""Named lines of a row, the largest first."""
 _NAMES: Final = 1.95
 """Width of the rows' names and of their axes, inches."""
 _BAND: Final = 0.2
-"""Opacity of the band behind the rows where the loop stalls all the time."""
+"""Opacity of the band behind the rows at 100% stall."""
 
 
 class ResourceLine(NamedTuple):
-    """One line of a row."""
+    """A line of a row."""
 
     name: str
     values: pl.DataFrame
     """`at_s, value, limit`."""
     thin: bool = False
-    """One of many, behind the others."""
+    """True for each of many lines, drawn behind the others."""
     dashed: bool = False
 
     @property
     def mean(self) -> float:
-        """Over the whole time."""
+        """Mean over the whole time."""
         return float(self.values["value"].to_numpy().mean())
 
     @property
     def limit(self) -> float:
-        """The largest; 0 where none is known."""
+        """Largest limit; 0 if unknown."""
         return float(self.values["limit"].fill_null(0.0).to_numpy().max())
 
 
 class ResourceRow(NamedTuple):
-    """One small chart."""
+    """A small chart."""
 
     name: str
     lines: list[ResourceLine]
     text: Callable[[float], str]
-    """A value with its unit."""
+    """Formats a value with its unit."""
     saturating: tuple[str, ...] = ()
-    """Resources that saturate it; the first one's threshold is drawn."""
+    """Resources that saturate the row; the threshold of the first is drawn."""
 
-    def is_saturated(self, found: Usage) -> bool:
-        """Return whether one of its resources was saturated while the loop stalled."""
-        return any(use["resource"] in self.saturating for use in found.judged.saturated)
+    def is_saturated(self, resources: Usage) -> bool:
+        """Return True if one of its resources was saturated during stalls."""
+        return any(use["resource"] in self.saturating for use in resources.judged.saturated)
 
     @property
     def threshold(self) -> float | None:
-        """From here on it counts as saturated, in the unit of the values; None: not known."""
+        """Value from which the row counts as saturated; None: unknown."""
         limit = max((line.limit for line in self.lines), default=0.0)
         limit = limit or float(self.saturating == OWN)
         return limit * THRESHOLDS[self.saturating[0]] if self.saturating and limit else None
 
     @property
     def top(self) -> float:
-        """Upper end of its axis: the limit, unless that is far away."""
+        """Upper end of its axis: the limit, unless the limit is far away."""
         if self.text is share:
             return 1.0
         most = max(float(line.values["value"].to_numpy().max()) for line in self.lines)
@@ -141,13 +141,13 @@ class ResourceRow(NamedTuple):
             yield f"and {len(lines) - _MOST_LABELS + 1} more"
 
 
-def rows(found: Usage) -> list[ResourceRow]:
-    """Return every row that there is something to show in."""
-    lines, total = partial(_lines, found), partial(_sum, found)
+def rows(resources: Usage) -> list[ResourceRow]:
+    """Return every row with values."""
+    lines, total = partial(_lines, resources), partial(_sum, resources)
     cores, workers, queued = (lines(name, thin=True) for name in (CORE, WORKER, QUEUED))
     of_cores = "of the core" if len(cores) == 1 else f"of {len(cores)} cores"
     main = lines(LOOP, name="main", dashed=bool(workers))
-    # those who make the batches: the workers, or the main process where there are none
+    # the workers make the batches, or the main process if there are no workers
     pids = {line.name for line in workers}
     makers = [line for line in queued if line.name in pids] or queued
     disk = [*total(DISK_READ, "read"), *total(DISK_WRITE, "written", dashed=True)]
@@ -178,9 +178,9 @@ def rows(found: Usage) -> list[ResourceRow]:
     return [row for row in every if row.lines]
 
 
-def _lines(found: Usage, resource: str, *, name: str = "", **look: Any) -> list[ResourceLine]:
-    """Return a line for each device; a GPU has nothing but a number."""
-    mine = found.values.filter(pl.col("resource") == resource)
+def _lines(resources: Usage, resource: str, *, name: str = "", **look: Any) -> list[ResourceLine]:
+    """Return a line for each device; a GPU is named by its number."""
+    mine = resources.values.filter(pl.col("resource") == resource)
     prefix = "GPU " if resource in (GPU, GPU_MEMORY) else ""
     return [
         ResourceLine(name or f"{prefix}{device[0]}", part.sort("at_s"), **look)
@@ -188,8 +188,8 @@ def _lines(found: Usage, resource: str, *, name: str = "", **look: Any) -> list[
     ]
 
 
-def _sum(found: Usage, resource: str, name: str, **look: Any) -> list[ResourceLine]:
-    mine = found.values.filter(pl.col("resource") == resource)
+def _sum(resources: Usage, resource: str, name: str, **look: Any) -> list[ResourceLine]:
+    mine = resources.values.filter(pl.col("resource") == resource)
     values = mine.group_by("at_s").agg(pl.col("value", "limit").sum()).sort("at_s")
     return [ResourceLine(name, values, **look)] if values.height else []
 
@@ -213,64 +213,70 @@ def _per_second(value: float) -> str:
 @styled
 def figure(run: Run) -> Sheet:
     """Draw the resources."""
-    found = usage(run)
-    if found is None:
+    resources = usage(run)
+    if resources is None:
         looped = run.steps()["start_ns"].drop_nulls().len()
         return Sheet(NOT_SAMPLED if looped else NO_LOOP, nothing(run))
-    shown = rows(found)
-    growth, notes = named_growth(run), _notes(run, found)
-    title = sentence(found.judged)
-    if growth and found.judged.saturated:
+    shown = rows(resources)
+    growth, notes = named_growth(run), _notes(run, resources)
+    title = sentence(resources.judged)
+    if growth and resources.judged.saturated:
         notes = [growth, *notes]
     elif growth:
         title = growth
     sheet = Sheet(title, notes, [0.35, *[0.5] * len(shown)], aligned=True)
     loop, *axes = sheet.parts
     for ax in sheet.parts:
-        linear_time(ax, found.end_s, found.begin_s)
+        linear_time(ax, resources.end_s, resources.begin_s)
         ax.tick_params(axis="x", length=0, labelbottom=False)
         ax.tick_params(axis="y", labelsize=SMALL_SIZE, labelcolor=FAINT)
         ax.spines["bottom"].set_color(RULE)
     sheet.parts[-1].tick_params(axis="x", length=3, labelbottom=True)
     sheet.parts[-1].set_xlabel("time since the start of the run")
-    edges = found.begin_s + np.arange(len(found.stalled) + 1) * found.bin_s
-    loop.stairs(found.stalled, edges, fill=True, color=STALL_COLOUR, lw=0)
+    edges = resources.begin_s + np.arange(len(resources.stalled) + 1) * resources.bin_s
+    loop.stairs(resources.stalled, edges, fill=True, color=STALL_COLOUR, lw=0)
     loop.set_ylim(0, 1.05)
     loop.set_yticks([0, 1], ["0", "100%"])
-    stood = found.judged.loop
-    _name(loop, "loop stalls", [f"{share(stood.share)} of the time"] if stood else [], loud=True)
+    stalling = resources.judged.loop
+    _name(
+        loop, "loop stalls", [f"{share(stalling.share)} of the time"] if stalling else [], loud=True
+    )
     for ax, row in zip(axes, shown, strict=True):
-        _draw_row(ax, row, found)
+        _draw_row(ax, row, resources)
     return sheet
 
 
-def _notes(run: Run, found: Usage) -> list[str]:
-    length_s = found.end_s - found.begin_s
-    rate = found.samples / length_s if length_s else 0.0
-    cost = f" · sampling took {found.cost_share:.1%} of one core" if found.cost_share else ""
-    sampled = f"{count(found.samples, 'sample')} ({rate:.2g} a second){cost}"
-    key = "bands: the loop stalls · dotted: from here on a resource counts as saturated"
+def _notes(run: Run, resources: Usage) -> list[str]:
+    length_s = resources.end_s - resources.begin_s
+    rate = resources.samples / length_s if length_s else 0.0
+    cost = (
+        f" · sampling took {resources.cost_share:.1%} of one core" if resources.cost_share else ""
+    )
+    sampled = f"{count(resources.samples, 'sample')} ({rate:.2g} per second){cost}"
+    key = "bands: the loop stalls · dotted: threshold of saturation"
     lines = [
         f"{seconds(length_s)} of the steady state, {sampled}",
         f"{key} · numbers at the right: means",
     ]
-    if found.missing:
-        absent = ", ".join(NAMES.get(name, printable(name)) for name in found.missing)
-        lines.append(f"not there, or not read: {absent}")
-    if any(use["resource"] == DISK_BUSY for use in found.judged.saturated):
-        lines.append("a disk that serves requests side by side (SSD) may do more than when 'busy'")
+    if resources.missing:
+        absent = ", ".join(NAMES.get(name, printable(name)) for name in resources.missing)
+        lines.append(f"missing, or not read: {absent}")
+    if any(use["resource"] == DISK_BUSY for use in resources.judged.saturated):
+        lines.append(
+            "a disk that serves requests in parallel (SSD) may have capacity left at 100% busy"
+        )
     ranks = run.all_steps["rank"].n_unique()
-    if ranks > 1 and found.judged.loop:
-        lines.append(f"shown: rank {found.judged.loop.rank} of {ranks}, which stalls most")
+    if ranks > 1 and resources.judged.loop:
+        lines.append(f"shown: rank {resources.judged.loop.rank} of {ranks}, which stalls most")
     return [*lines, *small_print(run)]
 
 
-def _draw_row(ax: Axes, row: ResourceRow, found: Usage) -> None:
-    band = np.zeros((1, len(found.stalled), 4))
+def _draw_row(ax: Axes, row: ResourceRow, resources: Usage) -> None:
+    band = np.zeros((1, len(resources.stalled), 4))
     band[..., :3] = to_rgb(STALL_COLOUR)
-    band[..., 3] = _BAND * found.stalled
+    band[..., 3] = _BAND * resources.stalled
     top, threshold = row.top, row.threshold
-    ends = (found.begin_s, found.end_s, 0.0, top * 1.05)
+    ends = (resources.begin_s, resources.end_s, 0.0, top * 1.05)
     ax.imshow(band, aspect="auto", extent=ends, zorder=0, interpolation="nearest")
     for line in row.lines:
         look: dict[str, Any] = {"color": INK, "linewidth": 1.4, "zorder": 3}
@@ -281,12 +287,12 @@ def _draw_row(ax: Axes, row: ResourceRow, found: Usage) -> None:
         ax.plot(line.values["at_s"].to_numpy(), line.values["value"].to_numpy(), **look)
     if threshold is not None and threshold <= top:
         ax.axhline(threshold, color=FAINT, linewidth=0.8, linestyle=":", zorder=1)
-    # the largest of 1, 2, 5, 10, 20 and so on, without a decimal that says nothing
+    # the largest of 1, 2, 5, 10, 20 and so on, without a trailing zero decimal
     decade = 10.0 ** np.floor(np.log10(top))
     tick = float(max(step * decade for step in (1, 2, 5) if step * decade <= top * (1 + 1e-9)))
     ax.set_ylim(0, top * 1.05)
     ax.set_yticks([0, tick], ["0", re.sub(r"\.0+(?!\d)", "", row.text(tick))])
-    _name(ax, row.name, list(row.labels()), loud=row.is_saturated(found))
+    _name(ax, row.name, list(row.labels()), loud=row.is_saturated(resources))
 
 
 def _name(ax: Axes, name: str, means: list[str], *, loud: bool) -> None:

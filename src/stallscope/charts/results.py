@@ -1,7 +1,7 @@
 """Pictures of results whose rows are bars, dots or lines: lines, settings, storage, findings, runs.
 
-The verdict is the loop's time as a bar, and under it what each finding costs of it. A comparison is
-two such bars on one scale, and under them what changed.
+The verdict is a bar of the loop's time, with the cost of each finding below. A comparison is two
+such bars on the same scale, with the changes below.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _LEAST_SHARE: Final = 0.005
 
 
 def lines_figure(lines: Lines) -> Sheet:
-    """Draw the hottest lines, each with the share of a sample's time that is its own."""
+    """Draw the hottest lines, each with its own share of a sample's time."""
     title, (population, *others) = lines_result.title(lines), lines_result.notes_of(lines)
     rows = lines.table().head(_MOST_LINES).to_dicts()
     if not rows:
@@ -90,11 +90,11 @@ def lines_figure(lines: Lines) -> Sheet:
     return bars_figure(title, notes, bars, lambda value: f"{100 * value:.3g}%", axis, is_code=True)
 
 
-def gains_figure(found: Experiments) -> Sheet:
+def gains_figure(result: Experiments) -> Sheet:
     """Draw the speedup of a step with each change."""
-    title = experiments.sentence(found)
-    notes = [*experiments.findings_of(found), *experiments.notes_of(found)]
-    rows = found.table().filter(pl.col("factor").is_not_null()).to_dicts()
+    title = experiments.sentence(result)
+    notes = [*experiments.findings_of(result), *experiments.notes_of(result)]
+    rows = result.table().filter(pl.col("factor").is_not_null()).to_dicts()
     if not rows:
         return Sheet(title, notes)
     pairs = min(row["pairs"] for row in rows)
@@ -128,7 +128,7 @@ _FIT_AXIS: Final = "speedup over the loader as it is"
 
 
 def settings_figure(tuning: Tuning) -> Sheet:
-    """Draw the predicted and the measured speedup of settings: those that were measured, if any."""
+    """Draw the predicted and measured speedup of the measured settings, else of all settings."""
     rows = [row for row in tuning.settings().to_dicts() if row["trial"]]
     measured = [row for row in rows if row["gain"] is not None]
     shown = measured or [row for row in rows if row["predicted_gain"] is not None]
@@ -143,7 +143,7 @@ def settings_figure(tuning: Tuning) -> Sheet:
 
 
 def fixes_figure(diagnosis: Diagnosis) -> Sheet:
-    """Draw what would help: predicted, and measured where it was tried."""
+    """Draw the predicted speedup of each fix, and the measured speedup if tried."""
     every = diagnosis_text.fix_rows(diagnosis)
     rows = [row for row in every if row["predicted_gain"] or row["gain"]]
     if not rows:
@@ -177,7 +177,7 @@ _NONE: Final = "nothing was read"
 
 @styled
 def samples_figure(storage: Storage) -> Sheet:
-    """Draw the samples per second of so many readers, beside what the step asks for."""
+    """Draw samples per second by number of readers, and the rate that the step needs."""
     title = printable(storage_result.sentence(storage), _LONGEST_TITLE)
     lines = [(state, storage.of(SAMPLE, state)) for state in (storage.cold, WARM)]
     lines = [(state, rows) for state, rows in lines if rows]
@@ -186,7 +186,7 @@ def samples_figure(storage: Storage) -> Sheet:
     note = f"dots and lines: samples per second, with their {INTERVAL}; both axes logarithmic"
     sheet = Sheet(title, [note], [2.6 + AXIS])
     (ax,) = sheet.parts
-    ax.margins(y=0.15)  # room for a text over the last dot, where no line is
+    ax.margins(y=0.15)  # room for a text above the last dot
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     for state, rows in lines:
@@ -219,7 +219,7 @@ def _draw_readers(ax: Axes, state: str, rows: list[dict[str, Any]]) -> None:
 
 
 def pieces_figure(storage: Storage) -> Sheet:
-    """Draw the bytes per second of every other way of reading."""
+    """Draw the bytes per second of all other access patterns."""
     title = printable(storage_result.sentence(storage), _LONGEST_TITLE)
     bars = [
         LabelledBar(
@@ -262,12 +262,12 @@ def layouts_figure(layouts: Layouts) -> Sheet:
 _WAITS: Final = {"stall": STALL_COLOUR, "wait": RULE}
 _MOST_CHANGES: Final = 10
 _ROW, _NAME = 0.3, 0.3
-"""Heights of a row of the changes and of a run's name, inches."""
+"""Heights of a row of changes and of a run's name, inches."""
 
 
 @styled
 def comparison_figure(comparison: Comparison, title: str) -> Sheet:
-    """Draw the loops of the first run and of the last one, and the largest changes."""
+    """Draw the loops of the first and the last run, and the largest changes."""
     loops = (comparison.loops[0], comparison.loops[-1])
     names = (comparison.names[0], comparison.names[-1])
     longest = max(sum(loop.values()) for loop in loops)
@@ -294,7 +294,7 @@ def comparison_figure(comparison: Comparison, title: str) -> Sheet:
 
 
 def _loop_pieces(loop: Mapping[tuple[str, str], float]) -> list[StripPiece]:
-    """Return the parts of the loop's time; waits that are no stalls are pale."""
+    """Return the parts of the loop's time; waits shorter than a stall are pale."""
     return [
         StripPiece(
             printable(name), part_s, seconds(part_s), _WAITS.get(kind) or colour_of(name, kind)
@@ -325,16 +325,16 @@ def _signed(value: float) -> str:
 # Findings
 
 _MOST_FINDINGS: Final = 6
-"""Findings that are drawn; a table has all of them."""
+"""Most findings in the picture; a table has all of them."""
 _BAR, _LINE, _SPACE = 0.2, 0.17, 0.22
-"""Heights of a bar, of a line of text, and of what is free below a finding, inches."""
+"""Heights of a bar, of a line of text and of the space below a finding, inches."""
 
 
 @styled
 def findings_figure(diagnosis: Diagnosis) -> Sheet:
-    """Draw the loop's time, and beneath it what each finding costs of it."""
+    """Draw the loop's time, and below it the cost of each finding."""
     findings = diagnosis_text.all_words(diagnosis)
-    texts = [_finding_lines(found, at) for at, found in enumerate(findings[:_MOST_FINDINGS])]
+    texts = [_finding_lines(finding, at) for at, finding in enumerate(findings[:_MOST_FINDINGS])]
     height = sum(_finding_height(*lines) for lines in texts)
     pieces = [
         StripPiece(
@@ -347,8 +347,8 @@ def findings_figure(diagnosis: Diagnosis) -> Sheet:
     ]
     strips = [Strip(pieces, ROOM)] if pieces else []
     hidden = len(findings) - _MOST_FINDINGS
-    more = [f"not drawn: {hidden} more findings"] if hidden > 0 else []
-    notes = [diagnosis_text.measured(diagnosis), *more]
+    hidden_note = [f"not drawn: {hidden} more findings"] if hidden > 0 else []
+    notes = [diagnosis_text.measured(diagnosis), *hidden_note]
     heights = [*(strip.height + 0.2 for strip in strips), height]
     sheet = Sheet(diagnosis_text.headline(diagnosis), notes, heights)
     for strip in strips:
@@ -359,17 +359,17 @@ def findings_figure(diagnosis: Diagnosis) -> Sheet:
     ax.set_axis_off()
     ax.set_ylim(height, 0)  # inches
     down = 0.0
-    for found, lines in zip(findings, texts, strict=False):
-        _draw_finding(ax, down, found, *lines)
+    for finding, lines in zip(findings, texts, strict=False):
+        _draw_finding(ax, down, finding, *lines)
         down += _finding_height(*lines)
     return sheet
 
 
-def _finding_lines(found: FindingText, place: int) -> tuple[list[str], list[str]]:
-    """Return the lines over and under its bar."""
-    because = [f"because: {found.because}"] if found.because else []
-    because += [] if found.tested else [diagnosis_text.NOT_TESTED]
-    title = found.title if place else f"verdict: {found.code}"
+def _finding_lines(finding: FindingText, place: int) -> tuple[list[str], list[str]]:
+    """Return the lines above and below its bar."""
+    because = [f"because: {finding.because}"] if finding.because else []
+    because += [] if finding.tested else [diagnosis_text.NOT_TESTED]
+    title = finding.title if place else f"verdict: {finding.code}"
     return wrapped(title, 105), wrapped(" · ".join(because), 140)
 
 
@@ -378,21 +378,21 @@ def _finding_height(title: list[str], because: list[str]) -> float:
 
 
 def _draw_finding(
-    ax: Axes, down: float, found: FindingText, title: list[str], because: list[str]
+    ax: Axes, down: float, finding: FindingText, title: list[str], because: list[str]
 ) -> None:
-    """Draw a sentence, a bar as long as the loop's time above, and the numbers."""
+    """Draw a sentence, a bar on the scale of the loop's bar, and the numbers."""
     ax.text(0, down, "\n".join(title), size=TEXT_SIZE, weight="bold", va="top")
     down += _LINE * len(title) + 0.04
-    for length, colour in ((1.0, RULE), (found.severity, found.colour)):
+    for length, colour in ((1.0, RULE), (finding.severity, finding.colour)):
         ax.add_patch(Rectangle((0, down), length, _BAR, color=colour, lw=0))
-    sure = f"confidence: {found.sure}" if found.sure else ""
+    sure = f"confidence: {finding.sure}" if finding.sure else ""
     down += _BAR + 0.06
-    ax.text(0, down, " · ".join(filter(None, (found.costs, sure))), va="top")
+    ax.text(0, down, " · ".join(filter(None, (finding.costs, sure))), va="top")
     ax.text(0, down + _LINE, "\n".join(because), color=FAINT, va="top")
 
 
 def missing(diagnosis: Diagnosis, part: str) -> Sheet:
-    """Return a sheet in place of a picture of what was not measured: why it was not."""
+    """Return a sheet that says why a picture is missing."""
     why = diagnosis_text.ended(diagnosis)
     notes = [f"the measurement ended: {why}"] if why else []
     names = {"run": "The loop was not recorded", "ladder": "No ladder was measured"}

@@ -1,8 +1,8 @@
-"""The slowest samples as a small gallery: what they are, and which stage made each of them slow.
+"""The slowest samples as a small gallery, each with the stage that made it slow.
 
-That is not the longest stage, which may be as long in every sample, but the one that took the most
-beyond its own median. A run may be somebody else's, so its pictures are opened with care: regular
-files only, none that are huge, and only by decoders of plain image formats.
+This is the stage that exceeded its own median most; the longest stage may be as long in every
+sample. A run may come from someone else, so images are opened with care: only regular files of
+limited size, and only with decoders of plain image formats.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 LARGEST_BYTES: Final = 50_000_000
 LARGEST_PIXELS: Final = 100_000_000
 FORMATS: Final = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-"""Formats that PIL decodes by itself; others start programs (EPS)."""
+"""Formats that PIL decodes itself; others start programs (EPS)."""
 COLUMNS: Final = 4
 MOST: Final = 8
 EVEN: Final = 1.5
-"""Below this many times the median, no sample is slow."""
+"""Multiple of the median from which a sample is slow."""
 _PICTURE: Final = 1.25
 _LINE: Final = 0.165
 _TILE: Final = _PICTURE + 4 * _LINE + 0.25
@@ -47,12 +47,12 @@ _SAMPLE: Final = ["rank", "epoch", "batch", "sample"]
 
 
 def thumbnail(path: str | None) -> np.ndarray | None:
-    """Return a small picture, uint8 of shape (height, width, 3); None where the file gives none."""
+    """Return a thumbnail, uint8 of shape (height, width, 3); None if the file has no image."""
     try:
         about = Path(path or "").stat()
         plain = stat.S_ISREG(about.st_mode) and about.st_size <= LARGEST_BYTES
         return _opened(str(path)) if plain else None
-    except Exception:  # noqa: BLE001 - a picture that cannot be opened is shown as a plain tile
+    except Exception:  # noqa: BLE001 - a broken image is shown as a plain tile
         return None
 
 
@@ -64,7 +64,7 @@ def _opened(path: str) -> np.ndarray | None:
         with Image.open(path, formats=FORMATS) as image:
             if image.width * image.height > LARGEST_PIXELS:
                 return None
-            image.draft("RGB", (_SHARP, _SHARP))  # lets the JPEG decoder do less
+            image.draft("RGB", (_SHARP, _SHARP))  # saves work in the JPEG decoder
             small = image.convert("RGB")
             small.thumbnail((_SHARP, _SHARP))
             return np.asarray(small)
@@ -74,12 +74,12 @@ def slowest(samples: pl.DataFrame, times: pl.DataFrame) -> pl.DataFrame:
     """Return the slowest samples, the slowest first.
 
     Args:
-        samples: as `Run.samples` gives them.
-        times: as `run.summary.unit_times` gives them, of the same samples.
+        samples: rows of `Run.samples`.
+        times: rows of `run.summary.unit_times` for the same samples.
 
     Returns:
-        The rows of `samples`, with `cause` (a stage) and `excess_s` (what that stage took beyond
-        its median over all samples).
+        The rows of `samples`, with `cause` (a stage) and `excess_s` (seconds by which that stage
+        exceeded its median over all samples).
     """
     excess = (
         times.filter(pl.col("sample").is_not_null())
@@ -95,14 +95,14 @@ def slowest(samples: pl.DataFrame, times: pl.DataFrame) -> pl.DataFrame:
 @styled
 def figure(run: Run) -> Sheet:
     """Draw the gallery."""
-    samples, found = run.samples(), run.profile
+    samples, profile = run.samples(), run.profile
     if samples.is_empty():
         none = "Samples cannot be told apart in this loader: there is no slowest one"
-        return Sheet(none if found.stages else NOTHING, nothing(run))
+        return Sheet(none if profile.stages else NOTHING, nothing(run))
     top = slowest(samples, run.unit_times)
     median_s = float(samples["total_s"].median() or inf)  # type: ignore[arg-type]  # of floats
     height = -(-top.height // COLUMNS) * _TILE
-    sheet = Sheet(title(top, median_s), [_note(top, population(run, found))], [height])
+    sheet = Sheet(title(top, median_s), [_note(top, population(run, profile))], [height])
     (ax,) = sheet.parts
     ax.set_xlim(0, ROOM)  # inches, as upwards
     ax.set_ylim(height, 0)
@@ -117,7 +117,7 @@ def figure(run: Run) -> Sheet:
 
 
 def title(top: pl.DataFrame, median_s: float) -> str:
-    """Say how slow the slowest are, and which stage is behind most of them."""
+    """Return a sentence with the times of the slowest samples and the main cause."""
     slow = top["total_s"].to_list()
     if slow[0] < EVEN * median_s:
         return f"Even the slowest sample takes only {times(slow[0] / median_s)} the median"

@@ -1,4 +1,4 @@
-"""How every picture looks: a white sheet with the answer on top and what is shown beneath it.
+"""Sheet of every picture: white, with the answer on top and the charts below.
 
 Matplotlib's constrained layout gives the axes their places below. Nothing here touches pyplot: its
 settings and its list of open figures are the user's.
@@ -44,25 +44,25 @@ MID: Final = "#9A9A9A"
 RULE: Final = "#D9D9D9"
 PAPER: Final = "#FFFFFF"
 PALE: Final = "#B9C0C5"
-"""What is not significant."""
+"""Colour of values that are not significant."""
 DOTS: Final = 100
 SHARP: Final = 2
-"""Pixels that are stored for each one that a notebook shows."""
+"""Stored pixels per displayed pixel, in each direction."""
 
 TITLE_SIZE: Final = 13.0
 TEXT_SIZE: Final = 9.5
 _KEY_PATCH, _KEY_PAD, _KEY_SPACE = 0.8, 0.5, 1.7
-"""Of a key's names: their patch, what is after it, and between two of them; letters' heights."""
+"""Widths in a key, in font sizes: a patch, the space after it, and the space between names."""
 _KEY_ROW: Final = 0.21
-"""Of its second row and so on, inches."""
+"""Height of each row of a key after the first, inches."""
 SMALL_SIZE: Final = 8.8
 _TITLE_LETTERS, _SMALL_LETTERS = 80, 144
-"""In a line of the title and of the notes."""
+"""Letters in a line of the title and of the notes."""
 _TITLE_LINE, _SMALL_LINE = 0.245, 0.172
 
 _DECADE: Final = 10.0
 _FEW_DECADES: Final = 100.0
-"""An axis that spans less gets labels at 2 and 5, too."""
+"""Ratio of its ends up to which an axis has labels at 2 and 5, too."""
 _LONG_S: Final = 1000.0
 _BRIGHT: Final = 0.47
 
@@ -95,7 +95,7 @@ _RC: Final[dict[Any, Any]] = {
     "hatch.linewidth": 0.8,
 }
 styled: Final = mpl.rc_context(_RC)
-"""Decorates a function that draws: its settings are these, whatever the user's are."""
+"""Decorator of drawing functions: uses these settings instead of the user's."""
 
 
 class Sheet(Figure):
@@ -103,11 +103,11 @@ class Sheet(Figure):
 
     Args:
         title: the answer, one sentence.
-        notes: what is shown and what was left out; small, each on lines of its own: the first one
-            above the charts, the others below them.
-        heights: of the charts from top to bottom with their axes and legends, inches.
-        aligned: whether they have the same margins, and their axis in common, below the last one;
-            the heights are without it.
+        notes: contents and omissions, in small print; each begins a line: the first above the
+            charts, the others below.
+        heights: heights of the charts from top to bottom with axes and legends, inches.
+        aligned: the charts share their margins and an axis below the last chart; the heights are
+            without the axis.
 
     Attributes:
         parts: the axes of the charts.
@@ -157,7 +157,7 @@ class Sheet(Figure):
                 self.parts = [subfigure.subplots() for subfigure in subfigures]
 
     def png(self) -> bytes:
-        """Return the picture, with `SHARP` times the pixels that are shown."""
+        """Return the picture with `SHARP` times the displayed resolution."""
         stream = io.BytesIO()
         self.savefig(stream, format="png", dpi=DOTS * SHARP, facecolor=PAPER)
         return stream.getvalue()
@@ -168,7 +168,7 @@ class Sheet(Figure):
 
     @styled
     def draw(self, renderer: RendererBase) -> None:
-        """Draw without warning about letters of a file name that the font does not have."""
+        """Draw without warnings about letters missing from the font."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Glyph .* missing from")
             super().draw(renderer)
@@ -183,7 +183,7 @@ class Sheet(Figure):
 
 
 def wrapped(text: str, letters: int) -> list[str]:
-    """Break a text into lines of about the same length: no single word on the last one.
+    """Break a text into lines of similar length, without a single word on the last line.
 
     No line ends between a value and its unit.
     """
@@ -191,13 +191,13 @@ def wrapped(text: str, letters: int) -> list[str]:
     lines = textwrap.wrap(tied, letters)
     if len(lines) > 1:
         tries = (textwrap.wrap(tied, width) for width in range(len(tied) // len(lines), letters))
-        lines = next((found for found in tries if len(found) == len(lines)), lines)
+        lines = next((candidate for candidate in tries if len(candidate) == len(lines)), lines)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 @lru_cache(maxsize=4096)  # laying a text out takes a millisecond, and pictures say much the same
 def text_width(text: str, size: float = SMALL_SIZE, *, bold: bool = False) -> float:
-    """Width of one line of text in inches."""
+    """Return the width of a line of text, inches."""
     weight = "bold" if bold else "normal"
     font = get_font(findfont(FontProperties(family="DejaVu Sans", weight=weight)))
     font.set_size(size, 72)
@@ -208,7 +208,7 @@ def text_width(text: str, size: float = SMALL_SIZE, *, bold: bool = False) -> fl
 
 
 def fitting(text: str, room: float, size: float = SMALL_SIZE, *, bold: bool = False) -> str:
-    """Shorten a text in the middle until it is no wider than `room` inches; "" at last."""
+    """Shorten a text in the middle to at most `room` inches; "" if nothing fits."""
     for letters in range(min(len(text), 180), 3, -1):
         shorter = printable(text, letters)
         if text_width(shorter, size, bold=bold) <= room:
@@ -217,7 +217,7 @@ def fitting(text: str, room: float, size: float = SMALL_SIZE, *, bold: bool = Fa
 
 
 def ink_on(colour: str) -> str:
-    """Return the colour of a text on this ground."""
+    """Return the colour of text on this background."""
     red, green, blue = to_rgb(colour)
     return INK if red * 0.299 + green * 0.587 + blue * 0.114 >= _BRIGHT else PAPER
 
@@ -255,11 +255,11 @@ def write_columns(ax: Axes, ends: Mapping[str, float], rows: Sequence[Sequence[s
 
 
 def linear_time(ax: Axes, high: float, low: float = 0.0, *, vertical: bool = False) -> None:
-    """Make an axis one of seconds from `low` to `high`."""
+    """Make an axis of seconds from `low` to `high`."""
     (ax.set_ylim if vertical else ax.set_xlim)(low, high if high > low else low + 1e-3)
     axis = ax.yaxis if vertical else ax.xaxis
     axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-    # a kilosecond is nobody's unit
+    # nobody counts in kiloseconds
     axis.set_major_formatter(EngFormatter("s") if high < _LONG_S else "{x:g} s")
 
 
@@ -269,7 +269,7 @@ def spans_decades(low: float, high: float) -> bool:
 
 
 def time_axis(ax: Axes, low: float, high: float, *, vertical: bool = False) -> None:
-    """Make an axis one of seconds: logarithmic where they span more than a decade, else from 0."""
+    """Make an axis of seconds: logarithmic over more than a decade, else from 0."""
     linear_time(ax, high * 1.06, vertical=vertical)
     if not spans_decades(low, high):
         return
@@ -290,7 +290,7 @@ def value_axis(ax: Axes, low: float, high: float, label: Callable[[float], str])
         ax: the chart.
         low: where it begins.
         high: where it ends.
-        label: a value as text; a function that can be pickled, as all of a sheet.
+        label: formats a value; must be picklable, like the sheet.
     """
     ax.set_xlim(low, high)
     ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
@@ -309,8 +309,8 @@ def draw_key(
 
     Args:
         ax: the chart.
-        looks: for each name a colour, or all that a patch of it looks like.
-        room: for a row, inches.
+        looks: for each name a colour, or the properties of its patch.
+        room: width of a row, inches.
     """
     patches = [
         Patch(label=name, **({"facecolor": look, "lw": 0} if isinstance(look, str) else look))
@@ -331,12 +331,12 @@ def draw_key(
 
 
 def key_height(names: Collection[str], room: float) -> float:
-    """Return the height of the rows of a key but the first one, inches."""
+    """Return the height of all rows of a key except the first, inches."""
     return _KEY_ROW * (-(-len(names) // _key_columns(names, room)) - 1)
 
 
 def _key_columns(names: Collection[str], room: float) -> int:
-    """Count the names that stand beside one another in a row of so many inches."""
+    """Return the number of columns of a key that fit into `room` inches."""
     beside = (_KEY_PATCH + _KEY_PAD + _KEY_SPACE) * TEXT_SIZE / 72
     widths = [text_width(name, TEXT_SIZE) + beside for name in names]
     for columns in range(len(widths), 1, -1):
@@ -354,7 +354,7 @@ def draw_interval(  # noqa: PLR0913 - an errorbar
     cap: float = 3.0,
     vertical: bool = False,
 ) -> None:
-    """Draw a line from one end of an interval to the other; nothing where an end is not known."""
+    """Draw a line between the ends of an interval; nothing if an end is unknown."""
     low, high = ends
     if low is None or high is None:
         return

@@ -1,14 +1,13 @@
-"""The default picture of a run: one sample as a bar, and beneath it the spread of each stage.
+"""The default picture of a run: a sample as a bar, and below it the spread of each stage.
 
-The bar has each stage's mean time, in the order in which a sample meets them. Beneath it, single
-samples are dots, with the median and the 95th percentile marked: a mean hides whether a stage is
-always slow or sometimes very slow, and those have different causes. A panel shows one stage's
-distribution, and where its slow end begins.
+The bar has each stage's mean time, in the order of the sample's stages. Below it, single samples
+are dots, with marks at p50 and p95: a mean hides if a stage is always slow or sometimes very slow,
+and these have different causes. A panel shows a stage's distribution and its slow end.
 
-And the same samples as a stopwatch around each transform sees them. Many images are decoded by
-whichever transform first touches the pixels, and a stopwatch charges that transform with the
-decoding. What lies outside of the transforms it can only call loading, and often that is not the
-disk. No second measurement: the same spans, added up the naive way.
+Another picture shows the same samples as a stopwatch around each transform would. The first
+transform that touches the pixels decodes many images, so a stopwatch charges that transform with
+the decode. A stopwatch calls all time outside of the transforms loading, which often is not the
+disk. There is no second measurement: the same spans are added up the naive way.
 """
 
 from __future__ import annotations
@@ -51,63 +50,63 @@ if TYPE_CHECKING:
 
 
 _SMALLEST: Final = 0.02
-"""Stages with a smaller share of the bar are put together, where there are several."""
+"""Share of the bar below which several stages are merged."""
 _WAITING_SHOWN: Final = 0.1
-"""Waiting is drawn from this share of a stage on: less is lost in the clocks."""
+"""Share of a stage from which waiting is drawn: less is within the clocks' error."""
 _KEY: Final = "light and hatched: waiting, not on a CPU (disk, network, a busy machine)"
 _MOST_ROWS: Final = 12
 MOST_DOTS: Final = 250
 _ROW: Final = 0.27
 _COLUMNS: Final = {"share": 0.55, "p50": 1.2, "p95": 1.85, "waiting": 2.5}
-"""Where each column ends at the right, inches from the dots."""
+"""Right ends of the columns, inches from the dots."""
 
 
 @styled
 def figure(run: Run, *, has_spread: bool = True) -> Sheet:
-    """Draw where a sample's time goes, and below it how that is spread."""
-    found = run.profile
-    title = headline(found, printable)
-    if not found.stages:
+    """Draw a sample's mean time by stage, and below it the spread of each stage."""
+    profile = run.profile
+    title = headline(profile, printable)
+    if not profile.stages:
         return Sheet(title, nothing(run))
-    pieces = pieces_of(found)
+    pieces = pieces_of(profile)
     strip = Strip(pieces)
     heights = [strip.height + AXIS + 0.2]
-    heights += [_ROW * (len(found.stages[:_MOST_ROWS]) + 1) + AXIS + 0.2] * has_spread
-    notes = [population(run, found), *remarks(found), *(run.notes if has_spread else ())]
+    heights += [_ROW * (len(profile.stages[:_MOST_ROWS]) + 1) + AXIS + 0.2] * has_spread
+    notes = [population(run, profile), *remarks(profile), *(run.notes if has_spread else ())]
     sheet = Sheet(title, notes, heights)
     ax = sheet.parts[0]
     linear_time(ax, strip.total)
     strip.fill(ax)
-    unread = sum(stage.cpu_share is None for stage in found.stages)
-    parts = [f"mean time of a worker per {found.unit}"]
-    if any(stage.per != found.unit for stage in found.stages):
+    unread = sum(stage.cpu_share is None for stage in profile.stages)
+    parts = [f"mean time of a worker per {profile.unit}"]
+    if any(stage.per != profile.unit for stage in profile.stages):
         parts[0] += ", with its part of the batch's collate"
     if any(piece.waiting for piece in pieces):
         parts.append(_KEY)
-    if unread == len(found.stages):
+    if unread == len(profile.stages):
         parts.append("computing and waiting are not distinguished")
     elif unread:
         parts.append(f"not distinguished from waiting: {count(unread, 'stage')}")
     ax.set_xlabel("\n".join(wrapped(" · ".join(parts), 135)))
     if has_spread:
-        _draw_spread(sheet.parts[1], found)
+        _draw_spread(sheet.parts[1], profile)
     return sheet
 
 
 def sample_figure(run: Run) -> Sheet:
-    """Draw the bar as a picture of its own."""
+    """Draw the bar alone."""
     return figure(run, has_spread=False)
 
 
-def pieces_of(found: Profile) -> list[StripPiece]:
-    """Return the pieces from left to right; small ones together, what is per batch last."""
-    inside = [stage for stage in found.stages if stage.per == found.unit]
+def pieces_of(profile: Profile) -> list[StripPiece]:
+    """Return the pieces from left to right: small stages merged, stages per batch last."""
+    inside = [stage for stage in profile.stages if stage.per == profile.unit]
     small = [stage for stage in inside if stage.share < _SMALLEST]
     small = small if len(small) > 1 else []
-    # What no hook can name is all over the sample: it comes after what has a place in it
-    drawn = [stage for stage in inside if not any(stage is other for other in small)]
+    # Unnamed code is all over the sample: it comes after the stages with a place in it
+    drawn = [stage for stage in inside if not any(stage is small_stage for small_stage in small)]
     drawn.sort(key=lambda stage: (stage.kind == "other", stage.place))
-    beside = [s for s in found.stages if s.per != found.unit and s.share >= _SMALLEST]
+    beside = [s for s in profile.stages if s.per != profile.unit and s.share >= _SMALLEST]
     rows = [
         (printable(stage.stage, 24), stage.kind, stage.mean_s, stage.share, stage.waiting_share)
         for stage in (*drawn, *beside)
@@ -128,13 +127,13 @@ def pieces_of(found: Profile) -> list[StripPiece]:
     ]
 
 
-def _draw_spread(ax: Axes, found: Profile) -> None:
+def _draw_spread(ax: Axes, profile: Profile) -> None:
     """Draw the dots, the marks and the columns of numbers."""
-    drawn, hidden = found.stages[:_MOST_ROWS], found.stages[_MOST_ROWS:]
+    drawn, hidden = profile.stages[:_MOST_ROWS], profile.stages[_MOST_ROWS:]
     every = np.concatenate([stage.times_s[stage.times_s > 0] for stage in drawn])
     low, high = (float(every.min()), float(every.max())) if every.size else (1e-6, 1e-3)
     time_axis(ax, low, high)
-    name_rows(ax, [stage_name(stage, found.unit) for stage in drawn])
+    name_rows(ax, [stage_name(stage, profile.unit) for stage in drawn])
     cells = []
     for at, stage in enumerate(drawn):
         ax.axhline(at, color=RULE, linewidth=0.6, zorder=0)
@@ -150,9 +149,9 @@ def _draw_spread(ax: Axes, found: Profile) -> None:
         cells.append((share(stage.share), seconds(p50), seconds(p95), share(stage.waiting_share)))
     write_columns(ax, _COLUMNS, cells)
     log = " (log scale)" if spans_decades(low, high) else ""
-    parts = [f"time in one {found.unit}{log}", "bars: p50 and p95"]
-    if any(stage.times_s.size > MOST_DOTS for stage in found.stages):
-        parts.append(f"dots: {MOST_DOTS} of {found.units:,}")
+    parts = [f"time in one {profile.unit}{log}", "bars: p50 and p95"]
+    if any(stage.times_s.size > MOST_DOTS for stage in profile.stages):
+        parts.append(f"dots: {MOST_DOTS} of {profile.units:,}")
     if hidden:
         taken = share(sum(stage.share for stage in hidden))
         parts.append(f"not shown: {count(len(hidden), 'more stage')}, together {taken}")
@@ -174,7 +173,7 @@ _BINS: Final = 60
 
 @dataclass(frozen=True)
 class Tail:
-    """A stage's times and the percentile that is asked about."""
+    """A stage's times and the chosen percentile."""
 
     stage: str
     kind: str
@@ -184,16 +183,16 @@ class Tail:
     percentile: int = 95
     """Between 0 and 100."""
     where: str = "all workers"
-    """Which processes, in words."""
+    """Processes, in words."""
 
     @property
     def limit_s(self) -> float:
-        """Where the slow end begins."""
+        """Time at which the slow end begins, seconds."""
         return float(np.percentile(self.times_s, self.percentile))
 
     @property
     def title(self) -> str:
-        """Where the slow end begins and what it takes."""
+        """Sentence with the begin of the slow end and its share of the time."""
         beyond_s = self.times_s[self.times_s > self.limit_s]
         whole = float(self.times_s.sum())
         name, limit = printable(self.stage), seconds(self.limit_s)
@@ -206,11 +205,11 @@ class Tail:
 
 @styled
 def tail_figure(tail: Tail, note: str) -> Sheet:
-    """Draw the distribution of one stage, in which the slow end stands out.
+    """Draw the distribution of a stage with its slow end highlighted.
 
     Args:
-        tail: what to draw.
-        note: what was left out.
+        tail: times of the stage.
+        note: steps left out.
     """
     population_ = f"{count(tail.times_s.size, tail.per)} · {tail.where} · {note}"
     sheet = Sheet(tail.title, (population_,), [2.3 + AXIS])
@@ -249,13 +248,13 @@ def tail_figure(tail: Tail, note: str) -> Sheet:
 LOADING: Final = "loading"
 """Everything in a sample outside of the pipeline's own transforms."""
 _NOTICED: Final = 0.05
-"""Share of a sample's time from which on hidden decoding is what the title speaks of."""
+"""Share of a sample's time from which the title names hidden decode."""
 _NAMES: Final = 1.3
 """Width of the bars' names, inches."""
 _GAP: Final = 0.15
 LIBRARIES: Final = ("PIL", "torchvision", "cv2")
-"""A stage called `PIL.convert` is a library's call in the dataset's own code, which no stopwatch
-around the transforms sees."""
+"""Libraries whose stages (`PIL.convert`) are calls in the dataset's own code, which a stopwatch
+around the transforms does not see."""
 _STOPWATCH_KEY: Final = (
     "upper bar: computed from the same recording; outside of the transforms a stopwatch sees only "
     "loading · lower bar: the same time, by what it was"
@@ -263,7 +262,7 @@ _STOPWATCH_KEY: Final = (
 
 
 def naive(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the naive table and what is in it, both the longest first.
+    """Return the naive table and its true contents, the longest first.
 
     Reading and decoding that interrupt a transform are charged to that transform.
 
@@ -272,7 +271,7 @@ def naive(spans: pl.DataFrame) -> pl.DataFrame:
 
     Returns:
         `blamed, blamed_share, stage, kind, share`: a transform or `LOADING` and its share (0 to 1)
-        of the samples' time, and the stages that this was in truth, with their shares of it all.
+        of the samples' time, and the stages that took this time, with their shares of all time.
     """
     library = pl.col("stage").str.split(".").list.first().is_in(LIBRARIES)
     own = (pl.col("kind") == "transform") & ~library
@@ -296,11 +295,11 @@ def naive(spans: pl.DataFrame) -> pl.DataFrame:
 
 @styled
 def stopwatch_figure(run: Run) -> Sheet:
-    """Draw both bars, the stopwatch's over the true one."""
-    table, found = naive(run.work), run.profile
+    """Draw both bars, the stopwatch's above the true stages."""
+    table, profile = naive(run.work), run.profile
     if table.is_empty():
         none = "Samples cannot be told apart in this loader: no stopwatch would see their stages"
-        return Sheet(none if found.stages else NOTHING, nothing(run))
+        return Sheet(none if profile.stages else NOTHING, nothing(run))
     blames = table.select("blamed", "blamed_share").unique(maintain_order=True).rows()
     colours = {LOADING: MID}
     above = [(name, part, colours.get(name, COLOURS["transform"])) for name, part in blames]
@@ -311,7 +310,7 @@ def stopwatch_figure(run: Run) -> Sheet:
         for rows in (above, below)
     )
     base = lower.height + _GAP
-    notes = (f"{population(run, found)} · without collate", _STOPWATCH_KEY)
+    notes = (f"{population(run, profile)} · without collate", _STOPWATCH_KEY)
     sheet = Sheet(stopwatch_title(table), notes, [base + upper.height + AXIS])
     (ax,) = sheet.parts
     ax.set_ylim(0, base + upper.height)
@@ -327,7 +326,7 @@ def stopwatch_figure(run: Run) -> Sheet:
 
 
 def stopwatch_title(table: pl.DataFrame) -> str:
-    """Say whom the stopwatch blames, and what that is in truth."""
+    """Return a sentence with the stopwatch's answer and the true stages."""
     hiding = table.filter(pl.col("kind") == "decode", pl.col("share") >= _NOTICED)
     about = hiding.sort("share", descending=True) if hiding.height else table
     name, whole = about.select("blamed", "blamed_share").row(0)

@@ -1,8 +1,8 @@
-"""The signature of a stalling loop: each worker's batches, and below them the loop that waits.
+"""The timeline of a stalling loop: each worker's batches, and below them the waiting loop.
 
-Numbers are batches. One that a long stall waited for has the stall's colour in its worker's lane
-and under the loop, and an arrow leads from the moment at which it left its worker to the end of the
-stall. A part of the loop that is too narrow for its name has it below, once, at the end of a line.
+Numbers are batches. A batch that caused a long stall has the stall's colour in its worker's lane
+and under the loop, and an arrow leads from the end of its sending to the end of the stall. A part
+of the loop that is too narrow for its name has the name below, once, at the end of a line.
 """
 
 from __future__ import annotations
@@ -52,42 +52,42 @@ if TYPE_CHECKING:
 
 
 _MOST_ARROWS: Final = 12
-"""Stalls, the longest first, to which an arrow leads."""
+"""Most stalls with an arrow, the longest first."""
 _LONG: Final = 0.3
-"""A stall that takes less of the longest one in the window has no arrow."""
+"""Share of the window's longest stall from which a stall has an arrow."""
 _MOST_LANES: Final = 16
 LOOP, DEVICE = "training loop", "device"
 _ORDER: Final = ("fetch", "decode", "transform", "other", "collate")
-"""In which a batch's kinds are drawn."""
+"""Order of the kinds in a batch."""
 _UNKNOWN: Final[dict[str, Any]] = {"fc": PAPER, "ec": MID, "hatch": "....", "lw": 0.6}
 """Look of a batch that was not recorded."""
 _HALO: Final = withStroke(linewidth=3.0, foreground=PAPER)
 """A line that leads to a name may pass under a text."""
 _SEEN: Final = 0.02
-"""What is narrower than so many inches is no more than a hair, and has no name."""
+"""Width from which a part has a name, inches: narrower parts are barely visible."""
 _APART: Final = 0.06
-"""Between two texts, inches."""
+"""Space between two texts, inches."""
 _NAMES: Final = 1.1
 """Width of the lanes' names, inches."""
 
 # Heights in lanes
 _HALF, _LOOP_HALF = 0.36, 0.5
-"""Of a batch's box and of the loop's."""
+"""Half heights of a batch's box and of the loop's box."""
 _GAP: Final = 0.55
-"""Between the workers and the loop."""
+"""Space between the workers and the loop."""
 _SEND: Final = 0.1
-"""Of the mark of sending."""
+"""Height of the mark of sending."""
 _BELOW: Final = 0.95
-"""From the middle of the loop to what is below its steps' numbers."""
+"""Distance from the middle of the loop to below its steps' numbers."""
 _NAME_ROW, _NAME_ROWS = 0.5, 3
-"""Of a row of names below that, and how many there are."""
+"""Height of a row of names below that, and the number of rows."""
 
 
 class Layout:
-    """Places of what is drawn.
+    """Places of lanes, stalls and names.
 
     Args:
-        found: what is shown.
+        excerpt: piece of the run.
         step: the one to which an arrow leads; None: those with the longest stalls.
 
     Attributes:
@@ -101,44 +101,44 @@ class Layout:
         bottom: where everything ends, in lanes.
     """
 
-    def __init__(self, found: Timeline, step: int | None = None) -> None:
-        self.found = found
-        self.inch = found.length_s / (ROOM - _NAMES)
-        stalls = found.stalls if step is None else found.stalls.filter(pl.col("step") == step)
+    def __init__(self, excerpt: Timeline, step: int | None = None) -> None:
+        self.excerpt = excerpt
+        self.inch = excerpt.length_s / (ROOM - _NAMES)
+        stalls = excerpt.stalls if step is None else excerpt.stalls.filter(pl.col("step") == step)
         stalls = stalls.sort("stall_s", descending=True, maintain_order=True)
-        awaited = [worker for worker in stalls["worker"] if worker in found.workers]
-        kept = set(list(dict.fromkeys([*awaited, *found.workers]))[:_MOST_LANES])
-        shown = [worker for worker in found.workers if worker in kept]
+        awaited = [worker for worker in stalls["worker"] if worker in excerpt.workers]
+        with_lane = set(list(dict.fromkeys([*awaited, *excerpt.workers]))[:_MOST_LANES])
+        shown = [worker for worker in excerpt.workers if worker in with_lane]
         self.lanes = {worker: row for row, worker in enumerate(shown)}
         matters = pl.col("stall_s") >= _LONG * pl.col("stall_s").max()
         self.long = stalls.filter(matters, pl.col("left_s") >= 0).head(_MOST_ARROWS).to_dicts()
         self.arrows = [stall for stall in self.long if stall["worker"] in self.lanes]
-        self.device = len(self.lanes) + _GAP if found.device.height else None
+        self.device = len(self.lanes) + _GAP if excerpt.device.height else None
         self.loop = len(self.lanes) + _GAP + (0 if self.device is None else 1 + _GAP)
         self.called = list(self._called())
         rows = max((placed.row + 1 for _, placed in self.called), default=0)
         self.bottom = self.loop + _BELOW + _NAME_ROW * rows
 
     def awaits(self, **values: Any) -> bool:
-        """Return whether a batch or a step with these values is of a long stall."""
+        """Return True if a batch or a step with these values belongs to a long stall."""
         return any(values.items() <= stall.items() for stall in self.long)
 
     def seen(self, span: dict[str, Any]) -> tuple[float, float]:
-        """Cut a piece of time to the window."""
-        return max(span["start_s"], 0.0), min(span["end_s"], self.found.length_s)
+        """Clip a span to the window."""
+        return max(span["start_s"], 0.0), min(span["end_s"], self.excerpt.length_s)
 
     def fits(self, text: str, begin: float, end: float) -> bool:
-        """Return whether a text has room in a piece of time."""
+        """Return True if a text fits into a span."""
         return (text_width(text, bold=True) + 0.1) * self.inch <= end - begin
 
     def _called(self) -> Iterator[tuple[str, Any]]:
-        """Each once, at the widest of its parts."""
+        """Yield each name once, at the widest of its parts."""
         widest: dict[str, tuple[float, float]] = {}
-        for use in self.found.uses.filter(kind="other").iter_rows(named=True):
+        for use in self.excerpt.uses.filter(kind="other").iter_rows(named=True):
             begin, end = self.seen(use)
             name = printable(use["stage"])
-            known = widest.setdefault(name, (begin, end))
-            if end - begin > known[1] - known[0]:
+            longest = widest.setdefault(name, (begin, end))
+            if end - begin > longest[1] - longest[0]:
                 widest[name] = (begin, end)
         widest.pop(OTHER.name, None)
         narrow = {
@@ -147,22 +147,22 @@ class Layout:
             if span[1] - span[0] >= _SEEN * self.inch and not self.fits(name, *span)
         }
         wanted = [(sum(span) / 2, text_width(name) * self.inch) for name, span in narrow.items()]
-        places = place(wanted, self.found.length_s, rows=_NAME_ROWS, gap=_APART * self.inch)
+        places = place(wanted, self.excerpt.length_s, rows=_NAME_ROWS, gap=_APART * self.inch)
         yield from ((name, placed) for name, placed in zip(narrow, places, strict=True) if placed)
 
 
 def figure(run: Run) -> Sheet:
     """Draw a few seconds of the workers and of the loop."""
-    found = timeline(run)
-    if found is None:
+    excerpt = timeline(run)
+    if excerpt is None:
         return Sheet(NO_LOOP, nothing(run))
-    return picture(run, found, pattern_or_title(run))
+    return picture(run, excerpt, pattern_or_title(run))
 
 
 @styled
 def picture(
     run: Run,
-    found: Timeline,
+    excerpt: Timeline,
     title: str,
     *,
     where: str = "of the steady state",
@@ -172,18 +172,18 @@ def picture(
 
     Args:
         run: what was measured.
-        found: the piece.
+        excerpt: piece of the run.
         title: of the picture.
         where: the piece lies, in words.
         step: the one to which an arrow leads; None: those with the longest stalls.
     """
-    layout = Layout(found, step)
+    layout = Layout(excerpt, step)
     lane = 0.34 if len(layout.lanes) <= _MOST_LANES / 2 else 0.28
-    key = dict(_key(found))
+    key = dict(_key(excerpt))
     height = lane * (layout.bottom + 0.55) + AXIS + 0.35 + key_height(key, ROOM - _NAMES)
     sheet = Sheet(title, _notes(run, layout, where), [height])
     (ax,) = sheet.parts
-    linear_time(ax, found.length_s)
+    linear_time(ax, excerpt.length_s)
     rows = {row: worker_name(worker) for worker, row in layout.lanes.items()} | {layout.loop: LOOP}
     if layout.device is not None:
         rows[layout.device] = DEVICE
@@ -192,10 +192,10 @@ def picture(
     ax.set_ylim(layout.bottom, -0.55)
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)
-    for block in found.blocks.iter_rows(named=True):
+    for block in excerpt.blocks.iter_rows(named=True):
         if block["worker"] in layout.lanes:
             _draw_block(ax, block, layout)
-    for sent in found.sends.iter_rows(named=True):
+    for sent in excerpt.sends.iter_rows(named=True):
         _draw_send(ax, sent, layout)
     _draw_loop(ax, layout)
     for stall in layout.arrows:
@@ -210,46 +210,46 @@ def picture(
 
 
 def _notes(run: Run, layout: Layout, where: str) -> list[str]:
-    found = layout.found
-    steps = found.window.steps
-    window = f"{seconds(found.length_s)} {where}, {count(steps.height, 'step')}"
+    excerpt = layout.excerpt
+    steps = excerpt.window.steps
+    window = f"{seconds(excerpt.length_s)} {where}, {count(steps.height, 'step')}"
     batch = "white: no batch in hand · within a batch, its samples' times are put together by kind"
     lines = [f"{window} · {batch}"]
-    if found.device.height:
+    if excerpt.device.height:
         lines.append(f"{DEVICE}: {printable(run.device or '', 60)}; white: it has nothing to do")
     if steps["epoch"].n_unique() > 1:
         lines.append("the batches' numbers begin again in each epoch")
     ranks = run.all_steps["rank"].n_unique()
     if ranks > 1:
         lines.append(f"shown: rank {steps['rank'][0]} of {ranks}")
-    hidden = len(found.workers) - len(layout.lanes)
+    hidden = len(excerpt.workers) - len(layout.lanes)
     if hidden > 0:
         lines.append(f"not shown: {count(hidden, 'more worker')}")
     return [*lines, *small_print(run)]
 
 
-def _key(found: Timeline) -> Iterator[tuple[str, Any]]:
-    """Yield what is drawn in which colour, the loop's last."""
+def _key(excerpt: Timeline) -> Iterator[tuple[str, Any]]:
+    """Yield names and colours, the loop's last."""
     for kind in _ORDER:
-        if (found.blocks[kind] > 0).any():
+        if (excerpt.blocks[kind] > 0).any():
             yield kind, COLOURS[kind]
-    if not found.blocks["recorded"].all():
+    if not excerpt.blocks["recorded"].all():
         yield "not recorded", _UNKNOWN
-    model = dict.fromkeys(found.uses.filter(kind="step")["stage"])
-    drawn = {*found.sends["kind"], *found.uses["kind"], *found.device["kind"]}
+    model = dict.fromkeys(excerpt.uses.filter(kind="step")["stage"])
+    drawn = {*excerpt.sends["kind"], *excerpt.uses["kind"], *excerpt.device["kind"]}
     for name, kinds in (("send", {"send"}), ("copy", {"pin", "h2d"}), ("step", {"step"})):
         if name == "step" and len(model) > 1:
             yield from ((_short(part), colour_of(part, name)) for part in model)
         elif kinds & drawn:
             yield name, COLOURS["h2d" if name == "copy" else name]
-    if "other" in drawn and not (found.blocks["other"] > 0).any():
+    if "other" in drawn and not (excerpt.blocks["other"] > 0).any():
         yield "other", COLOURS["other"]
-    if found.stalls.height:
+    if excerpt.stalls.height:
         yield "stall", STALL_COLOUR
 
 
 def _short(stage: str) -> str:
-    """Shorten the name of a part of the loop: what it is exactly, the tables say."""
+    """Shorten the name of a part of the loop; tables have the full name."""
     return FORWARD.name if stage == UNTIL_BACKWARD.name else printable(stage)
 
 
@@ -259,7 +259,7 @@ def _box(ax: Axes, begin: float, end: float, row: float, half: float, **look: An
 
 
 def _draw_block(ax: Axes, block: dict[str, Any], layout: Layout) -> None:
-    """Draw a batch, with its number where there is room in what is seen of it."""
+    """Draw a batch, with its number if the visible part has room."""
     row, start = layout.lanes[block["worker"]], block["start_s"]
     if not block["recorded"]:
         _box(ax, start, block["end_s"], row, _HALF, **_UNKNOWN)
@@ -280,7 +280,7 @@ def _draw_block(ax: Axes, block: dict[str, Any], layout: Layout) -> None:
 
 
 def _draw_send(ax: Axes, sent: dict[str, Any], layout: Layout) -> None:
-    """Draw a thin mark under the lane of whoever sends; pinning is next to the loop."""
+    """Draw a thin mark under the sender's lane; pinning is next to the loop."""
     pins = sent["kind"] == "pin"
     row = layout.loop if pins else layout.lanes.get(sent["worker"])
     if row is not None:
@@ -290,23 +290,23 @@ def _draw_send(ax: Axes, sent: dict[str, Any], layout: Layout) -> None:
 
 
 def _draw_device(ax: Axes, layout: Layout, row: float) -> None:
-    """Draw when the device had work; white: it was idle."""
-    for work in layout.found.device.iter_rows(named=True):
+    """Draw the device's work; white: idle."""
+    for work in layout.excerpt.device.iter_rows(named=True):
         look = _UNKNOWN if work["kind"] is None else {"color": COLOURS[work["kind"]], "lw": 0}
         _box(ax, work["start_s"], work["end_s"], row, _HALF, **look)
 
 
 def _draw_loop(ax: Axes, layout: Layout) -> None:
-    """Draw the loop's lane, and what is written below it."""
-    found = layout.found
+    """Draw the loop's lane, and the numbers and names below."""
+    excerpt = layout.excerpt
     top, bottom = layout.loop - _LOOP_HALF, layout.loop + _LOOP_HALF
-    for use in found.uses.iter_rows(named=True):
+    for use in excerpt.uses.iter_rows(named=True):
         kind = use["kind"]
         name = "" if kind in ("h2d", use["stage"]) and kind != "other" else _short(use["stage"])
         _draw_part(ax, use, layout, colour_of(use["stage"], kind), name)
-    for begin in found.begins_s:
+    for begin in excerpt.begins_s:
         ax.plot([begin] * 2, [top, bottom], color=PAPER, linewidth=0.8, solid_capstyle="butt")
-    for stall in found.stalls.iter_rows(named=True):
+    for stall in excerpt.stalls.iter_rows(named=True):
         _draw_part(ax, stall, layout, STALL_COLOUR, seconds(stall["stall_s"]))
     _number_steps(ax, layout)
     for name, placed in layout.called:
@@ -325,15 +325,15 @@ def _draw_part(ax: Axes, span: dict[str, Any], layout: Layout, colour: str, text
 
 
 def _number_steps(ax: Axes, layout: Layout) -> None:
-    """Under the loop, at the begin of each use; those that were waited for go first."""
-    window = layout.found.window
+    """Write batch numbers under the loop; batches of stalls have priority."""
+    window = layout.excerpt.window
     steps = window.steps.select("step", "batch", *window.since("end_ns")).rows()
     begins = [(batch, begin, layout.awaits(step=step)) for step, batch, begin in steps]
     taken: list[tuple[float, float]] = []
     lines = [(placed.at, placed.at) for _, placed in layout.called]
     for batch, begin, marked in sorted(begins, key=lambda each: not each[2]):
         half = (text_width(str(batch), bold=True) / 2 + 0.05) * layout.inch
-        middle = min(max(begin + half, half), layout.found.length_s - half)
+        middle = min(max(begin + half, half), layout.excerpt.length_s - half)
         others = taken if marked else [*taken, *lines]
         if all(middle + half <= left or right <= middle - half for left, right in others):
             taken.append((middle - half, middle + half))
@@ -344,7 +344,7 @@ def _number_steps(ax: Axes, layout: Layout) -> None:
 
 
 def _lead(ax: Axes, stall: dict[str, Any], layout: Layout) -> None:
-    """Draw an arrow from the moment at which a batch left its worker to the end of its stall."""
+    """Draw an arrow from the end of a batch's sending to the end of its stall."""
     xs = (stall["left_s"], stall["end_s"])
     ys = (layout.lanes[stall["worker"]] + _HALF + 0.02 + _SEND, layout.loop - _LOOP_HALF)
     effects = [withStroke(linewidth=3.2, foreground=PAPER, alpha=0.85)]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 WITHIN_DRIFT: Final = "may be the machine's"
-"""A change that is no chance, and yet no larger than what the machine itself may have moved."""
+"""A change that is significant, but within the drift of the machine."""
 
 
 def document(comparison: Comparison) -> Document:
@@ -55,7 +55,7 @@ def headline(comparison: Comparison, run: int = -1) -> str:
 
 
 def verdicts(comparison: Comparison, run: int) -> str:
-    """Say what each of the two runs waits for."""
+    """Return the verdicts of the two runs in a sentence."""
     before, after = comparison.verdicts[0], comparison.verdicts[run]
     return f"verdict: {before.code} → {after.code}: {printable(after.title, 400)}"
 
@@ -78,7 +78,7 @@ def name_of(measure: str) -> str:
 
 
 def _change(row: dict[str, Any]) -> str:
-    """Return a significant change; else what it may be: chance, or the machine."""
+    """Return a significant change; else its possible cause: chance, or the machine."""
     if row["distinguishable"]:
         return signed(row["measure"], row["change"])
     low, high = row["change_low"], row["change_high"]

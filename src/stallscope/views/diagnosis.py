@@ -1,6 +1,6 @@
 """A diagnosis in a notebook and a terminal: the verdict, its numbers, what to do, what it cost.
 
-Most pictures are those of the run, the ladder and the flamegraph that the verdict was made from.
+Most pictures come from the run, the ladder and the flamegraph behind the verdict.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 WIDTH: Final = 100
 """Columns of a line in a terminal."""
 _BRIEF: Final = 9
-"""Lines, at most, at the end of a script's own output."""
+"""Most lines at the end of a script's own output."""
 _TONES: Final = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#999999")
-"""Of the phases, in turn; they stand for no stage."""
+"""Colours of the phases, in turn; they are not stages' colours."""
 
 
 def panel(diagnosis: Diagnosis) -> Any:
-    """Return widgets to choose a picture of what was measured."""
+    """Return widgets to choose a picture of the measurements."""
     from stallscope.views.panels import pictures
 
     offered = {
@@ -67,13 +67,13 @@ def panel(diagnosis: Diagnosis) -> Any:
 
 
 def document(diagnosis: Diagnosis) -> Document:
-    """Return the verdict, what else was found, and what was measured."""
+    """Return the verdict, the other findings, and the measurements."""
     return Document("diagnosis", [Findings(diagnosis)])
 
 
 @dataclass(frozen=True)
 class Findings(Block):
-    """The finding that matters most, the others, and what was measured to tell."""
+    """The verdict, the other findings, and the measurements behind them."""
 
     diagnosis: Diagnosis
 
@@ -83,12 +83,12 @@ class Findings(Block):
         lines = [verdict.title, "", *_about(verdict), ""]
         if others:
             lines.append("Also found")
-            for found in others:
-                lines += [*_wrapped(found.title, "- ", "  "), *_about(found, "  ")]
+            for finding in others:
+                lines += [*_wrapped(finding.title, "- ", "  "), *_about(finding, "  ")]
             lines.append("")
         if helps := helping(diagnosis):
             lines.append(WOULD_HELP)
-            lines += [line for one in helps for line in _wrapped(one, "- ", "  ")] + [""]
+            lines += [line for gain in helps for line in _wrapped(gain, "- ", "  ")] + [""]
         lines += _wrapped(f"measured: {measured(diagnosis)}")
         if not is_measured(diagnosis):
             lines += _wrapped(ended(diagnosis))
@@ -132,23 +132,23 @@ def brief(diagnosis: Diagnosis) -> list[str]:
     return lines[:_BRIEF]
 
 
-def _about(found: FindingText, indent: str = "") -> Iterator[str]:
-    """Yield what stands under a finding's sentence."""
-    sure = f"confidence: {found.sure}" if found.sure else ""
-    code = found.code if indent else f"verdict: {found.code}"
-    yield from _wrapped(" · ".join(filter(None, (code, found.costs, sure))), indent)
-    if found.because:
-        yield from _wrapped(f"because: {found.because}", indent)
-    if not found.tested:
+def _about(finding: FindingText, indent: str = "") -> Iterator[str]:
+    """Yield the lines under a finding's sentence."""
+    sure = f"confidence: {finding.sure}" if finding.sure else ""
+    code = finding.code if indent else f"verdict: {finding.code}"
+    yield from _wrapped(" · ".join(filter(None, (code, finding.costs, sure))), indent)
+    if finding.because:
+        yield from _wrapped(f"because: {finding.because}", indent)
+    if not finding.tested:
         yield f"{indent}{NOT_TESTED}"
-    for step in found.steps:
+    for step in finding.steps:
         yield from _wrapped(f"next: {step}", indent, f"{indent}      ")
 
 
-def _wrapped(told: str, first: str = "", rest: str | None = None) -> list[str]:
-    """Break a sentence into lines of a terminal; a path or a command is never broken."""
+def _wrapped(sentence: str, first: str = "", rest: str | None = None) -> list[str]:
+    """Break a sentence into lines of a terminal; keep paths and commands whole."""
     return textwrap.wrap(
-        told,
+        sentence,
         WIDTH,
         initial_indent=first,
         subsequent_indent=first if rest is None else rest,

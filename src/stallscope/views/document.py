@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from stallscope.columns import Column
 
 LONGEST: Final = 1000
-"""Characters of a sentence; no sentence of ours is as long, but names in it may be."""
+"""Most characters of a sentence: names in it may be long."""
 _LONGEST_BAR_PX: Final = 100
 
 
@@ -74,15 +74,15 @@ class Document:
     """Blocks under each other, in a terminal with an empty line between them."""
 
     name: str
-    """Of the class of its HTML element: `stallscope-<name>`."""
+    """Name in the class of its HTML element: `stallscope-<name>`."""
     blocks: Sequence[Block]
 
     def text(self) -> str:
-        """Render it for a terminal."""
+        """Render the document for a terminal."""
         return "\n\n".join(filter(None, map(str, self.blocks)))
 
     def html(self) -> Markup:
-        """Render it for a notebook."""
+        """Render the document for a notebook."""
         return html("<div class='stallscope-{}'>{}</div>", self.name, join(self.blocks))
 
 
@@ -111,7 +111,7 @@ class CellBar(NamedTuple):
 
 
 class RowText(NamedTuple):
-    """A column of a table that is made of whole rows."""
+    """A column of a table, formatted from whole rows."""
 
     head: str
     cell: Callable[[Any], str]
@@ -127,7 +127,7 @@ class Table(Block):
     bars: Sequence[CellBar] = ()
     """One for each row, or none."""
     key: str = ""
-    """What the heads mean."""
+    """Explanation of the heads."""
 
     @classmethod
     def of(
@@ -144,7 +144,7 @@ class Table(Block):
             columns: those that are shown, see `Schema.shown`.
             rows: values by the names of the columns.
             bars: one for each row, or none.
-            key: what the heads mean.
+            key: explanation of the heads.
         """
         texts = [[column.cell(row) for column in columns] for row in rows]
         return cls([column.head for column in columns], texts, bars, key)
@@ -213,11 +213,11 @@ class Bullets(Block):
 
 @dataclass(frozen=True)
 class Notes(Block):
-    """What a reader has to know, in small print; a notebook folds most of it away."""
+    """Caveats in small print; a notebook folds most of them."""
 
     notes: Sequence[str]
     shown: int = 1
-    """So many of the first are in sight; what is said of a simulation always is."""
+    """Number of visible notes; notes on a simulation are always visible."""
 
     def __str__(self) -> str:
         return "\n".join(printable(note, LONGEST) for note in self.notes)
@@ -245,19 +245,19 @@ def _small(line: str) -> Markup:
 
 @dataclass(frozen=True)
 class View:
-    """How one kind of result is shown: its document, its pictures, its panels, its JSON."""
+    """Display of a kind of result: its document, pictures, panels and JSON."""
 
     whose: str
-    """In an error: "a run"."""
+    """Name in an error: "a run"."""
     document: Callable[[Any], Document]
     pictures: Mapping[str, tuple[str, str | Callable[[Any], Any]]]
-    """By name, the default first: what it shows, and what draws it, a function or the name of one
-    in `charts`, such as "results.settings_figure"."""
+    """Pictures by name, the default first: description, and a function or the name of a function in
+    `charts`, such as "results.settings_figure"."""
     panels: Mapping[str, tuple[str, str]]
-    """By name, the default first: what it shows, and the function in `views` that makes it; where
-    there are none, the panel shows the pictures."""
+    """Panels by name, the default first: description and function in `views`; without panels, the
+    pictures are offered."""
     values: Callable[[Any], Mapping[str, Any]]
-    """For programs: what the JSON holds, beside circumstances and notes."""
+    """Contents of the JSON, beside circumstances and notes."""
 
     def plot(self, result: Any, kind: str) -> Any:
         """Draw a picture."""
@@ -272,7 +272,7 @@ class View:
         return _function("views", "panels.pictures")(result, offered, kind)
 
     def as_json(self, result: Any) -> str:
-        """Return the answer and what it is made of, for programs."""
+        """Return the answer and its data, for programs."""
         values = {"stallscope": __version__, **self.values(result)}
         if hasattr(result, "circumstances"):
             values["circumstances"] = vars(result.circumstances)
@@ -286,9 +286,9 @@ def answered(answer: Callable[[Any], str], **attributes: str) -> Callable[[Any],
     """Return the values of a `View`: the answer of a result, and attributes by the JSON's names."""
 
     def values(result: Any) -> dict[str, Any]:
-        found = {key: getattr(result, name) for key, name in attributes.items()}
-        found = {key: value() if callable(value) else value for key, value in found.items()}
-        return {"answer": answer(result), **found}
+        content = {key: getattr(result, name) for key, name in attributes.items()}
+        content = {key: value() if callable(value) else value for key, value in content.items()}
+        return {"answer": answer(result), **content}
 
     return values
 
@@ -305,12 +305,12 @@ def _plain(value: Any) -> Any:
 
 def _function(folder: str, name: str) -> Callable[..., Any]:
     module, _, function = name.rpartition(".")
-    found: Callable[..., Any] = getattr(import_module(f"stallscope.{folder}.{module}"), function)
-    return found
+    loaded: Callable[..., Any] = getattr(import_module(f"stallscope.{folder}.{module}"), function)
+    return loaded
 
 
 class ExportError(StallscopeError, ValueError):
-    """A result cannot be written there: another ending, a folder, no right."""
+    """A result cannot be written to a path: unknown suffix, a folder, no permission."""
 
 
 def write(path: Path, makers: Mapping[str, Callable[[], str]]) -> Path:
@@ -345,17 +345,17 @@ def write(path: Path, makers: Mapping[str, Callable[[], str]]) -> Path:
 
 
 def display_with_still(widget: Any, bundle: dict[str, Any], metadata: Any, still: str) -> None:
-    """Show a widget in a notebook, and for places without widgets what it showed first.
+    """Show a widget in a notebook, and its first picture in places without widgets.
 
-    What nbconvert and GitHub make of a saved notebook has no widgets: they see the still, which a
-    page hides where the widget lives. It is an output of its own, as of one output they take the
-    widget alone.
+    nbconvert and GitHub show a saved notebook without widgets: they show the still, which a page
+    with the live widget hides. The still is a separate output, because from an output with a widget
+    they take only the widget.
 
     Args:
-        widget: any of ipywidgets'.
-        bundle: its own, by type.
-        metadata: of that.
-        still: HTML.
+        widget: a widget of ipywidgets.
+        bundle: its MIME bundle.
+        metadata: metadata of the bundle.
+        still: the picture as HTML.
     """
     from IPython.display import publish_display_data
 
@@ -365,5 +365,5 @@ def display_with_still(widget: Any, bundle: dict[str, Any], metadata: Any, still
     shown = f"{rule}<div class='{name}-still'>{still}</div>"
     publish: Any = publish_display_data  # IPython has no types
     publish({"text/html": shown, "text/plain": bundle.get("text/plain", "")})
-    kept = {"application/vnd.jupyter.widget-view+json", "text/plain"}
-    publish({kind: one for kind, one in bundle.items() if kind in kept}, metadata)
+    types = {"application/vnd.jupyter.widget-view+json", "text/plain"}
+    publish({kind: data for kind, data in bundle.items() if kind in types}, metadata)

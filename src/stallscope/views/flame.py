@@ -1,6 +1,6 @@
 """Flamegraphs in a notebook, in a terminal and as files for others; of one recording, or of two.
 
-A difference has the same picture, viewer and table as a flamegraph: what grew and what shrank.
+A difference has the same picture, viewer and table as a flamegraph, with the changes.
 """
 
 from __future__ import annotations
@@ -93,13 +93,13 @@ def _title(flame: Flame | FlameDifference) -> str:
 
 
 def _notes(flame: Flame) -> list[str]:
-    """Say what the shares are of, how their intervals were computed, and what was left out."""
+    """Return notes on the shares, their intervals and omissions."""
     if flame.samples.is_empty():
         return list(flame.notes)
     rows = flame.table()
     kinds = kind_shares(flame.samples)
-    parts = ", ".join(f"{SAMPLE_KINDS[name]} {share(one)}" for name, one in kinds.items())
-    told = [f"of all samples: {parts}"]
+    parts = ", ".join(f"{SAMPLE_KINDS[name]} {share(part)}" for name, part in kinds.items())
+    notes = [f"of all samples: {parts}"]
     if not rows.is_empty():
         how = (
             "windows of consecutive samples were resampled"
@@ -110,10 +110,10 @@ def _notes(flame: Flame) -> list[str]:
             "share: with what torch, numpy and others compute for it; decode, libraries' "
             "transforms, reading and sending stand apart"
         )
-        told += [f"{key} · interval: {how}"]
+        notes += [f"{key} · interval: {how}"]
     if rows.height > MOST_ROWS:
-        told += [f"not shown: {rows.height - MOST_ROWS} more functions of yours"]
-    return [*told, *notes_of(flame)]
+        notes += [f"not shown: {rows.height - MOST_ROWS} more functions of yours"]
+    return [*notes, *notes_of(flame)]
 
 
 def export(flame: Flame | FlameDifference, path: str | Path) -> Path:
@@ -131,7 +131,7 @@ def export(flame: Flame | FlameDifference, path: str | Path) -> Path:
 
 
 def collapsed(stacks: pl.DataFrame) -> str:
-    """One line a stack and its hits, as Brendan Gregg's flamegraph.pl and speedscope read them."""
+    """Return a line per stack with its hits, for flamegraph.pl (Brendan Gregg) and speedscope."""
     line = pl.col("stack").str.replace_all(r"[\r\n]+", " ")
     merged = stacks.group_by(line, maintain_order=True).agg(pl.col("hits").sum())
     return "".join(f"{stack} {hits}\n" for stack, hits in merged.iter_rows())

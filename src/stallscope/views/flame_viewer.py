@@ -37,7 +37,7 @@ def script() -> str:
 
 
 def to_json(data: dict[str, Any]) -> str:
-    """Data for an element `script` of a page; the only way out of that is "</"."""
+    """Return data for an element `script` of a page, which only "</" could end."""
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
 
 
@@ -100,7 +100,7 @@ class FlamePanel(anywidget.AnyWidget):  # type: ignore[misc]  # its base, ipywid
     _css: ClassVar[str] = static("viewer.css")
     data = traitlets.Dict().tag(sync=True)
     picked = traitlets.Dict().tag(sync=True)
-    """What was clicked, in numbers of the viewer's."""
+    """Clicked frame, in the viewer's numbers."""
     selected = traitlets.Dict()
     """The frame that was clicked last: `function`, `file`, `kind`, `share` (of the chosen samples,
     0 to 1; of a difference, those after and before), `hits` and `stack`; empty after a reset."""
@@ -115,8 +115,8 @@ class FlamePanel(anywidget.AnyWidget):  # type: ignore[misc]  # its base, ipywid
         self.selected = _frame(self.data, change["new"])
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        found = super()._repr_mimebundle_(**kwargs)
-        data, metadata = found if isinstance(found, tuple) else (found, {})
+        rendered = super()._repr_mimebundle_(**kwargs)
+        data, metadata = rendered if isinstance(rendered, tuple) else (rendered, {})
         still = self.still.png_text()
         bundle = {
             **(data or {}),
@@ -132,17 +132,17 @@ class FlamePanel(anywidget.AnyWidget):  # type: ignore[misc]  # its base, ipywid
 
 
 def _frame(data: dict[str, Any], picked: dict[str, Any]) -> dict[str, Any]:
-    """Return what was clicked, in words; a page may send anything."""
+    """Return the clicked frame in words; a page may send anything."""
     place = picked.get("place")
     if not isinstance(place, int) or not 0 < place < len(data["frame"]):
         return {}
     function, file = data["frames"][data["frame"][place]]
-    shares = [float(one) for one in picked.get("shares", [])]
+    shares = [float(part) for part in picked.get("shares", [])]
     return {
         "function": function,
         "file": file,
         "kind": data["kind"][place],
         "share": shares[0] if len(shares) == 1 else shares,
-        "hits": sum(int(one) for one in picked.get("hits", [])),
-        "stack": [data["frames"][data["frame"][one]][0] for one in picked.get("stack", [])],
+        "hits": sum(int(hits) for hits in picked.get("hits", [])),
+        "stack": [data["frames"][data["frame"][frame]][0] for frame in picked.get("stack", [])],
     }

@@ -1,7 +1,6 @@
 """Timed lines in a notebook and a terminal: listings with heat, their picture, a panel.
 
-A long function is shown as the lines that are worth seeing: the hot ones, and what stands around
-them.
+A long function is shown as its hot lines and the lines around them.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ MOST_FUNCTIONS: Final = 6
 """Listings in a terminal; a notebook has all, and opens the first."""
 
 LONG: Final = 30
-"""Lines; a function that has no more is shown as it is."""
+"""Lines up to which a function is shown in full."""
 AROUND: Final = 2
 HOT: Final = 0.01
-"""Of a sample's time: what takes less may be left out of a long listing."""
+"""Share of a sample's time below which a long listing may leave out a line."""
 SHORTEST_GAP: Final = 3
 TAB: Final = 4
 
@@ -87,15 +86,15 @@ def listing(lines: Lines, function: dict[str, Any]) -> list[Shown | str]:
         lines: what was measured.
         function: a row of `lines.result.in_order`.
     """
-    found = _all(lines, function["function"])
-    wanted = set(range(len(found)))
-    if len(found) > LONG:  # the first lines, the hot ones, and those around
-        hottest = max(range(len(found)), key=lambda place: found[place].own_share)
-        hot = [place for place, line in enumerate(found) if line.own_share >= HOT] or [hottest]
+    all_lines = _all(lines, function["function"])
+    wanted = set(range(len(all_lines)))
+    if len(all_lines) > LONG:  # the first lines, the hot ones, and those around
+        hottest = max(range(len(all_lines)), key=lambda place: all_lines[place].own_share)
+        hot = [place for place, line in enumerate(all_lines) if line.own_share >= HOT] or [hottest]
         wanted = {near for at in [0, *hot] for near in range(at - AROUND, at + AROUND + 1)}
     shown: list[Shown | str] = []
-    for is_shown, places in groupby(range(len(found)), wanted.__contains__):
-        part = [found[place] for place in places]
+    for is_shown, places in groupby(range(len(all_lines)), wanted.__contains__):
+        part = [all_lines[place] for place in places]
         few = len(part) < SHORTEST_GAP  # leaving them out would save nothing
         shown += part if is_shown or few else [f"… {count(len(part), 'line')} not shown"]
     return shown

@@ -1,4 +1,4 @@
-"""What panels are made of: controls, and a picture and a text that follow them.
+"""Parts of panels: controls, and a picture and a text that follow them.
 
 A panel is a thin skin over functions that work without widgets. It draws into an image of its own,
 so nothing of it depends on the cell that shows it, and a cell that runs twice just makes a second,
@@ -32,7 +32,7 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
     """Widgets under each other, with a picture for places that show no widgets."""
 
     still: Sheet | None = None
-    """What the panel showed first."""
+    """First picture of the panel."""
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         bundle = dict(super()._repr_mimebundle_(**kwargs) or {})
@@ -99,14 +99,14 @@ def pictures(result: Result, kinds: Mapping[str, str], first: str) -> Panel:
 
 
 def saying(sentence: str, still: Sheet | None = None) -> Panel:
-    """Return a panel with nothing to choose, which says why."""
+    """Return a panel without controls that shows a sentence."""
     panel = Panel([ipywidgets.HTML(html("<p>{}</p>", sentence))])
     panel.still = still
     return panel
 
 
 def guarded(say: Callable[[str], None], act: Callable[..., None], *arguments: Any) -> None:
-    """Act, and say here what went wrong: what a callback raises is shown nowhere."""
+    """Act, and show errors here: a notebook hides errors of callbacks."""
     try:
         act(*arguments)
     except StallscopeError as error:
@@ -116,7 +116,7 @@ def guarded(say: Callable[[str], None], act: Callable[..., None], *arguments: An
 
 
 def dropdown(label: str, options: Sequence[Any], value: Any = None) -> Any:
-    """Return a list to choose from; the first option is chosen unless another one is given."""
+    """Return a list to choose from; the default is the first option, or `value`."""
     control = ipywidgets.Dropdown(
         options=options, description=label, style=WIDE, layout={"max_width": "100%"}
     )
@@ -126,7 +126,7 @@ def dropdown(label: str, options: Sequence[Any], value: Any = None) -> Any:
 
 
 def slider(label: str, value: int = 0, low: int = 0, high: int = 100) -> Any:
-    """Return a slider over whole numbers, which counts when it is let go."""
+    """Return a slider over whole numbers, which takes effect on release."""
     return ipywidgets.IntSlider(
         value, low, high, description=label, continuous_update=False, style=WIDE
     )
@@ -149,6 +149,6 @@ class CopyButton(anywidget.AnyWidget):  # type: ignore[misc]  # its base, ipywid
 
     _esm: ClassVar[str] = static("copy.js")
     text = traitlets.Unicode().tag(sync=True)
-    """What is copied."""
+    """Text to copy."""
     label = traitlets.Unicode().tag(sync=True)
-    """What stands on it."""
+    """Text on the button."""

@@ -35,20 +35,20 @@ R = TypeVar("R", bound=SavedResult)
 
 LEFT_OUT: Final = "…"
 _SHORTEST: Final = 3
-"""Letters of a name that is looked for; anything shorter would be found inside of others."""
+"""Fewest letters of a searched name: shorter names would match inside other words."""
 _CHUNK: Final = re.compile(r"""[^\s'"`<>|,;()\[\]=]+""")
 """A path, a dotted name or a word with its punctuation."""
 _WORD: Final = re.compile(rf"[\w{LEFT_OUT}]+")
 _NUMBER: Final = re.compile(r"[\d_]+(?:th|x|e\d+)?")
 _DOTTED: Final = re.compile(r"[\w}]\.(?![\d\W])")
 _FILE_NAME: Final = re.compile(r"\w\.(?:py|json|tar|jpg|png|txt|html|toml|cfg|gz)\b")
-"""Names of files that examples of ours have; the user's may be called so, too."""
+"""File names of our examples; the user's files may have them, too."""
 _OF_EVERY_MACHINE: Final = {"/dev/shm", "I/O"}  # noqa: S108 - the same on every machine
 _RATE: Final = re.compile(r"[A-Za-z]+/(?:s|min|step|sample|batch)")
 _RAISED: Final = re.compile(
     r"(\b[A-Za-z_]\w*(?:Error|Exception|Warning|Interrupt|Exit))\b\W.*", re.DOTALL
 )
-"""An exception with its message, which may be anybody's text, numbers too."""
+"""An exception with its message, which may hold any text and numbers."""
 _SEVERAL: Final = re.compile(rf"{LEFT_OUT}(?:[\s:/.-]*{LEFT_OUT})+")
 _OURS: Final = re.compile(r".*( \(stallscope's .*\))", re.DOTALL)
 _FRAME: Final = re.compile(r"(.*) \((.*?)(:\d+)?\)", re.DOTALL)
@@ -79,7 +79,7 @@ def _own_words() -> tuple[frozenset[str], frozenset[str]]:
 
 
 class _Redaction:
-    """Takes the names out of a result, and out of those that it holds."""
+    """Redaction of a result and its parts."""
 
     def __init__(self, result: SavedResult) -> None:
         self._words, self._chunks = _own_words()
@@ -87,16 +87,16 @@ class _Redaction:
         columns = [*_text_columns(result)]
         in_code = {name for how, texts in columns for name in _names_in_code(how, texts)}
         self._kept = in_code | {word for name in in_code for word in _WORD.findall(name)}
-        known = {str(Path.home()), str(Path.cwd()), platform.node(), _account()}
+        secrets = {str(Path.home()), str(Path.cwd()), platform.node(), _account()}
         for path in (path for how, texts in columns if how in (PATH, CODE_FILE) for path in texts):
             parts = PurePath(path)
-            known |= {path, str(parts.parent), parts.name, parts.stem}
-        known = {name for name in known if len(name) >= _SHORTEST and not self._is_own(name)}
-        known |= {printable(name) for name in known if len(name) > LONGEST}
-        self._names = sorted(known - self._kept, key=len, reverse=True)
+            secrets |= {path, str(parts.parent), parts.name, parts.stem}
+        secrets = {name for name in secrets if len(name) >= _SHORTEST and not self._is_own(name)}
+        secrets |= {printable(name) for name in secrets if len(name) > LONGEST}
+        self._names = sorted(secrets - self._kept, key=len, reverse=True)
 
     def result(self, result: R) -> R:
-        """Return a result of the same kind, and those that are its parts."""
+        """Return the redacted result, with its parts."""
         contents = result._contents  # noqa: SLF001 - of a result
         new: dict[str, Any] = {
             table.field: getattr(result, table.field).with_columns(
@@ -115,7 +115,7 @@ class _Redaction:
     # Values
 
     def _value(self, name: str, value: Any) -> Any:
-        """Redact a value of a result by its field's name, with all that it holds."""
+        """Redact a value of a result and its contents, by the field's name."""
         if isinstance(value, str) and name != "device":
             return self._target(value) if name == "name" else self.text(value)
         if isinstance(value, tuple):
@@ -130,7 +130,7 @@ class _Redaction:
         return value
 
     def _target(self, name: str) -> str:
-        """Redact what was pointed at: names of code stay, that of its module is one of a file."""
+        """Redact the target: names of code stay, but a module is the name of a file."""
         if ours := _OURS.fullmatch(name):
             return LEFT_OUT + ours[1]
         if re.fullmatch(r"[\w.]+:\w+", name):
@@ -139,7 +139,7 @@ class _Redaction:
         return name if is_code else self.text(name)
 
     def text(self, sentence: str) -> str:
-        """Return a sentence of which only known words are left."""
+        """Return a sentence with only known words."""
         sentence = _RAISED.sub(rf"\1: {LEFT_OUT}", sentence)
         for name in self._names:
             if name in sentence:  # only as a whole: 'train' is not taken out of 'training'
@@ -157,7 +157,7 @@ class _Redaction:
         return (chunk if stays else LEFT_OUT) + match[0][len(chunk) :]
 
     def _is_own(self, word: str) -> bool:
-        """Return whether a word, or all of what underscores connect, is no name of a file's."""
+        """Return if all parts of a word, split at underscores, are words of ours."""
         parts = [part.lower() for part in word.split("_") if part]
         return word in self._kept or all(
             {part, part.removesuffix("s")} & self._words or _NUMBER.fullmatch(part)
@@ -167,7 +167,7 @@ class _Redaction:
     # Columns
 
     def _column(self, column: pl.Series, how: str) -> pl.Series:
-        """Redact a column: alike values stay alike, and different ones different."""
+        """Redact a column: equal values stay equal, and different values stay different."""
         clean: Callable[[str], str] = {
             STACK: self._stack,
             CODE_FILE: self._code_file,
@@ -191,21 +191,21 @@ class _Redaction:
 
     def _frame(self, text: str) -> str:
         """Redact a frame as py-spy writes it: function and line stay."""
-        found = _FRAME.fullmatch(text)
-        if found is None:
+        match = _FRAME.fullmatch(text)
+        if match is None:
             return self.text(text)
-        function, file, line = found.groups("")
+        function, file, line = match.groups("")
         function = self.text(function) if _SLASHES & set(function) else function
         return f"{function} ({self._code_file(file)}{line})"
 
     def _code_file(self, file: str) -> str:
-        """Redact a file of code; one of a known library stays, from its package on."""
+        """Redact a file of code; keep a known library's file from its package on."""
         inside = short(file)
         top = re.split(r"[/\\]", inside.removeprefix("site-packages/"))[0].removesuffix(".py")
         if not is_library(StackFunction("", file)):
             return f"/{self._numbered(file)}.py"
-        known = top in sys.stdlib_module_names or all(map(self._is_own, _WORD.findall(top)))
-        return inside if known else f"site-packages/{self._numbered(file)}"
+        is_public = top in sys.stdlib_module_names or all(map(self._is_own, _WORD.findall(top)))
+        return inside if is_public else f"site-packages/{self._numbered(file)}"
 
 
 # Names in the columns of a result
@@ -220,8 +220,8 @@ def _text_columns(result: SavedResult) -> Iterator[tuple[str, list[str]]]:
             yield how, rows[name].drop_nulls().unique().cast(pl.String).to_list()
     for name in contents.parts:
         part = getattr(result, name)
-        for one in part if isinstance(part, tuple) else filter(None, [part]):
-            yield from _text_columns(one)
+        for nested in part if isinstance(part, tuple) else filter(None, [part]):
+            yield from _text_columns(nested)
 
 
 def _names_in_code(how: str, texts: list[str]) -> Iterator[str]:

@@ -38,16 +38,18 @@ if TYPE_CHECKING:
 
 
 SCHEMA_VERSION: Final = 1
-"""A number or a name that changes its meaning gets another one."""
+"""Version of the JSON; changes when a number or a name changes its meaning."""
 
 
 def values(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Return the findings and what they stand on, for programs."""
+    """Return the findings and their evidence, for programs."""
     names = ("code", "title", "severity", "evidence", "confidence", "next_step", "tested")
     return {
         "schema_version": SCHEMA_VERSION,
         "verdict": diagnosis.verdict.code,
-        "findings": [{name: getattr(one, name) for name in names} for one in diagnosis.findings],
+        "findings": [
+            {name: getattr(finding, name) for name in names} for finding in diagnosis.findings
+        ],
         "spent": diagnosis.spent.to_dicts(),
     }
 
@@ -111,7 +113,7 @@ def page(diagnosis: Diagnosis, *, redact: bool = False) -> str:
 
 
 def _rules(program: str) -> str:
-    """Return what the page may do: show itself, and run this one script."""
+    """Return the permissions of the page: show itself, and run this script."""
     digest = base64.b64encode(hashlib.sha256(program.encode()).digest()).decode("ascii")
     allowed = f"'sha256-{digest}'" if program else "'none'"
     return (
@@ -138,7 +140,7 @@ def _sections(diagnosis: Diagnosis, *, redact: bool) -> Iterator[dict[str, str]]
 
 
 def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """Name and value of what was measured, and on what."""
+    """Return names and values of the conditions."""
     conditions = diagnosis.circumstances
     simulated, device = conditions.simulated_step_s, conditions.device
     step = "yours" if conditions.has_step else "none was given: the loader alone"
@@ -166,5 +168,5 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 
 def _listed(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name} {one}" for name, one in value.items())
+        return ", ".join(f"{name} {part}" for name, part in value.items())
     return f"{value}"

@@ -1,6 +1,6 @@
 """Results that are a sentence, tables and notes, in a notebook and a terminal.
 
-The tables come from the columns that the results declare; here stands what is more than that.
+The tables come from the columns that the results declare; this module adds the rest.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _ladder(ladder: Ladder) -> Document:
 
 
 def _gain_text(gain: dict[str, Any] | None) -> str:
-    """Return how a rung compares with the one before it; a row of `Ladder.gains`."""
+    """Return the speedup of a rung over the previous rung; a row of `Ladder.gains`."""
     if gain is None:
         return NO_VALUE
     if gain["says"] == SAME or gain["factor_low"] is None:
@@ -91,12 +91,12 @@ def compared(ladder: Ladder, lower: str, upper: str) -> str:
     """Return the speedup of one rung over another, in a sentence."""
     if lower == upper:
         return "Choose two different rungs"
-    found = ladder.compared(upper, lower)
-    if found.low is None:
-        return f"'{upper}' against '{lower}': {found.says}"
-    ends = f"{INTERVAL} {found.low:.2f} to {found.high:.2f}"
-    sentence = f"'{upper}' is {times(found.factor)} as fast as '{lower}' ({ends})"
-    return sentence if found.says in (FASTER, SLOWER) else f"{sentence}: {found.says}"
+    comparison = ladder.compared(upper, lower)
+    if comparison.low is None:
+        return f"'{upper}' against '{lower}': {comparison.says}"
+    ends = f"{INTERVAL} {comparison.low:.2f} to {comparison.high:.2f}"
+    sentence = f"'{upper}' is {times(comparison.factor)} as fast as '{lower}' ({ends})"
+    return sentence if comparison.says in (FASTER, SLOWER) else f"{sentence}: {comparison.says}"
 
 
 LADDER: Final = View(
@@ -111,9 +111,9 @@ LADDER: Final = View(
 # Settings
 
 _MOST_PREDICTED: Final = 5
-"""Rows of settings that were only predicted: they are alike, and what matters was measured."""
+"""Rows of settings that were only predicted: these are alike, and the best were measured."""
 _MOST_SETTINGS: Final = 14
-"""Rows of a table that is looked at; `Tuning.settings` has all."""
+"""Rows of the displayed table; `Tuning.settings` has all."""
 
 
 def _tuning(tuning: Tuning) -> Document:
@@ -125,7 +125,7 @@ def _tuning(tuning: Tuning) -> Document:
     rates = [row["measured_per_s"] or row["predicted_per_s"] or 0.0 for row in shown]
     bars = [CellBar(rate, COLOURS["transform"]) for rate in rates]
     hidden = len(rows) - len(shown)
-    more = [f"not shown: {count(hidden, 'more setting')}, all of them in .settings()"]
+    hidden_note = [f"not shown: {count(hidden, 'more setting')}, all of them in .settings()"]
     reasons = [
         printable(f"{row['setting']}: {row['reason']}", _LONGEST_TITLE)
         for row in rows
@@ -136,7 +136,7 @@ def _tuning(tuning: Tuning) -> Document:
         [
             _title(tune_result.sentence(tuning)),
             Table.of(tune_result.SETTINGS.shown(), shown, bars=bars),
-            Notes([*tune_result.notes_of(tuning), *more * (hidden > 0)]),
+            Notes([*tune_result.notes_of(tuning), *hidden_note * (hidden > 0)]),
             Bullets(reasons, f"{count(len(reasons), 'setting')} with a reservation"),
         ],
     )
@@ -241,26 +241,29 @@ _EXPERIMENTS_KEY: Final = (
 )
 
 
-def _experiments(found: Experiments) -> Document:
-    table = found.table().to_dicts()
-    as_it_is, step_s = experiments_result.AS_IT_IS, found.circumstances.step_s
+def _experiments(experiments: Experiments) -> Document:
+    table = experiments.table().to_dicts()
+    as_it_is, step_s = experiments_result.AS_IT_IS, experiments.circumstances.step_s
     tried = [
         {**row, "before_s": step_s if row["factor"] is None else row["before_s"]}
         for row in table
         if (row["factor"] is not None or row["experiment"] == as_it_is) and step_s is not None
     ]
-    behind = found.circumstances.kernels_per_step is not None
-    waits = found.waits.to_dicts()
+    behind = experiments.circumstances.kernels_per_step is not None
+    waits = experiments.waits.to_dicts()
     waited = experiments_result.WAITS.shown(f"what calls_per_step{' wait_s' * behind}")
     not_tried = [outcome(row) for row in table if row["why_not"]]
     return Document(
         "experiments",
         [
-            Heading(experiments_result.sentence(found), experiments_result.findings_of(found)),
+            Heading(
+                experiments_result.sentence(experiments),
+                experiments_result.findings_of(experiments),
+            ),
             Table.of(experiments_result.TABLE.shown(), tried, key=_EXPERIMENTS_KEY),
             Table.of([*waited, RowText("where", _where)], waits),
-            Table.of(experiments_result.COPIES.shown(), found.copies().to_dicts()),
-            Notes([*not_tried, *experiments_result.notes_of(found)]),
+            Table.of(experiments_result.COPIES.shown(), experiments.copies().to_dicts()),
+            Notes([*not_tried, *experiments_result.notes_of(experiments)]),
         ],
     )
 
@@ -272,7 +275,7 @@ def _where(row: dict[str, Any]) -> str:
 
 
 def outcome(row: dict[str, Any]) -> str:
-    """Return what an experiment showed, in a sentence; a row of `Experiments.table`."""
+    """Return the outcome of an experiment in a sentence; a row of `Experiments.table`."""
     name, factor = row["experiment"], row["factor"]
     if factor is None:
         return f"{name}: not tried ({row['why_not'] or 'no time was left'})"
@@ -282,13 +285,13 @@ def outcome(row: dict[str, Any]) -> str:
     return f"{name}: {what} ({INTERVAL} {ends})"
 
 
-def experiments_panel(found: Experiments) -> Any:
-    """Return a list to choose a change from: its code, and what it showed."""
+def experiments_panel(experiments: Experiments) -> Any:
+    """Return a list of changes to choose from, with their code and outcome."""
     from stallscope.charts.results import gains_figure
     from stallscope.views.panels import dropdown, pick
 
-    rows = found.table().to_dicts()[1:]
-    picture = gains_figure(found)
+    rows = experiments.table().to_dicts()[1:]
+    picture = gains_figure(experiments)
     return pick(
         lambda place: (
             picture,

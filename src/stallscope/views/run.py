@@ -53,10 +53,10 @@ _WORK_NAMES: Final = {
 
 def document(run: Run) -> Document:
     """Return what the loop waits for and what the workers do; without a step the workers first."""
-    found = run.profile
-    loop, work = list(_loop(run)), list(_work(found))
+    profile = run.profile
+    loop, work = list(_loop(run)), list(_work(profile))
     first = [*loop, *work] if run.steps()["step_s"].sum() else [*work, *loop]
-    return Document("run", [*first, Notes(_notes(run, found))])
+    return Document("run", [*first, Notes(_notes(run, profile))])
 
 
 def _loop(run: Run) -> Iterator[Block]:
@@ -83,31 +83,31 @@ def _patterns(run: Run) -> list[str]:
     return [*sentences, f"and {count(hidden, 'more pattern')}"] if hidden > 0 else sentences
 
 
-def _work(found: Profile) -> Iterator[Block]:
+def _work(profile: Profile) -> Iterator[Block]:
     """Yield the stages, the longest first."""
-    stages = found.stages[:MOST_ROWS]
+    stages = profile.stages[:MOST_ROWS]
     rows = [
         (
-            stage_name(stage, found.unit, 40),
+            stage_name(stage, profile.unit, 40),
             share(stage.share),
             seconds(stage.mean_s),
-            *(_quantile(stage, part, found.unit) for part in (0.5, 0.95)),
+            *(_quantile(stage, part, profile.unit) for part in (0.5, 0.95)),
             share(stage.waiting_share),
         )
         for stage in stages
     ]
-    yield Heading(headline(found, printable), [_sum(found)] if found.stages else [])
+    yield Heading(headline(profile, printable), [_sum(profile)] if profile.stages else [])
     yield Table(HEADS, rows, [_bar(stage.share, stage.kind) for stage in stages])
 
 
-def _sum(found: Profile) -> str:
+def _sum(profile: Profile) -> str:
     """Return a sample's mean time in one sentence: reading against the rest, kind by kind."""
     parts = {
-        name: sum(stage.mean_s for stage in found.stages if stage.kind == kind)
+        name: sum(stage.mean_s for stage in profile.stages if stage.kind == kind)
         for kind, name in _WORK_NAMES.items()
     }
     shown = ", ".join(f"{name} {seconds(spent_s)}" for name, spent_s in parts.items() if spent_s)
-    return f"A {found.unit} takes {seconds(found.mean_s)}: {shown}"
+    return f"A {profile.unit} takes {seconds(profile.mean_s)}: {shown}"
 
 
 def _quantile(stage: StageTimes, part: float, unit: str) -> str:
@@ -119,22 +119,22 @@ def _bar(length: float, kind: str | None) -> CellBar:
     return CellBar(length, COLOURS.get(kind or "", STALL_COLOUR))
 
 
-def _notes(run: Run, found: Profile) -> list[str]:
-    if not found.stages:
+def _notes(run: Run, profile: Profile) -> list[str]:
+    if not profile.stages:
         return list(stall_text.nothing(run))
-    notes = [stall_text.population(run, found)]
-    hidden = found.stages[MOST_ROWS:]
+    notes = [stall_text.population(run, profile)]
+    hidden = profile.stages[MOST_ROWS:]
     if hidden:
         taken = share(sum(stage.share for stage in hidden))
         notes.append(f"not shown: {count(len(hidden), 'more stage')}, together {taken}")
     notes.append(
-        f"share and mean: per {found.unit}, over all {found.unit}{plural(found.unit)}, including "
-        "collate · p50 and p95: where the stage occurred · waiting: not on a CPU"
+        f"share and mean: per {profile.unit}, over all {profile.unit}{plural(profile.unit)}, "
+        "including collate · p50 and p95: where the stage occurred · waiting: not on a CPU"
     )
     of_loop = (note for note in stall_text.small_print(run) if note not in run.notes)
     growth = named_growth(run)
     grows = [growth] if growth else []
-    return [*notes, *remarks(found), *grows, *run.notes, *of_loop]
+    return [*notes, *remarks(profile), *grows, *run.notes, *of_loop]
 
 
 VIEW: Final = View(

@@ -1,7 +1,7 @@
 """The panels of a run: one stage's slow end, the stalls one by one, the timeline from any step on.
 
-What they ask a run are plain classes without widgets; each panel is a skin over one of them. That
-of a run which goes on shows what another process reads of it.
+Plain classes without widgets read the run; each panel is a skin over a class. The live panel shows
+what another process reads of a running training.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LONGEST, IN_TIME = "the longest first", "as they came"
 ALL: Final = "all workers"
 _MOST_PARTS, _MOST_SAMPLES = 8, 10
 _LENGTHS: Final = (3, 6, 12, 24, MOST_STEPS)
-"""Steps that may be shown; so few that each can be looked at, so many that a rhythm is seen."""
+"""Numbers of steps to choose from: a few to look at each, or enough to see a rhythm."""
 _STALL_HEADS: Final = ("step", "batch", "worker", "wait", "longest part")
 _PARTS: Final = (
     Column("part", pl.String, head="part of the wait", form=printable),
@@ -64,7 +64,7 @@ _TAIL: Final = (
 
 
 def tail_panel(run: Run) -> Panel:
-    """Choose a stage, a worker and a percentile; see the distribution and what lies beyond."""
+    """Return controls for stage, worker and percentile over the distribution and its slow end."""
     tails = Tails(run)
     if not tails.stages:
         return saying(EMPTY)
@@ -77,9 +77,9 @@ def tail_panel(run: Run) -> Panel:
 
 
 def stall_panel(run: Run) -> Panel:
-    """Step through the stalls; see what happened around each, and what it consists of.
+    """Return controls to step through the stalls, each with its timeline and its parts.
 
-    Choosing another order keeps the stall: the longest one's neighbours are a step away.
+    Choosing another order keeps the stall, so that its neighbours in time are a step away.
     """
     stalls = Stalls(run)
     if not stalls.number:
@@ -101,34 +101,34 @@ def stall_panel(run: Run) -> Panel:
 
 
 def timeline_panel(run: Run) -> Panel:
-    """Slide over the steady state; see what the workers and the loop did.
+    """Return sliders over the steady state, with the timeline of workers and loop.
 
-    Another length (or rank) keeps the first step, as far as there are so many after it.
+    Another length (or rank) keeps the first step if enough steps follow.
     """
     moments = Moments(run)
     if moments.usual is None:
         return saying(NO_LOOP)
-    first_rank, first_step, first_many = moments.usual
+    first_rank, first_step, first_length = moments.usual
     rank = dropdown("Rank", moments.ranks, first_rank)
-    many = dropdown("Steps", moments.lengths, first_many)
+    length = dropdown("Steps", moments.lengths, first_length)
     step = slider("From step")
 
     def bound(first: int) -> None:
-        low, high = moments.firsts(rank.value, many.value)
+        low, high = moments.firsts(rank.value, length.value)
         with step.hold_trait_notifications():
             step.min, step.max, step.value = low, high, min(max(first, low), high)
 
     bound(first_step)
-    for choice in (rank, many):  # before the picture is drawn from them
+    for choice in (rank, length):  # before the picture is drawn from them
         choice.observe(lambda _: bound(step.value), names="value")
-    row = (rank, many, step) if len(moments.ranks) > 1 else (many, step)
-    return pick(lambda *choice: (moments.draw(*choice), ""), rank, step, many, row=row)
+    row = (rank, length, step) if len(moments.ranks) > 1 else (length, step)
+    return pick(lambda *choice: (moments.draw(*choice), ""), rank, step, length, row=row)
 
 
 def live_panel(run: Run) -> Panel:
-    """Follow a training that still runs, until it ends or the panel is closed.
+    """Follow a running training until it ends or the panel is closed.
 
-    It is read by a process of its own: neither the training nor this notebook computes for it.
+    A separate process reads the run: neither the training nor this notebook computes for it.
     """
     if run._folder is None:  # noqa: SLF001 - see `ss.load`
         return saying(NO_FOLDER)
@@ -147,7 +147,7 @@ def page_of(run: Run) -> str:
 
 
 def _refresh(panel: Panel, folder: Path) -> None:
-    """Show what the run has become, as long as its training goes on."""
+    """Refresh the panel while the training runs."""
     message, view, below = panel.children
     command = [sys.executable, "-m", "stallscope", "show", "--follow", "--pages", "--"]
     with subprocess.Popen(  # noqa: S603 - ourselves
@@ -155,7 +155,7 @@ def _refresh(panel: Panel, folder: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env={**os.environ, "PYTHONSAFEPATH": "1"},
-        start_new_session=True,  # to interrupt a cell is not to end it
+        start_new_session=True,  # interrupting a cell does not end it
     ) as reader:
         for line in reader.stdout or ():
             if panel.comm is None:  # closed
@@ -166,11 +166,11 @@ def _refresh(panel: Panel, folder: Path) -> None:
 
 
 class Stalls:
-    """The stalls of a run, in the order that is asked for.
+    """The stalls of a run, in a chosen order.
 
     Attributes:
-        orders: what can be asked for, each a label; the first is the usual one.
-        number: how many stalls there are.
+        orders: labels of the orders, the default first.
+        number: number of stalls.
     """
 
     orders = (LONGEST, IN_TIME)
@@ -181,10 +181,10 @@ class Stalls:
         self.number = self._rows.height
         longest: list[int] = self._rows["stall_s"].arg_sort(descending=True).to_list()
         self._places = {LONGEST: longest, IN_TIME: list(range(self.number))}
-        """For each order, the stalls by their place in time."""
+        """Stalls of each order, by their place in time."""
 
     def stall(self, order: str, number: int) -> int:
-        """Return which stall has this number, from 1, in this order: its place in time."""
+        """Return the place in time of the stall with this number, from 1, in this order."""
         return self._places[order][number - 1]
 
     def number_of(self, order: str, stall: int) -> int:
@@ -196,7 +196,7 @@ class Stalls:
         return stall_figure(self.run, self._rows.row(stall, named=True))
 
     def table(self, stall: int) -> Markup:
-        """Return what a stall is and consists of, as HTML whose names are escaped."""
+        """Return a stall and its parts as HTML with escaped names."""
         row = self._rows.row(stall, named=True)
         parts = parts_of(self.run, row)
         hidden = parts.height - _MOST_PARTS
@@ -207,12 +207,12 @@ class Stalls:
             *(seconds(row["stall_s"]), printable(parts["part"][0]) if parts.height else "—"),
         )
         shown = parts.head(_MOST_PARTS).to_dicts()
-        bars = [CellBar(one["share"], COLOURS.get(one["kind"], STALL_COLOUR)) for one in shown]
+        bars = [CellBar(part["share"], COLOURS.get(part["kind"], STALL_COLOUR)) for part in shown]
         tables = (Table(_STALL_HEADS, [cells]), Table.of(_PARTS, shown, bars=bars))
         return join([*tables, *(html("<p>{}</p>", line) for line in below)])
 
     def _slowest(self, row: dict[str, Any]) -> list[str]:
-        """Say which sample took longest in the step's batch, where samples were recorded."""
+        """Return a sentence on the slowest sample of the step's batch, if recorded."""
         its = [pl.col(name) == row[name] for name in ("rank", "epoch", "batch")]
         samples = self.run.samples().filter(its).sort("total_s", descending=True)
         if samples.is_empty():
@@ -229,8 +229,8 @@ class Tails:
     """The slow ends of a run's stages.
 
     Attributes:
-        stages: what can be asked for, the longest stage first; each a label.
-        workers: what can be asked for, each a label; the first is all of them.
+        stages: labels of the stages, the longest first.
+        workers: labels of the workers; the first is all of them.
     """
 
     def __init__(self, run: Run) -> None:
@@ -249,7 +249,7 @@ class Tails:
         return self.run.unit_times
 
     def draw(self, stage: str, worker: str, percentile: int) -> Sheet | None:
-        """Draw the distribution of a stage; None where this worker never was in it."""
+        """Draw the distribution of a stage; None if this worker never ran the stage."""
         tail, _ = self._ask(stage, worker, percentile)
         return tail_figure(tail, left_out(self.run)) if tail else None
 
@@ -265,8 +265,8 @@ class Tails:
         limit = f"p{tail.percentile} ({seconds(tail.limit_s)})"
         head = f"{count(beyond.height, tail.per)} beyond {limit}, the slowest first"
         hidden = beyond.height - shown.height
-        more = html("<p>and {} more</p>", hidden) if hidden else ""
-        return html("<p>{}</p>{}{}", head, Table.of(_TAIL, shown.to_dicts()), more)
+        hidden_text = html("<p>and {} more</p>", hidden) if hidden else ""
+        return html("<p>{}</p>{}{}", head, Table.of(_TAIL, shown.to_dicts()), hidden_text)
 
     def _ask(self, label: str, worker: str, percentile: int) -> tuple[Tail | None, pl.DataFrame]:
         stage = self._stages[label]
@@ -286,8 +286,8 @@ class Moments:
     """The steady state of a run, a few steps at a time.
 
     Attributes:
-        ranks: what can be asked for, in order.
-        lengths: how many steps can be asked for, in order.
+        ranks: ranks to choose from, in order.
+        lengths: numbers of steps to choose from, in order.
         usual: rank, first step and number of steps of the static picture; None without a loop.
     """
 
@@ -297,19 +297,21 @@ class Moments:
         self.ranks: tuple[int, ...] = tuple(steps["rank"].unique().sort())
         self._steps = cache(lambda rank: timed_steps(run, rank))
         self.usual: tuple[int, int, int] | None = None
-        if found := timeline(run):
-            shown = found.window.steps
+        if excerpt := timeline(run):
+            shown = excerpt.window.steps
             self.usual = shown["rank"][0], shown["step"][0], shown.height
-        many = self.usual[2] if self.usual else 0
+        usual_length = self.usual[2] if self.usual else 0
         longest = max((self._steps(rank).height for rank in self.ranks), default=0)
-        self.lengths = tuple(sorted({many, *(n for n in _LENGTHS if n < longest)}))
+        self.lengths = tuple(sorted({usual_length, *(n for n in _LENGTHS if n < longest)}))
 
-    def firsts(self, rank: int, many: int) -> tuple[int, int]:
-        """Return the first and the last step that a picture of so many can begin with."""
+    def firsts(self, rank: int, length: int) -> tuple[int, int]:
+        """Return the first and the last step at which a picture of `length` steps can begin."""
         steps = self._steps(rank)["step"]
-        return steps[0], steps[max(steps.len() - many, 0)]
+        return steps[0], steps[max(steps.len() - length, 0)]
 
-    def draw(self, rank: int, step: int, many: int) -> Sheet:
+    def draw(self, rank: int, step: int, length: int) -> Sheet:
         """Draw the timeline from a step on."""
-        found = from_step(self.run, rank, step, many)
-        return timeline_picture(self.run, found, title_of_steps(self.run, rank, found.window.steps))
+        excerpt = from_step(self.run, rank, step, length)
+        return timeline_picture(
+            self.run, excerpt, title_of_steps(self.run, rank, excerpt.window.steps)
+        )

@@ -36,14 +36,14 @@ Event = dict[str, Any]
 
 PLAIN, PACKED = ".json", ".json.gz"
 OURS: Final = b'{"displayTimeUnit":"ms","otherData":{"by":"stallscope"'
-"""Begin of each of our traces; only such a file is written over."""
+"""Begin of each of our traces; only such a file is overwritten."""
 _LEVEL: Final = 4
-"""Of the compression: more takes longer than it saves."""
+"""Level of the compression: higher levels cost more time than they save."""
 _BUFFER: Final = 1 << 14
 """Rows that are turned into Python's values at once."""
 
 LOOP, BATCH, SAMPLE = "loop", "batch", "sample"
-"""Categories of what only holds other slices: a step of the loop, a batch, a sample."""
+"""Categories of slices that only hold others: a step of the loop, a batch, a sample."""
 WAIT, STALL = "wait", "stall"
 """Categories of the loop's waits, and of those that matter."""
 CHROME_COLOURS: Final = {
@@ -55,7 +55,7 @@ CHROME_COLOURS: Final = {
 """A colour per category. Perfetto colours by name and ignores these."""
 
 MAIN, SENDING, PINNING, DEVICE = "main", "sending", "pinning", "device"
-"""Threads: what a process does itself, and what runs beside it."""
+"""Threads: the main thread of a process, and the threads beside it."""
 _BESIDE: Final = {PINNING: 2, SENDING: 3, DEVICE: 4}
 """Places below what the process does itself."""
 READY: Final = "batches ready"
@@ -70,14 +70,14 @@ _SIDE: Final = (PIN.kind, SEND.kind)
 _ABOUT: Final = ("index", "path", "bytes", "width", "height")
 _PLACES: Final = ("epoch", "batch", "step", "sample", "steady", "recorded", "consists_of")
 _ARGS: Final = (*_PLACES, *_ABOUT, "cpu_us")
-"""Columns of a slice that stand in the trace where they are known, beside name and times."""
+"""Columns of a slice that the trace holds if known, beside name and times."""
 
 
 # The file
 
 
-def write(run: Run, path: Path, more: Sequence[Event] = ()) -> Path:
-    """Write the trace of a run and `more`: whole, or not at all; see `Run.trace`."""
+def write(run: Run, path: Path, extra: Sequence[Event] = ()) -> Path:
+    """Write the trace of a run and `extra` events, all or nothing; see `Run.trace`."""
     if not path.name.endswith((PLAIN, PACKED)):
         raise TraceFileError(
             f"a trace is {PLAIN} or {PACKED}: {str(path)!r} cannot be its name, give one such as "
@@ -92,7 +92,7 @@ def write(run: Run, path: Path, more: Sequence[Event] = ()) -> Path:
             packed = opened is gzip.open
             packing: Any = gzip.GzipFile("", "wb", _LEVEL, file, mtime=0) if packed else None
             with packing or nullcontext(file) as inner:
-                inner.writelines(_lines(chain(events(run), more), about(run)))
+                inner.writelines(_lines(chain(events(run), extra), about(run)))
     except OSError as error:
         raise TraceFileError(
             f"the trace cannot be written to {path} ({error.strerror or error}): give another place"
@@ -101,7 +101,7 @@ def write(run: Run, path: Path, more: Sequence[Event] = ()) -> Path:
 
 
 def _check_free(path: Path, opened: Any) -> None:
-    """Leave alone what is there, unless it is an older trace of ours."""
+    """Refuse to overwrite anything but an older trace of ours."""
     if path.is_dir():
         raise TraceFileError(f"{path} is a folder: give the name of a file in it")
     if not path.exists():
@@ -120,7 +120,7 @@ def _check_free(path: Path, opened: Any) -> None:
 
 
 def _lines(events: Iterable[Event], about: dict[str, Any]) -> Iterator[bytes]:
-    """Yield one event a line: the trace is never whole in memory."""
+    """Yield one event per line, so that the trace is never whole in memory."""
     text = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
     yield OURS + b"," + text(about)[1:].encode() + b',"traceEvents":[\n'
     between = b""
@@ -168,7 +168,7 @@ def events(run: Run) -> Iterator[Event]:
 
 
 def about(run: Run) -> dict[str, Any]:
-    """Say what a reader of the trace has to know: how it was measured, and what it lacks."""
+    """Return settings, machine and caveats for a reader of the trace."""
     notes = list(run.notes)
     if run.settings.simulated_step_s is not None:
         notes.append(f"the step is simulated: a timer of {run.settings.simulated_step_s} s")
@@ -233,7 +233,7 @@ def _lane(lanes: list[list[int]], start_ns: int, end_ns: int) -> int:
 
 
 def us(ns: int) -> float:
-    """Nanoseconds from the start of the run as the µs of the format.
+    """Return nanoseconds from the start of the run as µs of the format.
 
     Some readers round to whole nanoseconds and others cut, so a quotient that lies a little under
     the nanosecond is moved over it: both get `ns` back, and what is nested stays nested.
@@ -309,13 +309,13 @@ def _exported(profile: Any, began_unix_ns: int) -> list[Event]:
         if not hasattr(profile, "export_chrome_trace"):
             path = Path(profile)
             with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-                found = json.load(file)
+                trace = json.load(file)
         else:
             with workspace() as folder:
                 profile.export_chrome_trace(str(folder / "profile.json"))
-                found = json.loads((folder / "profile.json").read_text(encoding="utf-8"))
-        moved_us = (int(found.get("baseTimeNanoseconds", 0)) - began_unix_ns) / 1000
-        events = [event for event in found["traceEvents"] if event.get("ph") in _PHASES]
+                trace = json.loads((folder / "profile.json").read_text(encoding="utf-8"))
+        moved_us = (int(trace.get("baseTimeNanoseconds", 0)) - began_unix_ns) / 1000
+        events = [event for event in trace["traceEvents"] if event.get("ph") in _PHASES]
         return [
             event if event["ph"] == "M" else {**event, "ts": float(event["ts"]) + moved_us}
             for event in events
@@ -336,10 +336,10 @@ class Process(NamedTuple):
     rank: int
     worker: int | None = None
     pid: int | None = None
-    """Of a worker; everything without a worker is in the loop's process."""
+    """Process id of a worker; everything without a worker is in the loop's process."""
 
     def own(self) -> pl.Expr:
-        """Choose its rows."""
+        """Return an expression that selects its rows."""
         if self.worker is None:
             return (pl.col("rank") == self.rank) & pl.col("worker").is_null()
         return pl.all_horizontal(pl.col(name) == value for name, value in self._asdict().items())
@@ -348,7 +348,7 @@ class Process(NamedTuple):
 def _labels(runs: Sequence[Run]) -> dict[Process, str]:
     """Return every process by its name, in the order in which they are shown."""
     several = pl.concat([run.all_steps["rank"] for run in runs]).n_unique() > 1
-    found: dict[Process, tuple[str, int]] = {}
+    labels: dict[Process, tuple[str, int]] = {}
     for loader, run in enumerate(runs):
         of = f" of {run.settings.name or 'another loader'}" if loader else ""
         for rank, worker, pid in _processes(run):
@@ -356,9 +356,11 @@ def _labels(runs: Sequence[Run]) -> dict[Process, str]:
             label = f"rank {rank}: {name}" if several else name
             label += "" if pid is None else f" (pid {pid})"
             process = Process(rank) if worker is None else Process(rank, worker, pid)
-            found.setdefault(process, (label, loader))
-    shown = sorted(found, key=lambda one: (one.rank, one.worker is not None, found[one][1]))
-    return {process: found[process][0] for process in shown}
+            labels.setdefault(process, (label, loader))
+    shown = sorted(
+        labels, key=lambda process: (process.rank, process.worker is not None, labels[process][1])
+    )
+    return {process: labels[process][0] for process in shown}
 
 
 def _processes(run: Run) -> list[tuple[int, int | None, int | None]]:
@@ -412,9 +414,9 @@ def _table(
     """
     if "worker" not in rows.columns:
         rows = rows.with_columns(worker=pl.lit(None, pl.Int16), pid=pl.lit(None, pl.Int32))
-    known = {*_WHO, "start_ns", "end_ns", "arrows", *_ARGS} & set(rows.columns)
+    columns = {*_WHO, "start_ns", "end_ns", "arrows", *_ARGS} & set(rows.columns)
     forms = {"name": name, "cat": cat.cast(pl.String), "depth": pl.lit(depth), "thread": thread}
-    return rows.select(sorted(known), **forms)
+    return rows.select(sorted(columns), **forms)
 
 
 def _batch_slices(run: Run, arrows: pl.DataFrame, loop: str) -> Iterator[pl.DataFrame]:
@@ -442,12 +444,12 @@ def _batch_slices(run: Run, arrows: pl.DataFrame, loop: str) -> Iterator[pl.Data
     )
     yield _table(batches, pl.format("batch {}", "batch"), pl.lit(BATCH), 4, thread)
     keys = (*_KEY, "sample")
-    known = run.all_samples.select(*keys, *_ABOUT).unique(keys, keep="first")
+    about = run.all_samples.select(*keys, *_ABOUT).unique(keys, keep="first")
     samples = (
         spans.drop_nulls("sample")
         .group_by(*_BATCH, "sample", maintain_order=True)
         .agg(*times)
-        .join(known, on=keys, how="left", maintain_order="left")
+        .join(about, on=keys, how="left", maintain_order="left")
     )
     yield _table(samples, pl.format("sample {}", "sample"), pl.lit(SAMPLE), 5, thread)
     stages = spans.with_columns(cpu_us=pl.col("cpu_ns") / 1000)
@@ -493,7 +495,7 @@ def _loop_slices(run: Run, arrows: pl.DataFrame, loop: str) -> Iterator[pl.DataF
 
 
 def _device_slices(run: Run) -> pl.DataFrame:
-    """Return when a device that works behind the host had work."""
+    """Return the busy times of an asynchronous device."""
     name = pl.col("kind").cast(pl.String).fill_null("not known")
     kind = pl.coalesce("kind", pl.lit("other"))
     return _table(run.device_work, name, kind, 0, pl.lit(DEVICE))
@@ -502,8 +504,8 @@ def _device_slices(run: Run) -> pl.DataFrame:
 def _steps(run: Run) -> pl.DataFrame:
     """Return the steps with `begin_ns` (of `iter(loader)` before it) and `used_ns`."""
     used_ns = (pl.sum_horizontal("h2d_s", "step_s", "other_s") * 1e9).round().cast(pl.Int64)
-    known = run.all_steps.drop_nulls(["start_ns", "end_ns"]).drop("worker")
-    ends = known.with_columns(begin_ns=begin_ns(), used_ns=pl.col("end_ns") + used_ns)
+    timed = run.all_steps.drop_nulls(["start_ns", "end_ns"]).drop("worker")
+    ends = timed.with_columns(begin_ns=begin_ns(), used_ns=pl.col("end_ns") + used_ns)
     return ends.sort("rank", "end_ns")
 
 
@@ -518,16 +520,16 @@ def _stalls(run: Run) -> pl.DataFrame:
 
 
 def _uses(run: Run, steps: pl.DataFrame) -> pl.DataFrame:
-    """Return what the loop did, with the number of the step in which it did so."""
+    """Return the loop's work with the number of its step."""
     of_loop = pl.col("worker").is_null() & ~pl.col("kind").is_in(_SIDE)
     spans = run.side_spans.filter(of_loop).sort("rank", "start_ns")
     its = {f"its_{name}": pl.col(name) for name in ("epoch", "batch")}
     begun = steps.select(*_STEP, "steady", **its, start_ns="end_ns")
-    found = spans.join_asof(
+    uses = spans.join_asof(
         begun, on="start_ns", by="rank", strategy="backward", check_sortedness=False
     )
     same = (pl.col("epoch") == pl.col("its_epoch")) & (pl.col("batch") == pl.col("its_batch"))
-    return found.with_columns(pl.when(same).then(name).alias(name) for name in ("step", "steady"))
+    return uses.with_columns(pl.when(same).then(name).alias(name) for name in ("step", "steady"))
 
 
 def _stage(run: Run) -> pl.Expr:

@@ -46,7 +46,7 @@ _ANSWER: Final = (
 
 
 class WhatIf:
-    """What the loop would do with another setting, step or stage.
+    """Predictions for the loop with another setting, step or stage.
 
     Args:
         tuning: with its loader at hand.
@@ -67,7 +67,7 @@ class WhatIf:
 
     def has(self, kind: str) -> bool:
         """Return whether batches have a stage of a kind."""
-        return any(kind == known for _, known in self._costs.stages)
+        return any(kind == stage_kind for _, stage_kind in self._costs.stages)
 
     def answer(
         self, workers: int, ahead: int, step_s: float, decode: float, reading: float
@@ -86,11 +86,15 @@ class WhatIf:
             costs = costs if factor == 1 else costs.faster(factor, [kind])
         if abs(step_s - self.step_s) >= _SLIDER_STEP_S:
             costs = costs.with_step(step_s)
-        found = predict(costs, setting)
-        per_s = found.samples_per_s
-        parts = [f"first batch after {seconds(found.first_batch_s)}"]
-        parts += [f"memory about {size(found.memory_bytes)}"] if found.memory_bytes else []
-        parts += [f"outside of what was recorded: {found.outside}"] if found.outside else []
+        prediction = predict(costs, setting)
+        per_s = prediction.samples_per_s
+        parts = [f"first batch after {seconds(prediction.first_batch_s)}"]
+        parts += (
+            [f"memory about {size(prediction.memory_bytes)}"] if prediction.memory_bytes else []
+        )
+        parts += (
+            [f"outside of what was recorded: {prediction.outside}"] if prediction.outside else []
+        )
         parts += (
             [self.measured[setting]] if costs is self._costs and setting in self.measured else []
         )
@@ -98,7 +102,7 @@ class WhatIf:
             _ANSWER,
             *(rate(value) for value in (per_s.value, per_s.low, per_s.high)),
             speedup(per_s.value / self._own),
-            share(found.stall_share.value),
+            share(prediction.stall_share.value),
             " · ".join(parts),
             _drawn(costs, setting),
         )
@@ -112,8 +116,8 @@ class WhatIf:
         asked = {"num_workers": setting.num_workers}
         if setting.num_workers:
             asked["prefetch_factor"] = setting.prefetch_factor or 2
-        found = bench.measure(bench.trial(asked), _MEASURE_S)
-        row = next(row for row in found.settings().to_dicts() if row["trial"])
+        result = bench.measure(bench.trial(asked), _MEASURE_S)
+        row = next(row for row in result.settings().to_dicts() if row["trial"])
         message = f"not measured: {row['reason'] or 'the time was over'}"
         if row["gain"] is not None:
             message = (
@@ -140,12 +144,12 @@ _REPLAY: Final = (
 
 def _drawn(costs: LoaderCosts, setting: Setting) -> Markup:
     """Draw a few steps of the replay: a lane for each worker, and one for the loop."""
-    found = timeline(costs, setting, _STEPS)
-    used, made = found["used"], found["made"]
+    replay = timeline(costs, setting, _STEPS)
+    used, batches = replay["used"], replay["made"]
     end_s = max([1e-6, *(end for _, end in used)])
     workers = [f"worker {number}" for number in range(setting.num_workers)] or ["making"]
     loop, row, scale = len(workers), _LANE + 3, (_WIDTH - _LEFT) / end_s
-    bars = [(lane, begin, end, COLOURS["transform"]) for lane, begin, end in made]
+    bars = [(lane, begin, end, COLOURS["transform"]) for lane, begin, end in batches]
     bars += [(loop, 0.0, end_s, STALL_COLOUR)]
     bars += [(loop, begin, end, COLOURS["step"]) for begin, end in used]
     drawn = [
@@ -169,7 +173,7 @@ def _drawn(costs: LoaderCosts, setting: Setting) -> Markup:
 
 
 def panel(tuning: Tuning) -> Panel:
-    """Sliders over the replay, and a button that measures."""
+    """Return sliders over the replay, and a button that measures."""
     still = settings_figure(tuning)
     if tuning.bench is None:
         return saying(f"{sentence(tuning)}. {NO_BENCH}", still)
