@@ -115,9 +115,10 @@ class Story:
         """
         measurement = Measurement("try_change", budget_s)
         turns = InTurns(measurement, {AS_IT_IS: "as it is", 1: name}, watches_device=True)
-        with isolated(self._target) as target, measurement.of(name):
+        changed = replace(self._target, loader=loader)
+        with isolated(self._target) as target, isolated(changed) as other, measurement.of(name):
             turns.add(AS_IT_IS, loop_of(target, target.loader))
-            turns.add(1, loop_of(replace(target, loader=loader), going_on(loader)))
+            turns.add(1, loop_of(other, going_on(other.loader)))
 
             def is_open(reach: float) -> list[int]:
                 factor = compared(turns.blocks, 1)
@@ -142,7 +143,8 @@ class Story:
         """Return the saved changes; empty if the file is missing or damaged."""
         try:
             rows = json.loads(read_file(self._folder / "changes.json"))
-            return pl.DataFrame(rows, CHANGES).to_dicts() if isinstance(rows, list) else []
+            table = pl.DataFrame(rows if isinstance(rows, list) else [], CHANGES)
+            return table.drop_nulls(["change", "gain_factor", "says"]).to_dicts()
         except (OSError, ValueError, TypeError, pl.exceptions.PolarsError):
             return []
 
