@@ -675,6 +675,17 @@ def test_all_findings_in_their_order(codes, numbers):
     assert codes == [found.code for found in judge(known(**numbers))]
 
 
+def test_only_the_verdict_is_called_the_bottleneck():
+    """A loop has one: other findings say their share alone."""
+    numbers = {
+        "work": {("decode", "decode"): 0.5, ("Crop", "transform"): 0.2, ("B", "transform"): 0.3}
+    }
+    titles = [finding.title for finding in judge(known(**numbers))]
+
+    assert len(titles) > 1
+    assert ["bottleneck" in title for title in titles] == [True] + [False] * (len(titles) - 1)
+
+
 @pytest.mark.parametrize("code", CASES)
 class TestEveryCause:
     """Numbers in which only one cause is."""

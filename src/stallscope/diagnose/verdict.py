@@ -33,6 +33,7 @@ finding.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -113,6 +114,10 @@ _HAS_LINES: Final = {causes.ONE_TRANSFORM, causes.COLLATE}
 """Causes in the user's own code, where stacks can name a line."""
 
 
+_LEADS: Final = re.compile(r" (?:is|are) the bottleneck: ")
+"""Part of a title that is true of the verdict alone: a loop has one bottleneck."""
+
+
 def judge(facts: Facts) -> tuple[Finding, ...]:
     """Return the verdict, and whatever else was found, what costs most first.
 
@@ -143,7 +148,7 @@ def judge(facts: Facts) -> tuple[Finding, ...]:
         rest = [each for each in rest if each.cause in beside]
     verdict, *rest = (_of_an_epoch(each, facts) for each in (verdict, *rest))
     rest.sort(key=lambda each: (each.cause == causes.CPU_SATURATED, _by_cost(each)))
-    return verdict, *rest
+    return verdict, *(replace(each, title=_LEADS.sub(": ", each.title, 1)) for each in rest)
 
 
 def find(facts: Facts) -> ByCause:
