@@ -86,6 +86,15 @@ def signals_as_in_a_terminal():
 
 
 @pytest.fixture(autouse=True)
+def same_environment():
+    """What a command sets for the processes that it starts is gone with its test."""
+    before = set(os.environ)
+    yield
+    for name in set(os.environ) - before:
+        del os.environ[name]
+
+
+@pytest.fixture(autouse=True)
 def nothing_left():
     """No process, thread, folder or hook that was not there before the test."""
     from support import leftovers
