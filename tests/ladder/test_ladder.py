@@ -138,7 +138,7 @@ class TestWhichRungsThereAre:
         dataset = Doubling(64, 0.0, BusyOp(0.0001)) if has_transform else Noise(64)
         ladder = quick(DataLoader(dataset, 4, num_workers=int(not has_transform)))
 
-        assert "holds no transform, or does more" in why_not(ladder, FETCHED)
+        assert "the dataset has no transform, or processes" in why_not(ladder, FETCHED)
         assert TRANSFORMED.name in measured(ladder)
 
     @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.thorough)])
