@@ -73,6 +73,25 @@ def test_a_change_is_measured_and_kept(target, tmp_path):
     assert "Best change so far: no wait" in str(story)
 
 
+def test_a_slower_change_is_not_called_the_best(target, tmp_path):
+    """The headline names what is faster for sure, or says that nothing is."""
+    story = Story.open(target, tmp_path)
+    row = {"change": "x", "gain_factor": 0.5, "gain_low": 0.4, "gain_high": 0.6, "says": "slower"}
+    story._keep(row)
+    assert "No change is significantly faster" in str(story)
+
+    story._keep({**row, "change": "y", "gain_factor": 2.0, "says": "faster"})
+    assert "Best change so far: y" in str(story)
+
+
+def test_a_damaged_run_is_recorded_anew(target, tmp_path):
+    story = Story.open(target, tmp_path)
+    story.run(budget_s=1)
+    (next(tmp_path.iterdir()) / "run" / "run.json").write_text("{")
+
+    assert story.run(budget_s=1).steps().height
+
+
 @pytest.mark.parametrize("text", ["", "{", "{}", "[1]", '[{"change": 3}]', "null"])
 def test_a_damaged_list_of_changes_counts_as_none(target, tmp_path, text):
     story = Story.open(target, tmp_path)

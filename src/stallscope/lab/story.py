@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 import stallscope as ss
-from stallscope.bench.comparison import OPEN
+from stallscope.bench.comparison import FASTER, OPEN
 from stallscope.bench.loops import AS_IT_IS, InTurns, compared
 from stallscope.bench.measurement import Measurement
 from stallscope.columns import NO_VALUE, Column, Schema
@@ -96,9 +97,10 @@ class Story:
         Raises:
             StallscopeError: the target cannot be recorded.
         """
-        if not fresh and (self._folder / "run").exists():
-            loaded: Run = ss.load(self._folder / "run")
-            return loaded
+        if not fresh:
+            with suppress(StallscopeError):  # there is none yet, or a damaged one
+                loaded: Run = ss.load(self._folder / "run")
+                return loaded
         return self.share(ss.record(self._target, batches=_BATCHES, budget_s=budget_s))
 
     def try_change(self, name: str, loader: Any, *, budget_s: float = 20.0) -> None:
@@ -161,15 +163,18 @@ class Story:
         rows = self._saved_changes()
         if not rows:
             return Document("story", [Heading("Nothing was changed yet."), Notes([self._note])])
-        first, best = rows[0], max(rows, key=lambda row: row["gain_factor"])
-        before, after = (
-            NO_VALUE if value is None else share(value)
-            for value in (first["busy_before_share"], best["busy_share"])
-        )
-        title = (
-            f"Best change so far: {best['change']}, {times(best['gain_factor'])} the throughput "
-            f"(device busy {before} before, {after} now)"
-        )
+        faster = [row for row in rows if row["says"] == FASTER]
+        title = "No change is significantly faster so far"
+        if faster:
+            best = max(faster, key=lambda row: row["gain_factor"])
+            before, after = (
+                NO_VALUE if best[name] is None else share(best[name])
+                for name in ("busy_before_share", "busy_share")
+            )
+            title = (
+                f"Best change so far: {best['change']}, {times(best['gain_factor'])} the "
+                f"throughput (device busy {before} without it, {after} with it)"
+            )
         table = Table.of(CHANGES.shown(), rows)
         return Document("story", [Heading(title), table, Notes([self._note])])
 
