@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 def all_questions(name_contains: str = "") -> list[Question]:
     """Return the questions by cause and name; the libraries of others are imported when made."""
-    modules = [import_module(module.name) for module in walk_packages(__path__, f"{__name__}.")]
+    found = walk_packages(__path__, f"{__name__}.")
+    modules = [import_module(module.name) for module in found if "__main__" not in module.name]
     questions = [module.QUESTION for module in modules if hasattr(module, "QUESTION")]
     return [question for question in questions if name_contains in question.name]

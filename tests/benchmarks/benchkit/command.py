@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import atexit
+import json
+import platform
+import subprocess
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchkit import TESTS
+
 SMOKE = "smoke: too short to mean anything"
+
+
+RESULTS = Path(TESTS).parent / "docs" / "results"
+"""A folder for each benchmark, a file for each saved run."""
+SAVING = "save the tables for docs/how_right.md, with a note on the machine, as 'quiet'"
 
 
 class Option(NamedTuple):
@@ -30,6 +44,7 @@ def arguments(doc: str, **options: Option) -> argparse.Namespace:
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--smoke", action="store_true", help="only see in seconds that it runs")
+    parser.add_argument("--save", default="", metavar="NOTE", help=SAVING)
     for name, option in options.items():
         flag, default = f"--{name.replace('_', '-')}", option.default
         said: dict[str, Any] = {"help": option.help, "default": argparse.SUPPRESS}
@@ -47,11 +62,51 @@ def arguments(doc: str, **options: Option) -> argparse.Namespace:
             setattr(given, name, option.smoke if given.smoke else option.default)
     if given.smoke:
         print(SMOKE, flush=True)
+    if given.save:
+        atexit.register(_save, given.save)
     return given
+
+
+_tables: list[dict[str, Any]] = []
+"""What this process has printed as tables."""
+
+
+def _save(note: str) -> None:
+    """Write the tables of this run, with what a reader needs to run it again."""
+    import torch
+
+    import stallscope as ss
+
+    name = Path(sys.argv[0]).stem
+    now = datetime.now(timezone.utc)
+    git = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    result = {
+        "benchmark": name,
+        "command": " ".join(["python", f"tests/benchmarks/{name}.py", *sys.argv[1:]]),
+        "date": f"{now:%Y-%m-%d %H:%M} UTC",
+        "version": ss.__version__,
+        "commit": git.stdout.strip(),
+        "machine": f"{_cores()} cores, {platform.system()} {platform.machine()}, Python "
+        f"{platform.python_version()}, torch {torch.__version__}",
+        "note": note,
+        "tables": _tables,
+    }
+    folder = RESULTS / name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{now:%Y%m%d-%H%M}.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
+def _cores() -> int:
+    from stallscope.machine import usable_cores
+
+    return usable_cores()
 
 
 def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     """Text columns: the first to the left, all others to the right."""
+    _tables.append({"head": head, "rows": rows})
     widths = [max(len(line[i]) for line in (head, *rows)) for i in range(len(head))]
 
     def line(cells: tuple[str, ...]) -> str:

@@ -1,0 +1,122 @@
+"""Write docs/how_right.md from the saved results of the benchmarks: no figure is typed by hand.
+
+    python tests/benchmarks/questions.py --save quiet
+    python tests/benchmarks/how_right.py
+
+Of each benchmark the page has the newest result, and a line for each older one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from benchkit.command import RESULTS, Option, arguments
+from real_questions import judge
+
+PAGE = RESULTS.parent / "how_right.md"
+TOOLS = RESULTS / "tools"
+INTRODUCTION = """\
+# How right, how fast, how cheap
+
+Made by `python tests/benchmarks/how_right.py` from the files in `docs/results`. A benchmark without
+a saved result is not on this page."""
+OF_TOOLS = """\
+## The same questions, other tools
+
+Each tool watched the same loops, whose step is a plain timer on the host. A tool that only tells
+the loader from the step gets the cause counted for every fault of the loader. "And place" and "and
+remedy" also ask for the function, line or setting, and for what helped
+([how answers are judged](../tests/real_questions/README.md))."""
+SECTIONS = {
+    "questions": """\
+## Right on real questions
+
+Questions that PyTorch users asked in public, whose cause a maintainer named or a change confirmed,
+rebuilt as small loaders. An answer is right if its cause, the place that it names and its next step
+are the author's ([how answers are judged](../tests/real_questions/README.md)).""",
+    "verdicts": """\
+## Planted causes and healthy loops
+
+Loops whose numbers are drawn from seeds that no rule was tuned on: a single cause, one near the
+threshold, two causes, and loops in which nothing is wrong.""",
+    "power": """\
+## Seconds to a settled answer
+
+Each question is asked again and again. The truth is the mean of all quiet answers.""",
+    "overhead": """\
+## The cost of recording
+
+CPU time of batches without a tool over that with it, taking turns: 1.000 is free.""",
+    "prediction": """\
+## Predicted throughput
+
+Rates that `ss.tune` predicts for a setting, beside the rate measured with it.""",
+    "flame_truth": "## Functions\n\nFunctions with a planted share of the workers' time.",
+    "lines_truth": "## Lines\n\nLines with a planted share of a sample's time.",
+    "gpu": "## On a GPU\n\nBusy share, events and copies on a CUDA machine.",
+}
+
+
+def main() -> None:
+    """Write the page."""
+    options = arguments(__doc__, page=Option(str(PAGE), os.devnull, "file to write"))
+    parts = [INTRODUCTION]
+    for name, about in SECTIONS.items():
+        results = [json.loads(path.read_text()) for path in sorted((RESULTS / name).glob("*"))]
+        if results:
+            parts.append(_section(about, results))
+        if name == "questions" and TOOLS.exists():
+            parts.append(_tools())
+    page = "\n\n".join(parts)
+    Path(options.page).write_text(page + "\n")
+    print(page)
+
+
+def _section(about: str, results: list[dict[str, Any]]) -> str:
+    *older, newest = results
+    lines = [about, *map(_table, newest["tables"]), _origin(newest)]
+    if older:
+        lines.append("Before:\n\n" + "\n".join(f"- {_summary(result)}" for result in older))
+    return "\n\n".join(line for line in lines if line)
+
+
+def _tools() -> str:
+    saved = {path.stem: json.loads(path.read_text()) for path in sorted(TOOLS.glob("*.json"))}
+    rows = []
+    for tool, result in saved.items():
+        answers = [judge.Answer(**answer) for answer in result["answers"]]
+        rows.append((tool, *judge.rows(answers)[-1][1:]))
+    commands = [
+        f"- {tool}, {result['date']}: `{result['command']}`" for tool, result in saved.items()
+    ]
+    head = ("tool", *judge.HEAD[1:])
+    return "\n\n".join([OF_TOOLS, _table({"head": head, "rows": rows}), "\n".join(commands)])
+
+
+def _table(table: dict[str, Any]) -> str:
+    if not table["rows"]:
+        return ""
+    rule = ["---", *["---:"] * (len(table["head"]) - 1)]
+    rows = [table["head"], rule, *table["rows"]]
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", "/") for cell in row) + " |" for row in rows
+    )
+
+
+def _origin(result: dict[str, Any]) -> str:
+    about = ("date", "machine", "note")
+    said = "; ".join(str(result[part]) for part in about)
+    return f"`{result['command']}` at {result['commit']} (version {result['version']}): {said}."
+
+
+def _summary(result: dict[str, Any]) -> str:
+    """Return date, commit and the last row of the first table, which sums up."""
+    last = result["tables"][0]["rows"][-1]
+    return f"{result['date']}, {result['commit']}, {result['note']}: {', '.join(last)}"
+
+
+if __name__ == "__main__":
+    main()
