@@ -12,7 +12,7 @@ import stallscope
 
 FOLDER = Path(__file__).parent / "benchmarks"
 COMMANDS = {file.name for file in FOLDER.glob("*.py")}
-LONG = {"notebooks.py", "ranks.py", "soak.py", "storage_truth.py"}
+LONG = {"notebooks.py", "soak.py", "storage_truth.py"}
 """The longest, even so."""
 LAUNCHER = """
 import json, os, runpy, sys

@@ -242,21 +242,6 @@ class TestSaving:
 
         assert everything(saved) == before
 
-    def test_a_failure_at_the_end_leaves_the_older_result(self, kind, saved, monkeypatch):
-        """Also when the files cannot be put in their places."""
-        before, rename = everything(saved), type(saved).rename
-
-        def last_fails(path, target):
-            if path.suffix == ".json" and path.parent.name == "new":
-                raise OSError(5, "Input/output error")
-            return rename(path, target)
-
-        monkeypatch.setattr(type(saved), "rename", last_fails)
-        with pytest.raises(RunFormatError, match="Input/output error"):
-            built(kind).save(saved)
-
-        assert everything(saved) == before
-
     def test_writes_through_no_link(self, kind, saved, tmp_path):
         """A link at the place of a table is replaced; what it leads to stays as it is."""
         theirs = tmp_path / "theirs"

@@ -13,31 +13,26 @@ import polars as pl
 import psutil
 
 from stallscope import arrow_files, store
-from stallscope.apart import apart
 from stallscope.errors import RunFormatError, TargetError
 from stallscope.files import workspace
 from stallscope.hooks.event_log import MAIN
 from stallscope.hooks.log_place import LogPlace
 from stallscope.run.read_logs import collect
 from stallscope.run.result import LOGS, Run
-from stallscope.stages import CORE, LOOP, MEMORY, WORKER, WORKER_MEMORY
 from stallscope.targets.factory import is_address
 from stallscope.targets.remote import copy_objects, listing, names_at
-from stallscope.units import count, printable, said_by, share, size, without_controls
+from stallscope.units import count, printable, said_by, size, without_controls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _MOST_RANKS: Final = 16
 """Ranks that are held in memory at once."""
-_MOST_NODES: Final = 4
-"""Busiest nodes that get a note."""
 _HEADS: Final = tuple(f"{kind}.json" for kind in store.KINDS)
 _RANK: Final = re.compile(r"rank\d+")
 _EVERY_S: Final = 2.0
-_TIMES: Final = 20.0
-"""Pause before the next load, in units of the last load's time: a load keeps a core busy."""
-_LOOK_S: Final = 0.5
+_TIMES: Final = 5.0
+"""Pause before the next load, in units of the last load's time."""
 _FIRST_S: Final = 60.0
 """Time for a script until it imports torch."""
 
@@ -133,26 +128,18 @@ def follow(path: str | Path) -> Iterator[Any]:
     folder, until_s = Path(path), time.monotonic() + _FIRST_S
     while True:
         begun_s = time.monotonic()
-        goes_on = is_going_on(folder) or (begun_s < until_s and _is_new(folder))
+        names = {path.name for path in folder.iterdir()} if folder.is_dir() else {""}
+        is_new = names <= {LOGS} and not is_result(folder)
+        goes_on = is_going_on(folder) or (is_new and begun_s < until_s)
         try:
-            result = load(folder)
+            yield load(folder)
         except RunFormatError:
             if not goes_on:
                 raise
-        else:
-            yield result
         if not goes_on:
             return
-        next_s = time.monotonic() + max(_EVERY_S, _TIMES * (time.monotonic() - begun_s))
-        time.sleep(_LOOK_S)
-        while is_going_on(folder) and time.monotonic() < next_s:
-            time.sleep(_LOOK_S)
-
-
-def _is_new(folder: Path) -> bool:
-    return folder.is_dir() and all(
-        path.name == LOGS and not any(path.glob("*.events")) for path in folder.iterdir()
-    )
+        # A load keeps a core busy
+        time.sleep(max(_EVERY_S, _TIMES * (time.monotonic() - begun_s)))
 
 
 def is_going_on(folder: Path) -> bool:
@@ -186,98 +173,13 @@ def _hold_result(names: Iterable[str]) -> bool:
 
 
 def _all_ranks(folders: list[Path]) -> Run:
-    """Return the ranks of a training as one run; of many ranks, a selection."""
-    nodes = apart(lambda: _per_node(folders))
-    if len(folders) <= _MOST_RANKS:
-        run = _together([_rank(folder) for folder in folders])
-        return replace(run, notes=(*run.notes[:1], *nodes, *run.notes[1:]))
-    waits = apart(lambda: _wait_shares(folders))
-    order = sorted(folders, key=lambda folder: waits.get(folder, -1.0), reverse=True)
-    half = _MOST_RANKS // 2
-    first, others = order[:half], order[half:]
-    spread = [others[place * len(others) // half] for place in range(half)]
-    run = _together([_rank(folder) for folder in [*first, *spread]])
-    text = f"{count(len(folders), 'rank')}, of which {_MOST_RANKS} are read whole"
-    if waits:
-        low, high = (share(end(waits.values())) for end in (min, max))
-        text += f": the {half} that wait longest, and others; all wait {low} to {high} of the time"
-        unsaved = len(folders) - len(waits)
-        text += f"; {count(unsaved, 'rank')} did not save a run" if unsaved else ""
-    return replace(run, notes=(text, *nodes, *run.notes))
-
-
-def _wait_shares(folders: list[Path]) -> dict[Path, float]:
-    """Return the share (0 to 1) of its steady time that each saved rank waits."""
-    wait_s = pl.sum_horizontal("wait_s", "restart_s")
-    used_s = pl.sum_horizontal("h2d_s", "step_s", "other_s")
-    waits = store.scan(folders, _stored("all_steps")).filter("steady").group_by("path")
-    shares = waits.agg((wait_s.sum() / (wait_s + used_s).sum()).fill_nan(None)).drop_nulls()
-    return {Path(path).parent: waits for path, waits in shares.rows()}
-
-
-def _per_node(folders: list[Path]) -> list[str]:
-    """Return notes on the joint usage of each node by its saved ranks, the busiest first."""
-    table = _stored("all_resources")
-    nodes: dict[str, int] = {}
-    for folder in folders:
-        # `_read` reports a rank that is not saved, or damaged
-        with suppress(RunFormatError, OSError, ValueError):
-            store.check_is_folder(folder)
-            about = store.head_of(Run._contents, folder).get("machine")  # noqa: SLF001 - of a result
-            node = about.get("node") if isinstance(about, dict) else None
-            if isinstance(node, int):
-                nodes[str(folder / table.name)] = node
-    if not nodes:
-        return []
-    length_ns = pl.col("end_ns") - pl.col("start_ns")
-    rows = (
-        store.scan([Path(path).parent for path in nodes], table)
-        .drop_nulls("value")
-        .with_columns(
-            pl.col("resource", "device").cast(pl.String),
-            node=pl.col("path").replace_strict(nodes, default=None, return_dtype=pl.Int64),
-            spent=pl.col("value") * length_ns,
-            there=length_ns,
-        )
-    )
-    # Each rank has processes of its own; cores and memory of the node are the same in all ranks
-    whole_ns = pl.col("end_ns").max() - pl.col("start_ns").min()
-    each = rows.group_by("node", "path").agg(
-        cores=pl.col("spent").filter(_is(LOOP, WORKER)).sum() / whole_ns,
-        workers=pl.col("there").filter(_is(WORKER)).sum() / whole_ns,
-        worker_bytes=pl.col("value").filter(_is(WORKER_MEMORY)).mean(),
-    )
-    own = each.group_by("node").agg(
-        pl.len().alias("ranks"),
-        pl.col("cores", "workers").sum(),
-        own_bytes=(pl.col("workers") * pl.col("worker_bytes")).sum(),
-    )
-    machine = (pl.col("device") == "machine") & _is(MEMORY)
-    whole = rows.group_by("node").agg(
-        at_hand=pl.col("device").filter(_is(CORE)).n_unique(),
-        used_bytes=pl.col("value").filter(machine).max(),
-        all_bytes=pl.col("limit").filter(machine).max(),
-    )
-    table_of_nodes = own.join(whole, on="node").drop_nulls()
-    busiest = table_of_nodes.sort(pl.col("cores") / pl.col("at_hand"), descending=True)
-    return [_of_node(**row) for row in busiest.head(_MOST_NODES).iter_rows(named=True)]
-
-
-def _of_node(node: int, ranks: int, cores: float, at_hand: int, **about: float) -> str:
-    own = f"; the workers' own memory is {size(about['own_bytes'])}" if about["own_bytes"] else ""
-    return (
-        f"node {node} ({count(ranks, 'rank')}, {count(round(about['workers']), 'worker')}): "
-        f"they keep {cores:.1f} of {count(at_hand, 'core')} busy{own}; "
-        f"{size(about['used_bytes'])} of {size(about['all_bytes'])} of the node's memory are in use"
-    )
-
-
-def _stored(field: str) -> store.StoredTable:
-    return next(table for table in Run._contents.tables if table.field == field)  # noqa: SLF001 - of a result
-
-
-def _is(*resources: str) -> pl.Expr:
-    return pl.col("resource").is_in(resources)
+    """Return the ranks of a training as one run; of many ranks, evenly chosen ones."""
+    step = -(-len(folders) // _MOST_RANKS)
+    chosen = folders[::step]
+    run = _together([_rank(folder) for folder in chosen])
+    if len(chosen) == len(folders):
+        return run
+    return replace(run, notes=(f"{len(folders):,} ranks, of which these are read:", *run.notes))
 
 
 def _rank(folder: Path) -> Any:

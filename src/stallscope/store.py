@@ -12,7 +12,7 @@ import os
 import shutil
 import stat
 from collections.abc import Collection, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, fields, is_dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast, get_args, get_origin
@@ -26,7 +26,7 @@ from stallscope.files import file_of_anybody, locked, part_of, read_file
 from stallscope.units import CONTROLS, NO_LETTER, json_without_controls, printable, without_controls
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from collections.abc import Set as AbstractSet
     from pathlib import Path
 
@@ -44,27 +44,17 @@ VERSION: Final = 5
 """Schema version of all kinds of results, the only readable version."""
 _LARGEST: Final = 1 << 53
 """Largest count and time in ns of a table (104 days), so that sums are exact."""
-_LARGEST_WHOLE: Final = 1 << 63
-"""Largest whole number of a head; a float would overflow at 10**309."""
 _LARGEST_FLOAT: Final = 1e30
 """Largest float, above every measurement; its square is still finite."""
 _NEVER_NEGATIVE: Final = ("_share", "bytes", "_s", "seconds", "hits")
 """Suffixes of the names of numbers that are never negative, except `ready_s`: a worker may be ready
 before the start of its epoch."""
-_MACHINE: Final = {"cores": int, "node": int | None}
-"""Numbers among the facts about a machine; its other facts are unchecked."""
 _LONGEST_TEXT: Final = 10_000
 """Characters of a text in a head; longer texts are cut."""
 _POLARS: Final = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 """Exceptions of polars over a damaged file; a panic is no `Exception`."""
 _MOST_HEAD_BYTES: Final = 4 << 20
 """Largest head: Python's objects take twenty times the size of their JSON."""
-_SPARE_BYTES: Final = 64 << 20
-_MOST_TIMES: Final = 4
-"""Limit of a table's texts in memory, as a multiple of its file (or spare bytes): a name that
-repeats is in the file once."""
-_DEEPEST: Final = 3
-"""Deepest nesting: a diagnosis holds a run, which holds those of other loaders."""
 _REMEDY: Final = "copy the folder once more, or record again"
 
 R = TypeVar("R")
@@ -86,10 +76,6 @@ class StoredTable(NamedTuple):
     """Columns of names that the views look up, with all valid names."""
     positive: AbstractSet[str] = frozenset()
     """Columns that serve as divisors."""
-    refers: Mapping[str, str] = {}
-    """Columns whose values are those of a column of another table, with its `field.column`."""
-    holds: Mapping[str, object] = {}
-    """Columns with a required value, such as the current loader."""
 
     @property
     def name(self) -> str:
@@ -152,14 +138,13 @@ def save(result: Any, contents: Contents, folder: Path) -> Path:
     return folder
 
 
-def read(result: type[R], contents: Contents, folder: Path, depth: int = 1) -> R:
+def read(result: type[R], contents: Contents, folder: Path) -> R:
     """Read a saved result. Runs no code from the folder.
 
     Args:
         result: class of the result.
         contents: contents of the class.
         folder: with the head, the tables, and the folders of the parts.
-        depth: level of nesting, from 1.
 
     Raises:
         RunFormatError: no result, a damaged result, or another schema version.
@@ -168,7 +153,6 @@ def read(result: type[R], contents: Contents, folder: Path, depth: int = 1) -> R
         head = head_of(contents, folder)
         _check_version(contents, folder, head)
         tables = {table.field: _table(folder, table) for table in contents.tables}
-        _check_references(tables, contents)
         values = {
             field: _checked(kind, head[field], field, contents)
             for field, kind in contents.values.items()
@@ -177,14 +161,14 @@ def read(result: type[R], contents: Contents, folder: Path, depth: int = 1) -> R
         parts = {
             field: part
             for field, kind in contents.parts.items()
-            if (part := _part(folder / field, kind, counts[field], depth + 1)) is not None
+            if (part := _part(folder / field, kind, counts[field])) is not None
         }
         return result(**tables, **values, **parts)
     except RunFormatError:
         raise
     except KeyError as error:
         raise RunFormatError(f"{folder}/{contents.head} has no {error}: {_REMEDY}") from error
-    except (OSError, TypeError, ValueError, RecursionError, *_POLARS) as error:
+    except (OSError, TypeError, ValueError, OverflowError, RecursionError, *_POLARS) as error:
         why = without_controls(str(error).partition("\n")[0])
         raise RunFormatError(
             f"{folder} is not a whole {contents.noun} ({why}): {_REMEDY}"
@@ -234,10 +218,9 @@ def _check_place(contents: Contents, folder: Path) -> None:
 
 @contextmanager
 def _replaced(folder: Path, names: list[str]) -> Iterator[Path]:
-    """Yield a new folder, whose files replace those in `folder` at the end.
+    """Yield a new folder, whose files replace those in `folder` if the block does not fail.
 
-    All of them or none: after an error, the older files are put back. The folder itself stays, so
-    it may be a mount point or the current folder.
+    The folder itself stays, so it may be a mount point or the current folder.
 
     Args:
         folder: an existing folder.
@@ -245,22 +228,16 @@ def _replaced(folder: Path, names: list[str]) -> Iterator[Path]:
     """
     work = part_of(folder / "new")
     new, old = work / "new", work / "old"
-    work.mkdir(0o700)
-    moved: list[tuple[Path, Path]] = []
     try:
-        new.mkdir()
+        new.mkdir(0o700, parents=True)
         old.mkdir()
         yield new
-        moves = [(folder / name, old / name) for name in reversed(names)]
-        moves += [(new / name, folder / name) for name in names]
-        for source, target in moves:
-            if os.path.lexists(source):
-                source.rename(target)
-                moved.append((source, target))
-    except BaseException:
-        for source, target in reversed(moved):
-            target.rename(source)
-        raise
+        for name in reversed(names):
+            if os.path.lexists(folder / name):
+                (folder / name).rename(old / name)
+        for name in names:
+            if (new / name).exists():
+                (new / name).rename(folder / name)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -308,19 +285,12 @@ def head_of(contents: Contents, folder: Path) -> dict[str, Any]:
         )
     try:
         text = read_file(path, _MOST_HEAD_BYTES)
-        head = json_without_controls(json.loads(text, parse_int=_whole), _LONGEST_TEXT)
+        head = json_without_controls(json.loads(text), _LONGEST_TEXT)
     except (OSError, ValueError, RecursionError) as error:
         raise RunFormatError(f"{path} cannot be read ({error}): {_REMEDY}") from error
     if not isinstance(head, dict):
         raise RunFormatError(f"{path} is damaged (no JSON object): {_REMEDY}")
     return head
-
-
-def _whole(digits: str) -> int:
-    number = int(digits)
-    if abs(number) >= _LARGEST_WHOLE:
-        raise ValueError(f"it holds a number of {len(digits)} digits")
-    return number
 
 
 def _check_version(contents: Contents, folder: Path, head: dict[str, Any]) -> None:
@@ -334,35 +304,23 @@ def _check_version(contents: Contents, folder: Path, head: dict[str, Any]) -> No
         )
 
 
-def _part(folder: Path, kind: str, count: int, depth: int) -> Any:
-    """Read the result in a folder, or all results in its numbered folders; None without any.
-
-    Args:
-        folder: folder of the part.
-        kind: kind of the part.
-        count: required number of results.
-        depth: level of nesting of the part.
-    """
+def _part(folder: Path, kind: str, count: int) -> Any:
+    """Read the result in a folder, or all (`count`) in its numbered folders; None without any."""
     if not os.path.lexists(folder):
         if count:
             raise ValueError(f"{folder.name} is missing")
         return None
     check_is_folder(folder)
-    if depth > _DEEPEST:
-        raise ValueError(f"{folder.name} lies in too many results")
     cls = _class_of(kind)
     if os.path.lexists(folder / f"{kind}.json"):
-        return read(cls, cls._contents, folder, depth)
-    items = sorted((item for item in folder.iterdir() if item.name.isdecimal()), key=_number)
+        return read(cls, cls._contents, folder)
+    numbered = [item for item in folder.iterdir() if item.name.isdecimal()]
+    items = sorted(numbered, key=lambda item: int(item.name[:9]))
     for item in items:
         check_is_folder(item)
     if count != len(items):
         raise ValueError(f"{folder.name} holds {len(items)} of {count}")
-    return tuple(read(cls, cls._contents, item, depth) for item in items)
-
-
-def _number(folder: Path) -> int:
-    return int(folder.name[:9])
+    return tuple(read(cls, cls._contents, item) for item in items)
 
 
 def check_is_folder(path: Path) -> None:
@@ -382,31 +340,14 @@ def _table(folder: Path, table: StoredTable) -> pl.DataFrame:
             frame = arrow_files.read(file, list(table.schema))
         except ValueError as error:
             raise ValueError(f"{table.name}: {error}") from error
-        file_bytes = os.fstat(file.fileno()).st_size
     for name, kind in table.schema.items():
         if frame.schema[name] != kind:
             kinds = f"{frame.schema[name]}, not {kind}"
             raise ValueError(f"{table.name}: {name} has values of the type {kinds}")
     texts = pl.col(pl.String, pl.Categorical).cast(pl.String)
-    text_bytes = sum(int(column[0]) for column in frame.select(texts.str.len_bytes().sum()))
-    if text_bytes > max(_SPARE_BYTES, _MOST_TIMES * file_bytes):
-        raise ValueError(f"{table.name} would take {text_bytes:,} bytes of memory")
     readable = frame.with_columns(texts.str.replace_all(CONTROLS, NO_LETTER))
     typed = readable.select(pl.col(name).cast(kind) for name, kind in table.schema.items())
     return checked(typed, table)
-
-
-def scan(folders: Iterable[Path], table: StoredTable) -> pl.DataFrame:
-    """Return the rows of a table of many results, with the `path` of each file.
-
-    A missing or damaged table is left out: `read` reports it.
-    """
-    frames = [pl.DataFrame(schema={**table.schema, "path": pl.String})]
-    for folder in folders:
-        with suppress(OSError, ValueError, *_POLARS):
-            check_is_folder(folder)
-            frames.append(_table(folder, table).with_columns(path=pl.lit(str(folder / table.name))))
-    return pl.concat(frames)
 
 
 def checked(frame: pl.DataFrame, table: StoredTable) -> pl.DataFrame:
@@ -447,17 +388,6 @@ def _are_possible(name: str, least: float, most: float, largest: float = _LARGES
     return smallest <= least and most <= largest
 
 
-def _check_references(tables: Mapping[str, pl.DataFrame], contents: Contents) -> None:
-    for table in contents.tables:
-        for name, place in table.refers.items():
-            field, _, column = place.partition(".")
-            if unknown := {*tables[table.field][name]} - {*tables[field][column]}:
-                raise ValueError(f"{table.name}: there is no {name} {printable(str(min(unknown)))}")
-        for name, value in table.holds.items():
-            if value not in tables[table.field][name]:
-                raise ValueError(f"{table.name}: {name} has no {value!r}")
-
-
 def _checked(kind: Any, value: Any, name: str, contents: Contents) -> Any:
     """Return a value of the head in its required type."""
     origin, parts = get_origin(kind), get_args(kind)
@@ -476,9 +406,7 @@ def _checked(kind: Any, value: Any, name: str, contents: Contents) -> Any:
             raise TypeError(f"{name} in {contents.head} is no JSON object")
         # Numbers by name may be NaN in JSON: not measured
         return {
-            key: item
-            if type(item) is parts[1]
-            else _checked(_MACHINE.get(key, parts[1]), item, key, contents)
+            key: item if type(item) is parts[1] else _checked(parts[1], item, key, contents)
             for key, item in value.items()
         }
     allowed = parts or (kind,)

@@ -1,17 +1,14 @@
 """Verdicts about loops that were recorded before: nothing is run, nothing left open is hidden."""
 
 import sys
-from dataclasses import replace
 
 import pytest
 from support.build_ladder import a_ladder
-from support.build_run import resources_of
 from support.virtual_loop import a_loop, together
 
 import stallscope as ss
 from stallscope.errors import StallscopeError
 from stallscope.ladder.result import AS_IT_IS
-from stallscope.stages import CORE, LOOP, MEMORY, WORKER, WORKER_MEMORY
 
 
 def slow(**how):
@@ -92,41 +89,17 @@ class TestRanks:
             in (found.notes[0])
         )
 
-    def test_of_many_those_that_wait_longest_are_read(self, tmp_path, monkeypatch):
-        """More than can be held: the slow one is among them, and what was left out is said."""
+    def test_of_many_some_are_read(self, tmp_path, monkeypatch):
         monkeypatch.setattr(sys.modules["stallscope.load"], "_MOST_RANKS", 4)
         for rank in range(9):
-            (slow if rank == 7 else quick)(rank=rank).save(tmp_path / f"rank{rank}")
+            quick(rank=rank).save(tmp_path / f"rank{rank}")
 
         run = ss.load(tmp_path)
 
-        assert 4 == run.all_steps["rank"].n_unique()
-        assert "9 ranks, of which 4 are read whole: the 2 that wait longest" in run.notes[0]
-        assert ss.diagnose(run).verdict.title.startswith("rank 7, which the others wait for: ")
-
-    def test_what_ranks_of_a_node_use_is_added_up(self, tmp_path):
-        """Their processes are their own; cores and memory are the node's."""
-        for rank, node in enumerate([0, 0, 1]):
-            use = {
-                **{(CORE, str(core)): 0.9 for core in range(8)},
-                (LOOP, f"{rank}0"): 0.5,
-                **{(WORKER, f"{rank}{number}"): 0.75 for number in (1, 2)},
-                **{(WORKER_MEMORY, f"{rank}{number}"): 1e9 for number in (1, 2)},
-                (MEMORY, "machine"): (10e9 + rank * 1e9, 64e9),
-            }
-            about = {"all_resources": resources_of(use, 4, rank=rank), "machine": {"node": node}}
-            replace(quick(rank=rank), **about).save(tmp_path / f"rank{rank}")
-        quick(rank=3).save(tmp_path / "rank3")  # of a training whose nodes have no number
-
-        notes = ss.load(tmp_path).notes
-
-        assert (
-            "node 0 (2 ranks, 4 workers): they keep 4.0 of 8 cores busy; the workers' own "
-            "memory is 4.0 GB; 11 GB of 64 GB of the node's memory are in use" in notes
-        )
-        assert any(
-            note.startswith("node 1 (1 rank, 2 workers): they keep 2.0 of") for note in notes
-        )
+        assert ["9 ranks, of which these are read:", "3 ranks"] == [
+            note.partition(";")[0] for note in run.notes[:2]
+        ]
+        assert [0, 3, 6] == run.all_steps["rank"].unique().sort().to_list()
 
     def test_one_alone_names_the_others(self, tmp_path):
         """Whoever looks at a rank's own folder is told where all of them are judged."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -178,14 +177,6 @@ class TestRuns:
             for place in (ranks, f"{tmp_path}/")
         )
         assert_frame_equal(there, found, abs_tol=1e-12)
-
-    def test_of_many_the_slow_one_is_read(self, ranks, monkeypatch):
-        monkeypatch.setattr(import_module("stallscope.load"), "_MOST_RANKS", 4)
-
-        run = ss.load(ranks)
-
-        assert "9 ranks, of which 4 are read whole" in run.notes[0]
-        assert 7 in run.all_steps["rank"]
 
     def test_a_damaged_one_is_named_by_its_address(self, ranks, tmp_path):
         """Not by the copy, of which nobody knows, and of which nothing is left."""

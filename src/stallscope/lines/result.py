@@ -73,12 +73,7 @@ class Lines(SavedResult):
         noun="listing of lines",
         tables=(
             StoredTable("functions", FUNCTIONS, {"function", "file", "line"}),
-            StoredTable(
-                "lines",
-                LINES,
-                LINES.keys() - {"hits"},
-                refers={"function": "functions.function"},
-            ),
+            StoredTable("lines", LINES, LINES.keys() - {"hits"}),
             StoredTable("sources", SOURCES, SOURCES.keys()),
         ),
         values={"circumstances": LinesConditions, "notes": tuple[str, ...]},

@@ -124,7 +124,7 @@ class Layouts(SavedResult):
         kind="layouts",
         noun="comparison of layouts",
         tables=(
-            StoredTable("reads", READS, READS.keys(), refers={"layout": "written.layout"}),
+            StoredTable("reads", READS, READS.keys()),
             StoredTable("makes", MAKES, MAKES.keys()),
             StoredTable("written", WRITTEN, {"layout", "kind", "resized", "why_not"}),
         ),

@@ -139,8 +139,8 @@ class Tuning(SavedResult):
         kind="tuning",
         noun="tuning",
         tables=(
-            StoredTable("trials", TRIALS, _FILLED, holds={"trial": 0}),
-            STORED_BLOCKS._replace(refers={"variant": "trials.trial"}),
+            StoredTable("trials", TRIALS, _FILLED),
+            STORED_BLOCKS,
         ),
         values={"circumstances": TuneConditions, "notes": tuple[str, ...]},
         parts={"run": "run"},
