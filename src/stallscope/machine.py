@@ -1,7 +1,7 @@
 """The machine of a measurement, the limits of this process, and its rank.
 
 A container's limits are those of its control groups: every group from the process's own up to the
-mounted group limits it, and the tightest limit counts. Both versions are supported:
+top limits it, and the tightest limit counts. Both versions are supported:
 docs.kernel.org/admin-guide/cgroup-v2.html and docs.kernel.org/admin-guide/cgroup-v1/memory.html.
 An unreadable file counts as no limit.
 """
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 _ROOT: Final = Path("/")
 """Parent of `proc` and `sys`."""
 _SHARED: Final = "/dev/shm"  # noqa: S108 - where workers put their batches
-_V2: Final = ""
-"""Name of the controllers of a version 2 hierarchy in /proc/self/cgroup."""
+_GROUPS: Final = "sys/fs/cgroup"
 _BUSY: Final = (1, 2, 3, 6, 7, 8)
 """Columns of a core in proc_stat(5): user, nice, system, irq, softirq, steal (time that the
 hypervisor gives to others, which is not free, either)."""
@@ -101,7 +100,7 @@ def memory_available_bytes(root: Path = _ROOT) -> int:
 
     The minimum of the free memory of the machine and of each control group.
     """
-    left = [_left_in_machine(root)]
+    left = [int(psutil.virtual_memory().available)]
     for group in memory_groups(root):
         used = group.used_bytes()
         if used is not None:
@@ -130,16 +129,6 @@ def _memory_limit(folder: Path) -> int | None:
     return min(limits, default=None)
 
 
-def _left_in_machine(root: Path) -> int:
-    memory = dict(_pairs(root / "proc/meminfo"))
-    if "MemAvailable:" in memory:
-        return memory["MemAvailable:"] * 1024
-    try:
-        return int(psutil.virtual_memory().available)  # macOS, Windows
-    except OSError:  # a Linux without /proc
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
 def _quota_cores(folder: Path) -> float | None:
     """Read a group's quota: microseconds of CPU in a period, or "max" or -1 for no limit."""
     quota, _, period = _text(folder / "cpu.max").partition(" ")
@@ -150,35 +139,18 @@ def _quota_cores(folder: Path) -> float | None:
 
 
 def _folders(controller: str, root: Path) -> list[Path]:
-    """Return the folders of the groups that this process is in, its own first; none off Linux."""
-    member: dict[str, str] = {}
+    """Return the folders of the groups that this process is in, its own first; none off Linux.
+
+    A container that sees the path of its group on the host has only the folder at the top.
+    """
+    folders: list[Path] = []
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, group = line.split(":", 2)
-        member.update(dict.fromkeys(controllers.split(","), group))
-    group_folders: list[Path] = []
-    for named, at, inside in _mounts(controller, root):
-        path = member.get(named)
-        if path is not None:
-            # Groups outside of the mounted group (as "/..") cannot be seen
-            below = path[len(inside) :] if path.startswith(inside) else ""
-            own = at / below.lstrip("/")
-            group_folders += [folder for folder in (own, *own.parents) if folder.is_relative_to(at)]
-    return group_folders
-
-
-def _mounts(controller: str, root: Path) -> Iterator[tuple[str, Path, str]]:
-    """Yield hierarchies with a controller: its name there, the mount point, the mounted group.
-
-    See proc_pid_mountinfo(5) for the fields of a line.
-    """
-    for line in _text(root / "proc/self/mountinfo").splitlines():
-        before, _, after = line.partition(" - ")
-        kind, _, options = after.split(" ", 2)
-        _, _, _, inside, at = before.split(" ")[:5]
-        if kind == "cgroup2":
-            yield _V2, root / at.lstrip("/"), inside
-        elif kind == "cgroup" and controller in options.split(","):
-            yield controller, root / at.lstrip("/"), inside
+        if controller in controllers.split(",") or not controllers:  # no name: version 2
+            top = root / _GROUPS / (controller if controllers else "")
+            own = top / group.lstrip("/")
+            folders += [folder for folder in (own, *own.parents) if folder.is_relative_to(top)]
+    return folders
 
 
 def _pairs(path: Path) -> Iterator[tuple[str, int]]:
@@ -279,13 +251,8 @@ def _node() -> int | None:
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of this process; its maximum if only that is known."""
-    try:
-        return int(psutil.Process().memory_info().rss)
-    except (OSError, psutil.Error):  # a Linux without /proc
-        import resource
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """Return the resident memory of this process."""
+    return int(psutil.Process().memory_info().rss)
 
 
 def usable_cores() -> int:

@@ -197,17 +197,6 @@ WORKER_MAPPED: Final = _resource(
     "worker_mapped_bytes", "memory of the workers with what they share", is_gauge=True
 )
 """A worker's memory with all shared pages: copies of its parent's pages add nothing."""
-WORKER_RESIDENT: Final = _resource(
-    "worker_resident_bytes", "resident set of the workers", is_gauge=True
-)
-WORKER_PROPORTIONAL: Final = _resource(
-    "worker_proportional_bytes", "proportional set of the workers", is_gauge=True
-)
-WORKER_PRIVATE: Final = _resource(
-    "worker_private_bytes", "unique set of the workers", is_gauge=True
-)
-"""A worker's resident set, proportional set and unique set, pages of files included: the fields
-`Rss`, `Pss` and `Private_*` in proc_pid_smaps(5)."""
 MEMORY: Final = _resource("memory_bytes", "memory", is_gauge=True)
 """Memory in use that cannot be dropped at once: of the machine, and of the container."""
 SHM: Final = _resource("shm_bytes", "/dev/shm", is_gauge=True)  # noqa: S108 - a name

@@ -457,7 +457,7 @@ WORKER_CASES = [
     case("slow samples in any order", "slow-samples", absent="in_order", load=1.2,
          setup={"in_order": False}, patterns={"slow_samples": 0.9}, spikes=SPIKES),
     case("workers that copy what they share", "memory-growth",
-         title="2.4 GB a minute in 2 workers, 1.0 GB per 1,000 samples, ends at 9.0 GB at most$",
+         title="2.4 GB a minute in 2 workers, ends at 9.0 GB at most$",
          step="reference count", memory_growth=COPIES, **CALM),
     case("new memory is a leak with a time left", "memory-growth",
          title="the memory of the container is full in 4.0 hours$", step="cache without a limit",

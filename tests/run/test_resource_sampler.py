@@ -319,20 +319,20 @@ class TestGpu:
         assert [None] == rows["value"].to_list()
         assert not [note for note in run.notes if "GPU" in note]
 
-    def test_without_nvml_is_a_note(self, recorded, monkeypatch):
+    def test_without_nvml_is_a_note(self, monkeypatch):
         """The package is not needed."""
         monkeypatch.setitem(sys.modules, "pynvml", None)
 
-        missing = gpus(recorded)
+        missing = gpus()
 
         assert (stages.GPU, stages.GPU_MEMORY) == missing.resources
         assert "nvidia-ml-py" in missing.why
 
     @pytest.mark.gpu
-    def test_is_sampled_through_nvml(self, recorded):
+    def test_is_sampled_through_nvml(self):
         """Busy share and memory of each GPU, with their limits."""
         pytest.importorskip("pynvml")
-        found = gpus(recorded)
+        found = gpus()
 
         read = found.read()
         assert all(0 <= busy <= 1 for busy in read[stages.GPU].values())

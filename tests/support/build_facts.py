@@ -21,7 +21,6 @@ COPIES = MemoryGrowth(
     bytes_per_s=40e6,
     share_per_min=0.5,
     copied_share=0.95,
-    sample_bytes=1e6,
     end_bytes=9e9,
     left_s=None,
 )

@@ -20,7 +20,7 @@ from stallscope.model.machine_use import use
 from stallscope.model.simulator import LoaderCosts, predict
 from stallscope.model.thresholds import HARDLY, SLOW_WORKER
 from stallscope.run.saturation import find_saturated
-from stallscope.stages import BATCH, END_OF_EPOCH, WORK_KINDS
+from stallscope.stages import BATCH, END_OF_EPOCH, WORK_KINDS, WORKER_MEMORY
 
 if TYPE_CHECKING:
     from stallscope.model.machine_use import MachineUse
@@ -116,7 +116,11 @@ def costs_of(  # noqa: PLR0913 - facts of the loader that a run lacks
         guess_s = _SEND_S + (batch_bytes or 0) / _SEND_BYTES_PER_S
         start_s, send_s, receive_s = handover or Handover(_START_S, guess_s, _SEND_S)
         use_cores, threads = loop.cores_wanted(computed_s, cores)
-    private_bytes = run.memory()["private_bytes"].drop_nulls()
+    own = (
+        run.resources(steady=False)
+        .filter(pl.col("resource") == WORKER_MEMORY)["value"]
+        .drop_nulls()
+    )
     costs = LoaderCosts(
         stages=stages,
         computing_s=computing_s,
@@ -139,7 +143,7 @@ def costs_of(  # noqa: PLR0913 - facts of the loader that a run lacks
         slower_workers=slower,
         epoch_batches=epoch_batches,
         batch_bytes=batch_bytes,
-        worker_bytes=int(private_bytes.to_numpy().mean()) if private_bytes.len() else None,
+        worker_bytes=int(own_bytes.to_numpy().mean()) if own_bytes.len() else None,
     )
     return record.fitted(costs)
 

@@ -43,9 +43,6 @@ from stallscope.stages import (
     WORKER_CORES,
     WORKER_MAPPED,
     WORKER_MEMORY,
-    WORKER_PRIVATE,
-    WORKER_PROPORTIONAL,
-    WORKER_RESIDENT,
 )
 
 if TYPE_CHECKING:
@@ -68,10 +65,6 @@ _FIRST_LOOKS: Final = 5
 """... at any cost; ..."""
 _MEMORY_SHARE: Final = 0.005
 """... later reads may cost this share of a core. A read takes 30 ms per GB of a worker."""
-_FIRST_NAMESPACE: Final = 0xEFFFFFFC
-"""Inode of the first namespace of process ids (PROC_PID_INIT_INO in Linux). NVML's process ids are
-valid only inside it."""
-
 Readings = dict[str, dict[str, float]]
 """Counter or value by resource (see `stallscope.stages`) and device."""
 
@@ -137,7 +130,7 @@ def sources(recorded: Recorded, *, has_gpu: bool) -> list[Source | Missing]:
         (DISK_BUSY, DISK_READ, DISK_WRITE, DISK_OPERATIONS): _disks,
         (RECEIVED, SENT): _network,
     }
-    of_gpu = gpus(recorded) if has_gpu else Missing((GPU, GPU_MEMORY))
+    of_gpu = gpus() if has_gpu else Missing((GPU, GPU_MEMORY))
     if not PROC.exists():
         everything = tuple(resource for resources in makers for resource in resources)
         why = "the machine's resources were not sampled: this system has no /proc"
@@ -327,45 +320,35 @@ def _memory_of(pid: int) -> dict[str, float]:
     return {
         WORKER_MEMORY: sizes.get("Pss_Anon") or sizes["Private_Dirty"],
         WORKER_MAPPED: sizes["Anonymous"],
-        WORKER_RESIDENT: sizes["Rss"],
-        WORKER_PROPORTIONAL: sizes["Pss"],
-        WORKER_PRIVATE: sizes["Private_Clean"] + sizes["Private_Dirty"],
     }
 
 
-def gpus(recorded: Recorded) -> Source | Missing:
-    """Return the GPUs of the recorded processes, or the reason why they are not sampled."""
+def gpus() -> Source | Missing:
+    """Return the visible GPUs, or the reason why they are not sampled."""
     both = (GPU, GPU_MEMORY)
     try:
         import pynvml
     except ImportError:
         return Missing(both, "the GPU was not sampled: there is no NVML (pip install nvidia-ml-py)")
     try:
-        return replace(_gpus(pynvml, recorded), resources=both)
+        return replace(_gpus(pynvml), resources=both)
     except Exception as error:  # noqa: BLE001 - a package of others; nothing depends on it
         return Missing(both, f"the GPU was not sampled: NVML failed with {error!r}")
 
 
-def _gpus(nvml: Any, recorded: Recorded) -> Source:
+def _gpus(nvml: Any) -> Source:
     """Read the busy share of each GPU, and its memory in use."""
     nvml.nvmlInit()
     gpus = {str(number): gpu for number, gpu in _visible(nvml)}
     total = {name: nvml.nvmlDeviceGetMemoryInfo(gpu).total for name, gpu in gpus.items()}
-    notes: list[str] = []
 
     def read() -> Readings:
         busy = {n: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100 for n, gpu in gpus.items()}
         used = {name: nvml.nvmlDeviceGetMemoryInfo(gpu).used for name, gpu in gpus.items()}
-        for name, gpu in gpus.items():
-            note = f"GPU {name} is used by another process, too"
-            if note not in notes and _ids_are_ours():
-                running = {user.pid for user in nvml.nvmlDeviceGetComputeRunningProcesses(gpu)}
-                others = running - recorded.workers() - {recorded.main}
-                notes.extend([note] if others else [])
         return {GPU: busy, GPU_MEMORY: used}
 
     limits = {GPU: dict.fromkeys(gpus, 1.0), GPU_MEMORY: total}
-    return Source(read, limits, seldom=True, notes=notes)
+    return Source(read, limits, seldom=True)
 
 
 def _visible(nvml: Any) -> list[tuple[int, Any]]:
@@ -380,11 +363,3 @@ def _visible(nvml: Any) -> list[tuple[int, Any]]:
         for number, gpu in every.items()
         if str(number) in names or any(nvml.nvmlDeviceGetUUID(gpu).startswith(n) for n in names)
     ]
-
-
-def _ids_are_ours() -> bool:
-    """Return whether NVML's process ids are valid here; in most containers they are not."""
-    try:
-        return Path("/proc/self/ns/pid").stat().st_ino == _FIRST_NAMESPACE
-    except OSError:
-        return os.name == "nt"

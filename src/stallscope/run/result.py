@@ -341,16 +341,6 @@ class Run(SavedResult):
         samples = self.all_resources.join(ends, on="rank", maintain_order="left").filter(inside)
         return samples.drop("first_ns", "last_ns")
 
-    @computed_apart
-    def memory(self) -> pl.DataFrame:
-        """Return each worker's memory in each epoch: resident, proportional and private bytes.
-
-        Returns:
-            Columns of `run.worker_memory.WORKER_MEMORIES`, of the whole recording.
-        """
-        memory: pl.DataFrame = import_module("stallscope.run.worker_memory").worker_memory(self)
-        return memory
-
     def stalls(self) -> pl.DataFrame:
         """Return one row per stall: a wait that matters by the limits in `model.thresholds`.
 

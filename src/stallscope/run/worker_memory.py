@@ -1,4 +1,4 @@
-"""The memory of the workers over time: their memory in each epoch, and its growth.
+"""The growth of the workers' memory over time.
 
 A forked worker shares the pages of the training process until either of them writes to a page, and
 reading a Python object writes its reference count. Then the worker's own memory grows, while its
@@ -20,9 +20,6 @@ from stallscope.stages import (
     MEMORY,
     WORKER_MAPPED,
     WORKER_MEMORY,
-    WORKER_PRIVATE,
-    WORKER_PROPORTIONAL,
-    WORKER_RESIDENT,
 )
 from stallscope.units import count, duration, seconds, share, size
 
@@ -31,24 +28,6 @@ if TYPE_CHECKING:
 
     from stallscope.run.result import Run
 
-
-WORKER_MEMORIES: Final = {
-    "rank": pl.Int16,
-    "epoch": pl.Int32,
-    "worker": pl.Int16,
-    "pid": pl.Int32,
-    "resident_bytes": pl.Float64,
-    "proportional_bytes": pl.Float64,
-    "private_bytes": pl.Float64,
-}
-"""One row per epoch and worker: its resident set (RSS), its proportional set (PSS: a shared page
-counts divided by its number of processes) and its private pages (USS), at the last sample in that
-epoch; null without a sample."""
-_COLUMN_OF: Final = {
-    WORKER_RESIDENT: "resident_bytes",
-    WORKER_PROPORTIONAL: "proportional_bytes",
-    WORKER_PRIVATE: "private_bytes",
-}
 
 GROWN_BYTES: Final = 50e6
 """Growth of all workers in a recording from which on it is reported; less is a heap that settles.
@@ -92,8 +71,6 @@ class MemoryGrowth:
     """Growth per minute as a share of the workers' memory with shared pages."""
     copied_share: float
     """Share (0 to 1) of the growth from copies of pages of the main process."""
-    sample_bytes: float | None
-    """Growth per sample of the dataset; None where these were not counted."""
     end_bytes: float | None
     """Memory of the workers after copying all shared pages; None for growth without end."""
     left_s: float | None
@@ -134,8 +111,6 @@ class MemoryGrowth:
     def rate(self) -> str:
         """Return the rate of the growth and its end, in words."""
         text = f"{size(60 * self.bytes_per_s)} a minute in {count(self.workers, 'worker')}"
-        if self.sample_bytes is not None:
-            text += f", {size(1000 * self.sample_bytes)} per 1,000 samples"
         if not self.copied and self.copied_share > 1 - _NEARLY_ALL:
             text += f", {share(self.copied_share)} of it copies of the main process's objects"
         if self.end_bytes is not None:
@@ -156,40 +131,6 @@ class MemoryGrowth:
         elif self.may_settle:
             end = "so far"
         return f"The workers' memory grows {end}: {self.rate()}"
-
-
-def worker_memory(run: Run) -> pl.DataFrame:
-    """Return each worker's memory in each epoch; columns of `WORKER_MEMORIES`."""
-    at_ns = pl.coalesce("made_ns", "taken_ns", "arrived_ns")
-    keys = ["rank", "epoch", "worker", "pid"]
-    epochs = (
-        run.deliveries.drop_nulls(["pid", "worker"])
-        .group_by(keys)
-        .agg(start_ns=at_ns.min())
-        .drop_nulls("start_ns")
-        .sort("start_ns")
-    )
-    names = pl.col("resource", "device").cast(pl.String)
-    samples = run.resources(steady=False).drop_nulls("value").with_columns(names)
-    looks = (
-        samples.filter(pl.col("resource").is_in(list(_COLUMN_OF)))
-        .with_columns(pid=pl.col("device").cast(pl.Int32, strict=False))
-        .sort("end_ns")
-        .join_asof(
-            epochs,
-            left_on="end_ns",
-            right_on="start_ns",
-            by=["rank", "pid"],
-            check_sortedness=False,
-        )
-    )
-    value = pl.col("value")
-    last = looks.group_by(keys).agg(
-        value.filter(resource=resource).last().alias(column)
-        for resource, column in _COLUMN_OF.items()
-    )
-    each = epochs.join(last, on=keys, how="left").sort(keys)
-    return each.select(pl.col(name).cast(kind) for name, kind in WORKER_MEMORIES.items())
 
 
 class _Slopes(NamedTuple):
@@ -230,14 +171,12 @@ def memory_growth(run: Run, workers: int | None = None) -> MemoryGrowth | None:
     fills = not copied or (room is not None and workers * (last_mapped - last_own) > room)
     left_s = room / pace if fills and room is not None else None
     renewed = left_s is not None and left_s > _life_s(run)
-    rate = _samples_per_s(run)
     return MemoryGrowth(
         workers=workers,
         grown_bytes=pace * float(length_s),
         bytes_per_s=pace,
         share_per_min=60 * pace / (workers * float(last_mapped)),
         copied_share=copied_share,
-        sample_bytes=pace / rate if rate else None,
         end_bytes=workers * float(last_mapped) if copied and not fills else None,
         left_s=None if renewed else left_s,
         limit=limit,
@@ -311,17 +250,3 @@ def _room(run: Run) -> tuple[float | None, str]:
     last = memory.drop_nulls(["value", "limit"]).sort("end_ns").group_by("device").last()
     rows = last.select(pl.col("limit") - pl.col("value"), "device").sort("limit").rows()
     return rows[0] if rows else (None, "machine")
-
-
-def _samples_per_s(run: Run) -> float | None:
-    """Return the samples/s that a rank uses; None where a batch's size is unknown."""
-    recorded = run.samples().group_by("rank", "epoch", "batch").len()["len"]
-    of_batch = run.settings.batch_size or (recorded.to_numpy().mean() if recorded.len() else 0)
-    start_ns = pl.col("start_ns").drop_nulls()
-    begun = (
-        run.steps()
-        .group_by("rank")
-        .agg(steps=start_ns.len() - 1, length_s=(start_ns.max() - start_ns.min()) / 1e9)
-    )
-    steps, length_s = float(begun["steps"].sum()), float(begun["length_s"].sum())
-    return float(of_batch) * steps / length_s if of_batch and length_s else None
