@@ -10,8 +10,6 @@ import pytest
 import torch
 
 from stallscope import cases
-from stallscope.demo import ConvertColor, RandomMask, Scale
-from stallscope.targets.target import SimulatedStep
 
 
 @pytest.fixture(scope="module")
@@ -72,24 +70,3 @@ class TestCaseA:
 
         assert "stallscope-" in done.stdout
         assert not list(tmp_path.glob("stallscope-*"))
-
-
-class TestCaseB:
-    def test_is_the_published_pipeline_with_a_timer_for_the_device(self):
-        """The slow mask, the published order, and a step that says that it is simulated."""
-        target = cases.case_b()
-        names = [type(op).__name__ for op in target.loader.dataset.transform.transforms]
-
-        assert isinstance(target.step, SimulatedStep)
-        assert RandomMask.__name__ == names[2]
-        assert [ConvertColor.__name__, Scale.__name__] == names[3:]
-        assert "timer" in target.notes[0]
-
-    def test_draws_no_random_number_of_the_users(self):
-        """Finding out how long a step takes leaves torch's generator as it was."""
-        torch.manual_seed(1)
-        before = torch.get_rng_state()
-
-        cases.case_b()
-
-        assert torch.equal(before, torch.get_rng_state())

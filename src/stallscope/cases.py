@@ -1,9 +1,8 @@
-"""Two published pipelines as targets: cases that took their authors days, in a minute.
+"""The published pipeline of case A as a target, and both cases beside their authors' numbers.
 
 Case A: tar shards read by webdataset (2022; 12 workers, batches of 512). Case B: five transforms
 (2023; 8 vCPUs, batches of 256), see `stallscope.demo`. Batches are smaller here, so that a minute
-is enough. A timer replaces the authors' GPU: it takes their published share of the loop's time,
-measured on this machine, and every result calls it simulated.
+is enough.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import atexit
 import io
 import tarfile
-import time
 from contextlib import ExitStack
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -21,14 +19,12 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from stallscope.demo import RandomMask, case_b_loader
 from stallscope.errors import TargetError
 from stallscope.files import workspace
-from stallscope.isolation import in_one_thread
 from stallscope.machine import usable_cores
 from stallscope.targets.images import evaluation_pipeline, worker_settings
 from stallscope.targets.sample import photographs
-from stallscope.targets.target import Target, simulated_step
+from stallscope.targets.target import Target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,10 +34,6 @@ if TYPE_CHECKING:
     from stallscope.run.result import Run
 
 
-STEP_SHARE_A: Final = 0.369
-"""Share of the loop's time: the published profile waits 63.1% for the next batch."""
-STEP_SHARE_B: Final = 0.1821
-"""Share of the loop's time: the published trace has the GPU busy for 18.21% of a step."""
 FETCH_A_S: Final = 0.13
 TRANSFORMS_A_S: Final = 0.013
 """Published seconds to read and decode an image, and to transform it."""
@@ -58,27 +50,15 @@ _WIDE: Final = 2
 _GRAIN: Final = 0.1
 """Share of noise in the enlarged image, which else decodes faster than a photograph."""
 _QUALITY: Final = 80
-_TIMED: Final = 12
-"""Samples that are timed to set the length of a step, after a warm-up sample."""
 
 
 def case_a() -> Target:
-    """Return the tar shards and a simulated step. Creates the shards in a temporary folder.
+    """Return the loader of the tar shards. Creates the shards in a temporary folder.
 
     Raises:
         TargetError: webdataset, torchvision or the sample data is missing.
     """
-    loader = case_a_loader(_shards())
-    return _paced(loader, STEP_SHARE_A, "case A: tar shards")
-
-
-def case_b() -> Target:
-    """Return the five transforms as published, and a simulated step.
-
-    Raises:
-        TargetError: torchvision or the sample data is missing.
-    """
-    return _paced(case_b_loader("published", RandomMask), STEP_SHARE_B, "case B: five transforms")
+    return Target(case_a_loader(_shards()), name="case A: tar shards")
 
 
 def beside_case_a(run: Run) -> str:
@@ -128,9 +108,7 @@ def _gain(trials: pl.DataFrame, kind: str) -> str:
     row = rows.row(0, named=True)
     if row["speedup"] is None:
         return f"{row['predicted_speedup']:.2f}× predicted"
-    low, high = row["speedup_low"], row["speedup_high"]
-    ends = "" if low is None or high is None else f" ({low:.2f} to {high:.2f})"
-    return f"{row['speedup']:.2f}×{ends}"
+    return f"{row['speedup']:.2f}× ({row['speedup_low']:.2f} to {row['speedup_high']:.2f})"
 
 
 def case_a_loader(
@@ -204,27 +182,3 @@ def _shards() -> list[str]:
     stack = ExitStack()
     atexit.register(stack.close)
     return make_shards(stack.enter_context(workspace()), SHARDS, IMAGES)
-
-
-def _paced(loader: DataLoader[Any], step_share: float, name: str) -> Target:
-    """Return a target whose step takes this share of the loop's time."""
-    sample_s = _sample_s(loader.dataset)
-    batch_s = sample_s * (loader.batch_size or 1) / max(loader.num_workers, 1)
-    step = simulated_step(round(step_share * batch_s, 4))
-    note = f"a published pipeline in small; its device is a timer, {step_share:.0%} of the loop"
-    return Target(loader, step, name=name, notes=(note,))
-
-
-def _sample_s(dataset: Any) -> float:
-    """Return the CPU seconds of a sample (median).
-
-    Nearly all of its time is computing, and a busy machine must not make the step longer.
-    """
-    taken = []
-    with torch.random.fork_rng(devices=[]):  # the transforms draw random numbers
-        samples = in_one_thread(iter(dataset))
-        for _ in range(_TIMED + 1):
-            began = time.thread_time()
-            next(samples)
-            taken.append(time.thread_time() - began)
-    return sorted(taken[1:])[_TIMED // 2]

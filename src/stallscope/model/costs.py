@@ -116,11 +116,8 @@ def costs_of(  # noqa: PLR0913 - facts of the loader that a run lacks
         guess_s = _SEND_S + (batch_bytes or 0) / _SEND_BYTES_PER_S
         start_s, send_s, receive_s = handover or Handover(_START_S, guess_s, _SEND_S)
         use_cores, threads = loop.cores_wanted(computed_s, cores)
-    own = (
-        run.resources(steady=False)
-        .filter(pl.col("resource") == WORKER_MEMORY)["value"]
-        .drop_nulls()
-    )
+    own = pl.col("resource") == WORKER_MEMORY
+    own_bytes = run.resources(steady=False).filter(own)["value"].drop_nulls()
     costs = LoaderCosts(
         stages=stages,
         computing_s=computing_s,
