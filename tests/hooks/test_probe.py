@@ -350,7 +350,7 @@ def test_samples_are_numbered_and_known_by_index(case, tmp_path):
 
     samples = record(dataset, tmp_path).samples
 
-    if case == "__getitems__ at once":
+    if case.startswith("__getitems__"):
         assert samples.is_empty()  # nobody can tell one sample from the next
         return
     assert [0, 1, 0, 1] == samples["sample"].to_list()

@@ -28,7 +28,7 @@ from torch.optim import optimizer
 from torch.utils.data import DataLoader, dataloader
 from torch.utils.data._utils import fetch, pin_memory, worker
 
-from stallscope.hooks import patches, training_step
+from stallscope.hooks import training_step
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -93,7 +93,6 @@ def hooks() -> list[str]:
         *(f"gc.callbacks: {callback}" for callback in gc.callbacks if _is_ours(callback)),
         *(f"sys.meta_path: {finder}" for finder in sys.meta_path if _is_ours(finder)),
         *(f"listener: {listener}" for listener in training_step.listeners),
-        *(f"layer: {place}" for place in patches._layers),
         *(f"before optimizers: {hook}" for hook in optimizer._global_optimizer_pre_hooks.values()),
         *(f"after optimizers: {hook}" for hook in optimizer._global_optimizer_post_hooks.values()),
         *(["handler of SIGINT"] if _is_ours(signal.getsignal(signal.SIGINT)) else []),

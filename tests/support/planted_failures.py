@@ -56,7 +56,7 @@ OF_PYTHON = {"ops.Ops._forget", "patches.ByIdentity._forget", "patches.unlock_in
 """Python calls these when an object dies or at a fork, and lets nothing out that they raise."""
 LAST_RESORT = "failures."
 """What notes failures has nobody to note its own: it suppresses them."""
-HOT = ("in_sample", "at_work", "read_cpu", "enter_batch", "leave", "clock_with_cpu", "failed",
+HOT = ("at_work", "read_cpu", "enter_batch", "leave", "clock_with_cpu",
        "file", "begin_key", "pixels", "method", "call")  # fmt: skip
 """Functions of the hot path that others call; `sample` stands around the user's."""
 

@@ -2,15 +2,10 @@
 
 Around the original `fetch`, the dataset, its iterator and the collate function are replaced by
 recording stand-ins and put back in a `finally`; nothing outside of torch's fetcher sees them.
-
-Recorded batches say by themselves where an exception came from. In the others no hook is on, but
-the traceback knows: the frame of the dataset's `__getitem__` holds the index, and the innermost
-hooked code is the stage.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
 import math
@@ -35,7 +30,7 @@ from stallscope.hooks.training_step import listeners
 from stallscope.stages import BATCH, GARBAGE, GETITEM
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from stallscope.hooks.hot_path import Recorder
     from stallscope.hooks.iterators import Iteration
@@ -60,14 +55,6 @@ _MISSING: Final = "what is recorded of each batch"
 _REPLACED: Final = frozenset({"dataset", "dataset_iter", "collate_fn"})
 
 
-def asked_by_bulk(dataset: Any) -> Iterator[Any]:
-    """Yield datasets whose `__getitem__` a `__getitems__` calls: itself, or that of its subset."""
-    yield dataset
-    while isinstance(dataset, Subset):
-        dataset = dataset.dataset
-        yield dataset
-
-
 class DatasetStandIn(StandIn):
     """A dataset whose every sample is recorded, or every batch where it gives whole batches."""
 
@@ -78,7 +65,8 @@ class DatasetStandIn(StandIn):
             self._get = (
                 recorder.call(get, key) if whole else functools.partial(recorder.sample, get)
             )
-        if bulk := getattr(dataset, "__getitems__", None):
+        bulk = getattr(dataset, "__getitems__", None)
+        if bulk and not _asks_by_sample(dataset):
             self.__getitems__ = recorder.call(bulk, key)
 
     @unseen
@@ -86,25 +74,18 @@ class DatasetStandIn(StandIn):
         return self._get(index)
 
 
+def _asks_by_sample(dataset: Any) -> bool:
+    """Return whether `__getitems__` is torch's of a `Subset`, and gets its samples one by one."""
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    return not hasattr(dataset, "__getitems__")
+
+
 def is_one(index: Any) -> bool:
     """Return whether a sampler's index names one sample and not a list of them."""
     if isinstance(index, (list, tuple, slice)):
         return False
     return not getattr(index, "ndim", 0)
-
-
-def locate(recorder: Recorder, fetcher: Any, error: BaseException) -> None:
-    """Write into the log which sample of an unrecorded batch failed, and in which stage."""
-    getitem = getattr(type(fetcher.dataset), "__getitem__", None)
-    code = getattr(getitem, "__code__", None)
-    index, key, traceback = None, recorder.key(GETITEM), error.__traceback__
-    while traceback is not None:
-        frame, traceback = traceback.tb_frame, traceback.tb_next
-        if frame.f_code is code:
-            names = code.co_varnames[: code.co_argcount]
-            index = frame.f_locals.get(names[1]) if len(names) > 1 else None
-        key = recorder.state.key_of_code.get(frame.f_code, key)
-    recorder.failed(index, key)
 
 
 @dataclass
@@ -155,9 +136,6 @@ class Hooks:
         self._adapters = libraries.Adapters(recorder, self._fetchers)
         self._modules_seen = 0
         self._datasets: dict[int, Any] = {}
-        self._asked: set[type] = set()
-        self._outermost: Any = None
-        self._indices: Iterator[Any] = iter(())
         self._collected: Callable[[], None] | None = None
         self._batches = 0
         self._costs: list[float] = []
@@ -176,8 +154,10 @@ class Hooks:
 
     def take_off(self) -> None:
         """Leave everything as it was before `put_on`."""
+        search = self._task is not None  # this is no worker
         for hooks in (self._fetchers, self._inside):
-            self.failures.insist("taking the hooks off", hooks.undo)
+            undo = functools.partial(hooks.undo, search=search)
+            self.failures.insist("taking the hooks off", undo)
 
     def retire(self, *, close: bool = True) -> None:
         """Take everything off and stop writing, see `Recorder.retire`."""
@@ -188,7 +168,7 @@ class Hooks:
         with self._switch:
             self._retired = True
             if not self._busy:  # whoever is in a circle with a dataset lets its workers end late
-                self._datasets, self._outermost, self._indices = {}, None, iter(())
+                self._datasets = {}
         if not self._busy:  # else another thread makes a batch, goes on writing and retires then
             self._recorder.retire()
 
@@ -254,9 +234,6 @@ class Hooks:
                     begun.first_word, samples, is_complete=error is None
                 )
                 self._weigh(words, samples, self._recorder.clock() - begun.began_ns)
-        elif error is not None and not isinstance(error, StopIteration):  # the end of a stream
-            with self.failures.within("where an exception came from"):
-                locate(self._recorder, begun.fetcher, error)
         self._mark(Mark.MADE)
 
     def _takes(self, fetcher: Any) -> bool:
@@ -333,41 +310,6 @@ class Hooks:
             seen[number] = dataset
         with self.failures.within("the ops of a dataset"):
             self._ops.hook(dataset)
-        with self.failures.within("samples that come by the batch"):
-            self._meet_bulk(dataset)
-
-    def _meet_bulk(self, dataset: Any) -> None:
-        """Hook the samples of a dataset whose `__getitems__` makes a batch at once."""
-        if getattr(dataset, "__getitems__", None):
-            for cls in {type(inner) for inner in asked_by_bulk(dataset)} - self._asked:
-                self._asked.add(cls)
-                if hasattr(cls, "__getitem__"):
-                    with contextlib.suppress(TypeError):  # made in C: its samples are not seen
-                        self._inside.put(cls, "__getitem__", self._getitem(cls))
-
-    @unseen
-    def _getitem(self, cls: Any) -> Callable[..., Any]:
-        """`__getitem__` of datasets whose samples are made inside of `__getitems__`."""
-        original: Callable[..., Any] = cls.__getitem__
-        recorder = self._recorder
-
-        @functools.wraps(original)
-        def hook(dataset: Any, *args: Any, **named: Any) -> Any:
-            try:
-                is_asked = len(args) == 1 and not named and is_one(args[0])
-                is_sample = is_asked and not recorder.in_sample()
-                # A Subset asks for its samples in order, by the inner dataset's own numbers.
-                outermost = self._outermost
-                is_inner = isinstance(outermost, Subset) and dataset is not outermost
-                index = (next(self._indices, None) if is_inner else args[0]) if is_sample else None
-            except Exception as error:  # noqa: BLE001 - ours is never the user's
-                is_sample = False
-                self.failures.note("samples", error)
-            if not is_sample:  # a whole batch, an inner dataset's
-                return original(dataset, *args, **named)
-            return recorder.sample(functools.partial(original, dataset, *args), index, call=True)
-
-        return hook
 
     def _stand_in(self, fetcher: Any, index: Any) -> None:
         """Put recording stand-ins where the fetcher finds its dataset and its collate function."""
@@ -377,7 +319,4 @@ class Hooks:
             fetcher.dataset_iter = libraries.samples(recorder, fetcher)
         else:
             whole = not fetcher.auto_collation and not is_one(index)
-            self._outermost = fetcher.dataset
             fetcher.dataset = DatasetStandIn(fetcher.dataset, recorder, whole=whole)
-            # Only what can be read without being used up.
-            self._indices = iter(index if isinstance(index, (list, tuple)) else ())

@@ -51,8 +51,6 @@ class RecorderState:
     """CPU time is read for every n-th sample."""
     stage_of_key: dict[int, Stage] = field(default_factory=dict)
     """Stage of each key."""
-    key_of_code: dict[object, int] = field(default_factory=dict)
-    """Key of the stage of each hooked function, by its code object."""
     new_files: list[str] = field(default_factory=list)
     """Paths that are not yet in the log; files are numbered from 1, in order."""
     getitem_key: int = 0
@@ -101,12 +99,6 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
     def lost(key: int, error: Exception) -> None:
         note(f"the spans of '{state.stage_of_key[key].name}'", error)
 
-    def failed(index: Any, key: int) -> None:
-        turn_to(log.here())
-        words[place()] = _sample_word(index)
-        raised(key)
-        words[place()] = sample_end
-
     def turn_to(thread_log: ThreadLog) -> None:
         """Write into the log of another thread, or into its next file, without paths so far."""
         nonlocal here, words, place, header
@@ -131,7 +123,6 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
     def method(
         original: Callable[..., Any], first: object, key: int, key_of: Callable[[Any], int]
     ) -> Callable[..., Any]:
-        state.key_of_code[getattr(original, "__code__", None)] = key
         transforms = state.stage_of_key[key].kind == "transform"
         others: dict[int, Callable[..., Any]] = {}
 
@@ -182,7 +173,6 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
     def call(
         original: Callable[..., Any], key: int, seen: Callable[..., None] | None = None
     ) -> Callable[..., Any]:
-        state.key_of_code[getattr(original, "__code__", None)] = key
         stage = state.stage_of_key[key]
         transforms, gives_way = stage.kind == "transform", stage.gives_way
 
@@ -296,9 +286,6 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
 
         return end
 
-    def is_in_sample() -> bool:
-        return in_sample
-
     def at_work() -> bool:
         return home == get_ident()
 
@@ -306,13 +293,11 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
         "method": method,
         "call": call,
         "sample": under(GETITEM, sample),
-        "in_sample": is_in_sample,
         "at_work": at_work,
         "read_cpu": read_cpu,
         "enter_batch": enter_batch,
         "leave": leave,
         "clock_with_cpu": clock_with_cpu,
-        "failed": failed,
         "file": file,
         "begin_key": begin_key,
         "pixels": pixels,
@@ -350,8 +335,6 @@ class Recorder:
     result and arguments."""
     sample: Callable[..., Any]
     """`(get, index, call=False)`: loads a sample by `get(index)`, or `get()`, and records it."""
-    in_sample: Callable[[], bool]
-    """Returns True during a sample."""
     at_work: Callable[[], bool]
     """Returns True during a batch of the calling thread."""
     read_cpu: Callable[..., None]
@@ -362,8 +345,6 @@ class Recorder:
     """Ends a batch: from now on, hooks only call their originals."""
     clock_with_cpu: Callable[[], int]
     """Reads the clock; writes the CPU time into the log first."""
-    failed: Callable[[Any, int], None]
-    """`(index, key)`: a sample of an unrecorded batch has failed in this stage."""
     file: Callable[[str], None]
     """`(path)`: the current sample reads this file."""
     begin_key: Callable[[int], Callable[[], None] | None]

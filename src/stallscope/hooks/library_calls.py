@@ -18,8 +18,9 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from stallscope.hooks.find_ops import is_librarys
 from stallscope.hooks.libraries import StageIterator, subclasses
-from stallscope.hooks.patches import beneath, held_in_modules, unseen
+from stallscope.hooks.patches import names_in, unseen
 from stallscope.stages import DECODE, FETCH, SEEK, UNPACK, Stage
 
 if TYPE_CHECKING:
@@ -215,7 +216,8 @@ class Libraries:
         functions: dict[int, tuple[Any, Any]] = {}
         self._hook_waiting(functions)
         with self._failures.within("the stages of libraries"):
-            self._patches.put_everywhere(functions)
+            if functions:
+                self._patches.put_everywhere(functions, self._modules())
         with self._failures.within("the stage of PIL's decoders"):
             self._hook_decoders()
         self._modules_seen = len(sys.modules)
@@ -242,12 +244,24 @@ class Libraries:
         hook = recorder.call(original, key, self._looker(call))
         if call.is_iterator:
             hook = _iterating(recorder, key, original)
-        if call.is_in_one_place:
-            with contextlib.suppress(Exception):  # a class that its library keeps from changing
-                self._patches.put(owner, name, hook)
-        else:
+        with contextlib.suppress(Exception):  # a class that its library keeps from changing
+            self._patches.put(owner, name, hook)
+        if not call.is_in_one_place:
             functions[id(original)] = (original, hook)
         return True
+
+    def _modules(self) -> list[Any]:
+        """Return modules that may have imported a call by name: the user's, and the library's own.
+
+        Torch's alone have so many names that to look through them takes a forked worker 50 ms.
+        """
+        packages = {_package(call.module) for call in CALLS} - {"torch"}
+        return [
+            module
+            for name, module in list(sys.modules.items())
+            if _package(name) in packages
+            or not is_librarys(name, str(names_in(module).get("__file__")), "")
+        ]
 
     def _looker(self, call: LibraryCall) -> Callable[..., None] | None:
         """Return what looks at the result and the arguments of a call."""
@@ -316,12 +330,8 @@ def _iterating(recorder: Recorder, key: int, original: Any) -> Callable[..., Any
     return begin
 
 
-def look_ahead() -> None:
-    """Look where functions of libraries are held, in the process that is about to fork workers."""
-    places = [call.find() for call in CALLS if not call.is_in_one_place]
-    held_in_modules(
-        id(beneath(*place)) for place in places if place is not None and place[2] is not None
-    )
+def _package(module: str) -> str:
+    return module.partition(".")[0]
 
 
 def _module(name: str) -> Any:

@@ -27,7 +27,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import CodeType, ModuleType
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from weakref import WeakSet, ref
 
 from stallscope.stages import frame_name
@@ -57,14 +57,10 @@ class _Layer:
     new: Any
     on: bool = True
 
-    @property
-    def place(self) -> tuple[int, Any]:
-        """Return what all layers of a place share. A list's items are known by themselves."""
-        return id(self.owner), None if isinstance(self.owner, list) else self.name
 
-
-_layers: dict[tuple[int, Any], list[_Layer]] = {}
-"""All layers that are on, by place, the lowest first; over all recordings of this process."""
+_covered: dict[int, tuple[Any, Any]] = {}
+"""Replacements that had something over them at their end, by their `id`; with what they replaced,
+which is put back in their stead."""
 _lock = threading.RLock()
 _TRIES: Final = 6
 """To take everything off at the end: a hook that stays on is worse than a look at all of them."""
@@ -102,26 +98,25 @@ class Patches:
             if self._undone:
                 return
             layer = _Layer(owner, name, _own(owner, name), new)
-            _layers.setdefault(layer.place, []).append(layer)
             self._pile.append(layer)  # first: what was put on in part must come off, too
             try:
                 _put(owner, name, new)
             except Exception:
-                self._attempt("off", name, partial(_take_off, layer))
+                layer.on = False
+                self._attempt("off", name, partial(_replace, layer, new, layer.old))
                 raise
 
-    def put_everywhere(self, functions: dict[int, tuple[Any, Any]]) -> None:
-        """Replace functions of modules, also where `from module import name` has taken them.
+    def put_everywhere(self, functions: dict[int, tuple[Any, Any]], modules: Iterable[Any]) -> None:
+        """Replace functions also in modules that took them by `from module import name`.
 
         A place that cannot be changed keeps what it has: whoever calls from there is not seen.
 
         Args:
             functions: old and new function by the `id` of the old one.
+            modules: where to look.
         """
-        for owner, name, number in held_in_modules(functions) if functions else ():
-            old, new = functions.get(number, (None, None))
-            if new is not None and _own(owner, name) is old:
-                self._attempt("on", name, partial(self.put, owner, name, new))
+        for owner, name, old in _holders(functions, modules):
+            self._attempt("on", name, partial(self.put, owner, name, functions[id(old)][1]))
 
     def add(self, items: list[Any], item: Any) -> None:
         """Append something of ours to a list of somebody's, such as `gc.callbacks`."""
@@ -160,11 +155,12 @@ class Patches:
                 if not layer.on:
                     self._attempt("on", layer.name, partial(_put_back, layer))
 
-    def undo(self, *, in_child: bool = False) -> None:
-        """Take everything off for good, also where it was imported from in the meantime.
+    def undo(self, *, search: bool = True) -> None:
+        """Take everything off for good.
 
         Args:
-            in_child: this is a forked worker, which is waiting to begin: look through no modules.
+            search: also look through all modules for hooks that were imported by name meanwhile; a
+                worker has no time for that, and ends.
         """
         with _lock:
             self._undone = True
@@ -175,22 +171,11 @@ class Patches:
             for _ in range(_TRIES):  # again for what could not be taken off
                 with self._noted("taking the hooks off"):
                     self.suspend()
-            if in_child:
-                return
-            alive = {id(hook): old for reference, old in self._forgotten() if (hook := reference())}
-            for owner, name, replacement in _holders(alive) if alive else ():
-                self._attempt("off", name, partial(_put, owner, name, alive[id(replacement)]))
-
-    def _forgotten(self) -> list[tuple[Callable[[], Any], Any]]:
-        """Know no layer any longer; return what was in modules, held by nobody here, and before.
-
-        A replacement that dies with its layer is under no other name: nearly always all of them
-        are gone afterwards, and no module has to be looked into.
-        """
-        pile, self._pile = self._pile, []
-        for layer in pile:
-            _forget(layer)  # what cannot be taken off at all only calls its original
-        return [(ref(each.new), each.old) for each in pile if isinstance(each.owner, ModuleType)]
+            pile, self._pile = self._pile, []
+            hooks = {id(each.new): each.old for each in pile if isinstance(each.owner, ModuleType)}
+            if search and hooks:
+                for owner, name, hook in _holders(hooks, list(sys.modules.values())):
+                    self._attempt("off", name, partial(_put, owner, name, hooks[id(hook)]))
 
     def _attempt(self, where: str, name: Any, change: Callable[[], object]) -> None:
         """Change a place; one that cannot be changed is noted, and the others are changed."""
@@ -199,31 +184,24 @@ class Patches:
 
 
 def _take_off(layer: _Layer) -> None:
-    """Take one layer off; one that lies beneath another is taken out from under it."""
-    if not layer.on:
-        return
-    layers = _layers[layer.place]
-    above = next((each for each in layers if each.old is layer.new), None)
-    if above is not None:
-        above.old = layer.old
-    else:
-        _replace(layer, layer.new, layer.old)
-    _forget(layer)
+    """Take one layer off; another that lies over it takes it out at its own end."""
+    if layer.on:
+        old, gone = layer.old, []
+        while id(old) in _covered:
+            gone.append(id(old))
+            old = _covered[id(old)][1]
+        if _replace(layer, layer.new, old):
+            for number in gone:
+                del _covered[number]
+        else:
+            _covered[id(layer.new)] = layer.new, layer.old
+    layer.on = False
 
 
 def _put_back(layer: _Layer) -> None:
     if _replace(layer, layer.old, layer.new):
+        _covered.pop(id(layer.new), None)
         layer.on = True
-        _layers.setdefault(layer.place, []).append(layer)
-
-
-def _forget(layer: _Layer) -> None:
-    if layer.on:
-        layer.on = False
-        layers = _layers[layer.place]
-        layers.remove(layer)
-        if not layers:
-            del _layers[layer.place]
 
 
 def _replace(layer: _Layer, expected: Any, value: Any) -> bool:
@@ -237,67 +215,20 @@ def _replace(layer: _Layer, expected: Any, value: Any) -> bool:
     return True
 
 
-def beneath(owner: Any, name: str, value: Any) -> Any:
-    """Return what is there in a forked worker: its parent's hooks are taken off in it."""
-    pile = _layers.get((id(owner), name))
-    return pile[0].old if pile else value
-
-
-class _Search(NamedTuple):
-    """Result of a look through all modules."""
-
-    pid: int
-    """Process of the search."""
-    modules: int
-    """Number of modules at the search."""
-    functions: set[int]
-    """The `id` of each function that was looked for."""
-    places: list[tuple[ModuleType, str, int]]
-    """Module, name there, and the `id` of the function."""
-
-    def answers(self, wanted: set[int]) -> bool:
-        """Return whether it was made by the parent of this process, of the same modules."""
-        is_inherited = self.pid != os.getpid() and self.modules == len(sys.modules)
-        return is_inherited and wanted <= self.functions
-
-
-_last: list[_Search] = []
-"""The last look, of which a forked worker needs no other one."""
-
-
-def held_in_modules(functions: Iterable[int]) -> list[tuple[ModuleType, str, int]]:
-    """Return every module and name of it that holds a function, by its `id`.
-
-    A worker that is forked takes what its parent has just found, which may be more: it would copy
-    most of the memory that they share, page by page, only by looking (50 ms with what torch
-    imports).
-
-    Args:
-        functions: `id` of each.
-    """
-    wanted = set(functions)
-    if _last and _last[0].answers(wanted):
-        return _last.pop().places
-    lowest = [pile[0] for pile in list(_layers.values()) if isinstance(pile[0].owner, ModuleType)]
-    # As of `beneath`
-    places = [(base.owner, base.name, id(base.old)) for base in lowest if id(base.old) in wanted]
-    places += [(module, name, id(value)) for module, name, value in _holders(wanted)]
-    _last[:] = [_Search(os.getpid(), len(sys.modules), wanted, places)]
-    return places
-
-
-def _holders(functions: Container[int]) -> list[tuple[ModuleType, str, Any]]:
+def _holders(
+    functions: Container[int], modules: Iterable[Any]
+) -> list[tuple[ModuleType, str, Any]]:
     """Return every module and name under which one of these very objects can be reached."""
     return [
         (module, name, value)
-        for module in list(sys.modules.values())
-        for name, value in list(_names_in(module).items())
+        for module in modules
+        for name, value in list(names_in(module).items())
         if id(value) in functions
     ]
 
 
-def _names_in(module: Any) -> dict[str, Any]:
-    """Return the names of a module; none of what only says that it is one.
+def names_in(module: Any) -> dict[str, Any]:
+    """Return the names of a module; of what only says that it is a module, none.
 
     cffi (under cryptography, and so under most clients of a cloud) puts objects into `sys.modules`
     that call themselves modules and have no `__dict__`.

@@ -24,7 +24,6 @@ from stallscope.hooks.event_log import MAIN, Mark, ProcessLog, stop_hooks
 from stallscope.hooks.fetchers import Hooks
 from stallscope.hooks.hot_path import Recorder
 from stallscope.hooks.iterators import Iterations
-from stallscope.hooks.library_calls import look_ahead
 from stallscope.hooks.loader_access import shut_down, value_of
 from stallscope.hooks.log_place import OUTER, epoch_key
 from stallscope.hooks.patches import ByIdentity, Patches, around, in_this_process
@@ -88,7 +87,6 @@ class Probe:
         self._pid = os.getpid()
         self._switch = threading.RLock()
         self._ended = False
-        self._seen = (0, 0)
 
     def __enter__(self) -> Self:
         self._watches = [loader for loader in self._loaders or () if isinstance(loader, DataLoader)]
@@ -152,7 +150,7 @@ class Probe:
         hooks = self._hooks
         for take_off in (
             partial(self.device.end, here=close),
-            partial(self._patches.undo, in_child=not close),
+            partial(self._patches.undo, search=close),
             *([] if hooks is None else [partial(hooks.retire, close=close)]),
             partial(self.marks.retire, close=close),
         ):  # each by itself, whatever becomes of the others
@@ -255,14 +253,7 @@ class Probe:
         if module is not None and hasattr(module, "_worker_loop"):
             with self.failures.within("what the workers do"):
                 self._put_entry(module)
-        if iteration.workers:
-            with self.failures.within("the stages of libraries"):
-                # Where functions of libraries are held: in each epoch what is new
-                modules = len(sys.modules), len(vars(sys.modules["__main__"]))
-                if modules != self._seen:
-                    look_ahead()
-                    self._seen = modules
-        elif self._hooks is None:
+        if not iteration.workers and self._hooks is None:
             with self.failures.within("samples made in the main process"), self._switch:
                 self._hook_this_process()
 
