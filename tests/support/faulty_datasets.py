@@ -202,21 +202,6 @@ class StandsStill(Hangs):
         super().load_for_ever()
 
 
-class OneIsStopped(StandsStill):
-    """Worker 1 is stopped, and then worker 0 sleeps."""
-
-    def __init__(self) -> None:
-        super().__init__(bad=0)
-        self.stops = multiprocessing.Event()
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        if get_worker_info().id == 1:
-            self.stops.set()
-            os.kill(os.getpid(), signal.SIGSTOP)
-        self.stops.wait()
-        return super().__getitem__(index)
-
-
 def as_generator(samples: list[torch.Tensor]) -> Any:
     """Collate into what no worker can send."""
     return (sample for sample in samples)

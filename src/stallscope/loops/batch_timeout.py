@@ -20,7 +20,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -38,26 +38,12 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
 
-GRACE_S: Final = 10.0
-"""Seconds that a batch may take after the budget, ..."""
-START_GRACE_S: Final = 30.0
-"""... the first batch, for which workers start and import, ..."""
-_TIMES_LONGEST: Final = 4
-"""... and this many times the longest wait until then, if that is more."""
-_LOOK_EVERY_S: Final = 5.0
-"""Torch looks for dead workers when a timeout is over; the signal of a death may be lost."""
-_ROUNDING_S: Final = 0.1
+GRACE_S: Final = 30.0
+"""Seconds that a batch may take after the budget: workers may have to start and import."""
 _TORCH_SAYS: Final = "DataLoader timed out after"
 _WORKER_LOOP: Final = "_worker_loop"
 _OWN_HOOKS: Final = str(Path(__file__).parents[1] / "hooks")
 _INSTALLED: Final = ("site-packages", "dist-packages")
-_STATES: Final = {
-    psutil.STATUS_STOPPED: "it is stopped, as by SIGSTOP",
-    psutil.STATUS_TRACING_STOP: "a debugger has stopped it",
-    psutil.STATUS_DISK_SLEEP: "it waits for a disk or a network file system",
-    psutil.STATUS_RUNNING: "it is computing",
-    psutil.STATUS_SLEEPING: "it sleeps",
-}
 
 
 @dataclass
@@ -68,19 +54,19 @@ class _TimeLimit:
     remedy: str
     deadline_s: float
     """End of the budget (`time.monotonic`)."""
-    longest_s: float | None = None
-    """The longest wait until now; None before the first batch."""
     others: set[Any] = field(default_factory=lambda: set(multiprocessing.active_children()))
     """Processes that were there before: workers of the user's own loops among them."""
     most_s: float = math.inf
     """No wait is longer than this, whatever the budget is."""
+    timeouts: set[float] = field(default_factory=set)
+    """All timeouts until now, whole seconds; a shorter one is the user's own."""
 
     def wait_s(self) -> float:
-        """Return how long a wait that begins now may take, seconds."""
-        grace_s = START_GRACE_S
-        if self.longest_s is not None:
-            grace_s = max(GRACE_S, _TIMES_LONGEST * self.longest_s)
-        return min(max(self.deadline_s - time.monotonic(), 0.0) + grace_s, self.most_s)
+        """Return how long a wait that begins now may take."""
+        left_s = max(self.deadline_s - time.monotonic(), 0.0)
+        wait_s = float(math.ceil(min(left_s + GRACE_S, self.most_s)))
+        self.timeouts.add(wait_s)
+        return wait_s
 
 
 _limit: ContextVar[_TimeLimit | None] = ContextVar("time limit", default=None)
@@ -124,8 +110,8 @@ def starting(loader: Any) -> Iterator[None]:
     loaders = [each for each in find_loaders(loader) if value_of(each, "num_workers")]
     if limit is not None:
         for owner in loaders:  # a private copy, or put back by `private_copy`
-            usual_s = vars(owner).get("timeout") or limit.wait_s()
-            vars(owner)["timeout"] = min(usual_s, limit.wait_s())
+            wait_s = limit.wait_s()
+            vars(owner)["timeout"] = min(vars(owner).get("timeout") or wait_s, wait_s)
     # A fork server that starts here would keep them from Ctrl-C for as long as it lives
     served = any(start_method(each) == "forkserver" for each in loaders)
     with nullcontext() if served else kept_from_children():
@@ -135,9 +121,6 @@ def starting(loader: Any) -> Iterator[None]:
 def limited(iterator: Any) -> Generator[Any, None, None]:
     """Yield the batches of a loader's own iterator; a wait for one that takes too long ends.
 
-    The iterator is asked again each time torch gives up, so nothing may lie between: a generator
-    that an exception has passed through is at its end.
-
     Raises:
         NoBatchError: a batch did not come.
     """
@@ -145,28 +128,20 @@ def limited(iterator: Any) -> Generator[Any, None, None]:
     if limit is None:
         yield from iterator
         return
-    usual_s = value_of(iterator, "_timeout") or 0.0
-    began_s, allowed_s, waited_s = time.monotonic(), limit.wait_s(), 0.0
+    is_ours = value_of(iterator, "_timeout") in limit.timeouts
     while True:
-        if usual_s >= allowed_s:
-            left_s = max(allowed_s - waited_s, _ROUNDING_S)
-            vars(iterator)["_timeout"] = min(left_s, _LOOK_EVERY_S)
+        began_s = time.monotonic()
+        if is_ours:
+            vars(iterator)["_timeout"] = limit.wait_s()
         try:
             batch = [next(iterator)]
         except StopIteration:
             return
         except RuntimeError as error:
-            waited_s = time.monotonic() - began_s
-            if not str(error).startswith(_TORCH_SAYS):
+            if str(error) not in {f"{_TORCH_SAYS} {each} seconds" for each in limit.timeouts}:
                 raise
-            if waited_s > allowed_s - _ROUNDING_S:
-                raise _no_batch(limit, iterator, waited_s) from None
-            if usual_s < allowed_s:  # a shorter timeout of the user's
-                raise
-            continue
-        limit.longest_s = max(limit.longest_s or 0.0, time.monotonic() - began_s)
+            raise _no_batch(limit, iterator, time.monotonic() - began_s) from None
         yield batch.pop()  # a batch that the loop drops must not live on here
-        began_s, allowed_s, waited_s = time.monotonic(), limit.wait_s(), 0.0
 
 
 def _no_batch(limit: _TimeLimit, iterator: Any, waited_s: float) -> NoBatchError:
@@ -177,7 +152,7 @@ def _no_batch(limit: _TimeLimit, iterator: Any, waited_s: float) -> NoBatchError
         if child.daemon and child not in limit.others
     ]
     try:
-        return _described(limit, iterator, workers, waited_s)
+        return _described(limit, _owing(iterator, workers), waited_s)
     finally:
         with suppress(RuntimeError), held_back():  # torch raises when a worker is killed
             for worker in workers:
@@ -185,81 +160,59 @@ def _no_batch(limit: _TimeLimit, iterator: Any, waited_s: float) -> NoBatchError
                 worker.join()
 
 
+def _owing(iterator: Any, workers: list[Any]) -> tuple[int, int, str] | None:
+    """Return the worker that is waited for: its number, its process, and what it owes."""
+    iterators = [iterator]
+    if not value_of(iterator, "_workers"):  # something of a library's, which holds the one of torch
+        iterators = [
+            each for each in gc.get_objects() if issubclass(type(each), _BaseDataLoaderIter)
+        ]
+    for each in iterators:
+        with suppress(AttributeError, KeyError, IndexError, TypeError):
+            asked = each._rcvd_idx  # noqa: SLF001
+            task = each._task_info.get(asked)  # noqa: SLF001 - with a batch where it has come
+            number = task[0] if task and len(task) == 1 else 0
+            worker = each._workers[number]  # noqa: SLF001
+            if worker in workers:
+                return number, worker.pid, f"batch {asked}" if task else "its first answer"
+    return None
+
+
 def _described(
-    limit: _TimeLimit, iterator: Any, workers: list[Any], waited_s: float
+    limit: _TimeLimit, owing: tuple[int, int, str] | None, waited_s: float
 ) -> NoBatchError:
     took = f"no batch came for {seconds(waited_s)}, past the budget of {seconds(limit.budget_s)}"
     advice = f"If it is only slow, {limit.remedy}"
-    owing = next(filter(None, map(_owing, _iterators(iterator, workers))), None)
     if owing is None:
         return NoBatchError(f"{took}; no worker is known that would have to send one. {advice}")
     number, pid, batch = owing
-    place = _place_of(pid)
-    # A stopped worker may hold a lock of them all: that of the queue to the loop
-    stopped = [each for each in workers if each.pid != pid and _is_stopped(each.pid)]
-    beside = "".join(f"; worker process {each.pid} is stopped, as by SIGSTOP" for each in stopped)
-    if polars_runs() and any("(polars/" in frame for frame in place.stack):
+    frames, why_not = _dumped(pid)
+    names = [f"{name} ({_short(file)}:{line})" for name, file, line in frames]
+    own = [name for name, (_, file, _) in zip(names, frames, strict=True) if _is_own(file)]
+    if not frames:
+        where = f"its stack cannot be read ({why_not}); it is {_status(pid)}"
+    elif not own and frames[0][0].rpartition(".")[2] == "get":
+        where = (
+            "waits for its next task: that batch could not be sent. See what it has written "
+            "above; what a worker sends is pickled"
+        )
+    else:
+        called = f", called by {own[-1]}" if own and own[-1] != names[-1] else ""
+        where = f"stands in {names[-1]}{called} ({_status(pid)})"
+    if polars_runs() and any("(polars/" in name for name in names):
         advice = (
             "polars had been used in this process before the worker was forked, which has none of "
             "its threads and waits for them: give the loader "
             'multiprocessing_context="forkserver", or use polars in the workers alone'
         )
     error = NoBatchError(
-        f"{took}: worker {number} (pid {pid}) owes {batch} and {place.text}{beside}. All workers "
-        f"of this loader were ended. {advice}"
+        f"{took}: worker {number} (pid {pid}) owes {batch} and {where}. All workers of this "
+        f"loader were ended. {advice}"
     )
-    if place.stack:
-        stack = "\n".join(f"    {frame}" for frame in place.stack)
+    if names:
+        stack = "\n".join(f"    {name}" for name in names)
         vars(error)["__notes__"] = [f"{STACK}worker {number}:\n{stack}"]
     return error
-
-
-def _iterators(iterator: Any, workers: list[Any]) -> Iterator[Any]:
-    """Yield the iterators of these workers; something of a library's may hold the one of torch."""
-    if value_of(iterator, "_workers"):
-        yield iterator
-        return
-    iterators = [each for each in gc.get_objects() if issubclass(type(each), _BaseDataLoaderIter)]
-    for each in iterators:
-        if any(worker in workers for worker in value_of(each, "_workers") or ()):
-            yield each
-
-
-def _owing(iterator: Any) -> tuple[int, int, str] | None:
-    """Return the worker that is waited for: its number, its process, and what it owes."""
-    with suppress(AttributeError, KeyError, IndexError, TypeError):
-        asked = iterator._rcvd_idx  # noqa: SLF001
-        task = iterator._task_info.get(asked)  # noqa: SLF001 - with a batch where it has come
-        number = task[0] if task and len(task) == 1 else 0
-        pid = iterator._workers[number].pid  # noqa: SLF001
-        return number, pid, f"batch {asked}" if task else "its first answer"
-    return None
-
-
-class _Place(NamedTuple):
-    """Current place of a process in its code."""
-
-    text: str
-    stack: tuple[str, ...] = ()
-    """Its frames, the outermost first; empty where they cannot be read."""
-
-
-def _place_of(pid: int) -> _Place:
-    """Read where a worker stands, by py-spy; else what the system knows of the process."""
-    frames, why_not = _dumped(pid)
-    state = _state(pid)
-    if not frames:
-        return _Place(f"its stack cannot be read ({why_not}); {state}")
-    names = tuple(f"{name} ({_short(file)}:{line})" for name, file, line in frames)
-    own = [name for name, (_, file, _) in zip(names, frames, strict=True) if _is_own(file)]
-    if not own and frames[0][0].rpartition(".")[2] == "get":
-        text = (
-            "waits for its next task: that batch could not be sent. See what it has written "
-            "above; what a worker sends is pickled"
-        )
-        return _Place(text, names)
-    called = f", called by {own[-1]}" if own and own[-1] != names[-1] else ""
-    return _Place(f"stands in {names[-1]}{called} ({state})", names)
 
 
 def _dumped(pid: int) -> tuple[list[tuple[str, str, int]], str]:
@@ -286,17 +239,12 @@ def _dumped(pid: int) -> tuple[list[tuple[str, str, int]], str]:
     return [], "py-spy could not be run"
 
 
-def _state(pid: int) -> str:
-    """Describe the state of a process."""
+def _status(pid: int) -> str:
+    """Return the system's word for what a process does: sleeping, stopped, running."""
     try:
-        status = psutil.Process(pid).status()
+        return str(psutil.Process(pid).status())
     except psutil.Error:
-        return "it has ended"
-    return _STATES.get(status, f"its state is {status}")
-
-
-def _is_stopped(pid: int) -> bool:
-    return _state(pid) == _STATES[psutil.STATUS_STOPPED]
+        return "gone"
 
 
 def _short(file: str) -> str:
