@@ -191,17 +191,6 @@ class TestTheProcessIsKilled:
         with workspace(tmp_path):
             assert [] == list(tmp_path.glob(f"stallscope-{process.pid}-*"))
 
-    def test_while_its_workers_start(self, tmp_path):
-        """A worker does not take for its parent who has adopted it, and wait for tasks for ever."""
-        with _recording("start", tmp_path) as process:
-            children = psutil.Process(process.pid).children()
-            process.kill()
-            process.join()
-
-        assert [] == psutil.wait_procs(children, timeout=30)[1]
-        with workspace(tmp_path):
-            assert [] == list(tmp_path.glob(f"stallscope-{process.pid}-*"))
-
     def test_a_run_folder_can_be_loaded_afterwards(self, tmp_path):
         """The steps until then, and a note that the process was killed."""
         with _recording("watch", tmp_path) as process:

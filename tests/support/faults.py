@@ -17,7 +17,6 @@ from torch.utils.data import DataLoader
 from torch.utils.data import _utils as torch_utils
 
 import stallscope as ss
-from stallscope.hooks import worker
 from stallscope.run.script import watching
 from support import leftovers
 from support.faulty_datasets import FillsTheFolder, Large
@@ -80,26 +79,14 @@ def record_slowly(what: str, folder: Path, made: Any) -> None:
     """Record slow batches for a long time, and tell of each; to run as a process.
 
     Args:
-        what: "record", "watch" (into `folder / "run"`), "exit" after the sixth batch, or "start",
-            where workers tell that they start, and go on when this process is no more.
+        what: "record", "watch" (into `folder / "run"`), or "exit" after the sixth batch.
         folder: for everything temporary, too.
         made: a queue.
     """
     tempfile.tempdir = str(folder)
     torch_utils.worker.MP_STATUS_CHECK_INTERVAL = 0.2  # how often a worker looks for its parent
     loader = DataLoader(Slow(10_000), 2, num_workers=2)
-    if what == "start":
-        open_log, parent = worker.ProcessLog, os.getpid()
-
-        def wait_for_the_end(*given: Any) -> Any:
-            made.put(1)
-            while os.getppid() == parent:
-                made.put(1)
-                time.sleep(0.1)
-            return open_log(*given)
-
-        worker.ProcessLog = wait_for_the_end
-    if what in ("record", "start"):
+    if what == "record":
         ss.record(loader, lambda _: made.put(1), batches=5_000)
         return
     watch = watching(folder / "run", name="slow", warmup=1, done=lambda _: None)

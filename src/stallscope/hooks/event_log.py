@@ -28,7 +28,6 @@ import mmap
 import os
 import struct
 import sys
-import threading
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from itertools import chain, count, repeat
@@ -43,7 +42,7 @@ from stallscope.machine import rank as rank_here
 from stallscope.stages import OTHER_NAMES, Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from stallscope.hooks.log_place import LogPlace
@@ -58,7 +57,7 @@ TAGS: Final = ~PAYLOAD
 TIME: Final = (1 << CODE_SHIFT) - 1
 MOST_CODES: Final = 1 << (TAG_SHIFT - CODE_SHIFT)
 MOST_NAMES: Final = 300
-"""Most names of `ss.stage` in a process; a loop may invent a new name in each step."""
+"""Most stages of a process; a loop may invent a name for `ss.stage` in each step."""
 LONGEST_NS: Final = 1 << 47
 """The clock of enter words overflows after 3.2 days; the recorder stops after 1.6 days."""
 INDEX_OFFSET: Final = 1 << 56
@@ -75,9 +74,6 @@ _SHARE_OF_OTHERS: Final = 8
 _MOST_THREADS: Final = 64
 """Most logs of a process; each reserves space."""
 _NEVER: Final = sys.maxsize
-_REST: Final = Stage("other ops", "transform")
-_LOCK_TIMEOUT_S: Final = 1.0
-"""Seconds that a thread waits to write a name."""
 
 
 class Tag(IntEnum):
@@ -201,12 +197,20 @@ def reserve(path: Path, length: int) -> mmap.mmap:
 
 
 class JsonLines:
-    """Append-only file with one JSON value per line."""
+    """Append-only file with one JSON value per line.
+
+    It is closed when nobody holds this object: a thread that still writes holds it, so it never
+    writes into another file that got the number of a closed one.
+    """
+
+    _descriptor = -1
 
     def __init__(self, path: Path) -> None:
         self._descriptor = open_to_append(path)
-        # Threads write and close at any time; a closed descriptor's number may be a user's file
-        self._turn = threading.Lock()
+
+    def __del__(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
 
     def say(self, **line: Any) -> None:
         """Append one line, which survives the end of the process."""
@@ -217,26 +221,8 @@ class JsonLines:
 
         Never raises: a full disk costs a name, but not the user's run.
         """
-        with self._locked() as is_locked, contextlib.suppress(OSError):
-            if is_locked and self._descriptor >= 0:
-                os.write(self._descriptor, lines.encode("ascii"))
-
-    def close(self) -> None:
-        """Close the file; later lines are lost."""
-        with self._locked():
-            descriptor, self._descriptor = self._descriptor, -1
-            if descriptor >= 0:
-                os.close(descriptor)
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[bool]:
-        """Wait for other threads, with a time limit: in a forked child, they never finish."""
-        is_locked = self._turn.acquire(timeout=_LOCK_TIMEOUT_S)
-        try:
-            yield is_locked
-        finally:
-            if is_locked:
-                self._turn.release()
+        with contextlib.suppress(OSError):
+            os.write(self._descriptor, lines.encode("ascii"))
 
 
 # ---- writing -------------------------------------------------------------------------------------
@@ -321,7 +307,7 @@ class ThreadLog:
         """
         if self.is_busy or self.half == _NEVER:
             return
-        place, old, stretch = self._process.place, self._files(), self._stretch
+        place, old, stretch = self._process.place, self._file(), self._stretch
         if 0 < at < self.half and place.stretch() == stretch:
             return
         if place.is_over():
@@ -356,20 +342,20 @@ class ThreadLog:
         Args:
             files: also close the file and free its unused space.
         """
-        old, is_open = self._files(), self._mapping is not None
+        old, is_open = self._file(), self._mapping is not None
+        self._paths = None
         self._write_nowhere()
         if files and is_open:
             _close(*old)
 
-    def _files(self) -> tuple[Any, ...]:
+    def _file(self) -> tuple[Any, ...]:
         views = self.header, self.words, self._view
-        return getattr(self, "_path", None), self._mapping, self._paths, self.place, views
+        return getattr(self, "_path", None), self._mapping, self.place, views
 
 
 def _close(
     path: Path,
     mapping: mmap.mmap,
-    paths: JsonLines | None,
     place: Callable[[], int],
     views: tuple[memoryview, ...],
 ) -> None:
@@ -377,8 +363,6 @@ def _close(
     for view in views:  # a thread that still writes gets an exception instead of a bus error
         view.release()
     mapping.close()
-    if paths is not None:
-        paths.close()
     following = place()
     if following and os.name == "posix":
         with contextlib.suppress(OSError):
@@ -418,7 +402,7 @@ class ProcessLog:
         first.begin()
         self._threads[get_ident()] = first
         name = names_of(os.getpid(), worker, self.started_ns)
-        self._names = JsonLines(place.folder / name)
+        self._names: JsonLines | None = JsonLines(place.folder / name)
         self.mark, self.put, self.here = self._writers()
 
     def _writers(  # noqa: C901 - `mark` is one function, because it runs some twenty times per batch
@@ -492,16 +476,18 @@ class ProcessLog:
         return self._threads.setdefault(get_ident(), log)
 
     def numbered(self, stage: Stage) -> tuple[Stage, int]:
-        """Return a stage and its code; late stages share one stage when codes run out."""
-        code = self._codes.get(stage)
-        if code is None and len(self._codes) >= MOST_CODES - 2:
-            if _REST not in self._codes:
-                self.say(note=f"more than {MOST_CODES - 2} stages: the rest is '{_REST.name}'")
-            stage, code = _REST, self._codes.get(_REST)
-        if code is None:
+        """Return a stage and its code; late stages share one when there are too many names."""
+        if stage not in self._codes and len(self._codes) >= MOST_NAMES:
+            if OTHER_NAMES not in self._codes:
+                self.say(
+                    note=f"more than {MOST_NAMES} names of stages: later names are "
+                    f"'{OTHER_NAMES.name}'; use the same name for a stage each time"
+                )
+            stage = OTHER_NAMES
+        if stage not in self._codes:
             code = self._codes.setdefault(stage, next(self._numbers))
             self.say(code=code, stage=stage)
-        return stage, code
+        return stage, self._codes[stage]
 
     def part(self, stage: Stage) -> tuple[int, int]:
         """Return the arguments of `put` for the begin and the end of a part."""
@@ -510,8 +496,9 @@ class ProcessLog:
 
     def say(self, **line: Any) -> None:
         """Append one line to the names, which survives the end of the process."""
-        if not self.is_retired:
-            self._names.say(**line)
+        names = self._names
+        if names is not None:
+            names.say(**line)
 
     def retire(self, *, close: bool = True) -> None:
         """Write nothing from now on.
@@ -523,26 +510,7 @@ class ProcessLog:
         for log in list(self._threads.values()):
             if not (close and log.is_busy):  # the thread closes its log after its batch
                 log.close(files=close)
-        if close:
-            self._names.close()
-
-
-def limited(stage: Stage, stages: Collection[Stage], note: Callable[[str], object]) -> Stage:
-    """Return a user's stage, or the shared stage of late names if there are too many names.
-
-    Args:
-        stage: stage with a name of the user's.
-        stages: stages with names so far.
-        note: called with a sentence when the names become too many.
-    """
-    if stage in stages or len(stages) < MOST_NAMES:
-        return stage
-    if OTHER_NAMES not in stages:
-        note(
-            f"ss.stage got more than {MOST_NAMES} names: later names are '{OTHER_NAMES.name}'; "
-            "use the same name for a stage each time"
-        )
-    return OTHER_NAMES
+        self._names = None
 
 
 def stop_hooks(place: LogPlace) -> None:

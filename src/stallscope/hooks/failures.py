@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -77,9 +77,13 @@ class Failures:
                 finally:
                     os.close(descriptor)
 
-    def within(self, missing: str) -> _Within:
+    @contextmanager
+    def within(self, missing: str) -> Iterator[None]:
         """Note an exception that leaves the block, and go on after the block."""
-        return _Within(self, missing)
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - ours is never the user's
+            self.note(missing, error)
 
     def passing(self, missing: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Make a function that returns what this one does, or notes what it raises: then None."""
@@ -126,23 +130,6 @@ class Failures:
                     yield _Failure(*texts, int(read["pid"]), int(read["times"]))
         mine = self.folder, os.getpid()
         yield from (failure for key, failure in list(_met.items()) if key[:2] == mine)
-
-
-class _Within:
-    """A block whose exceptions are noted and go no further."""
-
-    def __init__(self, failures: Failures, missing: str) -> None:
-        self._failures = failures
-        self._missing = missing
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
-        if not isinstance(error, Exception):  # none, or an interrupt, which is the user's
-            return False
-        self._failures.note(self._missing, error)
-        return True
 
 
 def _text_of(error: BaseException) -> str:

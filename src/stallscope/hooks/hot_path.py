@@ -24,7 +24,6 @@ from stallscope.hooks.event_log import (
     MOST_CODES,
     Header,
     Tag,
-    limited,
 )
 from stallscope.hooks.patches import under, unseen
 from stallscope.stages import BATCH, COLLATE, GETITEM, Stage
@@ -363,7 +362,6 @@ class Recorder:
         self.failures = log.failures
         self.clock = clock
         self.state = RecorderState()
-        self._names: dict[Stage, int] = {}
         self.state.getitem_key, self.state.batch_key = self.key(GETITEM), self.key(BATCH)
         vars(self).update(hot_path(log, (clock, cpu_clock), self.state))
 
@@ -382,12 +380,7 @@ class Recorder:
 
     def begin(self, stage: Stage) -> Callable[[], None] | None:
         """Begin a stage with a name of the user's, see `begin_key`."""
-        return self.begin_key(self._names.get(stage) or self._name(stage))
-
-    def _name(self, stage: Stage) -> int:
-        stage = limited(stage, self._names, self.note)
-        key = self._names[stage] = self.key(stage)
-        return key
+        return self.begin_key(self.key(stage))
 
     def note(self, sentence: str) -> None:
         """Write a note on a gap in the recording; the run shows it."""

@@ -40,7 +40,6 @@ _LATEST: Final = 2
 """Stretches at the end that are never deleted: processes are still writing them."""
 _LEAST_BYTES: Final = 1 << 16
 """Smallest size that a file counts for: thousands of small files take long to list."""
-_MOST_EVERY: Final = 1 << 30
 _OVER: Final = "over"
 _GOLDEN: Final = 0x9E3779B1
 """2**32 over the golden ratio, Fibonacci hashing: Knuth, The Art of Computer Programming, 6.4."""
@@ -57,10 +56,10 @@ def loader_and_epoch(key: int) -> tuple[int, int]:
 
 
 def is_chosen(number: int, every: int) -> bool:
-    """Return True for about one number in `every`: batches to record, stretches to keep.
+    """Return True for about one number in `every`: for batches to record.
 
     The choice is not periodic: it would always or never meet slow samples with a period of their
-    own. Numbers chosen for twice `every` are also chosen for `every`; number 0 always is.
+    own. Number 0 is always chosen.
     """
     return (number * _GOLDEN & 0xFFFFFFFF) * every >> 32 == 0
 
@@ -117,36 +116,27 @@ class LogPlace:
         return self.origin_ns + (self.stretch() + 1) * self.stretch_ns
 
     def thin(self) -> None:
-        """Delete stretches until half of the space is free, if the logs exceed their limit."""
+        """Delete stretches until half of the space is free, if the logs exceed their limit.
+
+        Every second, fourth, ... stretch stays, and the latest, which processes still write.
+        """
         files: dict[int, list[Path]] = defaultdict(list)
         used: dict[int, int] = defaultdict(int)
-        with os.scandir(self.folder) as entries:
-            for entry in entries:
-                stem, _, suffix = entry.name.partition(".")
-                if suffix in ("events", "paths"):
-                    with suppress(
-                        OSError, ValueError
-                    ):  # a file that was just deleted, or not a log
-                        number = int(stem.rpartition("-")[2])
-                        used[number] += max(entry.stat().st_size, _LEAST_BYTES)
-                        files[number].append(self.folder / entry.name)
+        for path in [*self.folder.glob("*.events"), *self.folder.glob("*.paths")]:
+            with suppress(OSError, ValueError):  # a file that was just deleted, or not a log
+                number = int(path.stem.rpartition("-")[2])
+                used[number] += max(path.stat().st_size, _LEAST_BYTES)
+                files[number].append(path)
         if sum(used.values()) <= self.most_bytes:
             return
-        for number in files.keys() - self._remaining(used):
+        latest = set(sorted(used)[-_LATEST:])
+        most = self.most_bytes - sum(used[number] for number in latest)
+        most = max(most, self.most_bytes // 2) // 2
+        every, kept = 1, used.keys() - latest
+        while sum(used[number] for number in kept) > most and every <= max(used):
+            every *= 2
+            kept = {number for number in kept if number % every == 0}
+        for number in used.keys() - kept - latest:
             for path in files[number]:
                 with suppress(OSError):  # Windows keeps files that are being written
                     path.unlink()
-
-    def _remaining(self, used: dict[int, int]) -> set[int]:
-        """Choose evenly spread stretches that leave half of the space free.
-
-        The latest stretches always stay: their files still have room that is counted as used.
-        """
-        latest = {number for number in used if number > max(used) - _LATEST}
-        most = self.most_bytes - sum(used[number] for number in latest)
-        most = max(most, self.most_bytes // 2) // 2
-        every, chosen = 1, used.keys() - latest
-        while sum(used[number] for number in chosen) > most and every < _MOST_EVERY:
-            every *= 2
-            chosen = {number for number in chosen if is_chosen(number, every)}
-        return chosen | latest

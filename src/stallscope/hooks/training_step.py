@@ -26,7 +26,6 @@ from torch.optim.optimizer import (
 )
 
 from stallscope.errors import ArgumentError
-from stallscope.hooks.event_log import limited
 from stallscope.hooks.patches import ByIdentity, around
 from stallscope.stages import BACKWARD, CHECKPOINT, FORWARD, GARBAGE, KINDS, OPTIMIZER, Stage
 
@@ -152,8 +151,6 @@ class StepParts:
         self._waits = waits
         self._patches = patches
         self.failures = marks.failures
-        self._keys: dict[Stage, tuple[int, int]] = {}
-        self._named: dict[Stage, tuple[int, Callable[[], object]]] = {}
         self._classes: set[type] = set()
         self._callbacks: ByIdentity[bool] = ByIdentity()
 
@@ -187,7 +184,7 @@ class StepParts:
         self, stage: Stage, before: Callable[..., Any], after: Callable[..., Any]
     ) -> None:
         """Give torch hooks, which must not return anything: that would change the input."""
-        begin, end = self._part(stage)
+        begin, end = self._marks.part(stage)
         missing = f"the parts of a step called '{stage.name}'"
         handles: list[Any] = []
         self._patches.at_end(lambda: [handle.remove() for handle in handles])
@@ -233,7 +230,7 @@ class StepParts:
         name can be pickled, and could not be with a hook around it, where a trainer that spawns
         processes takes its callbacks along.
         """
-        cls, stage = type(callback), limited(stage, self._keys, lambda _: None)
+        cls = type(callback)
         base = next((each for each in reversed(cls.__mro__) if hasattr(each, "on_train_end")), cls)
         is_ours = cls.__module__.partition(".")[0] == __name__.partition(".")[0]
         names = [] if is_ours or cls in self._classes else dir(cls)
@@ -252,23 +249,13 @@ class StepParts:
         """Begin a part of this name, and return what to call at its end."""
         if self._waits.stack:
             return None
-        if stage not in self._named:
-            name = limited(stage, self._named, lambda sentence: self._marks.say(note=sentence))
-            begin, end = self._part(name)
-            self._named[name] = begin, partial(self._marks.put, end)
-            stage = name
-        key, ends = self._named[stage]
-        self._marks.put(key)
-        return ends
-
-    def _part(self, stage: Stage) -> tuple[int, int]:
-        if stage not in self._keys:
-            self._keys[stage] = self._marks.part(stage)
-        return self._keys[stage]
+        begin, end = self._marks.part(stage)
+        self._marks.put(begin)
+        return partial(self._marks.put, end)
 
     def _timed(self, original: Callable[..., Any], stage: Stage) -> Callable[..., Any]:
         """Mark each call."""
-        begin_key, end_key = self._part(stage)
+        begin_key, end_key = self._marks.part(stage)
 
         def begin(*_: Any, **__: Any) -> bool | None:
             return self._put(begin_key)
@@ -287,7 +274,7 @@ class StepParts:
 
     def _collects(self, phase: str, about: dict[str, int]) -> None:
         if about["generation"] >= _OLDEST:
-            begin, end = self._part(GARBAGE)
+            begin, end = self._marks.part(GARBAGE)
             self._marks.put(begin if phase == "start" else end)
 
 

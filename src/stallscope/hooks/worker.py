@@ -78,27 +78,14 @@ class WorkerEntry:
         if key is None or self._pid == os.getpid():  # not measured, or a thread for a process
             original(*args)
             return
-        failures, ends, is_orphan = self._place.failures, ExitStack(), False
+        failures, ends = self._place.failures, ExitStack()
         with failures.within("what a worker does"), no_collection():  # of what was the parent's
             self._put_on(key, args, ends)
-        with failures.within("whether a worker's parent lives"):
-            is_orphan = self._is_orphan()
         try:
-            if not is_orphan:
-                original(*args)
+            original(*args)
         finally:
             with failures.within("taking the hooks off in a worker"):
                 ends.close()
-
-    def _is_orphan(self) -> bool:
-        """Return whether the process that forked this one has died meanwhile.
-
-        Torch's loop would take whoever adopted it for that one, and wait for ever for its tasks.
-        """
-        creator = multiprocessing.parent_process()
-        if self._pid is None or creator is None:  # not forked
-            return False
-        return creator.pid != os.getppid()
 
     def _put_on(self, key: int, args: tuple[Any, ...], ends: ExitStack) -> None:
         """Hook this worker; `ends` take it off again, the last one first."""

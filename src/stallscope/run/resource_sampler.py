@@ -113,6 +113,4 @@ class Sampler:
 
     def _note(self, sentence: str) -> None:
         with suppress(OSError):  # no room for a few kB: notes in the logs say so
-            lines = JsonLines(self._place.resources())
-            lines.say(note=sentence)
-            lines.close()
+            JsonLines(self._place.resources()).say(note=sentence)
