@@ -33,7 +33,7 @@ from weakref import WeakSet, ref
 from stallscope.stages import frame_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator
+    from collections.abc import Callable, Container, Iterator
     from importlib.machinery import ModuleSpec
 
     from stallscope.hooks.failures import Failures
@@ -106,14 +106,16 @@ class Patches:
                 self._attempt("off", name, partial(_replace, layer, new, layer.old))
                 raise
 
-    def put_everywhere(self, functions: dict[int, tuple[Any, Any]], modules: Iterable[Any]) -> None:
+    def put_everywhere(
+        self, functions: dict[int, tuple[Any, Any]], modules: list[Any] | None = None
+    ) -> None:
         """Replace functions also in modules that took them by `from module import name`.
 
         A place that cannot be changed keeps what it has: whoever calls from there is not seen.
 
         Args:
             functions: old and new function by the `id` of the old one.
-            modules: where to look.
+            modules: where to look; None: in all.
         """
         for owner, name, old in _holders(functions, modules):
             self._attempt("on", name, partial(self.put, owner, name, functions[id(old)][1]))
@@ -174,7 +176,7 @@ class Patches:
             pile, self._pile = self._pile, []
             hooks = {id(each.new): each.old for each in pile if isinstance(each.owner, ModuleType)}
             if search and hooks:
-                for owner, name, hook in _holders(hooks, list(sys.modules.values())):
+                for owner, name, hook in _holders(hooks):
                     self._attempt("off", name, partial(_put, owner, name, hooks[id(hook)]))
 
     def _attempt(self, where: str, name: Any, change: Callable[[], object]) -> None:
@@ -216,12 +218,12 @@ def _replace(layer: _Layer, expected: Any, value: Any) -> bool:
 
 
 def _holders(
-    functions: Container[int], modules: Iterable[Any]
+    functions: Container[int], modules: list[Any] | None = None
 ) -> list[tuple[ModuleType, str, Any]]:
     """Return every module and name under which one of these very objects can be reached."""
     return [
         (module, name, value)
-        for module in modules
+        for module in modules or list(sys.modules.values())
         for name, value in list(names_in(module).items())
         if id(value) in functions
     ]
