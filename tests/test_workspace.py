@@ -73,7 +73,7 @@ def test_the_folders_of_another_machine_are_left_alone(tmp_path, monkeypatch):
     """A process id means nothing there: nodes of a cluster may share a temporary folder."""
     monkeypatch.setattr(workspaces, "_place", lambda: "0a1b2c3d")
     with workspace(tmp_path) as folder:
-        elsewhere = tmp_path / re.sub(r"-\d+-\d+-", "-999999999-1-", folder.name)
+        elsewhere = tmp_path / re.sub(r"-\d+-", "-999999999-", folder.name, count=1)
         elsewhere.mkdir()
         monkeypatch.undo()
 

@@ -169,7 +169,7 @@ def packaged_folder(name: str) -> Path:
 
 
 _PREFIX: Final = "stallscope-"
-_NAME: Final = re.compile(rf"{_PREFIX}(\d+)-(\d+)-([0-9a-f]+)-")
+_NAME: Final = re.compile(rf"{_PREFIX}(\d+)-([0-9a-f]+)-")
 _LARGEST_LOG_BYTES: Final = 4 << 20
 _SMALLEST_LOG_BYTES: Final = 1 << 20
 
@@ -183,8 +183,8 @@ def workspace(parent: Path | None = None) -> Iterator[Path]:
     """Yield a new private folder, deleted after the block; by default in the temporary folder.
 
     A recording writes into it. The next start deletes the folders of killed processes: the name of
-    a folder contains its owner's process id, the start time of that process, and the machine or
-    container, as other machines may share the parent.
+    a folder contains its owner's process id, and the machine or container, as other machines may
+    share the parent.
 
     Raises:
         WorkspaceError: the folder cannot be created.
@@ -213,7 +213,7 @@ def _temporary() -> Path:
 
 def _new(parent: Path, pid: int) -> Path:
     try:
-        name = f"{_PREFIX}{pid}-{_birth(pid)}-{_place()}-"
+        name = f"{_PREFIX}{pid}-{_place()}-"
         return Path(tempfile.mkdtemp(prefix=name, dir=parent))
     except OSError as error:
         raise WorkspaceError(_no_room(parent, error.strerror or "cannot be written")) from error
@@ -239,10 +239,10 @@ def sweep(parent: Path) -> None:
     """Delete the folders of dead processes of this machine."""
     for folder in parent.glob(f"{_PREFIX}*"):
         name = _NAME.match(folder.name)
-        if name is None or name[3] != _place():
-            continue
-        with suppress(OSError):  # another process may sweep, too
-            if _birth(int(name[1])) != int(name[2]) and _is_ours(folder):
+        if name is not None and name[2] == _place():
+            import psutil  # not at the top: workers import this module and need no psutil
+
+            if not psutil.pid_exists(int(name[1])):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -254,22 +254,6 @@ def _place() -> str:
     except OSError:  # no Linux
         inside = Path()
     return sha256(f"{platform.node()} {inside}".encode()).hexdigest()[:8]
-
-
-def _birth(pid: int) -> int:
-    """Return the start of a process, in clock ticks since boot; 0 if unknown."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    except FileNotFoundError:
-        import psutil  # not at the top: workers import this module and need no psutil
-
-        return 0 if Path("/proc/self").exists() or not psutil.pid_exists(pid) else 1
-    except (OSError, ValueError, IndexError):
-        return 0
-
-
-def _is_ours(folder: Path) -> bool:
-    return not hasattr(os, "getuid") or folder.lstat().st_uid == os.getuid()
 
 
 def _no_room(folder: Path, why: str) -> str:
@@ -286,15 +270,8 @@ def sizes(paths: Iterable[str]) -> dict[str, int]:
     for path in paths:
         if monotonic() > deadline:
             break
-        size = _size(path)
-        if size is not None:
-            sizes_by_path[path] = size
+        with suppress(OSError, ValueError):  # ValueError: a zero byte in the path
+            about = os.stat(path)  # noqa: PTH116
+            if stat.S_ISREG(about.st_mode):
+                sizes_by_path[path] = about.st_size
     return sizes_by_path
-
-
-def _size(path: str) -> int | None:
-    try:
-        about = Path(path).stat()
-    except (OSError, ValueError):  # ValueError: a zero byte in the path
-        return None
-    return about.st_size if stat.S_ISREG(about.st_mode) else None

@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from types import FrameType
 
 
@@ -31,55 +31,45 @@ def _existing(*names: str) -> list[int]:
 
 _POLITE: Final = _existing("SIGTERM", "SIGHUP")
 """A polite kill, and a terminal that was closed."""
-_CHILD_ENDS: Final = _existing("SIGCHLD")
-_DELAYED: Final = [signal.SIGINT, *_POLITE, *_CHILD_ENDS]
+_DELAYED: Final = [signal.SIGINT, *_POLITE, *_existing("SIGCHLD")]
 _STATUS_OF_SIGNAL: Final = 128
 """A shell's status of a command that a signal has ended: this and the signal's number."""
-
-
-class _Delayed:
-    """Handler of a signal that remembers the signal until its block ends."""
-
-    def __init__(self, handler: Callable[..., object] | int) -> None:
-        self.handler = handler
-        self.came = False
-        self.delays = True
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        insists = self.came and number not in _CHILD_ENDS  # pressed twice; children end in crowds
-        self.came = True
-        if (insists or not self.delays) and callable(self.handler):
-            self.handler(number, frame)
 
 
 @contextmanager
 def held_back() -> Iterator[None]:
     """Delay what interrupts this block to its end; only in the main thread.
 
-    A handler that is set in the block stays, and may call the one that it found. A process that
-    ignores interrupts, as one that a shell has started with `&`, goes on ignoring them: what is
-    spawned in the block inherits that.
+    A second Ctrl-C is not delayed. A process that ignores interrupts, as one that a shell has
+    started with `&`, goes on ignoring them: what is spawned in the block inherits that.
     """
-    with ExitStack() as ends:
-        if threading.current_thread() is threading.main_thread():
-            for number in _DELAYED:
-                before = signal.getsignal(number)
-                # None: set by C code; one that ends the process leaves no block half done
-                is_default = before is signal.SIG_DFL and number != signal.SIGINT
-                if before in (None, signal.SIG_IGN) or is_default or isinstance(before, _Delayed):
-                    continue
-                delayed = _Delayed(before)
-                ends.callback(_resume, number, delayed)
-                signal.signal(number, delayed)
+    if threading.current_thread() is not threading.main_thread():
         yield
+        return
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in _DELAYED}
+    came: list[int] = []
+    pid, is_over = os.getpid(), False
 
+    def delay(number: int, frame: FrameType | None) -> None:
+        insists = number == signal.SIGINT and number in came
+        if insists or is_over or os.getpid() != pid:  # torch may keep this as the handler it found
+            before[number](number, frame)
+        else:
+            came.append(number)
 
-def _resume(number: int, delayed: _Delayed) -> None:
-    delayed.delays, handler = False, delayed.handler
-    if signal.getsignal(number) is delayed:
-        signal.signal(number, handler)
-    if delayed.came:
-        signal.raise_signal(number)
+    for number, handler in before.items():
+        if callable(handler):
+            signal.signal(number, delay)
+    try:
+        yield
+    finally:
+        is_over = True
+        for number, handler in before.items():
+            if signal.getsignal(number) is delay:
+                signal.signal(number, handler)
+        if os.getpid() == pid:
+            for number in dict.fromkeys(came):
+                signal.raise_signal(number)
 
 
 def _end(number: int, _: FrameType | None) -> None:
@@ -133,14 +123,9 @@ def kept_from_children() -> Iterator[None]:
 
 
 def _restore_in_child() -> None:
-    """Give a process that was forked inside such a block the handlers of its parent back."""
-    for number in _DELAYED:
-        handler: Any = signal.getsignal(number)
-        if isinstance(handler, _Delayed):
-            handler.delays = False
-            handler = handler.handler
-            signal.signal(number, handler)
-        if handler is _end:
+    """Let the polite signals end a forked child at once."""
+    for number in _POLITE:
+        if signal.getsignal(number) is _end:
             signal.signal(number, signal.SIG_DFL)
 
 

@@ -352,8 +352,8 @@ class TestBadInput:
         assert {24, 2} == {run.all_steps.height for run in runs}
         assert all(run.first_batch_s > 0 for run in runs)
 
-    def test_loaders_one_after_the_other_are_epochs_of_one(self):
-        """Training and validation in one iterable: each begins with its workers' start."""
+    def test_loaders_one_after_the_other_are_several(self):
+        """Training and validation in one iterable: the steps are those of the longer one."""
         train, validate = (DataLoader(Slow(n), 4, num_workers=1) for n in (24, 12))
 
         class Both:
@@ -364,10 +364,9 @@ class TestBadInput:
 
         run = ss.record(Both(), batches=18, warmup=0)
 
-        assert () == run.others
         each = run.all_steps.group_by("epoch", maintain_order=True).len()
-        assert [6, 3, 6, 3] == each["len"].to_list()[:4]
-        assert {0, 1, 2, 3} <= set(run.all_spans["epoch"])
+        assert [6, 6] == each["len"].to_list()[:2]
+        assert run.others[0].all_spans.height
         waits = run.waits.filter(pl.col("batch") == 0)
         begun = run.deliveries.filter(pl.col("batch") == 0)
         assert (waits["start_ns"][1:] < begun["asked_ns"][1:]).all()  # with the iterator's making

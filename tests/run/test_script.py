@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -170,24 +169,12 @@ class TestWhatAScriptSees:
 
         same("-m", name, "--lr", "1")
 
-    @pytest.mark.parametrize("path", ["folder", "app.zip"])
-    def test_folder_and_zip_file(self, here, path):
-        """A folder or a zip file with a __main__.py runs, and finds its own modules."""
-        write("folder/__main__.py", SEEN + "    import beside\n")
-        write("folder/beside.py", "print(__file__)")
-        with zipfile.ZipFile("app.zip", "w") as file:
-            file.write("folder/__main__.py", "__main__.py")
-            file.write("folder/beside.py", "beside.py")
-
-        same(path, "x")
-
-    @pytest.mark.parametrize("flags", [["-P"], ["-O"], ["-Werror"]])
+    @pytest.mark.parametrize("flags", [["-O"], ["-Werror"]])
     def test_flags_of_python(self, here, flags):
         """Options given to Python itself hold for the script."""
         write("see.py", SEEN + "    print(sys.flags, sys.warnoptions, __debug__)\n")
 
-        if flags != ["-P"] or sys.version_info >= (3, 11):
-            same("see.py", flags=flags)
+        same("see.py", flags=flags)
 
     def test_siblings_relative_imports_and_the_input(self, here):
         """Modules beside it are found, relatively within a package; its input is its own."""

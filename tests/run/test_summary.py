@@ -225,17 +225,9 @@ class TestRemarks:
             "getitem takes 33%, mostly waiting: probably reading through an open file object",
         ) == remarks(found)
 
-    def test_tell_of_a_busy_machine(self):
-        """Computing stages that all wait say something about the machine."""
-        crowd = dict.fromkeys(("decode", "A", "B"), 0.4)
-        found = a_run([{"decode": 3.0, "A": 2.0, "B": 2.0}] * 4, cpu_share=crowd).profile
+    def test_waiting_on_a_busy_machine_is_not_explained(self):
+        """Decoding waits for a core, too, so the wait of `getitem` need not be reading."""
+        cpu = {"decode": 0.4, "getitem": 0.4}
+        found = a_run([{"decode": 6.0, "getitem": 3.0}] * 4, cpu_share=cpu).profile
 
-        (remark,) = remarks(found)
-        assert "off the CPU for at least 60%" in remark
-
-    def test_keep_quiet_when_one_stage_waits(self):
-        """A single transform that waits may wait for the network."""
-        cpu = {"decode": 0.99, "A": 0.1, "B": 0.98}
-        found = a_run([{"decode": 3.0, "A": 2.0, "B": 2.0}] * 4, cpu_share=cpu).profile
-
-        assert () == remarks(found)
+        assert ("getitem takes 33%",) == remarks(found)

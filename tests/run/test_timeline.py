@@ -130,16 +130,6 @@ class TestTimeline:
         took_s = (uses["end_s"] - uses["start_s"]).to_list()
         assert [0.001, 0.005, 0.006, 0.001] == pytest.approx(took_s)
 
-    def test_takes_the_loops_times_from_the_steps_without_spans(self):
-        """Copy, step and rest in their order."""
-        steps = steps_of([0.1] * 12, h2d_s=0.01, step_s=0.2, other_s=0.03)
-        found = timeline(a_run([], steps=steps))
-
-        uses = found.uses.head(3)
-        assert ["h2d", "step", "other"] == uses["kind"].to_list()
-        assert [0.1, 0.11, 0.31] == pytest.approx(uses["start_s"].to_list())
-        assert (0.0, 12) == (found.blocks["start_s"].sum(), len(found.begins_s))
-
     def test_shows_one_rank(self):
         """Two ranks' workers have the same numbers; they are not put into one lane."""
         runs = [a_loop(MAKING, using=QUICK, rank=rank) for rank in (0, 1)]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -137,8 +137,6 @@ class Events:
     """Names of the devices, see `ProcessNames.devices`."""
     pieces: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     """Begin and end of each kept piece of a thread's log; a short recording has one piece."""
-    joined: frozenset[int] = frozenset()
-    """Loaders whose epochs count as epochs of another loader, see `LoaderChain`."""
 
     def seen_until(self, thread: int, start_ns: int, end_ns: int) -> int:
         """Return the end of the record without a gap from the start on; at most `end_ns`."""
@@ -210,58 +208,6 @@ def _see_through(events: Events, served: set[int]) -> None:
     events.iterators = [
         (begin, end, key_of(key), thread) for begin, end, key, thread in events.iterators
     ]
-
-
-@dataclass(frozen=True)
-class LoaderChain:
-    """Loaders inside of one iterable that the recording's own loop iterates one after the other.
-
-    For example those for training and validation. Their epochs count as epochs of one loader.
-    """
-
-    main: int
-    """Loader with the most batches."""
-    loaders: frozenset[int]
-    """All loaders of the chain."""
-    epochs: dict[int, int] = field(default_factory=dict)
-    """New epoch by old key."""
-
-    def key(self, key: int) -> int:
-        """Return the new key of an epoch."""
-        if loader_and_epoch(key)[0] not in self.loaders:
-            return key
-        return epoch_key(self.main, self.epochs.setdefault(key, len(self.epochs)))
-
-
-def join_chained(events: Events) -> LoaderChain | None:
-    """Join the loaders of a chain into one loader.
-
-    Args:
-        events: gets the new keys of waits, iterators and batches.
-
-    Returns:
-        None for a single loader, or where the loop iterates two at once.
-    """
-    outer = [wait for wait in events.waits if wait.loader == OUTER]
-    inside = [inner for wait in outer for inner in wait.inside if inner.loader > OUTER]
-    turns = [key for key, _ in groupby(inner.key for inner in inside)]
-    batch_counts = Counter(inner.loader for inner in inside)
-    at_once = any(sum(inner.number is not None for inner in wait.inside) > 1 for wait in outer)
-    if len(batch_counts) < 2 or len(turns) > len({*turns}) or at_once:  # noqa: PLR2004 - several
-        return None
-    chain = LoaderChain(batch_counts.most_common(1)[0][0], frozenset(batch_counts))
-    for inner in inside:
-        inner.key = chain.key(inner.key)
-    events.iterators = [
-        (start, end, chain.key(key), on) for start, end, key, on in events.iterators
-    ]
-    batches = (*events.deliveries, *events.pins)
-    moved = {batch: Batch(chain.key(batch.key), batch.number) for batch in batches}
-    deliveries = {moved[batch]: times for batch, times in events.deliveries.items()}
-    events.deliveries = defaultdict(Delivery, deliveries)
-    events.pins = {moved[batch]: pin for batch, pin in events.pins.items()}
-    events.joined = chain.loaders - {chain.main}
-    return chain
 
 
 def _read_worker(page: LogPages, events: Events) -> None:

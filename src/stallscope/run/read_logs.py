@@ -21,7 +21,7 @@ from stallscope.hooks.log_reader import LogPages, ProcessNames, read_lines, read
 from stallscope.model.reasons import ordinal
 from stallscope.run import decode
 from stallscope.run import steps as loops
-from stallscope.run.loop_events import Events, LoaderChain, events, join_chained
+from stallscope.run.loop_events import Events, events
 from stallscope.run.result import DEVICE, STARTUP, Run, Settings
 from stallscope.run.steps import Owners, loaders, mark_steady
 from stallscope.units import count, seconds
@@ -76,8 +76,7 @@ def collect(place: LogPlace, about: RecordingInfo | None = None) -> Recording:
     """
     written = _read(place, about)
     order = loaders(written.events)
-    recorded_loaders = written.main.loaders.keys() - written.events.joined
-    numbers = [*order, *sorted(recorded_loaders - set(order))] or [0]
+    numbers = [*order, *sorted(written.main.loaders.keys() - set(order))] or [0]
     runs = [_run(written, number) for number in numbers]
     inside = {file.inside.pid: file.inside for file in written.decoded if file.inside}
     raised = {file.raised.pid: file.raised for file in written.decoded if file.raised}
@@ -123,19 +122,7 @@ def _read(place: LogPlace, about: RecordingInfo | None) -> _Written:
     notes = [str(entry["note"]) for entry in sampled if "note" in entry]
     notes += place.failures.sentences()
     recording = events(pages)
-    if chain := join_chained(recording):
-        decoded = [_chained(file, chain) for file in decoded]
     return _Written(about, recording, names, decoded, who, used, _device(recording, who), notes)
-
-
-def _chained(file: Decoded, chain: LoaderChain) -> Decoded:
-    """Replace the epochs in the tables of a log by those of the chain."""
-    frames = {name: getattr(file, name) for name in ("spans", "batches", "samples")}
-    had = {int(key) for frame in frames.values() for key in frame["epoch"].unique()}
-    epoch = pl.col("epoch").replace({key: chain.key(key) for key in sorted(had)})
-    renamed = {name: frame.with_columns(epoch) for name, frame in frames.items()}
-    joined = {chain.main} if file.loaders & chain.loaders else set()
-    return replace(file, loaders=file.loaders - chain.loaders | joined, **renamed)
 
 
 def _device(recording: Events, who: loops.Who) -> pl.DataFrame:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import pkgutil
 import runpy
 import shutil
 import sys
@@ -57,7 +56,7 @@ def run_script(
     module: bool,
     watching: Callable[[], AbstractContextManager[object]],
 ) -> BaseException | None:
-    """Run a script, or a folder or zip file with a `__main__.py`, or a module.
+    """Run a script or a module.
 
     Args:
         script: its path, or with `module` its dotted name.
@@ -110,18 +109,12 @@ def end_with(error: BaseException | None) -> None:
 
 
 def _file(script: str, args: Sequence[str]) -> Callable[[], object]:
-    """Prepare a file, or a folder or a zip file; return the call that runs it."""
+    """Prepare a file; return the call that runs it."""
     path = Path.cwd() / script
     if not path.exists():
         raise TargetError(
             f"there is no script {script!r}: give its path, or -m with a module's name"
         )
-    if pkgutil.get_importer(str(path)) is not None:  # a folder or a zip file
-        _become_main([script, *args])
-        if not _is_safe():
-            del sys.path[0]
-        sys.path.insert(0, str(path))
-        return partial(runpy._run_module_as_main, "__main__", alter_argv=False)  # type: ignore[attr-defined]  # noqa: SLF001
     try:
         source = path.read_bytes()
     except OSError as error:
@@ -129,15 +122,13 @@ def _file(script: str, args: Sequence[str]) -> Callable[[], object]:
     code = compile(source, path, "exec", dont_inherit=True)
     names = _become_main([script, *args])
     names["__file__"] = str(path)
-    if not _is_safe():
-        sys.path[0] = str(path.resolve().parent)
+    sys.path[0] = str(path.resolve().parent)
     return partial(exec, code, names)
 
 
 def _module(name: str, args: Sequence[str]) -> Callable[[], object]:
     """Prepare a module; Python itself reports other errors in its name."""
-    if not _is_safe():
-        sys.path[0] = str(Path.cwd())
+    sys.path[0] = str(Path.cwd())
     top = name.partition(".")[0]
     try:
         spec = importlib.util.find_spec(top)
@@ -157,11 +148,6 @@ def _become_main(argv: list[str]) -> dict[str, Any]:
     main = sys.modules["__main__"] = ModuleType("__main__")
     sys.argv = argv
     return vars(main)
-
-
-def _is_safe() -> bool:
-    """Return whether Python keeps the script's folder out of the import path (-P and -I)."""
-    return bool(getattr(sys.flags, "safe_path", sys.flags.isolated))
 
 
 def _leave(watch: AbstractContextManager[object]) -> None:

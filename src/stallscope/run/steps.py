@@ -141,7 +141,7 @@ class Steps:
                 at = bisect_left(bounds, wait.end_ns)
                 until = bounds[at] if at < len(bounds) else self._last_end(wait, track)
                 in_gap = self._events.seen_until(thread, wait.end_ns, until) < until
-                if batch is None or in_gap or self._failed(wait, until):
+                if batch is None or in_gap or self._failed(wait, until) or self._is_others(wait):
                     continue
                 near = track[bisect_left(starts, wait.end_ns) : bisect_left(starts, until)]
                 spans = self._use(wait, until, near)
@@ -202,6 +202,11 @@ class Steps:
             return wait.batch
         inside = [w.batch for w in wait.inside if w.batch and w.batch.loader == self._loader]
         return inside[-1] if inside else None
+
+    def _is_others(self, wait: Wait) -> bool:
+        """Return whether a loader for validation, say, gave the batch, in the same iterable."""
+        loaders = {inner.loader for inner in wait.inside if inner.batch} - {AROUND}
+        return bool(loaders) and self._loader not in loaders
 
     def _use(self, wait: Wait, until: int, near: Sequence[Wait]) -> list[Interval]:
         """Return the stages of the loop from the end of a wait on."""

@@ -65,7 +65,6 @@ NOTICED: Final = 0.03
 """Share of a sample's time from which on a stage's waiting counts."""
 CROWDED: Final = 0.25
 """Waiting share of all computing stages that shows a machine busy with other work."""
-FEWEST_WAITING: Final = 3
 
 
 def of_batches(spans: pl.DataFrame, wanted: pl.DataFrame) -> pl.DataFrame:
@@ -328,7 +327,7 @@ def headline(profile: Profile, name: Callable[[str], str] = str) -> str:
     named = _leaders(profile.stages)
     words = [_word(stage, name) for stage in named]
     sentence = _takes(named, words, profile.unit)
-    sentence += _nature(named[0], _crowd(profile)) if len(named) == 1 else ""
+    sentence += _nature(named[0], profile) if len(named) == 1 else ""
     sentence += _reading(profile, named, name)
     starts_with_a_word = named[0].stage in READING_WORDS or sentence.startswith("no stage")
     return sentence[0].upper() + sentence[1:] if starts_with_a_word else sentence
@@ -338,34 +337,22 @@ def remarks(profile: Profile) -> tuple[str, ...]:
     """Return the caveats beside the headline."""
     named = _leaders(profile.stages) if profile.stages else []
     explained = named[0].stage if len(named) == 1 else ""
-    crowd = _crowd(profile)
-    sentences = [
-        f"getitem takes {share(stage.share)}{_nature(stage, crowd)}"
+    return tuple(
+        f"getitem takes {share(stage.share)}{_nature(stage, profile)}"
         for stage in profile.stages
         if _is_getitem(stage) and stage.share >= WORTH_A_REMARK and stage.stage != explained
+    )
+
+
+def _is_crowded(profile: Profile) -> bool:
+    """Return whether all computing stages wait for a core: they do not wait by themselves."""
+    computing = [
+        stage.waiting_share
+        for stage in profile.stages
+        if stage.kind in COMPUTING_KINDS and stage.share >= NOTICED
     ]
-    if crowd:
-        sentences.append(
-            f"every computing stage was off the CPU for at least {share(crowd)} of its time: other "
-            "work probably used the CPUs, which makes all times longer"
-        )
-    return tuple(sentences)
-
-
-def _crowd(profile: Profile) -> float:
-    """Return the share of their time that all stages wait for a core; 0 without evidence.
-
-    Decoding and transforms do not wait by themselves: if all of them wait, the machine is busy.
-    Fewer than three such stages are evidence only if all other stages mostly wait, too.
-    """
-    read = [stage for stage in profile.stages if stage.cpu_share is not None]
-    noticed = [stage for stage in read if stage.share >= NOTICED]
-    waiting = [stage.waiting_share or 0.0 for stage in noticed]
-    computing = [stage.waiting_share or 0.0 for stage in noticed if stage.kind in COMPUTING_KINDS]
-    if not computing or min(computing) < CROWDED:
-        return 0.0
-    alike = len(waiting) >= FEWEST_WAITING and min(waiting) >= MOSTLY
-    return min(computing) if alike or len(computing) >= FEWEST_WAITING else 0.0
+    waiting = [part for part in computing if part is not None]
+    return bool(waiting) and min(waiting) >= CROWDED
 
 
 def _leaders(stages: tuple[StageTimes, ...]) -> list[StageTimes]:
@@ -395,12 +382,12 @@ def _is_getitem(stage: StageTimes) -> bool:
     return stage.stage == GETITEM.name and stage.kind == GETITEM.kind
 
 
-def _nature(stage: StageTimes, crowd: float) -> str:
+def _nature(stage: StageTimes, profile: Profile) -> str:
     """Return words on whether the stage computes or waits by itself, where that matters."""
     waiting = stage.waiting_share
-    if waiting is not None and crowd < 1:
-        waiting = 1 - (1 - waiting) / (1 - crowd)  # without its waits for a core
     mostly_waiting = waiting is not None and waiting >= MOSTLY
+    if mostly_waiting and _is_crowded(profile):
+        return ""
     if _is_getitem(stage):
         if mostly_waiting:
             return ", mostly waiting: probably reading through an open file object"

@@ -244,23 +244,11 @@ def _blocks(run: Run, first: pl.Expr, shown: Window) -> pl.DataFrame:
 
 
 def _uses(side_spans: pl.DataFrame, shown: Window) -> pl.DataFrame:
-    """Return the parts of each step; a step without spans gets its times in the usual order."""
+    """Return the parts of each step."""
     of_loop = pl.col("worker").is_null() & pl.col("kind").is_in(_LOOP_KINDS)
-    spans = side_spans.filter(of_loop, shown.holds()).sort("start_ns")
     columns = (*_BATCH, "stage", "kind", "start_ns", "end_ns")
-    recorded = spans.select(columns).with_columns(pl.col("stage", "kind").cast(pl.String))
-    rows = [recorded]
-    for kind in _LOOP_KINDS:
-        before = [f"{earlier}_s" for earlier in _LOOP_KINDS[: _LOOP_KINDS.index(kind)]]
-        start_ns = pl.col("end_ns") + _ns(pl.sum_horizontal(pl.lit(0.0), *before))
-        part = shown.steps.join(recorded, on=_BATCH, how="anti").with_columns(
-            start_ns=start_ns, stage=pl.lit(kind), kind=pl.lit(kind)
-        )
-        part = part.with_columns(
-            end_ns=pl.col("start_ns") + _ns(pl.col(f"{kind}_s").fill_null(0.0))
-        )
-        rows.append(part.select(columns).filter(pl.col("end_ns") > pl.col("start_ns")))
-    uses = pl.concat(rows).sort("start_ns")
+    spans = side_spans.filter(of_loop, shown.holds()).sort("start_ns").select(columns)
+    uses = spans.with_columns(pl.col("stage", "kind").cast(pl.String))
     # Merge neighbours of one part: garbage collection, say, cuts a part in two
     same = pl.struct(*_BATCH, "kind", "stage").rle_id()
     return (
@@ -273,10 +261,6 @@ def _uses(side_spans: pl.DataFrame, shown: Window) -> pl.DataFrame:
         .drop("run")
         .with_columns(shown.since("start_ns", "end_ns"))
     )
-
-
-def _ns(seconds: pl.Expr) -> pl.Expr:
-    return (seconds * 1e9).round().cast(pl.Int64)
 
 
 def _stalls(stalls: pl.DataFrame, run: Run, shown: Window) -> pl.DataFrame:
