@@ -1,4 +1,4 @@
-"""Other decoders, and samples that are kept in memory."""
+"""Smaller decoding, and samples that are kept in memory."""
 
 from __future__ import annotations
 
@@ -13,29 +13,14 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from stallscope.orders.fused import ResizedCrop
-from stallscope.orders.loader_parts import (
-    CachedPrefix,
-    Draft,
-    decode_by_cv2,
-    decode_by_torchvision,
-)
+from stallscope.orders.loader_parts import CachedPrefix, Draft
 
 
-def jpeg(mode="RGB"):
+def jpeg():
     """An image of 288 by 256 pixels, opened and not yet decoded."""
     file = io.BytesIO()
-    Smooth(None).image(0).resize((288, 256)).convert(mode).save(file, "JPEG", quality=95)
+    Smooth(None).image(0).resize((288, 256)).save(file, "JPEG", quality=95)
     return Image.open(file)
-
-
-@pytest.mark.parametrize("mode", ["RGB", "L"])
-@pytest.mark.parametrize("decoder", [decode_by_torchvision, decode_by_cv2])
-def test_another_decoder_gives_nearly_the_same(decoder, mode):
-    """An image of PIL's of the same size and mode, and hardly another value."""
-    made, plain = decoder(jpeg(mode)), jpeg(mode)
-
-    assert (plain.size, plain.mode) == (made.size, made.mode)
-    assert np.abs(np.asarray(made).astype(int) - np.asarray(plain)).mean() < 2
 
 
 def test_a_draft_is_no_smaller_than_wanted():
@@ -44,12 +29,11 @@ def test_a_draft_is_no_smaller_than_wanted():
     assert (288, 256) == Draft(200, 200)(jpeg()).size
 
 
-@pytest.mark.parametrize("decoder", [Draft(32, 32), decode_by_torchvision, decode_by_cv2])
-def test_what_is_decoded_already_stays(decoder):
+def test_what_is_decoded_already_stays():
     """As it is when a dataset converts some of its images itself."""
     image = Smooth(None).image(0)
 
-    assert decoder(image) is image
+    assert Draft(32, 32)(image) is image
 
 
 class Counted(Tensors):

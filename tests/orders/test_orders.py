@@ -277,8 +277,7 @@ def test_ops_in_attributes_are_exchanged():
     other = found.apply(loader, 1)
 
     assert "middle → triple" == found.trials["order"][1]
-    assert "dataset.transform, dataset.crop, called one after the other" in str(found)
-    assert other.dataset.transform is middle
+    assert "Attributes.__getitem__, 1 chain of calls" in str(found)
     assert same(batches(loader), batches(other))
     assert held == vars(loader.dataset)
 
@@ -353,7 +352,6 @@ def test_decoding_is_nobodys_but_its_own():
     assert ("decode", "JPEG 288×256") == (decode["name"], decode["takes"])
     assert orders.rest.decode_s == decode["cost_s"] > 0
     assert any("Image.draft" in change for change in changes)
-    assert any("torchvision.io" in change for change in changes)
 
 
 @pytest.mark.slow
@@ -548,7 +546,7 @@ def test_an_op_may_be_called_as_something_else():
 def test_a_candidate_that_fails_is_noted(monkeypatch):
     """The others are tried, and the result is there."""
 
-    def broken(evaluator, notes):
+    def broken(evaluator):
         raise OSError("a file is gone")
         yield
 
@@ -588,7 +586,7 @@ def test_a_dataset_that_reads_its_files_can_decode_otherwise(tmp_path):
     (images, labels), (new, same_labels) = (
         next(iter(one)) for one in (loader, orders.apply(loader, draft["trial"]))
     )
-    assert 3 == decode.height
+    assert 1 == decode.height
     assert draft["equivalence"] in ("8-bit rounding", "different")
     assert torch.equal(labels, same_labels)
     assert 0 < (images.float() - new.float()).abs().mean() < 10

@@ -9,7 +9,7 @@ from torch import nn
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from stallscope.orders.pipeline import Chain, why_one
+from stallscope.orders.pipeline import Chain
 
 IMAGE = Tensors(None).image(0)
 
@@ -94,30 +94,3 @@ def test_knows_where_its_code_is():
     assert str(file).endswith("pipelines.py")
     assert line == halve.__code__.co_firstlineno
     assert (None, None) == Chain(abs).ops[0].source
-
-
-def preprocess(image):
-    """Calls others."""
-    return halve(v2.functional.center_crop(image, [8]))
-
-
-class Views:
-    """Calls what it holds."""
-
-    def __init__(self):
-        self.large, self.unused = middle, halve
-
-    def __call__(self, image):
-        return [self.large(image), len(image), image.permute(1, 2, 0)]
-
-
-@pytest.mark.parametrize(
-    ("value", "called"),
-    [(preprocess, ["halve", "center_crop"]), (Views(), ["large"]), (v2.CenterCrop(8), [])],
-)
-def test_why_it_is_one_op(value, called):
-    """The user's own code is named with what it calls; a library's op is simply one."""
-    why = why_one(value)
-
-    assert ", ".join(called) in why
-    assert bool(called) == bool(why)

@@ -74,7 +74,6 @@ def test_an_op_that_changes_its_input_gets_copies(op):
 
     outcome = run_ops.measure_op(Chain(op).ops[0], Stream(op, 0), given)
 
-    assert outcome.changes_input
     assert before == run_ops.digest_of(given)
     assert torch.equal(outcome.results[0].args[0], 2 * given[0].args[0])
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
-from stallscope.orders.pipeline import Chain, Row, places
+from stallscope.orders.pipeline import Chain, places
 from stallscope.orders.variant import Site, Variant, change_of
 
 NAMES = "ABCDE"
@@ -62,20 +62,6 @@ def test_the_source_can_be_run(dataset):
     made = Chain(place.found_in(dataset))
     assert [before[2], before[0], before[1]] == [op.call for op in made.ops]
     assert type(made.value) is type(place.value)
-
-
-def test_the_source_for_attributes_that_are_called_in_turn():
-    """Each attribute gets as many ops as it had, a compose inside of one keeps its kind."""
-    dataset = Tensors(triple)
-    dataset.augment = v2.Compose([halve, middle])
-    row = Row(tuple(places(dataset)))
-    site, old = Site(row, Chain(row.value), ()), dataset.augment
-
-    exec(site.code_of(Variant((2, 0, 1))), {"loader": DataLoader(dataset)})  # noqa: S102 - our own text
-
-    assert middle is dataset.transform
-    assert [triple, halve] == dataset.augment.transforms
-    assert [halve, middle] == old.transforms
 
 
 def test_a_replaced_op_is_written_as_it_was_given():

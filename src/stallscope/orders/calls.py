@@ -27,17 +27,16 @@ from stallscope.orders.deferred_calls import (
     OrderedCalls,
     Waiting,
 )
-from stallscope.orders.equivalence import described, digest
+from stallscope.orders.equivalence import digest
 from stallscope.orders.pipeline import Op, Place, numbered
 from stallscope.orders.run_ops import OpInput, global_places
 from stallscope.orders.watch import CapturedSample, decoded, seeded
 from stallscope.targets.loaders import copied
-from stallscope.units import count, repr_of, seconds, size
+from stallscope.units import count, repr_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from stallscope.orders.search import Lane
     from stallscope.orders.variant import Variant
 
 _FEWEST: Final = 2
@@ -246,7 +245,6 @@ class FoundCalls(NamedTuple):
     samples: list[CapturedSample]
     inputs: list[list[OpInput]]
     """Inputs of each chain's first call, one per sample."""
-    notes: list[str]
 
 
 def find_calls(dataset: Any, indices: Sequence[Any], room_bytes: int) -> FoundCalls | None:
@@ -276,16 +274,13 @@ def _in_dataset(
     samples: list[CapturedSample] = []
     watched = NoticedCalls(place.value)
     outer = place.filled(dataset, watched)
-    room, notes = room_bytes, []
+    room = room_bytes
     for number, index in enumerate(indices):
         watched.session = SampleRecording()
         finished, whole_s = _timed(lambda at=index, n=number: seeded(outer, at, n))  # type: ignore[misc]
         rows = watched.session.rows()
         room -= bytes_of([seen.result for row in rows for seen in row]) + bytes_of(finished)
         if room < 0 and samples:
-            notes.append(
-                f"only {count(number, 'sample')} were used: each needs {size(room_bytes / number)}"
-            )
             break
         inside_s = sum(seen.took_s for row in rows for seen in row)
         decode_s = sum(seen.decode_s for row in rows for seen in row)
@@ -305,7 +300,7 @@ def _in_dataset(
         return None
     if not chains:
         return None
-    return _found(place, chains, recorded, samples, notes)
+    return _found(place, chains, recorded, samples)
 
 
 def _merged(recorded: list[list[list[SeenCall]]]) -> list[list[CallSite]]:
@@ -375,7 +370,6 @@ def _found(
     chains: list[list[CallSite]],
     recorded: list[list[list[SeenCall]]],
     samples: list[CapturedSample],
-    notes: list[str],
 ) -> FoundCalls:
     """Return the chains as ops, and the samples as their inputs."""
     by_sample = [{seen.call.site: seen for row in rows for seen in row} for rows in recorded]
@@ -400,7 +394,7 @@ def _found(
         inputs.append(lane_inputs)
     for sample, arguments in zip(samples, inputs[0], strict=True):
         sample.input = arguments
-    return FoundCalls(CallsPlace(place, tuple(ops)), samples, inputs, notes)
+    return FoundCalls(CallsPlace(place, tuple(ops)), samples, inputs)
 
 
 def _arguments(call: CodeCall) -> str:
@@ -408,15 +402,3 @@ def _arguments(call: CodeCall) -> str:
     values += [f"{name}={repr_of(value)}" for name, value in call.named.items()]
     text = " ".join(", ".join(values).split())
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
-
-
-def chain_notes(lanes: Sequence[Lane]) -> Iterator[str]:
-    """Yield a sentence per chain, with the sizes and times of its calls."""
-    for lane in lanes:
-        first = lane.inputs[0].value
-        calls = [
-            f"{op.name} (line {op.call.call_site[1]}) {seconds(lane.outcomes[position].seconds)} → "
-            f"{described(lane.outcomes[position].results[0].value)}"
-            for position, op in lane.ops.items()
-        ]
-        yield f"chain of calls: {described(first)} → {'; '.join(calls)}"

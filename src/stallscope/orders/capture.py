@@ -9,27 +9,25 @@ from __future__ import annotations
 import copy
 import statistics
 import time
-from dataclasses import replace
 from itertools import chain as flat
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from stallscope.errors import StallscopeError, UnsupportedError
-from stallscope.hooks import find_ops
 from stallscope.isolation import seed_everywhere
 from stallscope.loops import cached_loaders
 from stallscope.loops.cached_values import bytes_of, fresh, mapped
 from stallscope.orders.equivalence import digest
-from stallscope.orders.pipeline import Chain, Row, calls_in, places, readers
+from stallscope.orders.pipeline import Chain, places, readers
 from stallscope.orders.result import FixedCosts
 from stallscope.orders.run_ops import OpInput, OpResultError, call_op, next_input
 from stallscope.orders.variant import Site
-from stallscope.orders.watch import CapturedSample, Player, Watched, seeded, watch
-from stallscope.units import count, said_by, share, size
+from stallscope.orders.watch import CapturedSample, Watched, watch
+from stallscope.units import count, said_by, size
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from stallscope.orders.pipeline import Place
 
@@ -80,20 +78,23 @@ def capture(
             f"{type(loader.dataset).__name__} does more than call its pipeline ({error}); a cache "
             "does, for example: give a loader over a plain dataset with the same transforms"
         ) from error
-    numbers, notes = _longest(loader, held, watched, indices)
-    place = _row(held, numbers)
-    captured = _through(watched.seen, numbers)
-    chain, reasons = _ops_of(place, [sample.input for sample in captured])
-    notes += reasons
+    number = _longest(loader.dataset, held, watched)
+    captured = watched.seen[number]
+    chain, notes = _ops_of(held[number], [sample.input for sample in captured])
     each = max(bytes_of([sample.input.value, sample.finished]) for sample in captured)
     fitting = max(room_bytes // (each * (len(chain.ops) + 2)), 1)
     if fitting < len(captured):
         notes.append(f"only {count(fitting, 'sample')} were used: each needs {size(each)}")
         captured = captured[:fitting]
-    notes += _beside(held, watched, numbers)
-    first, *others = {sample.reader for sample in captured}
-    reader = None if others or first is None else reading[first]
-    return Site(place, chain, captured[0].where, reader), captured, notes
+    others = ", ".join(held[other].text for other in watched.seen if other != number)
+    if others:
+        notes.append(
+            f"only {held[number].text} was measured; the dataset also calls {others}. Put all ops "
+            "into one Compose to have them ordered together"
+        )
+    first, *more = {sample.reader for sample in captured}
+    reader = None if more or first is None else reading[first]
+    return Site(held[number], chain, captured[0].where, reader), captured, notes
 
 
 def first_indices(loader: Any, samples: int) -> list[Any]:
@@ -105,144 +106,47 @@ def first_indices(loader: Any, samples: int) -> list[Any]:
     return indices[:samples]
 
 
-def _through(seen: dict[int, list[CapturedSample]], numbers: Sequence[int]) -> list[CapturedSample]:
-    """Return the samples that went through places that are called in turn."""
-    return [
-        replace(first, where=last.where, result=last.result, generators=last.generators)
-        for first, last in zip(seen[numbers[0]], seen[numbers[-1]], strict=True)
-    ]
-
-
-def _beside(held: list[Place], watched: Watched, numbers: Sequence[int]) -> list[str]:
-    """Return a note on the places that were left out, and why."""
-
-    def named(these: Collection[int]) -> str:
-        return ", ".join(
-            f"{held[number].text} ({share(watched.shares[number])})" for number in these
-        )
-
-    others = [number for number in watched.seen if number not in numbers]
-    if not others:
-        return []
-    note = (
-        f"only {named(numbers)} was measured (shares of a sample's time). The dataset also calls "
-        f"{named(others)}, but for other samples, on another value, or with its own code in "
-        "between. Put all ops into one Compose to have them ordered together"
-    )
-    return [note]
-
-
-def _longest(
-    loader: Any, held: list[Place], watched: Watched, indices: list[Any]
-) -> tuple[list[int], list[str]]:
-    """Return the place, or row of places, with most ops that each sample goes through once.
-
-    Returns:
-        Numbers of the places, and notes on rows that cannot be ordered.
+def _longest(dataset: Any, held: list[Place], watched: Watched) -> int:
+    """Return the number of the place with most ops that each sample goes through once.
 
     Raises:
         NoPipelineError: there is none.
     """
-    once = [[number] for number in watched.seen if number not in watched.several]
-    notes: list[str] = []
-
-    def ops_in(numbers: list[int]) -> int:
-        return len(Chain(_row(held, numbers).value).ops)
-
-    for numbers in sorted(
-        (*_rows(watched.links), *once), key=lambda numbers: (-ops_in(numbers), numbers)
-    ):
-        row = _row(held, numbers)
-        if not isinstance(row, Row):
-            return numbers, notes
-        samples = _through(watched.seen, numbers)
-        if _is_all_that_counts(row, loader.dataset, indices, samples):
-            return numbers, notes
-        notes.append(
-            f"{row.text} are called one after the other, but cannot change places: the sample also "
-            "depends on a result before the last, or on the attribute that holds an op"
-        )
-    raise NoPipelineError(_why_none(loader, held, watched))
-
-
-def _row(held: list[Place], numbers: Sequence[int]) -> Place | Row:
-    chosen = [held[number] for number in numbers]
-    return chosen[0] if len(chosen) == 1 else Row(tuple(chosen))
-
-
-def _rows(links: set[tuple[int, int]]) -> list[list[int]]:
-    """Join links to the longest possible rows."""
-    after = dict(links)
-    rows = []
-    for first in after.keys() - set(after.values()):
-        row = [first]
-        while row[-1] in after:
-            row.append(after[row[-1]])
-        rows.append(row)
-    return rows
-
-
-def _is_all_that_counts(
-    row: Row, dataset: Any, indices: list[Any], samples: list[CapturedSample]
-) -> bool:
-    """Return true if finished samples depend on the result of a row alone.
-
-    Tested by a replay: the first place returns the result of the last, and the others pass it on.
-    Code that uses an intermediate result, or the settings of an op, then gives another sample.
-    """
-    played = row.filled(dataset, Player(samples))
-    try:
-        return all(
-            digest(seeded(played, index, number)) == digest(sample.finished)
-            for number, (index, sample) in enumerate(zip(indices, samples, strict=False))
-        )
-    except Exception:  # noqa: BLE001 - the dataset's code may do anything with an odd value
-        return False
-
-
-def _why_none(loader: Any, held: list[Place], watched: Watched) -> str:
-    """Return why a dataset has no pipeline, and what to do."""
-    dataset = loader.dataset
+    once = [number for number in watched.seen if number not in watched.several]
+    if once:
+        return max(once, key=lambda number: len(Chain(held[number].value).ops))
     name = type(dataset).__name__
     if watched.seen:
-        called_twice = ", ".join(held[number].text for number in watched.seen)
-        return (
-            f"{name} calls {called_twice} several times per sample, or not all of its parts in "
-            "turn, so there is no single order: give a loader over a dataset that calls it once "
-            "per sample, and use the best order for all calls"
+        raise NoPipelineError(
+            f"{name} calls {', '.join(held[number].text for number in watched.seen)} several times "
+            "per sample, or not all of its parts in turn, so there is no single order: give a "
+            "loader over a dataset that calls it once per sample, and use the best order for all "
+            "calls"
         )
     if callable(getattr(dataset, "set_transform", None)):
-        return (
+        raise NoPipelineError(
             f"{name} calls its function (set_transform) on whole columns of a batch, so ops cannot "
             "be compared on samples: give a loader over a dataset that calls a Compose of these "
             "ops on each sample"
         )
     hints = f"; it holds {', '.join(place.text for place in held)}, uncalled" if held else ""
-    called = [
-        call
-        for inner in find_ops.datasets(dataset)
-        for call in calls_in(getattr(type(inner), "__getitem__", None), inner)
-    ]
-    if called:
-        hints += f"; its own code calls {', '.join(dict.fromkeys(called))}, which it does not hold"
-    batched = [slot.hint for slot in find_ops.slots(loader.collate_fn)]
-    if batched:
-        hints += (
-            f"; the collate function holds {', '.join(batched)}, which work on batches: only ops "
-            "on samples are ordered"
-        )
-    return (
+    raise NoPipelineError(
         f"no pipeline was found in {name}: its __getitem__ calls no transform that it holds, and "
         f"no functions of which one takes first what the other returns{hints}"
     )
 
 
-def _ops_of(place: Place | Row, givens: list[OpInput]) -> tuple[Chain, list[str]]:
+def _ops_of(place: Place, givens: list[OpInput]) -> tuple[Chain, list[str]]:
     """Return the pipeline's ops, if calling them in turn gives its data; else one op."""
     chain = Chain(place.value)
     if chain.is_known or (len(chain.ops) == 1 and chain.ops[0].call is place.value):
         return chain, []
-    why_not = _why_not_replayed(chain, givens[:_CHECKED])
+    try:
+        why_not = "the data differs" * (not _is_replayed(chain, givens[:_CHECKED]))
+    except OpResultError:
+        raise
+    except Exception as error:  # noqa: BLE001 - it cannot be copied, or is no row of ops
+        why_not = f"{type(error).__name__}: {said_by(error):.100}"
     if not why_not:
         return chain, []
     note = (
@@ -252,29 +156,19 @@ def _ops_of(place: Place | Row, givens: list[OpInput]) -> tuple[Chain, list[str]
     return Chain(place.value, whole=True), [note]
 
 
-def _why_not_replayed(chain: Chain, givens: list[OpInput]) -> str:
-    """Return why a row of ops is not equal to a pipeline; "": it is equal."""
-    try:
-        whole, parts = copy.deepcopy(chain.value), copy.deepcopy(chain.value)
-    except Exception as error:  # noqa: BLE001 - an op may hold a lock or a file
-        return f"it cannot be copied for that test: {said_by(error):.100}"
-    ops = Chain(parts).ops
+def _is_replayed(chain: Chain, givens: list[OpInput]) -> bool:
+    """Return true if calling the ops in turn gives the pipeline's data."""
+    whole, ops = copy.deepcopy(chain.value), Chain(copy.deepcopy(chain.value)).ops
     for number, arguments in enumerate(givens):
         seed_everywhere(number)
         expected = whole(*fresh(arguments.args), **fresh(arguments.named))
         seed_everywhere(number)
         now = arguments.copy()
-        op = ops[0]
-        try:
-            for op in ops:
-                now = next_input(op, now, call_op(op, op.call, now))
-        except OpResultError:
-            raise
-        except Exception as error:  # noqa: BLE001 - then it is not a row of ops
-            return f"{op.name} raises {type(error).__name__}: {said_by(error):.100}"
+        for op in ops:
+            now = next_input(op, now, call_op(op, op.call, now))
         if digest(now.value) != digest(expected):
-            return "the data differs"
-    return ""
+            return False
+    return True
 
 
 def fixed_costs(loader: Any, samples: Sequence[CapturedSample]) -> FixedCosts:

@@ -77,59 +77,67 @@ class _Globals(dict[str, Any]):
 class _Module:
     """Wrapper of a module whose functions report their calls."""
 
-    def __init__(self, module: Any, runner: CodeRunner) -> None:
-        self._module, self._runner = module, runner
+    def __init__(self, module: Any, dataset: NoticedCalls) -> None:
+        self._module, self._dataset = module, dataset
 
     def __getattr__(self, name: str) -> Any:
-        return self._runner.noticed(getattr(self._module, name))
+        return self._dataset.noticed(getattr(self._module, name))
 
 
 class _Noticed:
-    """Wrapper of a callable that reports each call to the runner."""
+    """Wrapper of a callable that reports each call."""
 
-    def __init__(self, function: Any, runner: CodeRunner) -> None:
-        self._function, self._runner = function, runner
+    def __init__(self, function: Any, dataset: NoticedCalls) -> None:
+        self._function, self._dataset = function, dataset
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        return self._runner.call(self._function, sys._getframe(1), args, named)  # noqa: SLF001
+        return self._dataset.call(self._function, sys._getframe(1), args, named)  # noqa: SLF001
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._function, name)
 
 
-class CodeRunner:
-    """Runs a copy of a dataset's code, and reports each call to a session.
+class NoticedCalls(Dataset[Any]):
+    """Dataset that runs a copy of another's code, and reports its calls to a session.
 
     Args:
         dataset: the user's, whose class has a `__getitem__` of its own.
+
+    Attributes:
+        session: set before a sample is made; its method `called` decides a call's result.
     """
 
     def __init__(self, dataset: Any) -> None:
-        self._session: Any = None
-        clone = shallow(dataset)
-        for name, value in own_attributes(dataset).items():
-            if callable(value) and not isinstance(value, (type, Dataset)):
-                vars(clone)[name] = _Noticed(value, self)
-        cls = type(dataset)
-        clone.__class__ = type(cls.__name__, (cls,), dict(self._methods(cls)))
-        self._clone = clone
+        self.dataset = dataset
+        self.session: Any = None
+        self._clone: Any = None
 
-    def run(self, index: Any, session: Any) -> Any:
-        """Make a sample; the session gets each call, and decides its result."""
-        self._session = session
-        return self._clone[index]
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        if self._clone is None:
+            self._clone = self._copy_of_dataset()
+        return looked_at(self._clone[index])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_clone": None, "session": None}
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in ("dataset", "session", "_clone", "plan"):
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
 
     def call(self, function: Any, frame: types.FrameType, *arguments: Any) -> Any:
         """Hand a call on to the session."""
         args, named = arguments
-        site = CallSite(frame.f_code.co_name, frame.f_lasti, _name_of(function))
-        keyword = "" if args else next(iter(named), "")
-        first = args[0] if args else named.get(keyword)
-        rest = {name: value for name, value in named.items() if name != keyword}
-        call = CodeCall(site, function, args[1:], rest, keyword)
         if not args and not named:
             return function()
-        return self._session.called(call, first, frame)
+        site = CallSite(frame.f_code.co_name, frame.f_lasti, _name_of(function))
+        keyword = "" if args else next(iter(named))
+        first = args[0] if args else named[keyword]
+        rest = {name: value for name, value in named.items() if name != keyword}
+        return self.session.called(CodeCall(site, function, args[1:], rest, keyword), first, frame)
 
     def noticed(self, value: Any) -> Any:
         """Return the wrapper of a global value, or the value itself."""
@@ -140,8 +148,13 @@ class CodeRunner:
             return _Noticed(value, self)
         return value
 
-    def _methods(self, cls: type) -> Iterator[tuple[str, Any]]:
-        """Yield copies of the methods that the user's classes have."""
+    def _copy_of_dataset(self) -> Any:
+        """Return a copy of the dataset whose attributes and methods report their calls."""
+        clone, cls = shallow(self.dataset), type(self.dataset)
+        for name, value in own_attributes(self.dataset).items():
+            if callable(value) and not isinstance(value, (type, Dataset)):
+                vars(clone)[name] = _Noticed(value, self)
+        methods: dict[str, Any] = {}
         for owner in reversed(cls.__mro__):
             if owner.__module__.partition(".")[0] in _LIBRARIES:
                 continue
@@ -150,11 +163,12 @@ class CodeRunner:
                 function = value.__func__ if is_static else value
                 if not isinstance(function, types.FunctionType) or _sets_globals(function):
                     continue
-                new = self._copied(function)
                 if name == "__getitem__":
-                    yield name, new
+                    methods[name] = self._copied(function)
                 elif not name.startswith("__"):
-                    yield name, self._method(new, is_static=is_static)
+                    methods[name] = self._method(self._copied(function), is_static=is_static)
+        clone.__class__ = type(cls.__name__, (cls,), methods)
+        return clone
 
     def _copied(self, function: types.FunctionType) -> types.FunctionType:
         own = function.__globals__
@@ -314,38 +328,6 @@ class Deferring:
                 if longer is not None:
                     return longer
         return Waiting(looked_at(first), (call,), self)
-
-
-class NoticedCalls(Dataset[Any]):
-    """Dataset that reports the calls in its `__getitem__` to a session.
-
-    Args:
-        dataset: the user's.
-
-    Attributes:
-        session: set before a sample is made; has a method `called`, as `Deferring`.
-    """
-
-    def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
-        self.session: Any = None
-        self._runner: CodeRunner | None = None
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: Any) -> Any:
-        if self._runner is None:
-            self._runner = CodeRunner(self.dataset)
-        return looked_at(self._runner.run(index, self.session))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_runner": None, "session": None}
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("dataset", "session", "_runner", "plan"):
-            raise AttributeError(name)
-        return getattr(self.dataset, name)
 
 
 class OrderedCalls(NoticedCalls):

@@ -228,31 +228,6 @@ def largest_array(value: Any) -> NDArray[np.generic] | None:
     return max(arrays, key=lambda array: array.size, default=None)
 
 
-GEOMETRY, CONVERSION, POINTWISE = "geometry", "conversion", "pointwise"
-"""Kinds of ops: they move values to other places, change their type, or neither."""
-
-
-def work_of(value: Any, result: Any) -> str:
-    """Return the kind of an op, from its input and result; `POINTWISE` if unknown."""
-    before, after = largest_array(value), largest_array(result)
-    if before is None or after is None:
-        return POINTWISE
-    if _plane_of(before) != _plane_of(after):
-        return GEOMETRY
-    if type(value) is not type(result) or before.dtype != after.dtype:
-        return CONVERSION
-    same = before.shape == after.shape and not np.array_equal(before, after)
-    first, then = (
-        (array.astype(float).sum(), array.min(), array.max()) for array in (before, after)
-    )
-    return GEOMETRY if same and np.allclose(first, then, rtol=1e-9, atol=0.0) else POINTWISE
-
-
-def _plane_of(array: Array) -> tuple[int, ...]:
-    """Return the sides of an image, wherever its channels are."""
-    return tuple(sorted(array.shape, reverse=True)[:_SPATIAL])
-
-
 def pictures(original: Any, new: Any) -> tuple[NDArray[np.uint8], NDArray[np.uint8]] | None:
     """Return two samples on the same scale of brightness; None: they are not images."""
     first, second = (_as_image(largest_array(value)) for value in (original, new))

@@ -113,7 +113,7 @@ def _can_be_one(resize: Any, crop: Any) -> bool:
     )
 
 
-def fused(evaluator: OrderEvaluator, _: list[str]) -> Iterator[Variant]:
+def fused(evaluator: OrderEvaluator) -> Iterator[Variant]:
     """Propose a single op for a resize and the crop that follows it."""
     for first, last in pairwise(evaluator.ops):
         inputs = evaluator.inputs_of(first.position)

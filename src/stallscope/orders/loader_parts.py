@@ -1,19 +1,15 @@
-"""Parts of changed loaders: ops on the batch, a cached prefix, other decoders.
+"""Parts of changed loaders: ops on the batch, a cached prefix, decoding at a smaller size.
 
-Workers import this module, so it imports no polars. The decoders take an image that
-`PIL.Image.open` has opened, and return a PIL image, so that the ops behind get the same type.
+Workers import this module, so it imports no polars.
 """
 
 from __future__ import annotations
 
-import io
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
 from PIL import Image
 
 from stallscope.loops.cached_values import fresh
@@ -28,8 +24,7 @@ class BatchOps:
 
     collate: Any
     """The user's."""
-    works: Sequence[tuple[Any, bool]]
-    """The ops, each with True if torch vectorises it."""
+    ops: Sequence[Any]
     where: tuple[Any, ...]
     """Keys that lead to their column of the batch."""
 
@@ -39,8 +34,8 @@ class BatchOps:
 
     def work(self, column: Any) -> Any:
         """Return the ops' result for the samples of a batch, stacked."""
-        for op, by_vmap in self.works:
-            column = torch.vmap(op)(column) if by_vmap else op(column)
+        for op in self.ops:
+            column = op(column)
         return column
 
 
@@ -131,51 +126,13 @@ class Draft:
         return image
 
 
-def decode_by_torchvision(image: Any) -> Any:
-    """Decode with torchvision.io; an image that is decoded already stays unchanged."""
-    data = _encoded(image)
-    if data is None:
-        return image
-    from torchvision.io import ImageReadMode, decode_image
-
-    mode = ImageReadMode.GRAY if image.mode == "L" else ImageReadMode.RGB
-    tensor = decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8), mode)
-    array = tensor.permute(1, 2, 0).contiguous().numpy()
-    return Image.fromarray(array[..., 0] if image.mode == "L" else array)
-
-
-def decode_by_cv2(image: Any) -> Any:
-    """Decode with OpenCV; an image that is decoded already stays unchanged."""
-    data = _encoded(image)
-    if data is None:
-        return image
-    import cv2
-
-    flag = cv2.IMREAD_GRAYSCALE if image.mode == "L" else cv2.IMREAD_COLOR
-    # PIL does not turn the image by the file's Exif data
-    array: Any = cv2.imdecode(np.frombuffer(data, np.uint8), flag | cv2.IMREAD_IGNORE_ORIENTATION)
-    return Image.fromarray(array if image.mode == "L" else cv2.cvtColor(array, cv2.COLOR_BGR2RGB))
-
-
-def _encoded(image: Any) -> bytes | None:
-    """Return the file of an RGB or grey image that is not decoded yet; None for any other."""
-    if not getattr(image, "tile", None) or image.mode not in ("RGB", "L"):
-        return None
-    file = image.fp
-    file.seek(0, io.SEEK_SET)
-    data = bytes(file.read())
-    image.close()
-    return data
-
-
 @dataclass(frozen=True)
 class Reader:
-    """Function that reads an RGB image from a path; PIL decodes where the decoder cannot."""
+    """Function that reads an RGB image from a path."""
 
-    decoder: Any
-    """One of the decoders above."""
+    draft: Draft
 
     def __call__(self, path: Any) -> Any:
         """Return the image, decoded."""
         with Image.open(path) as image:
-            return self.decoder(image).convert("RGB")
+            return self.draft(image).convert("RGB")

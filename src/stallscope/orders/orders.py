@@ -26,12 +26,12 @@ from stallscope.loops.timed_loop import TimedLoop
 from stallscope.loops.training_loop import check_whole
 from stallscope.machine import machine, memory_available_bytes, require_single_rank
 from stallscope.orders import proposals
-from stallscope.orders.calls import CallsPlace, chain_notes, find_calls
+from stallscope.orders.calls import find_calls
 from stallscope.orders.capture import NoPipelineError, capture, first_indices, fixed_costs
 from stallscope.orders.equivalence import described
 from stallscope.orders.evaluator import OrderEvaluator, preserving_state
 from stallscope.orders.loader_parts import key_of
-from stallscope.orders.pipeline import why_one
+from stallscope.orders.pipeline import places
 from stallscope.orders.result import (
     OPS,
     Counts,
@@ -194,21 +194,25 @@ class OrderSearch:
     def _captured(self, samples: int) -> tuple[Any, list[CapturedSample], list[Lane]]:
         """Capture samples of a pipeline that the dataset holds, or else writes as calls.
 
+        Ops in several attributes are a pipeline that `__getitem__` writes as calls.
+
         Raises:
             NoPipelineError: the dataset has neither.
         """
+        dataset, held = self._loader.dataset, None
         try:
-            site, captured, notes = capture(self._loader, samples, _room_bytes())
-        except NoPipelineError:
-            indices = first_indices(self._loader, samples)
-            calls = None
+            held = capture(self._loader, samples, _room_bytes())
+        except NoPipelineError as error:
+            no_pipeline = error
+        if held is None or (len(held[0].chain.ops) == 1 and len(places(dataset)) > 1):
             with suppress(Exception):  # the user's code may not run as a copy
-                calls = find_calls(self._loader.dataset, indices, _room_bytes())
-            if calls is None:
-                raise
-            self._notes += calls.notes
-            rows = zip(calls.place.chains, calls.inputs, strict=True)
-            return calls.place, calls.samples, [Lane(ops, inputs) for ops, inputs in rows]
+                indices = first_indices(self._loader, samples)
+                if calls := find_calls(dataset, indices, _room_bytes()):
+                    rows = zip(calls.place.chains, calls.inputs, strict=True)
+                    return calls.place, calls.samples, [Lane(ops, inputs) for ops, inputs in rows]
+        if held is None:
+            raise no_pipeline
+        site, captured, notes = held
         self._notes += notes
         return site, captured, []
 
@@ -454,17 +458,12 @@ def _interval(
 
 def _notes_on_ops(evaluator: OrderEvaluator) -> Iterator[str]:
     """Yield notes on the ops."""
-    if isinstance(evaluator.site, CallsPlace):
-        yield from chain_notes(evaluator.lanes)
     if len(evaluator.ops) == 1:
-        why = why_one(evaluator.ops[0].call)
-        yield f"{evaluator.ops[0].name} is the only op: there is no other order{why and f'; {why}'}"
+        yield f"{evaluator.ops[0].name} is the only op: there is no other order"
     for op in evaluator.ops:
         outcome = evaluator.outcome(op.position)
         if outcome.unsteady:
             yield f"{outcome.unsteady}: it is only compared on its original inputs"
-        if outcome.changes_input:
-            yield f"{op.name} changes its input in place: it always got a copy here"
         if not evaluator.lane_of(op.position).stream(op.position).copied:
             yield f"{op.name} cannot be copied: the object itself ran, and was restored"
     for lane in evaluator.lanes:

@@ -9,11 +9,8 @@ pipeline are copied shallowly.
 from __future__ import annotations
 
 import copy
-import dis
-import inspect
 import sys
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from torch import nn
@@ -91,64 +88,6 @@ class Place:
         for path in self.paths:
             dataset = _with(dataset, path, value)
         return dataset
-
-
-class Successive(tuple[Any, ...]):
-    """Callables, each called on the result of the one before."""
-
-    __slots__ = ()
-
-
-@dataclass(frozen=True)
-class Row:
-    """Places that a dataset's own code calls in turn, each on the result of the one before."""
-
-    places: tuple[Place, ...]
-    """Places in the order of their calls; the ops of a compose among them count one by one."""
-
-    @property
-    def value(self) -> Successive:
-        """Values of the places."""
-        return Successive(place.value for place in self.places)
-
-    @property
-    def text(self) -> str:
-        """The places in Python."""
-        return ", ".join(place.text for place in self.places)
-
-    @property
-    def sizes(self) -> list[int]:
-        """Number of ops of each place."""
-        return [len(list(_flattened(place.value, "old", 1))) for place in self.places]
-
-    def found_in(self, dataset: Any) -> Any:
-        """Return the values in these places of another dataset; None: it lacks a place."""
-        values = [place.found_in(dataset) for place in self.places]
-        return None if any(value is None for value in values) else Successive(values)
-
-    def filled(self, dataset: Any, value: Any) -> Any:
-        """Return a copy of a dataset with other ops in these places.
-
-        Each place gets as many ops as it has. If there are more or fewer, the first place gets all,
-        and the others pass their input on.
-        """
-        ops = iter(value if isinstance(value, Successive) else (value,))
-        if isinstance(value, Successive) and len(value) == sum(self.sizes):
-            values = [
-                _put_in(place.value, list(islice(ops, size)))
-                for place, size in zip(self.places, self.sizes, strict=True)
-            ]
-        else:
-            values = [Chained(list(ops)), *(passed_on for _ in self.places[1:])]
-        for place, new in zip(self.places, values, strict=True):
-            dataset = place.filled(dataset, new)
-        return dataset
-
-
-def _put_in(value: Any, ops: list[Any]) -> Any:
-    """Return the value of a row's place with other ops."""
-    chain = Chain(value)
-    return chain.put_together(ops) if chain.is_known else ops[0]
 
 
 def passed_on(*args: Any, **named: Any) -> Any:
@@ -368,51 +307,6 @@ class Chain:
         return clone
 
 
-def why_one(value: Any) -> str:
-    """Return why a value is a single op, and what its own code calls; "": it is plain."""
-    if _is_known(value) and _is_special(value):
-        return (
-            f"{_COMPOSES[_class_of(value)]} of this kind does more than call its ops (boxes or "
-            "key points, a probability, lazy resampling), so the ops cannot be run alone"
-        )
-    called = calls_in(value) if _is_users(value) else []
-    if called:
-        return (
-            f"its own code calls {', '.join(called)}; to compare their orders, give a Compose or a "
-            "list of functions, each called on the result of the one before"
-        )
-    return ""
-
-
-def calls_in(value: Any, holder: Any = None) -> list[str]:
-    """Return names of the user's and libraries' callables that the code of a callable uses.
-
-    Nothing runs: a name counts if it refers to a callable now.
-
-    Args:
-        value: the callable.
-        holder: `self` in its code; None: the callable itself.
-    """
-    names: dict[str, None] = {}
-    for function in functions_of(value):
-        codes = [function.__code__]
-        for code in codes:
-            codes += [const for const in code.co_consts if inspect.iscode(const)]
-            me, owner = next(iter(code.co_varnames), ""), None
-            for step in dis.get_instructions(code):
-                if step.opname.startswith(("LOAD_GLOBAL", "LOAD_NAME")):
-                    owner = function.__globals__.get(step.argval)
-                elif step.opname.startswith("LOAD_FAST"):
-                    owner = (value if holder is None else holder) if step.argval == me else None
-                elif step.opname in ("LOAD_ATTR", "LOAD_METHOD") and owner is not None:
-                    owner = inspect.getattr_static(owner, step.argval, None)
-                else:
-                    continue
-                if _is_op(owner) and owner not in (value, holder) and is_no_tool(owner):
-                    names[str(step.argval)] = None
-    return list(names)
-
-
 def is_no_tool(value: Any) -> bool:
     """Return true for a callable outside of Python's own library, which may work on a sample."""
     home = value if find_ops.is_function(value) else type(value)
@@ -425,8 +319,6 @@ def _class_of(value: Any) -> tuple[str, str]:
 
 
 def _kind(value: Any) -> str:
-    if isinstance(value, Successive):
-        return "called one after the other"
     if isinstance(value, (list, tuple)):
         return "a list of ops"
     words = _COMPOSES.get(_class_of(value))

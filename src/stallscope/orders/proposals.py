@@ -7,7 +7,7 @@ another change beyond the order, write a function and add its name to `CANDIDATE
 
 from __future__ import annotations
 
-import importlib.util
+import math
 import statistics
 import time
 from dataclasses import replace
@@ -20,12 +20,7 @@ from stallscope.errors import ArgumentError
 from stallscope.loops.cached_values import bytes_of, fresh, is_image
 from stallscope.orders.evaluator import name_of
 from stallscope.orders.fused import fused
-from stallscope.orders.loader_parts import (
-    Draft,
-    Reader,
-    decode_by_cv2,
-    decode_by_torchvision,
-)
+from stallscope.orders.loader_parts import Draft, Reader
 from stallscope.orders.run_ops import measure_op
 from stallscope.orders.variant import (
     CACHE,
@@ -39,7 +34,7 @@ from stallscope.orders.variant import (
 from stallscope.units import count, repr_of, seconds, size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from stallscope.orders.evaluator import OrderEvaluator
 
@@ -53,8 +48,8 @@ _WORTH: Final = 0.01
 """Share of a sample's time that a change has to save to be combined with others."""
 _MOST_FINALISTS: Final = 7
 """Variants that are timed."""
-_ROUNDS: Final = 5
-"""Number of times that ops run on a batch."""
+_ROUNDS: Final = 3
+"""Calls whose shortest time counts."""
 _KINDS: Final = ("order", "fused", "alternative", "decode", "batch")
 """Kinds of changes that can be combined; each depends only on those before it."""
 
@@ -173,14 +168,14 @@ def add_candidates(
 
     Args:
         evaluator: the pipeline.
-        notes: extended by a sentence for each change that was not tried.
+        notes: extended by a sentence for each candidate that raised.
         is_over: true once the time is used up.
     """
     for candidate in CANDIDATES if evaluator.site.takes_ops else ():
         if is_over():
             return
         try:
-            for variant in candidate(evaluator, notes):
+            for variant in candidate(evaluator):
                 evaluator.add(evaluator.judged(variant))
                 if is_over():
                     return
@@ -188,162 +183,90 @@ def add_candidates(
             notes.append(f"a change could not be tried: {repr_of(error):.160}")
 
 
-def on_batch(evaluator: OrderEvaluator, notes: list[str]) -> Iterator[Variant]:
+def on_batch(evaluator: OrderEvaluator) -> Iterator[Variant]:
     """Propose to run the last op on the whole batch, in the collate function, the last two, etc.
 
     Only the last ops of a pipeline can wait for the batch, and only those that draw no random
-    numbers: on a batch they would draw once for all samples. Torch vectorises an op that cannot
-    take a batch (`torch.vmap`).
+    numbers: on a batch they would draw once for all samples.
     """
-    why_not = _why_not_on_batch(evaluator)
-    if why_not:
-        notes.append(f"no op was tried on whole batches: {why_not}")
-        return
-    variant = Variant(evaluator.as_it_is, "batch")
-    for position in reversed(variant.positions):
+    loader, site = evaluator.loader, evaluator.site
+    if loader.collate_fn is not default_collate or loader.batch_sampler is None:
+        return  # another collate function may need finished samples
+    moved: tuple[int, ...] = ()
+    for position in reversed(evaluator.as_it_is) if site.where is not None else ():
         outcome = evaluator.outcome(position)
-        if outcome.is_random or outcome.unsteady or not _can_be_stacked(evaluator, position):
+        values = [op_input.value for op_input in evaluator.inputs_of(position)]
+        are_tensors = all(isinstance(value, torch.Tensor) for value in values)
+        if outcome.is_random or outcome.unsteady or not are_tensors:
             return
-        variant = _one_more(evaluator, variant, position)
-        names = ", ".join(evaluator.op(p).name for p in variant.on_batch)
-        vectorised = ", ".join(evaluator.op(p).name for p in sorted(variant.by_vmap))
+        if len({value.shape for value in values}) > 1:
+            return
+        moved = (position, *moved)
+        names = ", ".join(evaluator.op(p).name for p in moved)
+        variant = Variant(
+            evaluator.as_it_is,
+            "batch",
+            f"{names} on the whole batch, in the collate function",
+            on_batch=moved,
+        )
+        work = site.batch_ops(variant, None).work
+        try:
+            batch_s = _shortest_s(work, [torch.stack(values)]) / len(values)
+        except Exception:  # noqa: BLE001 - an op that takes no batch
+            return
         yield replace(
-            variant,
-            change=f"{names} on the whole batch, in the collate function",
-            changes=f"{vectorised} vectorised by torch.vmap" if vectorised else "",
-            predicted_s=_less(evaluator, _saved_on_batch_s(evaluator, variant)),
+            variant, predicted_s=evaluator.whole_s - evaluator.seconds_of(moved) + batch_s
         )
 
 
-def _less(evaluator: OrderEvaluator, saved_s: float | None) -> float | None:
-    return None if saved_s is None else evaluator.whole_s - saved_s
+def _shortest_s(call: Callable[[Any], object], arguments: Sequence[Any]) -> float:
+    """Return the mean over the arguments of the shortest call."""
+
+    def took_s(argument: Any) -> float:
+        began_ns = time.perf_counter_ns()
+        call(argument)
+        return (time.perf_counter_ns() - began_ns) / 1e9
+
+    return statistics.fmean(
+        min(took_s(fresh(argument)) for _ in range(_ROUNDS)) for argument in arguments
+    )
 
 
-def _why_not_on_batch(evaluator: OrderEvaluator) -> str:
-    if evaluator.loader.collate_fn is not default_collate:
-        return "the loader has a collate function of its own, which may need finished samples"
-    if evaluator.loader.batch_sampler is None:
-        return "the loader makes no batches of samples"
-    if evaluator.site.where is None:
-        return "the dataset changes the result of its pipeline"
-    return ""
-
-
-def _can_be_stacked(evaluator: OrderEvaluator, position: int) -> bool:
-    """Return true if an op's inputs are tensors of one shape."""
-    values = [op_input.value for op_input in evaluator.inputs_of(position)]
-    shapes = {tuple(value.shape) for value in values if isinstance(value, torch.Tensor)}
-    return len(shapes) == 1 and all(isinstance(value, torch.Tensor) for value in values)
-
-
-def _one_more(evaluator: OrderEvaluator, variant: Variant, position: int) -> Variant:
-    """Return the variant with another op on the batch, vectorised if that is nearer."""
-    plain = replace(variant, on_batch=(position, *variant.on_batch))
-    if evaluator.judged(plain).grade.equivalence == IDENTICAL:
-        return plain
-    by_vmap = replace(plain, by_vmap=variant.by_vmap | {position})
-    return by_vmap if evaluator.judged(by_vmap).grade.works else plain
-
-
-def _saved_on_batch_s(evaluator: OrderEvaluator, variant: Variant) -> float | None:
-    """Return the seconds per sample saved by running ops on the batch; None: they raise."""
-    column = torch.stack([op_input.value for op_input in evaluator.inputs_of(variant.on_batch[0])])
-    work = evaluator.site.batch_ops(variant, None).work
-    try:
-        batch_s = min(_seconds_of(work, fresh(column)) for _ in range(_ROUNDS))
-    except Exception:  # noqa: BLE001 - the op takes no batch; the comparison reports that
-        return None
-    return evaluator.seconds_of(variant.on_batch) - batch_s / len(column)
-
-
-def _seconds_of(call: Callable[[Any], object], argument: Any) -> float:
-    began_ns = time.perf_counter_ns()
-    call(argument)
-    return (time.perf_counter_ns() - began_ns) / 1e9
-
-
-def other_decoding(evaluator: OrderEvaluator, notes: list[str]) -> Iterator[Variant]:
-    """Propose decoding at a smaller size if an op resizes, and each other installed decoder.
+def smaller_decoding(evaluator: OrderEvaluator) -> Iterator[Variant]:
+    """Propose decoding at a smaller size if an op resizes.
 
     Only if the pipeline gets images that are still encoded, as from `PIL.Image.open`, or if the
     dataset holds the function that reads an image from a path, as torchvision's do. A JPEG can be
     decoded at a half, a quarter or an eighth of its size (`Image.draft`; Pillow's documentation,
     "Image.draft", and libjpeg's `scale_denom`), which is faster and differs from decoding and then
-    resizing. Another decoder may round differently.
+    resizing.
     """
-    why_not = _why_not_decoding(evaluator)
-    if why_not:
-        notes.append(f"no other decoding was tried: {why_not}")
-        return
     wanted = _wanted_size(evaluator)
     if wanted is None:
-        notes.append(
-            "decoding at a smaller size was not tried: no op of the pipeline resizes whole images "
-            "to half their size or less"
-        )
-    else:
-        name, width, height = wanted
-        yield _decoded_by(
-            evaluator,
-            Draft(width, height),
-            f"JPEG decoded at the smallest size that {name} can use (Image.draft)",
-            f"{name} starts from an image that libjpeg has shrunk, so pixels differ slightly",
-        )
-    if importlib.util.find_spec("torchvision"):
-        yield _decoded_by(
-            evaluator, decode_by_torchvision, "decoded by torchvision.io instead of PIL"
-        )
-    if importlib.util.find_spec("cv2"):
-        yield _decoded_by(evaluator, decode_by_cv2, "decoded by cv2 instead of PIL")
-
-
-def _decoded_by(evaluator: OrderEvaluator, opener: Any, change: str, changes: str = "") -> Variant:
-    own = evaluator.site.reader
-    variant = Variant(evaluator.as_it_is, "decode", change, changes)
-    if own is None:
-        images = [sample.lazy for sample in evaluator.samples if sample.lazy]
-        variant = replace(variant, opener=opener)
-        saved_s = _saved_s(
-            images, lambda lazy: lazy.open().load(), lambda lazy: opener(lazy.open()).load()
-        )
-    else:
-        variant = replace(variant, reader=Reader(opener))
-        saved_s = _saved_s([sample.path for sample in evaluator.samples], own.value, variant.reader)
-    return replace(variant, predicted_s=_less(evaluator, saved_s))
-
-
-def _saved_s(
-    files: list[Any], usual: Callable[[Any], object], new: Callable[[Any], object]
-) -> float | None:
-    """Return the seconds per cached file that another reader saves; None: it raises."""
-    try:
-        for file in files:
-            usual(file), new(file)
-        return statistics.fmean(_seconds_of(usual, file) - _seconds_of(new, file) for file in files)
-    except Exception:  # noqa: BLE001 - the comparison reports that
-        return None
-
-
-def _why_not_decoding(evaluator: OrderEvaluator) -> str:
-    values = [sample.input.value for sample in evaluator.samples]
-    if evaluator.site.reader is not None:
-        if all(is_image(value) and value.mode == "RGB" for value in values):
-            return ""
-        return "the dataset does not read its files as RGB images of PIL"
-    lazy = [sample.lazy for sample in evaluator.samples]
-    if not any(lazy):
-        return (
-            "the dataset's pipeline gets decoded images, or none; a dataset that only opens them "
-            "(ImageFolder with loader=PIL.Image.open) lets other decoders be tried"
-        )
-    if any(image is None or image.file is None for image in lazy):
-        return "an image cannot be opened a second time"
-    if any(image is None or image.format != "JPEG" for image in lazy):
-        return "not all images are JPEGs"
-    single = all(
-        len(sample.input.args) == 1 and not sample.input.named for sample in evaluator.samples
+        return
+    name, width, height = wanted
+    draft = Draft(width, height)
+    variant = Variant(
+        evaluator.as_it_is,
+        "decode",
+        f"JPEG decoded at the smallest size that {name} can use (Image.draft)",
+        f"{name} starts from an image that libjpeg has shrunk, so pixels differ slightly",
     )
-    return "" if single else "the pipeline has other arguments than an image"
+    samples, own = evaluator.samples, evaluator.site.reader
+    if own is None:
+        images = [sample.lazy for sample in samples]
+        if any(lazy is None or not lazy.file or lazy.format != "JPEG" for lazy in images):
+            return
+        variant = replace(variant, opener=draft)
+        saved_s = _shortest_s(lambda lazy: lazy.open().load(), images)
+        saved_s -= _shortest_s(lambda lazy: draft(lazy.open()), images)
+    else:
+        if any(sample.input.value.mode != "RGB" for sample in samples):
+            return
+        variant = replace(variant, reader=Reader(draft))
+        paths = [sample.path for sample in samples]
+        saved_s = _shortest_s(own.value, paths) - _shortest_s(variant.reader, paths)
+    yield replace(variant, predicted_s=evaluator.whole_s - saved_s)
 
 
 def _wanted_size(evaluator: OrderEvaluator) -> tuple[str, int, int] | None:
@@ -363,41 +286,35 @@ def _wanted_size(evaluator: OrderEvaluator) -> tuple[str, int, int] | None:
     return None
 
 
-def kept(evaluator: OrderEvaluator, notes: list[str]) -> Iterator[Variant]:
+def cached_head(evaluator: OrderEvaluator) -> Iterator[Variant]:
     """Propose to cache the results of the pipeline's first ops, which are the same every time.
 
     The cache ends before the first op that draws random numbers: caching its results would freeze
     the augmentation.
     """
-    if evaluator.site.where is None or any(
-        len(sample.input.args) != 1 for sample in evaluator.samples
-    ):
-        notes.append(
-            "caching was not tried: the dataset changes the result of its pipeline, or calls it "
-            "with several values"
-        )
+    if evaluator.site.where is None or any(len(s.input.args) != 1 for s in evaluator.samples):
         return
     outcomes = {position: evaluator.outcome(position) for position in evaluator.as_it_is}
     changing = (p for p, outcome in outcomes.items() if outcome.is_random or outcome.unsteady)
     cut = next(changing, len(evaluator.ops))
     inputs = evaluator.inputs_of(cut) if cut < len(outcomes) else evaluator.lanes[0].original
     values = [op_input.value for op_input in inputs]
-    each_bytes = bytes_of(values) / len(values)
     entries = len(evaluator.loader.dataset)
+    needs = size(bytes_of(values) / len(values) * entries)
     saved_s = evaluator.fixed.fetch_s + evaluator.fixed.decode_s + evaluator.seconds_of(range(cut))
     last = evaluator.ops[cut - 1].name if cut else "decoding"
     yield Variant(
         evaluator.as_it_is,
         CACHE,
         f"everything up to {last} kept in memory",
-        f"{size(each_bytes * entries)} for {count(entries, 'sample')}, in each worker; saves "
-        f"{seconds(saved_s)} per sample once all are cached; workers that end lose their cache",
+        f"{needs} for {count(entries, 'sample')}, in each worker; saves {seconds(saved_s)} per "
+        "sample once all are cached; workers that end lose their cache",
         cached=cut + 1,
         predicted_s=evaluator.whole_s - saved_s,
     )
 
 
-CANDIDATES: Final = (fused, on_batch, other_decoding, kept)
+CANDIDATES: Final = (fused, on_batch, smaller_decoding, cached_head)
 
 
 # ---- finalists, and combinations -----------------------------------------------------------------
@@ -415,19 +332,13 @@ def choose_finalists(evaluator: OrderEvaluator) -> list[int]:
         # a rewrite of the user's is always measured; anything else if it is predicted to gain
         if variant.kind == "alternative" or variant.predicted_s < evaluator.whole_s
     ]
-    can.sort(
-        key=lambda variant: (
-            not variant.grade.within(evaluator.tolerance),
-            variant.predicted_s or 0.0,
-        )
-    )
-    first: dict[tuple[str, Any], Variant] = {}
+    can.sort(key=lambda v: (not v.grade.within(evaluator.tolerance), v.predicted_s or 0.0))
+    first: dict[Any, Variant] = {}
     for variant in can:
-        if variant.kind == "order":  # the fastest of each grade in each lane
-            first.setdefault((variant.grade.equivalence, _lanes_of(evaluator, variant)), variant)
-        elif variant.kind != "together":
-            first.setdefault((variant.kind, None), variant)
-    firsts = sorted(first.values(), key=lambda variant: (not variant.gains, can.index(variant)))
+        is_order = variant.kind == "order"  # the fastest of each grade in each lane
+        key = (variant.grade.equivalence, _lanes_of(evaluator, variant)) if is_order else ()
+        first.setdefault((variant.kind, key), variant)
+    firsts = sorted(first.values(), key=lambda variant: not variant.gains)
     rest = [variant for variant in can if variant not in firsts and variant.gains]
     return [variant.trial for variant in (*firsts, *rest)][:_MOST_FINALISTS]
 
@@ -437,97 +348,71 @@ def _lanes_of(evaluator: OrderEvaluator, variant: Variant) -> tuple[bool, ...]:
 
 
 def add_together(evaluator: OrderEvaluator, measured: Mapping[int, float]) -> list[int]:
-    """Add a combination of all changes that gain within the tolerance, and one beyond it.
+    """Add the combination of the changes that gain: of each kind, the one that saves most.
+
+    A change stays out if the data would no longer be within the tolerance.
 
     Args:
         evaluator: the pipeline.
         measured: measured speedups, by trial; a change needs a predicted and a measured gain.
 
     Returns:
-        Trials of the new variants.
+        Trial of the combination; nothing if there are fewer than two changes.
     """
-    saved_s = dict(_gains(evaluator, measured))
-    safe = {
-        variant: s for variant, s in saved_s.items() if variant.grade.within(evaluator.tolerance)
-    }
-    joined = [_together(evaluator, safe), _together(evaluator, saved_s)]
-    changes = {variant.change: variant for variant in joined if variant is not None}
-    return [evaluator.add(variant).trial for variant in changes.values()]
-
-
-def _gains(
-    evaluator: OrderEvaluator, measured: Mapping[int, float]
-) -> Iterator[tuple[Variant, float]]:
-    """Yield changes that gain enough, and the smaller of predicted and measured savings."""
     whole_s = evaluator.whole_s
+    saved_s = {}
     for variant in evaluator.variants:
-        if variant.predicted_s is None or not variant.grade.within(NEAR):
-            continue
-        saved_s = whole_s - variant.predicted_s
-        if variant.trial in measured:
-            saved_s = min(saved_s, whole_s * (1 - 1 / measured[variant.trial]))
-        if saved_s > _WORTH * whole_s:
-            yield variant, saved_s
-
-
-def _together(evaluator: OrderEvaluator, saved_s: Mapping[Variant, float]) -> Variant | None:
-    """Combine the best of each kind in one variant; None: there are fewer than two.
-
-    Args:
-        evaluator: the pipeline.
-        saved_s: seconds per sample that each change saves.
-    """
+        if variant.predicted_s is not None and variant.grade.within(evaluator.tolerance):
+            measured_s = whole_s / measured.get(variant.trial, math.inf)
+            saved_s[variant] = whole_s - max(variant.predicted_s, measured_s)
     picked: list[Variant] = []
-    for kind in _KINDS:
-        gaining = [variant for variant in saved_s if variant.kind == kind]
-        for variant in sorted(gaining, key=lambda candidate: -saved_s[candidate]):
-            if _fits(evaluator, variant, picked):
-                picked.append(variant)
-    if len(picked) < 2:  # noqa: PLR2004 - a single change is a variant already
-        return None
-    whole_s = evaluator.whole_s
     joined = Variant(evaluator.as_it_is)
-    for variant in picked:
-        joined = joined.joined(variant)
-    orders = [variant for variant in picked if variant.kind == "order"]
-    positions = tuple(
+    for kind in _KINDS:
+        gaining = [v for v in saved_s if v.kind == kind and saved_s[v] > _WORTH * whole_s]
+        for variant in sorted(gaining, key=lambda candidate: -saved_s[candidate]):
+            if any(_is_taken(evaluator, variant, other) for other in picked):
+                continue
+            candidate = _joined(evaluator, joined, variant)
+            if evaluator.judged(candidate).grade.within(evaluator.tolerance):
+                joined, picked = candidate, [*picked, variant]
+    if len(picked) < 2:  # noqa: PLR2004 - a single change is a variant already
+        return []
+    together = replace(
+        joined,
+        kind="order" if {variant.kind for variant in picked} == {"order"} else "together",
+        change="; ".join(variant.change for variant in picked),
+        changes="; ".join(dict.fromkeys(v.changes for v in picked if v.changes)),
+        predicted_s=whole_s - sum(whole_s - (v.predicted_s or whole_s) for v in picked),
+    )
+    return [evaluator.add(evaluator.judged(together)).trial]
+
+
+def _is_taken(evaluator: OrderEvaluator, variant: Variant, other: Variant) -> bool:
+    """Return true if two changes replace the same: an op, or the order of a lane."""
+    both_replace = variant.replaced.keys() & other.replaced.keys()
+    if variant.kind != other.kind or variant.kind == "alternative":
+        return bool(both_replace)
+    lanes = zip(_lanes_of(evaluator, variant), _lanes_of(evaluator, other), strict=True)
+    return variant.kind != "order" or any(mine and theirs for mine, theirs in lanes)
+
+
+def _joined(evaluator: OrderEvaluator, before: Variant, change: Variant) -> Variant:
+    """Return both changes combined, with the order of `change` in the lanes that it reorders."""
+    positions = [
         position
         for lane in evaluator.lanes
-        for position in next((o for o in orders if lane.is_changed_by(o)), joined).positions
+        for position in (
+            change if change.kind == "order" and lane.is_changed_by(change) else before
+        ).positions
         if position in lane.ops
+    ]
+    moved = before.on_batch or change.on_batch
+    return replace(
+        before,
+        positions=(*(position for position in positions if position not in moved), *moved),
+        replaced={**before.replaced, **change.replaced},
+        names={**before.names, **change.names},
+        on_batch=moved,
+        opener=before.opener or change.opener,
+        reader=before.reader or change.reader,
     )
-    return evaluator.judged(
-        replace(
-            joined,
-            positions=positions,
-            kind="together" if len(picked) > len(orders) else "order",
-            change="; ".join(change.change for change in picked),
-            changes="; ".join(dict.fromkeys(change.changes for change in picked if change.changes)),
-            predicted_s=whole_s
-            - sum(whole_s - (change.predicted_s or whole_s) for change in picked),
-        )
-    )
-
-
-def _fits(evaluator: OrderEvaluator, variant: Variant, picked: list[Variant]) -> bool:
-    """Return true if a change can be combined with those that are picked."""
-    replaced = {p for change in picked for p in change.replaced}
-    if variant.kind == "alternative":
-        return not replaced & set(variant.replaced)
-    alike = [change for change in picked if change.kind == variant.kind]
-    if variant.kind == "order":
-        mine = _lanes_of(evaluator, variant)
-        return not any(
-            a and b for o in alike for a, b in zip(mine, _lanes_of(evaluator, o), strict=True)
-        )
-    if alike:
-        return False
-    positions = (picked[0] if picked else variant).positions
-    if variant.kind == "batch":
-        moved = variant.on_batch
-        return positions[-len(moved) :] == moved and not replaced & set(moved)
-    if variant.kind == "fused":
-        first, last = (positions.index(position) for position in sorted(variant.replaced))
-        is_given_the_same = set(positions[:first]) == set(evaluator.as_it_is[:first])
-        return last == first + 1 and is_given_the_same
-    return True

@@ -25,7 +25,7 @@ from stallscope.errors import StallscopeError
 from stallscope.hooks.find_ops import own_attributes
 from stallscope.interrupts import held_back, no_collection
 from stallscope.isolation import seed_everywhere
-from stallscope.loops.cached_values import fresh, versions
+from stallscope.loops.cached_values import fresh
 from stallscope.orders.equivalence import State, digest, layout
 from stallscope.targets.object_graph import attributes_of, children, functions_of, walk
 
@@ -220,8 +220,6 @@ _FEWEST_ROUNDS: Final = 2
 _MOST_ROUNDS: Final = 5
 _MOST_DRAWS: Final = 64
 """Draws that are tried to find a telling one."""
-_LOOKED_AT: Final = 3
-"""Samples whose inputs are compared after the call; for the rest, only tensors' version numbers."""
 _FEWEST_COUNTED: Final = 3
 """Calls from which a number that grows by one each time is a count of calls."""
 
@@ -267,8 +265,6 @@ class Outcome:
     """Shortest time of the op, for each sample."""
     is_random: bool
     """True if the op drew random numbers."""
-    changes_input: bool
-    """True if the op changes its input in place."""
     unsteady: str
     """Reason why it cannot be compared on other inputs; "": it can."""
 
@@ -325,20 +321,16 @@ def next_input(op: Op, op_input: OpInput, result: Any) -> OpInput:
     if op.is_only:
         return OpInput((result,), {}, op_input.beside)
     if op_input.named:
-        if not isinstance(result, Mapping):
-            raise OpResultError(
-                f"{op.name} was called by keyword and returns a {type(result).__name__}: let it "
-                "return a dictionary of what it was given"
-            )
-        return OpInput((), dict(result))
-    if len(op_input.args) > 1:
-        if not isinstance(result, (tuple, list)) or len(result) != len(op_input.args):
-            raise OpResultError(
-                f"{op.name} was called with {len(op_input.args)} values and returns a "
-                f"{type(result).__name__}: let it return a tuple of as many"
-            )
+        if isinstance(result, Mapping):
+            return OpInput((), dict(result))
+    elif len(op_input.args) == 1:
+        return OpInput((result,), {}, op_input.beside)
+    elif isinstance(result, (tuple, list)) and len(result) == len(op_input.args):
         return OpInput(tuple(result), {})
-    return OpInput((result,), {}, op_input.beside)
+    raise OpResultError(
+        f"{op.name} returns a {type(result).__name__}: let it return as many values as it gets, or "
+        "a dictionary if it is called by keyword"
+    )
 
 
 def run_op(op: Op, stream: Stream, inputs: Sequence[OpInput], turn: int = 0) -> list[OpInput]:
@@ -364,18 +356,25 @@ def measure_op(op: Op, stream: Stream, inputs: Sequence[OpInput]) -> Outcome:
         Exception: whatever the op raises.
     """
     numbers = _whole_numbers(stream.op)
-    first, is_random, changes_input = _first_results(op, stream, inputs)
+    is_random = False
+    first = []
+    for number, op_input in enumerate(inputs):
+        used = op_input.copy()
+        stream.seed(stream.telling_draw(number))
+        places = stream.places()
+        result = call_op(op, stream.op, used)
+        is_random = is_random or stream.places() != places
+        first.append(next_input(op, op_input, result))
     grown = [now - numbers.get(name, now) for name, now in _whole_numbers(stream.op).items()]
     counts_calls = len(inputs) >= _FEWEST_COUNTED and len(inputs) in grown
 
     def call(draw: Draw) -> tuple[OpInput, float]:
-        op_input = inputs[draw.sample]
-        used = op_input.copy() if changes_input else op_input
+        used = inputs[draw.sample].copy()  # the op may change its input in place
         stream.seed(draw)
         began_ns = time.perf_counter_ns()
         result = call_op(op, stream.op, used)
         took_s = (time.perf_counter_ns() - began_ns) / 1e9
-        return next_input(op, op_input, result), took_s
+        return next_input(op, inputs[draw.sample], result), took_s
 
     draws = [stream.telling_draw(number) for number in range(len(inputs))]
     second = [call(draw)[0] for draw in reversed(draws)][::-1]  # the last sample first
@@ -394,31 +393,8 @@ def measure_op(op: Op, stream: Stream, inputs: Sequence[OpInput]) -> Outcome:
             _shortest_s(call, Draw(number), _CHEAP_S / len(inputs)) for number in range(len(inputs))
         ),
         is_random=is_random,
-        changes_input=changes_input,
         unsteady=unsteady,
     )
-
-
-def _first_results(
-    op: Op, stream: Stream, inputs: Sequence[OpInput]
-) -> tuple[list[OpInput], bool, bool]:
-    """Return an op's results for copies of its inputs; then if it draws, and if it changes them."""
-    results = []
-    is_random = changes_input = False
-    for number, op_input in enumerate(inputs):
-        used = op_input.copy()
-        looks = number < _LOOKED_AT and not changes_input
-        before = digest(used[:2]) if looks else ""
-        tensors = versions(used[:2])
-        stream.seed(stream.telling_draw(number))
-        places = stream.places() if not is_random else []
-        result = call_op(op, stream.op, used)
-        is_random = is_random or stream.places() != places
-        changes_input |= versions(used[:2]) != tensors
-        if looks:
-            changes_input |= digest(used[:2]) != before
-        results.append(next_input(op, op_input, result))
-    return results, is_random, changes_input
 
 
 def _shortest_s(call: Callable[[Draw], tuple[OpInput, float]], draw: Draw, cheap_s: float) -> float:

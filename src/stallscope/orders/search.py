@@ -19,15 +19,8 @@ from math import factorial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from stallscope.orders.equivalence import (
-    CONVERSION,
-    GEOMETRY,
-    POINTWISE,
-    State,
-    compare_outputs,
-    described,
-    work_of,
-)
+from stallscope.loops.cached_values import bytes_of
+from stallscope.orders.equivalence import State, compare_outputs, described
 from stallscope.orders.run_ops import (
     OpInput,
     Outcome,
@@ -105,7 +98,7 @@ class OrderGraph:
         self.positions = tuple(positions)
         self.start = SearchNode(frozenset(), state)
         self.edges: dict[SearchNode, dict[int, TriedOp]] = {}
-        self.reached_by: dict[SearchNode, tuple[int, ...]] = {}
+        self.reached_by: dict[SearchNode, tuple[int, ...]] = {self.start: ()}
         self.unexplored = 0
         self._runner = runner
         self._visited: set[SearchNode] = set()
@@ -138,18 +131,10 @@ class OrderGraph:
         """Try the ops in this order, up to the first that raises."""
         node = self.start
         for place, position in enumerate(order):
-            applied = tuple(order[:place])
-            self.reached_by.setdefault(node, applied)
-            tried = self.edges.get(node, {}).get(position)
-            if tried is None:
-                tried = self._try(node, applied, position, samples)
-                samples = tried.value
-            elif tried.state is not None and place + 1 < len(order):
-                samples = self._runner.again(position, samples)
+            tried = self._step(node, tuple(order[:place]), position, samples)
             if tried.state is None:
                 return
-            node = node.after(position, tried.state)
-        self.reached_by.setdefault(node, tuple(order))
+            node, samples = node.after(position, tried.state), tried.value
 
     def _visit(
         self,
@@ -160,28 +145,31 @@ class OrderGraph:
     ) -> None:
         """Try every op that is not yet applied, then visit the nodes it leads to."""
         self._visited.add(node)
-        self.reached_by.setdefault(node, applied)
         for position in self._left_in(node):
-            tried = self.edges.get(node, {}).get(position)
-            is_known = tried is not None
-            if tried is None:
-                if is_over():
-                    self.unexplored += 1
-                    continue
-                tried = self._try(node, applied, position, samples)
+            if position not in self.edges.get(node, {}) and is_over():
+                self.unexplored += 1
+                continue
+            tried = self._step(node, applied, position, samples)
             if tried.state is None:
                 continue
             after = node.after(position, tried.state)
             if after not in self._visited and len(after.applied) < len(self.positions):
-                value = self._runner.again(position, samples) if is_known else tried.value
-                self._visit(after, (*applied, position), value, is_over)
-            self.reached_by.setdefault(after, (*applied, position))
+                self._visit(after, (*applied, position), tried.value, is_over)
 
-    def _try(
+    def _step(
         self, node: SearchNode, applied: tuple[int, ...], position: int, samples: Any
     ) -> TriedOp:
-        tried = self._runner.attempt(position, applied, samples, node.state)
-        self.edges.setdefault(node, {})[position] = tried._replace(value=None)
+        """Try an op in a node, or run it again there."""
+        edges = self.edges.setdefault(node, {})
+        if position not in edges:
+            tried = self._runner.attempt(position, applied, samples, node.state)
+            edges[position] = tried._replace(value=None)
+        else:
+            tried = edges[position]
+            if tried.state is not None:
+                tried = tried._replace(value=self._runner.again(position, samples))
+        if tried.state is not None:
+            self.reached_by.setdefault(node.after(position, tried.state), (*applied, position))
         return tried
 
     def _left_in(self, node: SearchNode) -> list[int]:
@@ -331,22 +319,15 @@ class Lane:
         self.graph.search(self._usual_orders(), inputs, is_over)
 
     def _usual_orders(self) -> list[tuple[int, ...]]:
-        """Return the original order, then common ones: geometry, conversions, all else.
-
-        The kind of an op follows from its effect on the samples.
-        """
-        kinds = {position: self._kind_of(position) for position in self.as_it_is}
-        usual = (GEOMETRY, CONVERSION, POINTWISE), (GEOMETRY, POINTWISE, CONVERSION)
-        orders = [
-            tuple(op for kind in ranking for op in self.as_it_is if kinds[op] == kind)
-            for ranking in usual
-        ]
-        return list(dict.fromkeys([self.as_it_is, *orders]))
-
-    def _kind_of(self, position: int) -> str:
-        pairs = zip(self.inputs_of(position), self.outcomes[position].results, strict=True)
-        kinds = [work_of(op_input.value, result.value) for op_input, result in pairs]
-        return GEOMETRY if GEOMETRY in kinds else kinds[0]
+        """Return the original order, then first what shrinks samples, then last what grows them."""
+        growth = {
+            position: bytes_of([result.value for result in self.outcomes[position].results])
+            - bytes_of([op_input.value for op_input in self.inputs_of(position)])
+            for position in self.as_it_is
+        }
+        small_first = sorted(self.as_it_is, key=lambda op: growth[op] >= 0)
+        large_last = sorted(small_first, key=lambda op: growth[op] > 0)
+        return list(dict.fromkeys([self.as_it_is, tuple(small_first), tuple(large_last)]))
 
     def attempt(self, position: int, applied: Sequence[int], value: Any, state: State) -> TriedOp:
         """Run an op on the samples after other ops; see `search.Runner`."""

@@ -6,12 +6,12 @@ its charts and its panel.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from itertools import groupby, islice
+from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stallscope.orders.loader_parts import BatchOps, CachedPrefix, loaded
-from stallscope.orders.pipeline import Chain, Chained, Row
+from stallscope.orders.pipeline import Chain, Chained
 from stallscope.targets.loaders import copied
 
 if TYPE_CHECKING:
@@ -104,8 +104,6 @@ class Variant:
     """Expressions for the objects in `replaced`."""
     on_batch: tuple[int, ...] = ()
     """Ops that run on whole batches, after collating; the last of `positions`."""
-    by_vmap: frozenset[int] = frozenset()
-    """Ops of `on_batch` that torch has to vectorise."""
     opener: Any = None
     """Function that is called before all ops, on the image as the dataset opened it."""
     reader: Any = None
@@ -157,26 +155,11 @@ class Variant:
         """Word of `bench.comparison` of the speedup; None: not measured."""
         return self.speedup.says if self.speedup else None
 
-    def joined(self, change: Variant) -> Variant:
-        """Return both changes combined, with the order of `change` if it has a new one."""
-        reordered = change.positions != tuple(sorted(change.positions))
-        return replace(
-            self,
-            positions=change.positions if reordered else self.positions,
-            replaced={**self.replaced, **change.replaced},
-            names={**self.names, **change.names},
-            on_batch=self.on_batch or change.on_batch,
-            by_vmap=self.by_vmap | change.by_vmap,
-            opener=self.opener or change.opener,
-            reader=self.reader or change.reader,
-            cached=self.cached or change.cached,
-        )
-
 
 class Site(NamedTuple):
     """Place of a pipeline in a dataset."""
 
-    place: Place | Row
+    place: Place
     chain: Chain
     """Its ops."""
     where: tuple[Any, ...] | None
@@ -204,8 +187,8 @@ class Site(NamedTuple):
 
     def batch_ops(self, variant: Variant, collate: Any) -> BatchOps:
         """Return a collate function that also runs the variant's ops on the batch."""
-        works = [(self.op(variant, p), p in variant.by_vmap) for p in variant.on_batch]
-        return BatchOps(collate, works, self.where or ())
+        ops = [self.op(variant, position) for position in variant.on_batch]
+        return BatchOps(collate, ops, self.where or ())
 
     def loader_with(self, variant: Variant, loader: Any) -> Any:
         """Return a loader with another pipeline; the old loader stays unchanged.
@@ -256,41 +239,24 @@ class Site(NamedTuple):
         terms = [
             f"{variant.names.get(p, ops[p].code)},  # {_comment(ops[p])}" for p in variant.positions
         ]
-        if not isinstance(self.place, Row):
-            first, *rest = _source_of_new(self.chain, terms, "old")
-            old = f"old = loader.{self.place.text}"
-            return "\n".join([first, old, *rest, *_set(self.place)]).strip()
-        places = self.place.places
-        imports: dict[str, None] = {}
-        body = [f"old = ({', '.join(f'loader.{place.text}' for place in places)})"]
-        left = iter(terms)
-        for number, (place, size) in enumerate(zip(places, self.place.sizes, strict=True)):
-            chain = Chain(place.value)
-            ops_of_place = chain if chain.is_known else Chain(place.value, whole=True)
-            first, *rest = _source_of_new(ops_of_place, list(islice(left, size)), f"old[{number}]")
-            imports[first.strip()] = None
-            body += [*rest, *_set(place)]
-        return "\n".join([*imports, *body]).strip()
+        body = [f"old = loader.{self.place.text}", *_source_of_new(self.chain, terms)]
+        body += [f"loader.dataset{text} = new" for text in self.place.texts]
+        return "\n".join(body)
 
 
-def _set(place: Place) -> list[str]:
-    return [f"loader.dataset{text} = new" for text in place.texts]
-
-
-def _source_of_new(chain: Chain, terms: list[str], old: str) -> list[str]:
-    """Return the lines that make `new`; the first is an import, or empty."""
-    kind, value = chain.kind, chain.value
-    if kind == "one op":
-        return ["", f"new = {terms[0].replace(',  #', '  #', 1)}"]
+def _source_of_new(chain: Chain, terms: list[str]) -> list[str]:
+    """Return the lines that make `new` of `old`."""
+    if chain.kind == "one op":
+        return [f"new = {terms[0].replace(',  #', '  #', 1)}"]
     listed = "\n".join(f"    {term}" for term in terms)
-    if kind == "an nn.Sequential":
+    if chain.kind == "an nn.Sequential":
         return ["from torch import nn", "", f"new = nn.Sequential(\n{listed}\n)"]
-    holder = chain.holder
+    value, holder = chain.value, chain.holder
     begin, end = "()" if isinstance(getattr(value, holder, value), tuple) else "[]"
     row = f"{begin}\n{listed}\n{end}"
     if not holder:
-        return ["", f"new = {row}"]
-    return ["import copy\n", f"new = copy.copy({old})", f"new.{holder} = {row}"]
+        return [f"new = {row}"]
+    return ["import copy", "", "new = copy.copy(old)", f"new.{holder} = {row}"]
 
 
 def _comment(op: Op) -> str:

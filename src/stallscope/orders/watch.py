@@ -8,16 +8,11 @@ from __future__ import annotations
 
 import io
 import os
-import random
 import time
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import numpy as np
-import torch
 from PIL import Image
 
 from stallscope.isolation import seed_everywhere
@@ -51,23 +46,18 @@ class CapturedSample:
 
     input: OpInput
     """Arguments of the pipeline, decoded; a copy."""
-    args: tuple[Any, ...] = ()
-    named: dict[str, Any] = field(default_factory=dict)
-    """Original arguments."""
+    first: Any = None
+    """Original first argument, during the call."""
     lazy: Lazy | None = None
     """The image, if it was still encoded."""
     decode_s: float = 0.0
     """Seconds for decoding the image."""
-    began_ns: int = 0
-    ended_ns: int = 0
     took_s: float = 0.0
     """Seconds in the pipeline, decoding included."""
     ops: int = 0
     """Number of ops of a list that were called."""
     result: Any = None
-    """Result of the pipeline."""
-    generators: tuple[Any, ...] = ()
-    """States of torch's, numpy's and Python's generators after the pipeline."""
+    """Result of the pipeline, during the call."""
     fetch_s: float = 0.0
     """Seconds of the rest of `__getitem__`."""
     finished: Any = None
@@ -80,11 +70,6 @@ class CapturedSample:
     reader: int | None = None
     """Number of the reader."""
 
-    @property
-    def first(self) -> Any:
-        """First argument."""
-        return next(iter(self.args), None)
-
 
 class Watched(NamedTuple):
     """Calls while samples were made; keys are the numbers of places."""
@@ -93,10 +78,6 @@ class Watched(NamedTuple):
     """Samples that went through each place."""
     several: set[int]
     """Places that were called several times for a sample."""
-    links: set[tuple[int, int]]
-    """Pairs of places: for every sample, the second got the result of the first."""
-    shares: dict[int, float]
-    """Share of a sample's time (0 to 1) in each place."""
 
 
 def watch(dataset: Any, places: list[Place], indices: list[Any], readers: list[Place]) -> Watched:
@@ -114,67 +95,25 @@ def watch(dataset: Any, places: list[Place], indices: list[Any], readers: list[P
         dataset = place.filled(dataset, _WatchedOp(place.value, mine, reads=True))
     for place, mine in zip(places, calls, strict=True):
         dataset = place.filled(dataset, _watched(place.value, mine))
-    seen: dict[int, list[CapturedSample]] = {}
-    several = set()
-    links: set[tuple[int, int]] | None = None
-    took_s, all_s = [0.0] * len(places), 0.0
+    watched = Watched({}, set())
     for index_number, index in enumerate(indices):
         for mine in (*calls, *reads):
             mine.clear()
         began_ns = time.perf_counter_ns()
         finished = seeded(dataset, index, index_number)
         whole_s = (time.perf_counter_ns() - began_ns) / 1e9
-        all_s += whole_s
         inside_s = sum(call.took_s for mine in calls for call in mine)
-        pairs = _links(calls)
         for number, mine in enumerate(calls):
-            took_s[number] += sum(call.took_s for call in mine)
-            of_list = isinstance(places[number].value, (list, tuple))
-            most = len(places[number].value) if of_list else 1
+            value = places[number].value
+            most = len(value) if isinstance(value, (list, tuple)) else 1
             if len(mine) > 1 or any(call.ops != most for call in mine):
-                several.add(number)
+                watched.several.add(number)
             for call in mine[:1]:
                 call.reader, call.path = _read_by(reads, call)
                 call.where, call.finished = _path_to(finished, call.result), finished
                 call.fetch_s = max(whole_s - inside_s, 0.0)
-                done = replace(call, args=(), named={}, result=fresh(call.result))
-                seen.setdefault(number, []).append(done)
-        now = {pair for pair in pairs if not several & set(pair)}
-        links = now if links is None else links & now
-    shares = {number: took_s[number] / all_s for number in seen}
-    return Watched(seen, several, links or set(), shares)
-
-
-def _links(calls: list[list[CapturedSample]]) -> set[tuple[int, int]]:
-    """Return pairs of places that were called in turn, the second on the result of the first."""
-    once = [
-        (place_calls[0], number)
-        for number, place_calls in enumerate(calls)
-        if len(place_calls) == 1
-    ]
-    once.sort(key=lambda call: call[0].began_ns)
-    return {
-        (number, after)
-        for (earlier, number), (later, after) in pairwise(once)
-        if earlier.ended_ns <= later.began_ns and _hands_over(earlier.result, later)
-    }
-
-
-def _hands_over(result: Any, later: CapturedSample) -> bool:
-    """Return true if a call got the identical objects of a result: itself, or those in it."""
-    if later.named:
-        return (
-            not later.args
-            and isinstance(result, Mapping)
-            and result.keys() == later.named.keys()
-            and all(result[name] is value for name, value in later.named.items())
-        )
-    if len(later.args) == 1:
-        return later.args[0] is result
-    several = isinstance(result, (tuple, list)) and len(result) == len(later.args) > 1
-    return several and all(
-        element is argument for element, argument in zip(result, later.args, strict=True)
-    )
+                watched.seen.setdefault(number, []).append(replace(call, first=None, result=None))
+    return watched
 
 
 def _read_by(reads: list[list[CapturedSample]], call: CapturedSample) -> tuple[int | None, Any]:
@@ -216,13 +155,14 @@ class _WatchedOp:
         if self._is_first:
             lazy, decode_s = (None, 0.0) if self._reads else decoded((args, named))
             arguments = OpInput(*fresh((args, named)))
-            self._calls.append(CapturedSample(arguments, args, named, lazy, decode_s, began_ns))
+            first = next(iter(args), None)
+            self._calls.append(CapturedSample(arguments, first, lazy, decode_s))
         result = self._op(*args, **named)
         if self._calls:
-            call, ended_ns = self._calls[-1], time.perf_counter_ns()
-            call.result, call.ended_ns, call.generators = result, ended_ns, _generators()
+            call = self._calls[-1]
+            call.result = result
             call.ops += 1
-            call.took_s += (ended_ns - began_ns) / 1e9
+            call.took_s += (time.perf_counter_ns() - began_ns) / 1e9
         return result
 
     def __getattr__(self, name: str) -> Any:
@@ -269,27 +209,6 @@ def _path_to(sample: Any, wanted: Any) -> tuple[Any, ...] | None:
         if rest is not None:
             return (key, *rest)
     return None
-
-
-class Player:
-    """Replays the results of a pipeline, sample by sample, and its draws."""
-
-    def __init__(self, samples: list[CapturedSample]) -> None:
-        self._samples = iter(samples)
-
-    def __call__(self, *_: Any, **__: Any) -> Any:
-        """Return the result for the next sample; ignores the arguments."""
-        sample = next(self._samples)
-        torch_state, numpy_state, python_state = sample.generators
-        torch.default_generator.set_state(torch_state)
-        np.random.set_state(numpy_state)  # noqa: NPY002 - the global one
-        random.setstate(python_state)
-        return fresh(sample.result)
-
-
-def _generators() -> tuple[Any, ...]:
-    numpy_state = np.random.get_state()  # noqa: NPY002 - the global one
-    return torch.default_generator.get_state(), numpy_state, random.getstate()
 
 
 def seeded(dataset: Any, index: Any, number: int) -> Any:
