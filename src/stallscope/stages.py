@@ -179,6 +179,8 @@ QUOTA: Final = _resource("quota_cores", "CPU quota")
 """Cores that the processes of the container keep busy; the limit is its CPU quota."""
 WORKER: Final = _resource("worker_cpu_share", "CPU of the workers")
 """CPU time of a worker's process per second; the device is its pid."""
+HELPER: Final = _resource("helper_cpu_share", "CPU of processes that the loader started itself")
+"""The same of a process that is no worker, as one of a pool; the device is its pid."""
 LOOP: Final = _resource("loop_cpu_share", "CPU of the main process")
 """CPU time of the training process per second, with all its threads."""
 QUEUED: Final = _resource("queued_for_core_share", "waiting for a core", is_share=True)

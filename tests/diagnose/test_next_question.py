@@ -128,7 +128,8 @@ def test_does_not_ask(facts, before, phase):
 def test_memory_that_grows_is_looked_at_for_longer(copied, looked_s, asks):
     """A heap that settles grows, too, for some seconds; copies end by themselves."""
     grown = {"copied_share": copied, "grown_bytes": looked_s * COPIES.bytes_per_s}
-    facts = known(stalled=0.01, load=0.4, memory_growth=replace(COPIES, **grown))
+    growth, setup = replace(COPIES, **grown), {"epoch_batches": None}
+    facts = known(stalled=0.01, load=0.4, memory_growth=growth, setup=setup)
 
     assert "memory-growth" == judge(facts)[0].code
     assert asks == (asked(facts) == MEMORY)

@@ -74,7 +74,7 @@ class Cause(NamedTuple):
 
 HEALTHY: Final = Cause(
     "healthy",
-    "The loop hardly waits for data: it stalls {stall_share} of the time{code}",
+    "The loop {hardly} for data: it stalls {stall_share} of the time{code}",
     "look at the model and the device{helps}; b_when_data_is_not_it shows how to speed up a step",
     "stalls below 10% of the loop's time",
     "nothing at the loader: training stayed as fast when loading got ten times as fast",
@@ -456,8 +456,8 @@ START_UP: Final = Cause(
 START_OF_STREAM: Final = START_UP._replace(
     title="The stream gives its first samples late at every epoch: {start_s} before an epoch of "
     "{epoch_s}",
-    advice="do less in __iter__ before its first sample: use a smaller shuffle buffer, or fill it "
-    "while yielding; {keep_alive}keep in the dataset what is the same in each epoch; "
+    advice="do less in __iter__ before its first sample (fill a shuffle buffer, if there is one, "
+    "while yielding); {keep_alive}keep in the dataset what is the same in each epoch; "
     "3_cached_baseline",
 )
 """Variant where the first batches of the workers take long, not their start."""

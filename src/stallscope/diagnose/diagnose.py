@@ -438,17 +438,13 @@ class Examination:
                 machine=machine(),
                 budget_s=self._measurement.budget_s,
                 wall_s=self._measurement.used_s,
-                epoch_s=self._epoch_s(),
+                epoch_s=self._facts.epoch_s if self._facts else None,
             ),
             notes=tuple(
                 dict.fromkeys([*self._measurement.notes, *self._caveats(), *notes, *self._notes])
             ),
         )
         return diagnosis if helps is None else replace(diagnosis, fixes=helps[0], bench=helps[1])
-
-    def _epoch_s(self) -> float | None:
-        loop, batches = self._facts and self._facts.time, self._setup.epoch_batches
-        return loop.total_s / loop.steps * batches if loop and loop.steps and batches else None
 
     def _what_helps(self) -> tuple[pl.DataFrame, FixBench] | None:
         if self._facts is None or self._run is None or isinstance(self._target.loader, Iterator):

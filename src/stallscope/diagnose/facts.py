@@ -196,7 +196,7 @@ class Facts:
     whole_batches: frozenset[str] = _OF_BATCHES
     """Stages that work on a whole batch at once: their times are a batch's."""
     threads_compute: bool = False
-    """True: a worker waits for its own computing threads, as those of a video codec."""
+    """True: who makes batches waits for own threads, as of a video codec, or processes."""
     stalled_by_worker: dict[int, float] = field(default_factory=dict)
     """Share of the stalls that waited for a batch of each worker."""
     spikes: Spikes = field(default_factory=Spikes)
@@ -237,6 +237,31 @@ class Facts:
     def stall_share(self) -> float:
         """Share of its time in which the loop stalls."""
         return self.time.stall_share if self.time else 0.0
+
+    @property
+    def epoch_s(self) -> float | None:
+        """Length of an epoch at this pace, seconds; None where it has no length."""
+        batches, time = self.setup.epoch_batches, self.time
+        return batches * time.total_s / time.steps if batches and time and time.steps else None
+
+    @property
+    def growth_leads(self) -> bool:
+        """True: memory grows for longer than an epoch, or is full before the epoch ends.
+
+        A buffer fills in an epoch, and stays.
+        """
+        growth, epoch_s = self.memory_growth, self.epoch_s
+        if growth is None or growth.copied or epoch_s is None:
+            return growth is not None
+        return epoch_s <= growth.looked_s or (growth.left_s is not None and growth.left_s < epoch_s)
+
+    @property
+    def has_helpers(self) -> bool:
+        """True: processes that the dataset started itself compute for most of its waiting."""
+        if self.making is None or not self.waiting_s:
+            return False
+        waited_s = self.waiting_s * (1 - self.others_share)  # without what they wait for a core
+        return self.use.helper_cores * self.making.period_s >= _MOSTLY * waited_s
 
     @property
     def begin_share(self) -> float:
@@ -436,6 +461,9 @@ def facts(run: Run, setup: Setup) -> Facts:
         exposure=run.exposure.computing() if threads_compute else run.exposure,
         **_of_spans(run),
     )
+    if collected.has_helpers and not threads_compute:
+        parts = run.exposure.computing()
+        collected = replace(collected, threads_compute=True, exposure=parts)
     return replace(collected, enough_workers=_enough_workers(run, collected))
 
 

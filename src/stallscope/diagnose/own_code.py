@@ -118,7 +118,7 @@ CALLS: Final = (
         "a codec decodes",
         "decode only the frames that are used, with one codec thread per worker; store shorter or "
         "smaller pieces, with a key frame every few frames",
-        r"(av|torchcodec|torchaudio|decord|soundfile|librosa)\b.*",
+        r"(av|torchcodec|decord|soundfile|audioread)\b.*|torchaudio/(_?backend|io)\b.*",
         r"\bav\.open\(|\.decode\((video|audio)|\bVideo(Reader|Capture|Decoder)\(|\bCAP_PROP_",
         waits=True,
     ),
@@ -242,10 +242,10 @@ CALLS: Final = (
     ),
     Call(
         "signal",
-        "SciPy filters or resamples a signal",
+        "a signal is filtered, resampled or transformed",
         "do what is the same each time once, beforehand, and store it; use fftconvolve instead of "
-        "convolve; or filter whole batches on the device",
-        r"scipy/signal/",
+        "convolve; or transform whole batches on the device (torchaudio.transforms)",
+        r"(scipy/signal|scipy/fft|numpy/fft|librosa|torchaudio)/",
     ),
     Call(
         "element by element",

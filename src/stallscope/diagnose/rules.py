@@ -125,7 +125,7 @@ def finding(cause: Cause, facts: Facts, values: Numbers, **words: str) -> Findin
 
 def _first(facts: Facts) -> str:
     """Say what helps before anything else: a cache that lives on, fewer calls; '' for nothing."""
-    first, setting = "", "" if facts.setup.persistent else "persistent_workers=True"
+    first, setting = "", facts.setup.keep_alive
     if facts.setup.cache and setting and facts.starts.again:
         lost = f"what {facts.setup.cache} keeps is lost when the workers end with the epoch"
         first = f"{setting}: {lost}; or fill it beforehand; "
@@ -424,7 +424,7 @@ def _begin(facts: Facts) -> Words:
     setup = facts.setup
     drawn_by = setup.sampler or setup.drawn_by
     return {
-        "keep_alive": "" if setup.persistent else "persistent_workers=True; ",
+        "keep_alive": setup.keep_alive and f"{setup.keep_alive}; ",
         "drawn_by": drawn_by and f", by {drawn_by}",
         "sampler": setup.sampler and f", in {setup.sampler}",
     }
@@ -452,13 +452,13 @@ def late_begin(facts: Facts) -> Finding | None:
 
 def _no_worker(facts: Facts) -> Words | None:
     """Hold where the main process makes the batches itself, so that the device waits for each."""
-    setup, largest, making = facts.setup, facts.largest, facts.making
-    if setup.num_workers or not facts.exposure.parts or not setup.has_step:
+    setup, largest, epoch_s = facts.setup, facts.largest, facts.epoch_s or math.inf
+    is_here = not setup.num_workers and not facts.has_helpers
+    if not is_here or not facts.exposure.parts or not setup.has_step:
         return None
     slowed, own = _slowed(facts), facts.own_code(largest.stage) if largest else None
     most = f"; most of it in {largest.stage}" if largest else ""
     helps = f"num_workers={max(int(setup.cores) - 1, 1)} or so"
-    epoch_s = making.period_s * setup.epoch_batches if making and setup.epoch_batches else math.inf
     if epoch_s <= thresholds.SHORT_EPOCH_S:
         helps += f" with persistent_workers=True, as an epoch takes {seconds(epoch_s)}"
     return {
@@ -579,15 +579,12 @@ def _few_cores(facts: Facts, values: Numbers) -> Words | None:
 
 def _growth(facts: Facts) -> Words | None:
     """Hold where memory grows; workers that end with the epoch give it back."""
-    growth, time, batches = facts.memory_growth, facts.time, facts.setup.epoch_batches
+    growth, epoch_s, back = facts.memory_growth, facts.epoch_s, ""
     if growth is None or not growth.matters:
         return None
-    back = ""
-    if batches and time and time.steps and growth.left_s and not facts.setup.persistent:
-        epoch_s = batches * time.total_s / time.steps
-        if epoch_s < growth.left_s:
-            limit = f"in {duration(epoch_s)} at most"
-            back = f"; but the workers end with the epoch, {limit}, and give it back"
+    if epoch_s and growth.left_s and epoch_s < growth.left_s and not facts.setup.persistent:
+        limit = f"in {duration(epoch_s)} at most"
+        back = f"; but the workers end with the epoch, {limit}, and give it back"
     return {"rate": growth.rate(), "back": back}
 
 

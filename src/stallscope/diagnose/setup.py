@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torch.utils.data import DataLoader, IterableDataset
 
+from stallscope.hooks.loader_access import value_of
 from stallscope.loops.devices import device_of
 from stallscope.machine import cores_available
 from stallscope.targets.loaders import epoch_length
@@ -33,6 +34,8 @@ _MANY: Final = 1000
 """Entries of a function's cache from which on it may hold a dataset."""
 _NOT_THE_USERS: Final = {"torch", "builtins", "typing"}
 """Packages whose classes keep no samples."""
+_READS: Final = ("__getitem__", "__getitems__", "__iter__", "__next__")
+"""Methods in which reading begins."""
 _DEEPEST: Final = 5
 """Datasets inside of datasets that are looked at."""
 
@@ -72,32 +75,38 @@ class Setup:
     """Class of the sampler that draws indices, torch's or the user's; empty: not known."""
     storage: Storage | None = None
     """Measurement of the storage under the loader's files; None where not measured."""
+    inside: str = ""
+    """Words for the place of the loader with these workers, where the dataset owns it."""
 
     @property
     def keep_alive(self) -> str:
         """Return the setting that keeps workers alive; '' where they live on already."""
-        return "" if self.persistent else "persistent_workers=True"
+        return "" if self.persistent else f"persistent_workers=True{self.inside}"
 
 
 def setup_of(target: Target, storage: Storage | None = None) -> Setup:
     """Read how the loader of a target is set up."""
-    serving = [loader for loader in target.loaders if loader.num_workers]
+    loaders = target.loaders
+    serving = [loader for loader in loaders if value_of(loader, "num_workers")]
+    datasets = [value_of(loader, "dataset") for loader in serving]
+    samplers = [value_of(loader, "sampler") for loader in serving]
     return Setup(
         num_workers=target.num_workers,
         cores=float(cores_available()),
-        prefetch_factor=next((loader.prefetch_factor for loader in serving), None),
-        persistent=any(loader.persistent_workers for loader in target.loaders),
-        pinned=any(loader.pin_memory for loader in target.loaders),
-        in_order=all(getattr(loader, "in_order", True) for loader in target.loaders),
+        prefetch_factor=next((value_of(loader, "prefetch_factor") for loader in serving), None),
+        persistent=any(value_of(loader, "persistent_workers") for loader in loaders),
+        pinned=any(value_of(loader, "pin_memory") for loader in loaders),
+        in_order=all(value_of(loader, "in_order") is not False for loader in loaders),
         epoch_batches=epoch_length(target.loader),
         has_step=target.step is not None,
-        cache=next(filter(None, (cache_of(loader.dataset) for loader in serving)), ""),
-        streams=any(isinstance(loader.dataset, IterableDataset) for loader in serving),
+        cache=next(filter(None, map(cache_of, datasets)), ""),
+        streams=any(isinstance(dataset, IterableDataset) for dataset in datasets),
         simulated=target.simulated_step_s is not None,
         on_gpu=device_of(target).counts_kernels,
         sampler=next(filter(None, map(_place_of_iter, _drawing(target))), ""),
-        drawn_by=next((type(loader.sampler).__name__ for loader in serving), ""),
+        drawn_by=next((type(sampler).__name__ for sampler in samplers), ""),
         storage=storage,
+        inside="" if serving else " of the loader inside the dataset",
     )
 
 
@@ -122,8 +131,8 @@ def _drawing(target: Target) -> Iterator[Any]:
     if target.loaders and not isinstance(target.loader, DataLoader):
         yield target.loader
     for loader in target.loaders:
-        of_batches = loader.batch_sampler
-        yield from (of_batches, getattr(of_batches, "sampler", None), loader.sampler)
+        of_batches = value_of(loader, "batch_sampler")
+        yield from (of_batches, value_of(of_batches, "sampler"), value_of(loader, "sampler"))
 
 
 def _place_of_iter(drawing: Any) -> str:
@@ -150,16 +159,18 @@ def cache_of(dataset: Any) -> str:
 def _caches(dataset: Any) -> Iterator[str]:
     for _ in range(_DEEPEST):
         attributes = getattr(dataset, "__dict__", {})
-        for cls in type(dataset).__mro__:
-            if cls.__module__.partition(".")[0] in _NOT_THE_USERS:
-                continue
-            for name in _stored_in(cls):
-                if _has_room(attributes.get(name), dataset):
-                    yield f"self.{name}"
+        for name in _stored_in(type(dataset)):
+            if _has_room(attributes.get(name), dataset):
+                yield f"self.{name}"
+        for cls in _own_classes(type(dataset)):
             yield from (f"{cls.__name__}.{name}" for name in _cached_methods(cls))
         if "dataset" not in attributes:
             return
         dataset = attributes["dataset"]
+
+
+def _own_classes(cls: type) -> list[type]:
+    return [each for each in cls.__mro__ if each.__module__.partition(".")[0] not in _NOT_THE_USERS]
 
 
 def _cached_methods(cls: type) -> Iterator[str]:
@@ -180,15 +191,25 @@ def _has_room(cache: Any, dataset: Any) -> bool:
 
 @lru_cache(maxsize=64)
 def _stored_in(cls: type) -> tuple[str, ...]:
-    """Find attributes under whose keys methods of a class store: `self.x[key] = ...`."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
+    """Find attributes under whose keys reading a sample stores: `self.x[key] = ...`.
+
+    What other methods store, as a constructor or `fit`, is there before workers start.
+    """
+    methods: dict[str, ast.FunctionDef] = {}
+    for own in _own_classes(cls):
+        tree = ast.parse(textwrap.dedent(inspect.getsource(own)))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                methods.setdefault(node.name, node)
     attributes: dict[str, None] = {}
-    for method in ast.walk(tree):
-        if not isinstance(method, ast.FunctionDef) or method.name == "__init__":
-            continue
-        for node in ast.walk(method):
-            for target in node.targets if isinstance(node, ast.Assign) else ():
-                match target:
-                    case ast.Subscript(ast.Attribute(ast.Name("self"), name)):
-                        attributes[name] = None
+    called = [name for name in _READS if name in methods]
+    for name in called:  # grows meanwhile
+        for node in ast.walk(methods[name]):
+            match node:
+                case ast.Assign(
+                    targets=[*_, ast.Subscript(ast.Attribute(ast.Name("self"), stored))]
+                ):
+                    attributes[stored] = None
+                case ast.Attribute(ast.Name("self"), other) if other in methods:
+                    called += [] if other in called else [other]
     return tuple(attributes)

@@ -225,7 +225,9 @@ def healthy(facts: Facts) -> Finding:
     line, part = facts.loop_line, share(facts.loop_code_share)
     code = f", and computes in {line} for {part} of it" if line else ""
     helps = f"; if that is no part of the model: {IN_WORKERS}" if line else ""
-    return finding(causes.HEALTHY, facts, numbers(facts), code=code, helps=helps, line=line)
+    hardly = "hardly waits" if facts.stall_share < HARDLY else "waits little"
+    words = {"code": code, "helps": helps, "line": line, "hardly": hardly}
+    return finding(causes.HEALTHY, facts, numbers(facts), **words)
 
 
 def inconclusive(
@@ -262,7 +264,7 @@ def _first(facts: Facts, by_cause: ByCause) -> Finding:
             return costly
     # The ladder decides: it measures the gain itself, and in a loop without a recorder
     gains_little = facts.gain is not None and facts.gain.is_below(HARDLY)
-    grows = by_cause.get(causes.MEMORY_GROWS)
+    grows = by_cause.get(causes.MEMORY_GROWS) if facts.growth_leads else None
     if facts.stall_share < HARDLY or (_is_near(facts) and gains_little):
         # What slows the step beside the workers, though the loop hardly waits for them
         cores = by_cause.get(causes.CPU_SATURATED) if facts.is_slowed else None
@@ -311,7 +313,7 @@ def rank_findings(facts: Facts, by_cause: ByCause) -> Finding | None:
 
 def _of_parts(facts: Facts, by_cause: ByCause) -> Finding | None:
     """Return what most of the stalls is, where that is no work on samples."""
-    if not facts.setup.num_workers:
+    if not facts.setup.num_workers and not facts.has_helpers:
         return by_cause.get(causes.MAIN_PROCESS)
     # Crowded or not: what is left of a part that a busy machine makes longer has to be much, too
     least = max(thresholds.DOMINATES * (1 - facts.exposure.of(CROWDED)), thresholds.LEADS)
@@ -364,7 +366,7 @@ def _is_left(facts: Facts) -> float:
 
 def _disturbed(facts: Facts, by_cause: ByCause) -> Finding:
     """Say that other processes have the cores; memory grows whoever has them."""
-    if causes.MEMORY_GROWS in by_cause:
+    if causes.MEMORY_GROWS in by_cause and facts.growth_leads:
         return by_cause[causes.MEMORY_GROWS]
     queued = facts.use.queued_share or 0.0
     why = (

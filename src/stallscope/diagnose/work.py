@@ -296,6 +296,8 @@ def _own_code(facts: Facts, stage: str, own_part: float) -> Words:
     does = f", computing: {own.does}" if own else ""
     if facts.threads_compute and call is OTHER:
         does = ", computing in threads of its own, as a codec does"
+        if facts.has_helpers:
+            does = f", computing in processes of its own ({facts.use.helper_cores:.1f} cores)"
     return {
         "place": own.place if own else unnamed,
         "own": share(own_part * (own.share if own else 1.0)),

@@ -89,18 +89,18 @@ def making(run: RunTables, workers: int) -> BatchTimes | None:
         run: tables of the loop's run.
         workers: worker processes; 0: the main process makes the batches.
     """
-    made_s = (pl.col("made_ns") - pl.col("taken_ns")) / 1e9
     steps = run.steps().drop_nulls("wait_s")
-    used = run.deliveries.join(steps.select(BATCH_KEY).unique(), on=BATCH_KEY, how="semi")
+    if steps.is_empty():
+        return None
+    awaited = awaited_batches(run)
+    used = run.deliveries.join(awaited, on=BATCH_KEY, how="semi")
+    made_s = (pl.col("made_ns") - pl.col("taken_ns")) / 1e9 * awaited.height / steps.height
     batches = used.with_columns(made_s=made_s).drop_nulls("made_s")
-    if batches.is_empty() or steps.is_empty():
+    if batches.is_empty():
         return None
     # While a device that works behind the host has work, the loop's wait is the batch's use
     used_s = pl.sum_horizontal("h2d_s", "step_s", "other_s", "hidden_s").mean()
-    length_s = (pl.col("end_ns").max() - pl.col("start_ns").min()) / 1e9
-    use_s, waited_s, whole_s = steps.select(
-        used_s.alias("use_s"), WAITED_S.mean().alias("waited_s"), length_s.alias("whole_s")
-    ).row(0)
+    use_s, waited_s = steps.select(used_s.alias("use_s"), WAITED_S.mean().alias("waited_s")).row(0)
     took_s = batches["made_s"].to_numpy()
     # Workers of a stream end one by one
     seen = batches["worker"].drop_nulls().n_unique() if batches.height >= 2 * workers else workers
@@ -111,25 +111,43 @@ def making(run: RunTables, workers: int) -> BatchTimes | None:
         period_s=float(use_s + waited_s),
         workers=max(seen, 1),
         handover=_handover(steps, batches) if workers else None,
-        by_worker=_by_worker(run, batches, whole_s),
+        by_worker=_by_worker(run, batches),
     )
 
 
-def _by_worker(run: RunTables, batches: pl.DataFrame, length_s: float) -> dict[int, Quartiles]:
-    queued_s = length_s * pl.col("queued_share").fill_null(0.0) / pl.col("count")
-    own_s = [(pl.col(name) - queued_s).clip(_LEAST_OWN * pl.col(name)) for name in _QUARTILES]
+def awaited_batches(run: RunTables) -> pl.DataFrame:
+    """Return the batches that the steady steps waited for: a loop may join several, or divide one.
+
+    Returns:
+        Columns of `BATCH_KEY`.
+    """
+    steps = run.steps().drop_nulls("wait_s")
+    waits = run.waits.join(steps.select("rank", "step"), on=["rank", "step"], how="semi")
+    return pl.concat([table.select(BATCH_KEY) for table in (steps, waits)]).unique()
+
+
+def _by_worker(run: RunTables, batches: pl.DataFrame) -> dict[int, Quartiles]:
+    made = batches.drop_nulls("worker")
+    if made.is_empty():
+        return {}
+    length_s = (pl.col("made_ns").max() - pl.col("taken_ns").min()) / 1e9
+    # A worker is another process in each epoch, which waits for a core as long as it lives
+    queued = (
+        made.group_by("worker", pl.col("pid").cast(pl.String))
+        .agg(length_s=length_s, count=pl.len())
+        .join(queued_shares(run), left_on="pid", right_on="device", how="left")
+        .group_by("worker")
+        .agg(queued_s=(pl.col("length_s") * pl.col("queued_share")).sum() / pl.col("count").sum())
+    )
+    own_s = [
+        (pl.col(name) - pl.col("queued_s")).clip(_LEAST_OWN * pl.col(name)) for name in _QUARTILES
+    ]
     taken = {name: pl.col("made_s").quantile(at) for name, at in _QUARTILES.items()}
     # The last batch of an epoch may be smaller, and is the same worker's in every epoch
-    whole = batches.drop_nulls("worker").filter(pl.col("batch") < batches["batch"].max())
-    each = whole.group_by("worker").agg(
-        pl.col("pid").cast(pl.String).first(), count=pl.len(), **taken
-    )
-    enough = (
-        each.filter(pl.col("count") >= _FEWEST_BATCHES)
-        .join(queued_shares(run), left_on="pid", right_on="device", how="left")
-        .select("worker", *own_s)
-    )
-    return {worker: Quartiles(*times) for worker, *times in enough.iter_rows()}
+    each = made.filter(pl.col("batch") < made["batch"].max()).group_by("worker")
+    enough = each.agg(count=pl.len(), **taken).filter(pl.col("count") >= _FEWEST_BATCHES)
+    rows = enough.join(queued, on="worker").select("worker", *own_s).iter_rows()
+    return {worker: Quartiles(*times) for worker, *times in rows}
 
 
 def _handover(steps: pl.DataFrame, batches: pl.DataFrame) -> HandoverTimes | None:

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from stallscope.errors import StallscopeError
-from stallscope.model.batch_times import BATCH_KEY, PERIOD_S, making
+from stallscope.model.batch_times import BATCH_KEY, PERIOD_S, awaited_batches, making
 from stallscope.model.exposure import waiting_share
 from stallscope.model.machine_use import use
 from stallscope.model.simulator import LoaderCosts, predict
@@ -253,6 +253,7 @@ class _Recording:
         )
         wall_s = np.zeros((order.height, stages.height))
         wall_s[each["row"].to_numpy(), each["place"].to_numpy()] = each["wall_s"].to_numpy()
+        wall_s *= awaited_batches(self._run).height / max(self.steps.height, 1)
         if self._making and wall_s.sum():
             wall_s *= max(self._making.batch_s / float(wall_s.sum(axis=1).mean()), 1.0)
         counts = self._run.samples().group_by(BATCH_KEY).agg(samples=pl.len())

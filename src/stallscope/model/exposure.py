@@ -16,7 +16,7 @@ import polars as pl
 
 from stallscope.model import attribution, lifecycle
 from stallscope.model.attribution import EXPOSED
-from stallscope.model.batch_times import pace
+from stallscope.model.batch_times import awaited_batches, pace
 from stallscope.model.loop_time import is_own
 from stallscope.model.thresholds import SELDOM
 from stallscope.stages import (
@@ -265,21 +265,23 @@ def waiting_share(cpu_share: float, used: MachineUse) -> float:
 
 
 def waiting_s(run: RunTables, used: MachineUse) -> float:
-    """Return the mean seconds that a worker waits for anything but a core, for each batch."""
+    """Return the mean seconds that a worker waits for anything but a core, for each step."""
     return _for_each_batch(run, lambda cpu: waiting_share(cpu, used))
 
 
 def computed_s(run: RunTables) -> float:
-    """Return the mean CPU seconds of a worker for each batch."""
+    """Return the mean CPU seconds of a worker for each step."""
     return _for_each_batch(run, float)
 
 
 def _for_each_batch(run: RunTables, share: Callable[[float], float]) -> float:
-    """Return the mean seconds for a batch of a share of the work, by its CPU share."""
+    """Return the mean seconds for a step of a share of the work, by its CPU share."""
     rows = run.work_stages.drop_nulls("cpu_share").filter(pl.col("kind").is_in(WORK_KINDS))
     pairs = rows.select("busy_s", "cpu_share").iter_rows()
     whole_s = sum(busy_s * share(cpu) for busy_s, cpu in pairs)
-    return float(whole_s) / max(run.batches.filter("steady").height, 1)
+    batches, steps = run.batches.filter("steady").height, run.steps().height
+    each = awaited_batches(run).height / steps if steps else 1.0
+    return float(whole_s) / max(batches, 1) * each
 
 
 def _crowding(used: MachineUse) -> float:

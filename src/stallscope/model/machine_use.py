@@ -11,6 +11,7 @@ from stallscope.stages import (
     DISK_BUSY,
     FILE_LOCK,
     GPU,
+    HELPER,
     LOOP,
     QUEUED,
     THREADS,
@@ -36,6 +37,10 @@ class RunTables(Protocol):
     @property
     def batches(self) -> pl.DataFrame:
         """Recorded batches."""
+
+    @property
+    def waits(self) -> pl.DataFrame:
+        """Waits of each step for batches."""
 
     @property
     def deliveries(self) -> pl.DataFrame:
@@ -81,12 +86,14 @@ class MachineUse:
     """Share (0 to 1) of the samples in which a worker waits for a file lock."""
     gpu_busy_share: float | None = None
     """Busy share (0 to 1) of the busiest GPU, by its driver."""
+    helper_cores: float = 0.0
+    """Cores that processes which the loader started itself keep busy, all together."""
 
     def own_cores(self, workers: int) -> float | None:
-        """Return the cores that workers and loop keep busy together."""
+        """Return the cores that workers, loop and what they started keep busy together."""
         if self.loop_cpu is None or (workers and self.worker_cpu is None):
             return None
-        return self.loop_cpu + workers * (self.worker_cpu or 0.0)
+        return self.loop_cpu + workers * (self.worker_cpu or 0.0) + self.helper_cores
 
 
 def use(run: RunTables, workers: int) -> MachineUse:
@@ -109,7 +116,17 @@ def use(run: RunTables, workers: int) -> MachineUse:
         worker_cores=value("min", WORKER_CORES),
         file_lock_share=value("mean", FILE_LOCK),
         gpu_busy_share=value("max", GPU),
+        helper_cores=_helper_cores(run),
     )
+
+
+def _helper_cores(run: RunTables) -> float:
+    """Return the cores of processes that live for a part of the time only, as those of a pool."""
+    read = run.resources().drop_nulls("value")
+    length_ns = pl.col("end_ns") - pl.col("start_ns")
+    used_ns = read.filter(resource=HELPER).select((pl.col("value") * length_ns).sum()).item()
+    whole_ns = read.select(pl.col("end_ns").max() - pl.col("start_ns").min()).item()
+    return float(used_ns) / whole_ns if whole_ns else 0.0
 
 
 def queued_shares(run: RunTables) -> pl.DataFrame:

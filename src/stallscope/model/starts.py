@@ -20,8 +20,8 @@ class Starts:
     """Cost of the begin of epochs, beyond the usual time of their batches."""
 
     extra_s: float = 0.0
-    """Extra time of an epoch's begin (`iter(loader)` and the first batch of each worker), and of
-    its end, where workers end; medians over `epochs`, seconds."""
+    """Extra time of an epoch's begin (`iter(loader)` and the first batch of each worker, beyond the
+    time to make them), and of its end, where workers end; medians over `epochs`, seconds."""
     epoch_s: float | None = None
     """Length of an epoch without that, seconds; None where unknown."""
     epochs: int = 0
@@ -34,6 +34,8 @@ class Starts:
     """True: the cost recurs at every epoch; False for an endless iteration."""
     first_s: float = 0.0
     """Length of a worker's first sample, seconds; median of the epochs."""
+    filled_s: float = 0.0
+    """Part of it beyond a usual sample."""
     ready_s: float = 0.0
     """Time from a worker's start to its first sample, seconds; median of the epochs."""
     drawn_s: float = 0.0
@@ -59,8 +61,7 @@ class Starts:
     @property
     def is_filling(self) -> bool:
         """True: the workers' first samples cost more than any other part."""
-        least_s = max(self.ready_s, thresholds.LEADS * self.extra_s)
-        return self.first_s > 0 and self.first_s >= least_s
+        return self.filled_s > max(self.ready_s, thresholds.LEADS * self.extra_s)
 
     @property
     def slow_share(self) -> float:
@@ -88,39 +89,52 @@ def starts(run: Run, workers: int, *, persistent: bool, epoch_batches: int | Non
         return Starts()
     begin = pl.col("place") < max(workers, 1)
     later = steps.filter(~begin)
+    made_s = float((run.deliveries["made_ns"] - run.deliveries["taken_ns"]).median() or 0.0) / 1e9  # type: ignore[arg-type]  # a float
     usual_s, mean_s = later.select(pl.col("waited_s").mean(), pl.col("period_s").mean()).row(0)
     if later.is_empty():  # with starts alone, the time for a batch is the usual wait
-        usual_s = (run.deliveries["made_ns"] - run.deliveries["taken_ns"]).mean() or 0.0
-        usual_s /= 1e9  # type: ignore[operator]  # a float
+        usual_s = made_s
         mean_s = usual_s + steps.select((pl.col("period_s") - pl.col("waited_s")).mean()).item()
     first = run.startup.group_by("epoch").agg(
-        first_s=pl.col("first_sample_s").max(), ready_s=pl.col("ready_s").max()
+        first_s=pl.col("first_sample_s").max(),
+        filled_s=(pl.col("first_sample_s") - pl.col("typical_sample_s")).max(),
+        ready_s=pl.col("ready_s").max(),
     )
-    ready_s = pl.col("ready_s").fill_null(0.0) if persistent else pl.col("ready_s")
-    # Per round of the workers, as finishing together is no extra cost
+    first_s, filled_s, ready_s = (
+        float(first[name].median() or 0.0)  # type: ignore[arg-type]  # a float column
+        for name in ("first_s", "filled_s", "ready_s")
+    )
+    until_ready_s = pl.col("ready_s").fill_null(0.0) if persistent else pl.col("ready_s")
+    # Per round of the workers, as finishing together is no extra cost. Nor is the time for the
+    # first batches, which workers that live on make, too: a step may take several of them
+    awaited = run.waits.group_by("rank", "step").agg(batches=pl.len())
+    rounds = (pl.col("batches").fill_null(0).sum() / max(workers, 1)).ceil()
+    least_s = pl.max_horizontal(usual_s * pl.len(), made_s * rounds)
     each = (
         steps.filter(begin)
+        .join(awaited, on=["rank", "step"], how="left", maintain_order="left")
         .group_by("epoch", maintain_order=True)
         .agg(
-            extra_s=(pl.col("waited_s").sum() - usual_s * pl.len()).clip(0),
+            extra_s=(pl.col("waited_s").sum() - least_s).clip(0),
+            first_batches_s=least_s - usual_s * pl.len(),
             iter_s=pl.col("restart_s").first(),
         )
         .join(first, "epoch", how="left", maintain_order="left")
-        .with_columns(drawn_s=(pl.col("iter_s") - ready_s).clip(0))
+        .with_columns(drawn_s=(pl.col("iter_s") - until_ready_s).clip(0))
     )
     ends = run.side_spans.filter(pl.col("stage").cast(pl.String) == END_OF_EPOCH.name)
     end_s = ends.select(((pl.col("end_ns") - pl.col("start_ns")) / 1e9).median()).item() or 0.0
     seen = each.filter(pl.col("epoch") > pl.col("epoch").min()) if each.height > 1 else each
-    medians = seen.select(pl.col("extra_s", "drawn_s").median()).row(0)
-    extra_s, drawn_s = (float(median or 0.0) for median in medians)
+    medians = seen.select(pl.col("extra_s", "drawn_s", "first_batches_s").median()).row(0)
+    extra_s, drawn_s, first_batches_s = (float(median or 0.0) for median in medians)
     # An iterator around a loader may be longer than the loader's epoch
     length = _epoch_length(steps) or epoch_batches
     return Starts(
         # Persistent workers need no start: the loop waits only while indices are drawn
         extra_s=drawn_s if persistent else extra_s + float(end_s),
-        first_s=float(first["first_s"].median() or 0.0),  # type: ignore[arg-type]  # a float column
-        ready_s=float(first["ready_s"].median() or 0.0),  # type: ignore[arg-type]  # a float column
-        epoch_s=None if length is None else length * mean_s,
+        first_s=first_s,
+        filled_s=filled_s,
+        ready_s=ready_s,
+        epoch_s=None if length is None else length * mean_s + first_batches_s,
         epochs=seen.height,
         batches=length,
         ended=not ends.is_empty(),

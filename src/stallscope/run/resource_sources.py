@@ -30,6 +30,7 @@ from stallscope.stages import (
     FILE_LOCK,
     GPU,
     GPU_MEMORY,
+    HELPER,
     LOOP,
     MEMORY,
     NAMES,
@@ -223,12 +224,16 @@ def _network() -> Source:
 
 
 class _Processes:
-    """Reads the training process, with all its threads, and the workers that have a log."""
+    """Reads the training process, with all its threads, the workers that have a log, and others.
+
+    Others are processes that those started, as a pool of the dataset's: they do the loader's work.
+    """
 
     def __init__(self, recorded: Recorded) -> None:
         self._recorded = recorded
         self._loop = psutil.Process(recorded.main)
         self._workers: dict[int, psutil.Process] = {}
+        self._helpers: dict[int, psutil.Process] = {}
         self._known: set[int] = set()
         self._reads = 0
 
@@ -239,15 +244,20 @@ class _Processes:
                 self._known.add(pid)
                 with suppress(psutil.Error):
                     self._workers[pid] = psutil.Process(pid)
+            started = {child.pid: child for child in self._loop.children(recursive=True)}
+            for pid in started.keys() - self._known - {os.getpid()}:
+                self._helpers.setdefault(pid, started[pid])
         self._reads += 1
-        names = (LOOP, WORKER, QUEUED, THREADS, FILE_LOCK, WORKER_CORES)
+        names = (LOOP, WORKER, HELPER, QUEUED, THREADS, FILE_LOCK, WORKER_CORES)
         readings: Readings = {name: {} for name in names}
         _count(self._loop, LOOP, readings)
-        for pid, worker in list(self._workers.items()):
-            try:
-                _count(worker, WORKER, readings)
-            except (OSError, psutil.Error):  # noqa: PERF203 - it has ended
-                del self._workers[pid]
+        for resource, processes in ((WORKER, self._workers), (HELPER, self._helpers)):
+            for pid, process in list(processes.items()):
+                try:
+                    if resource == WORKER or pid not in self._known:
+                        _count(process, resource, readings)
+                except (OSError, psutil.Error):  # noqa: PERF203 - it has ended
+                    del processes[pid]
         return readings
 
 

@@ -20,6 +20,7 @@ from stallscope.stages import (
     CORE,
     DISK_BUSY,
     GPU,
+    HELPER,
     LOOP,
     MEMORY,
     NAMES,
@@ -205,7 +206,8 @@ def _others_share(mine: pl.DataFrame) -> float | None:
     # The first moment of a worker has no rate yet, and must not count as use by others
     counts = own.group_by(moment).len().filter(pl.col("len") == pl.col("len").max())
     cores = mine.filter(pl.col("resource") == CORE).join(counts, on=moment, how="semi")
-    own = own.join(counts, on=moment, how="semi")
+    helped = mine.filter(pl.col("resource") == HELPER)
+    own = pl.concat([own, helped]).join(counts, on=moment, how="semi")
     if cores.is_empty() or own.is_empty():
         return None
     cores_s, own_s = (_core_seconds(part) for part in (cores, own))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from contextlib import contextmanager
-from types import GeneratorType
+from types import FunctionType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader, Dataset
@@ -26,6 +26,7 @@ from stallscope.hooks.loader_access import (
     is_node,
     is_running_node,
     num_workers,
+    value_of,
 )
 from stallscope.targets.object_graph import attributes_of, children, walk
 
@@ -46,7 +47,7 @@ def count_workers(loader: Any) -> int:
     A dataset may own a loader with workers, or only its iterator.
     """
     used = list(walk(loader, _inside))
-    owned: int = sum(value.num_workers for value in used if _is_loader(value))
+    owned: int = sum(value_of(value, "num_workers") or 0 for value in used if _is_loader(value))
     iterators = [_kept(value) for value in used if not isinstance(value, DataLoader)]
     return owned + sum(num_workers(iterator) for group in iterators for iterator in group)
 
@@ -80,7 +81,7 @@ def private_copy(loader: Any) -> Iterator[Any]:
 
     A DataLoader is copied shallowly. Any other iterable, and a dataset of this process, is used
     directly: during the block its iterators are replaced, and afterwards the attributes of every
-    object with a loader or an iterator are put back.
+    object that is iterated, or that has a loader or an iterator, are put back.
 
     Raises:
         UnsupportedError: an object keeps an iterator that cannot be restarted.
@@ -98,7 +99,8 @@ def iterators_ended(loader: Any) -> Iterator[None]:
     before = [
         (owner, _kept(owner), attributes_of(owner, arrays=_holds(owner)))
         for owner in walk(loader, _inside)
-        if _holds(owner) or isinstance(owner, Dataset)  # a dataset may create a loader lazily
+        # A dataset may create a loader lazily, and a stream or wrapper its generator in each epoch
+        if _holds(owner) or isinstance(owner, Dataset) or _iterates(owner)
     ]
     try:
         yield
@@ -108,7 +110,7 @@ def iterators_ended(loader: Any) -> Iterator[None]:
             for iterator in (*new, *users):
                 if iterator in new or isinstance(iterator, FreshIterator):
                     end(iterator)
-            if new or _holds(owner):
+            if new or _holds(owner) or _iterates(owner):
                 restore()
 
 
@@ -125,6 +127,14 @@ def _holds(value: Any) -> bool:
     parts = (value, *own_attributes(value).values())
     is_loader = any(isinstance(part, DataLoader) or is_node(part) for part in parts)
     return is_loader or bool(_kept(value))
+
+
+def _iterates(value: Any) -> bool:
+    """Recognise an object with an `__iter__` of its own: a stream, or a wrapper around a loader."""
+    method = getattr(type(value), "__iter__", None)
+    if not isinstance(method, FunctionType) or method.__module__.startswith("stallscope."):
+        return False
+    return not (is_iterator(value) or is_node(value))
 
 
 def keeps_iterator(loader: Any) -> bool:

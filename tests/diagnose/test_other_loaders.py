@@ -1,0 +1,317 @@
+"""Loaders that behave like other people's: what was once said falsely of them is said no more."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import time
+from dataclasses import replace
+
+import polars as pl
+import pytest
+import torch
+from support.build_facts import known
+from support.build_run import a_run, deliveries_of, resources_of, steps_of
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+import stallscope as ss
+from stallscope.diagnose.facts import Gain, facts
+from stallscope.diagnose.own_code import CALLS, own_code
+from stallscope.diagnose.rules import begin_of
+from stallscope.diagnose.setup import Setup, cache_of, setup_of
+from stallscope.diagnose.verdict import judge
+from stallscope.flame.result import SAMPLES, Flame, FlameConditions
+from stallscope.isolation import isolated
+from stallscope.model.batch_times import making
+from stallscope.model.starts import Starts, starts
+from stallscope.run.result import WAITS
+from stallscope.run.saturation import find_saturated
+from stallscope.stages import CORE, HELPER, LOOP, QUEUED
+from stallscope.targets.target import Target
+
+SAMPLE = {"getitem": 10.0}
+MS = 1_000_000
+
+
+def awaited(*batches_of_steps, epoch=0):
+    """Waits of each step for these batches, one after the other."""
+    rows = [
+        {"rank": 0, "step": step, "epoch": epoch, "batch": batch, "start_ns": 0, "end_ns": 0}
+        for step, batches in enumerate(batches_of_steps)
+        for batch in batches
+    ]
+    return pl.DataFrame(rows, WAITS)
+
+
+def made(count, batch_ms, workers=2, **about):
+    """Batches that the workers make in turn."""
+    return [
+        {"batch": number, "worker": number % workers, "pid": 100 + number % workers, **about}
+        | {"taken_ns": number // workers * batch_ms * MS}
+        | {"made_ns": (number // workers + 1) * batch_ms * MS}
+        for number in range(count)
+    ]
+
+
+class TestLoopThatJoinsBatches:
+    """A wrapper that takes two batches of the inner loader for each of its own."""
+
+    def test_all_workers_make_batches_and_each_step_needs_two(self):
+        """A step has the number of one of the inner batches, but takes the time of both."""
+        run = a_run(
+            [SAMPLE] * 4,
+            steps=steps_of([0.04] * 12, step_s=0.02, batch=[2 * step + 1 for step in range(12)]),
+            waits=awaited(*((2 * step, 2 * step + 1) for step in range(12))),
+            deliveries=deliveries_of(*made(24, 40)),
+        )
+
+        found = making(run, 2)
+
+        assert 2 == found.workers
+        assert 0.08 == pytest.approx(found.batch_s)
+
+
+class TestBegins:
+    """What of an epoch's begin another setting could save."""
+
+    @staticmethod
+    def epochs(first_s, batch_ms, batches_of_first):
+        """Three epochs of ten steps of 0.1 s, of two workers."""
+        steps = steps_of(
+            ([first_s] + [0.0] * 9) * 3,
+            epoch=[number // 10 for number in range(30)],
+            batch=[number % 10 for number in range(30)],
+        )
+        later = [[], [1]][batches_of_first == 1]
+        waits = [later if number % 10 else range(batches_of_first) for number in range(30)]
+        run = a_run([SAMPLE] * 4, steps=steps, waits=awaited(*waits), workers=2)
+        return replace(run, deliveries=deliveries_of(*made(10, batch_ms)))
+
+    @pytest.mark.parametrize(
+        ("first_s", "batch_ms", "batches", "extra_s"),
+        [(0.3, 240, 1, 0.06), (0.24, 240, 1, 0.0), (0.78, 250, 6, 0.03)],
+        ids=["short epochs", "only the first batch", "a buffer of six"],
+    )
+    def test_first_batches_must_be_made_anyway(self, first_s, batch_ms, batches, extra_s):
+        """Workers that live on make them, too: as many rounds as the first step takes."""
+        run = self.epochs(first_s, batch_ms, batches)
+
+        found = starts(run, 2, persistent=False, epoch_batches=10)
+
+        assert extra_s == pytest.approx(found.extra_s, abs=1e-6)
+
+    def test_a_usual_first_sample_fills_no_buffer(self):
+        """A worker's first sample that takes as long as the others, and ends a slow start."""
+        begun = {"extra_s": 0.4, "first_s": 0.21, "ready_s": 0.2}
+        stream = known(setup={"streams": True}, starts=Starts(**begun, filled_s=0.02))
+
+        assert "Workers start" in begin_of(stream).title
+
+    def test_a_setting_is_named_with_its_loader(self):
+        """persistent_workers=True would raise for a loader without workers around the other one."""
+
+        class Owns(Dataset):
+            inner = None
+
+            def __init__(self):
+                self.inner = DataLoader([1], num_workers=2)
+
+        setup = setup_of(Target(DataLoader(Owns())))
+
+        assert 2 == setup.num_workers
+        assert "persistent_workers=True of the loader inside the dataset" == setup.keep_alive
+
+
+def test_waiting_for_a_core_is_that_of_each_process():
+    """A worker of each epoch is another process: each waits for its core by its own share."""
+    rows = [
+        {"batch": batch, "worker": worker, "pid": 10 * epoch + worker, "epoch": epoch}
+        | {
+            "taken_ns": (epoch * 3 + batch // 2) * 200 * MS,
+            "made_ns": (epoch * 3 + batch // 2 + 1) * 200 * MS,
+        }
+        for epoch in range(3)
+        for batch in range(6)
+        for worker in [batch % 2]
+    ]
+    steps = steps_of(
+        [0.1] * 18, epoch=[n // 6 for n in range(18)], batch=[n % 6 for n in range(18)]
+    )
+    use = {(QUEUED, str(10 * epoch + worker)): 0.5 for epoch in range(3) for worker in (0, 1)}
+    use |= {(QUEUED, "0"): 0.0, (QUEUED, "1"): 0.9}  # of the first epoch
+    run = a_run([SAMPLE] * 4, steps=steps, deliveries=deliveries_of(*rows))
+    run = replace(run, all_resources=resources_of(use, 4))
+
+    found = making(run, 2).by_worker
+
+    assert found[0].median_s > 0.05
+    assert found[0].median_s < 2 * found[1].median_s
+
+
+class Raises:
+    """A loader that raises on every attribute."""
+
+    __module__ = "fastai.data.load"
+
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+
+Raises.__name__ = "_FakeLoader"
+
+
+class Around:
+    """Holds a loader of somebody else's, and draws a new generator for each epoch."""
+
+    def __init__(self):
+        self.fake_l, self.rng = Raises(), random.Random(3)
+
+    def __iter__(self):
+        self.rng = random.Random(self.rng.random())
+        yield from DataLoader([torch.tensor(self.rng.random())])
+
+
+def test_a_loader_that_raises_on_everything_is_read():
+    """What it does not say is not known."""
+    assert replace(setup_of(Target(Around())), cores=1.0, inside="", has_step=True) == Setup(
+        sampler=setup_of(Target(Around())).sampler
+    )
+
+
+def test_a_generator_that_is_made_anew_is_put_back():
+    """The loader's next epoch is what it would have been."""
+    measured, left_alone = Around(), Around()
+    with isolated(Target(measured)) as target:
+        list(target.loader)
+
+    assert list(measured) == list(left_alone)
+
+
+class TestProcessesOfTheDataset:
+    """A pool in the dataset makes its samples."""
+
+    def run(self):
+        """A loop without workers that waits for two processes that compute."""
+        steps = steps_of([0.08] * 40, step_s=0.02, worker=None)
+        use = {(CORE, core): 1.0 for core in "01"} | {(HELPER, pid): 0.95 for pid in "89"}
+        run = a_run(
+            [{"getitem": 80.0}] * 40,
+            batch_size=1,
+            workers=0,
+            rest_ms=20.0,
+            steps=steps,
+            deliveries=deliveries_of(
+                *(
+                    {"batch": n, "worker": None, "taken_ns": begin, "made_ns": begin + 80 * MS}
+                    for n, begin in enumerate(steps["start_ns"])
+                )
+            ),
+            cpu_share={"getitem": 0.01},
+        )
+        return replace(run, all_resources=resources_of({**use, (LOOP, "7"): 0.02}, 4))
+
+    def test_they_are_not_others(self):
+        """They do the loader's work."""
+        assert 0.1 > find_saturated(self.run()).others_share
+
+    def test_they_compute(self):
+        """No storage is waited for, and the main process makes no batch itself."""
+        verdict = judge(facts(self.run(), Setup(cores=2.0)))[0]
+
+        assert "one-transform" == verdict.code
+        assert "in processes of its own" in verdict.title
+
+
+@pytest.mark.parametrize(
+    ("file", "call"),
+    [
+        ("librosa/feature/spectral.py", "signal"),
+        ("torchaudio/functional/functional.py", "signal"),
+        ("soundfile.py", "codec"),
+    ],
+)
+def test_a_codec_is_what_decodes(file, call):
+    """A package for sound has more in it: a spectrogram is a transform."""
+    stack = f"__getitem__ (mine.py:7);f (/lib/site-packages/{file}:9)"
+    samples = pl.DataFrame([(0, 100, 0, "getitem", stack, 50)], SAMPLES, orient="row")
+
+    found = own_code(Flame(samples, FlameConditions()), "getitem").call
+
+    assert call == found.name
+    assert found in CALLS
+
+
+class Fitted(Dataset):
+    """Keeps what it has learned before it is read, and what it reads."""
+
+    def __init__(self):
+        self.encoders, self.rows = {}, {}
+        self.fit()
+
+    def __len__(self):
+        return 4
+
+    def fit(self):
+        """Learn the categories."""
+        self.encoders["kind"] = 1
+
+    def __getitem__(self, index):
+        return self.load(index)
+
+    def load(self, index):
+        """Read a row."""
+        return index + self.encoders["kind"]
+
+
+class Caches(Fitted):
+    """Keeps what a method reads that reading calls."""
+
+    def load(self, index):
+        """Read a row once."""
+        if index not in self.rows:
+            self.rows[index] = super().load(index)
+        return self.rows[index]
+
+
+@pytest.mark.parametrize(("dataset", "named"), [(Fitted(), ""), (Caches(), "self.rows")])
+def test_a_cache_is_what_reading_fills(dataset, named):
+    """What the constructor or `fit` has set is in every worker, however it ends."""
+    assert named == cache_of(dataset)
+
+
+def test_a_stream_is_told_to_fill_a_buffer_only_if_it_has_one():
+    """Most streams have none."""
+    began = Starts(1.0, 2.0, 3, again=True, filled_s=0.9)
+    (found, *_) = judge(known(stalled=0.05, setup={"streams": True}, starts=began))
+
+    assert "if there is one" in found.next_step
+
+
+def test_a_fifth_of_the_time_is_not_hardly():
+    """A loop that waits, and would gain nothing from its cache."""
+    numbers = {"stalled": 0.19, "load": 0.5, "stall_low": 0.08, "gain": Gain(1.01, 0.98, 1.04)}
+    (found, *_) = judge(known(**numbers))
+
+    assert "healthy" == found.code
+    assert "waits little" in found.title
+
+
+@pytest.mark.slow
+def test_a_pool_in_a_stream_is_the_loaders_own():
+    """With real processes."""
+    verdict = ss.diagnose(DataLoader(_Pool(), 4), ss.simulated_step(0.02), budget_s=12).verdict
+
+    assert verdict.code in ("one-transform", "cpu-saturated")
+
+
+class _Pool(IterableDataset):
+    def __iter__(self):
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            yield from pool.imap(_busy, [0.04] * 400)
+
+
+def _busy(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+    return torch.zeros(9)
