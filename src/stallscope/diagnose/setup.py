@@ -10,7 +10,6 @@ import inspect
 import textwrap
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,7 +33,7 @@ _MANY: Final = 1000
 """Entries of a function's cache from which on it may hold a dataset."""
 _NOT_THE_USERS: Final = {"torch", "builtins", "typing"}
 """Packages whose classes keep no samples."""
-_READS: Final = ("__getitem__", "__getitems__", "__iter__", "__next__")
+_READS: Final[tuple[str, ...]] = ("__getitem__", "__getitems__", "__iter__", "__next__")
 """Methods in which reading begins."""
 _DEEPEST: Final = 5
 """Datasets inside of datasets that are looked at."""
@@ -189,7 +188,6 @@ def _has_room(cache: Any, dataset: Any) -> bool:
     return isinstance(cache, list) and any(entry is None for entry in cache)
 
 
-@lru_cache(maxsize=64)
 def _stored_in(cls: type) -> tuple[str, ...]:
     """Find attributes under whose keys reading a sample stores: `self.x[key] = ...`.
 
@@ -202,7 +200,7 @@ def _stored_in(cls: type) -> tuple[str, ...]:
             if isinstance(node, ast.FunctionDef):
                 methods.setdefault(node.name, node)
     attributes: dict[str, None] = {}
-    called = [name for name in _READS if name in methods]
+    called: list[str] = [name for name in _READS if name in methods]
     for name in called:  # grows meanwhile
         for node in ast.walk(methods[name]):
             match node:
