@@ -232,14 +232,17 @@ def _replaced(folder: Path, names: list[str]) -> Iterator[Path]:
         new.mkdir(0o700, parents=True)
         old.mkdir()
         yield new
-        for name in reversed(names):
-            if os.path.lexists(folder / name):
-                (folder / name).rename(old / name)
-        for name in names:
-            if (new / name).exists():
-                (new / name).rename(folder / name)
-    finally:
+    except BaseException:
         shutil.rmtree(work, ignore_errors=True)
+        raise
+    # A rename that fails leaves the older files in the folder's `.new.*.part/old`
+    for name in reversed(names):
+        if os.path.lexists(folder / name):
+            (folder / name).rename(old / name)
+    for name in names:
+        if (new / name).exists():
+            (new / name).rename(folder / name)
+    shutil.rmtree(work, ignore_errors=True)
 
 
 def _write(result: Any, contents: Contents, folder: Path) -> None:

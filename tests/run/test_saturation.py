@@ -67,12 +67,6 @@ class TestUsedUp:
         """How much a disk or a virtual link could do is not known."""
         assert [] == judged(CALM | use).saturated
 
-    def test_several_are_all_named(self):
-        """The first with its numbers."""
-        full = {(stages.SHM, "/dev/shm"): (62e6, 64e6), (stages.GPU, "0"): (0.99, 1.0)}
-
-        assert sentence(judged(CALM | full)).endswith("of the time; also saturated: GPU busy")
-
     def test_counts_in_the_stalls(self):
         """A disk that is busy only while the loop computes is not what it waits for."""
         disk = [1.0] * 5 + [0.0] * 5
@@ -100,8 +94,8 @@ class TestNothing:
     def test_is_used_up_and_the_loop_stands_still(self):
         """Then it is a lock, or a limit in the software."""
         assert (
-            "No resource was saturated while the loop stalled (50% of the time): look for a lock "
-            "or a software limit"
+            "No resource that the loop needed was saturated while it stalled (50% of the time): "
+            "look for a lock or a software limit"
         ) == sentence(judged(CALM))
 
     def test_is_used_up_and_the_loop_runs(self):

@@ -305,33 +305,27 @@ def sentence(judged: Saturation) -> str:
     machine = [use for use in judged.saturated if use["resource"] not in OWN]
     own = [use for use in judged.saturated if use["resource"] in OWN]
     if machine:
-        return _of_machine(judged, machine, stalled)
+        return _of_machine(judged, machine[0], stalled)
     if stalled < HARDLY:
         return "No resource was saturated, and the loop hardly stalled"
     if own:
         return _of_own(judged, own[0])
-    shares = judged.uses.filter(~pl.col("saturated")).select(pl.coalesce(*_FULL)).to_series()
-    unneeded = any(part >= MOSTLY for part in shares)
-    what = "No resource that the loop needed" if unneeded else "No resource"
     return (
-        f"{what} was saturated while the loop stalled ({share(stalled)} of the time): look for a "
-        "lock or a software limit"
+        f"No resource that the loop needed was saturated while it stalled ({share(stalled)} of the "
+        "time): look for a lock or a software limit"
     )
 
 
-def _of_machine(judged: Saturation, uses: list[dict[str, Any]], stalled: float) -> str:
-    use = uses[0]
-    if stalled >= HARDLY:
-        during = f"saturated for {share(use['stalled_share'])} of the stall time"
-        text = f"{subject(use)} {during}; the loop stalls {share(stalled)} of the time"
-    else:
-        text = f"{subject(use)} saturated for {share(use['full_share'])} of the time"
+def _of_machine(judged: Saturation, use: dict[str, Any], stalled: float) -> str:
+    if stalled < HARDLY:
+        part = share(use["full_share"])
+        return f"{subject(use)} saturated for {part} of the time, though the loop hardly stalled"
+    during = f"saturated for {share(use['stalled_share'])} of the stall time"
+    text = f"{subject(use)} {during}; the loop stalls {share(stalled)} of the time"
     others = judged.others_share or 0.0
     if use["resource"] == CORE and others >= OTHERS:
         text += f"; other processes used {share(others)} of the cores"
-    also_full = dict.fromkeys(NAMES[other_use["resource"]] for other_use in uses[1:])
-    text += f"; also saturated: {', '.join(also_full)}" if also_full else ""
-    return text if stalled >= HARDLY else f"{text}, though the loop hardly stalled"
+    return text
 
 
 def _of_own(judged: Saturation, use: dict[str, Any]) -> str:

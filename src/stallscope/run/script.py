@@ -6,9 +6,7 @@ module imports nothing heavy before the script starts, so that variables that th
 `os.environ` ahead of its own imports take effect.
 
 Each launch has one folder, with one folder inside per rank. The ranks must agree on its name before
-they can communicate: on one machine they share a launcher, so its start time is in the name. The
-launcher is the nearest ancestor that is no rank itself (started without `RANK`), because each rank
-may have a shell or another wrapper of its own in between.
+they can communicate: on one machine they share a launcher, so its start time is in the name.
 """
 
 from __future__ import annotations
@@ -299,28 +297,16 @@ def _new(folder: Path, number: int = 1) -> Path:
 def _launch() -> str:
     """Return a name that all ranks of this launch share, and no other launch has."""
     if _number("LOCAL_WORLD_SIZE") in (0, _number("WORLD_SIZE")):  # all on this machine
-        born_s = _launcher_born_s()
-        if born_s is not None:
-            return _stamp(born_s)
+        import psutil  # takes milliseconds: only where there are ranks
+
+        with suppress(psutil.Error):
+            return _stamp(psutil.Process(os.getppid()).create_time())
     elif (job := os.environ.get("TORCHELASTIC_RUN_ID", "none")) != "none":
         return job.replace(os.sep, "-")
     raise ArgumentError(
         f"these {_number('WORLD_SIZE')} ranks cannot agree on a folder: give all of them "
         "the same new folder with --out, or give torchrun an --rdzv-id"
     )
-
-
-def _launcher_born_s() -> float | None:
-    """Return the start of the nearest ancestor that is no rank, in s since 1970, or None."""
-    import psutil  # takes milliseconds: only where there are ranks
-
-    for process in psutil.Process().parents():
-        with suppress(psutil.Error):  # a process of another user, say, is no rank
-            if "RANK" in process.environ():
-                continue
-        with suppress(psutil.Error):
-            return float(process.create_time())
-    return None
 
 
 def _stamp(seconds: float) -> str:

@@ -7,7 +7,6 @@ A sample's time includes its own stages and its part of the worker's time for th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -45,8 +44,6 @@ STAGES: Final = Schema(
 
 _ONE_BATCH: Final = ("rank", "pid", "epoch", "batch")
 UNIT_KEYS: Final = (*_ONE_BATCH, "sample")
-_BLOCK: Final = 1 << 18
-"""Spans that are summed at a time, about: the sums of more would not fit into a core's cache."""
 _CODES: Final = 1 << 40
 """Limit above all codes of stages and kinds."""
 _PARTS: Final = {f"{kind}_s": kind for kind in SAMPLE_KINDS}
@@ -74,12 +71,7 @@ def of_batches(spans: pl.DataFrame, wanted: pl.DataFrame) -> pl.DataFrame:
         spans: columns of `run.decode.SPANS`, in the order in which they were recorded.
         wanted: `rank, pid, epoch, batch` of the batches.
     """
-    begins = spans.select(_begins(_ONE_BATCH)).to_series()
-    batches = spans.filter(begins).select(_ONE_BATCH)
-    flags = wanted.unique().with_columns(is_wanted=True)
-    flagged = batches.join(flags, on=_ONE_BATCH, how="left", maintain_order="left")
-    is_wanted = flagged["is_wanted"].fill_null(value=False)
-    return spans if is_wanted.all() else spans.filter(is_wanted.gather(begins.cum_sum() - 1))
+    return spans.join(wanted, on=_ONE_BATCH, how="semi", maintain_order="left")
 
 
 def unit_times(spans: pl.DataFrame) -> pl.DataFrame:
@@ -95,20 +87,12 @@ def unit_times(spans: pl.DataFrame) -> pl.DataFrame:
         `moment_s` the middle of the stage, from the first span of the sample or batch. `sample` is
         null outside of samples.
     """
-    starts = spans.select(_begins(_ONE_BATCH).arg_true()).to_series().to_numpy()
-    wanted = np.searchsorted(starts, np.arange(0, spans.height, _BLOCK))
-    cuts = starts[np.unique(np.minimum(wanted, starts.size - 1))].tolist() or [0]
-    blocks = [spans[begin:end] for begin, end in pairwise([*cuts, spans.height])]
-    return pl.concat([_added_up(block) for block in blocks])
-
-
-def _added_up(block: pl.DataFrame) -> pl.DataFrame:
     batch, sample = (_begins(keys).cum_sum().cast(pl.Int64) for keys in (_ONE_BATCH, UNIT_KEYS))
     stage = pl.col("stage").to_physical().cast(pl.Int64) * len(KINDS)
     middle_ns = (pl.col("start_ns") + pl.col("end_ns")) / 2
     sums = ("wall_ns", "cpu_ns", "read_ns", "moment")
     return (
-        block.with_columns(
+        spans.with_columns(
             unit=pl.when(pl.col("sample").is_null()).then(-batch).otherwise(sample),
             code=stage + pl.col("kind").to_physical(),
             wall_ns=_WALL_NS,

@@ -7,7 +7,6 @@ more than a picture can show, so the spans of one kind are merged.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,11 +29,6 @@ ROUNDS: Final = 4
 """Batches of each worker in a window, unless that exceeds `MOST_STEPS`."""
 BEFORE: Final = 0.55
 """Share of the window's steps before the chosen one."""
-NEAR: Final = 1.5
-"""Factor around the median within which a stall is typical."""
-SMALL: Final = 0.2
-"""Share of the stall time of the shortest stalls, which are not typical."""
-
 _LOOP_KINDS: Final = ("h2d", "step", "other")
 _BATCH: Final = ("epoch", "batch")
 _ONE_BATCH: Final = ("rank", "pid", "worker", "epoch", "batch")
@@ -86,15 +80,15 @@ def window(
     """
     step_count = min(step_count, steps.height)
     first = (pl.int_range(pl.len()) - round(BEFORE * step_count)).clip(0, steps.height - step_count)
-    ends = (
+    last = pl.col("first") + step_count - 1
+    tries = (
         _ends(steps)
         .join(stalls.select("step", "stall_s"), on="step", how="left", maintain_order="left")
         .with_columns(first=first)
-    )
-    last = pl.col("first") + step_count - 1
-    tries = ends.with_columns(
-        gap=pl.col("step").gather(last) - pl.col("step").gather("first") >= step_count,
-        length_ns=pl.col("last_ns").gather(last) - pl.col("first_ns").gather("first"),
+        .with_columns(
+            gap=pl.col("step").gather(last) - pl.col("step").gather("first") >= step_count,
+            length_s=pl.coalesce("stall_s", (pl.col("last_ns") - pl.col("first_ns")) / 1e9),
+        )
     )
     chosen = _typical(tries, favoured)
     return _window_at(int(chosen["first"]), step_count, steps)
@@ -119,26 +113,21 @@ def _ends(steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _typical(tries: pl.DataFrame, favoured: Collection[int]) -> dict[str, Any]:
-    """Return the step whose stall, and then whose whole window, is nearest to the median.
+    """Return the step whose stall is the median by time: half of the stall time is in longer ones.
 
     If the favoured steps do not stall (a checkpoint), their own length counts. If no step stalls,
     return the step in the middle.
     """
-    length_s = pl.coalesce("stall_s", (pl.col("last_ns") - pl.col("first_ns")) / 1e9)
-    lengths = tries.with_columns(length_s=length_s.clip(1e-9))
     asked = [
-        lengths.filter(pl.col("step").is_in(list(favoured))),
-        lengths.filter(pl.col("stall_s").is_not_null()),
-        lengths[lengths.height // 2 : lengths.height // 2 + 1],
+        tries.filter(pl.col("step").is_in(list(favoured))),
+        tries.filter(pl.col("stall_s").is_not_null()),
+        tries[tries.height // 2 : tries.height // 2 + 1],
     ]
     among = next(candidates for candidates in asked if candidates.height)
-    so_far = pl.col("length_s").cum_sum() / pl.col("length_s").sum()
-    among = among.sort("length_s", maintain_order=True).filter(so_far > SMALL).sort("step")
-    stall_off, window_off = (
-        (pl.col(name) / pl.col(name).median()).log().abs() for name in ("length_s", "length_ns")
-    )
-    ordered = among.sort("gap", stall_off > math.log(NEAR), window_off, maintain_order=True)
-    return ordered.row(0, named=True)
+    whole = among.filter(~pl.col("gap"))
+    among = (whole if whole.height else among).sort("length_s", maintain_order=True)
+    so_far = pl.col("length_s").cum_sum() >= pl.col("length_s").sum() / 2
+    return among.filter(so_far).row(0, named=True)
 
 
 @dataclass(frozen=True)
