@@ -270,13 +270,13 @@ def _version(package: str) -> str | None:
         return None
 
 
-def rank() -> int:
-    """Return the rank of this process; 0 for a single process."""
+def rank(single: int = 0) -> int:
+    """Return the rank of this process; `single` for one that no launcher gave a rank."""
     import torch.distributed
 
     if _is_initialized():
         return torch.distributed.get_rank()
-    return int(os.environ.get("RANK") or 0)
+    return int(os.environ.get("RANK") or single)
 
 
 def require_single_rank() -> None:

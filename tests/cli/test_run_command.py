@@ -96,6 +96,22 @@ def test_ranks_that_wait_for_one(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("own", [[], ["--own"]])
+def test_ranks_that_the_script_starts(tmp_path, own):
+    """With torch.multiprocessing.spawn: a run each; the slow one is in the title."""
+    code, printed, _ = ran([*WATCHED, SUPPORT / "spawning_script.py", *own], tmp_path)
+
+    assert (0, "trained\n") == (code, printed)
+    ranks = tmp_path / ("out-children" if own else "out")
+    assert ["rank0", "rank1"] == sorted(folder.name for folder in ranks.iterdir())
+    assert own == [] or (tmp_path / "out" / "run.json").exists()
+    found = ss.diagnose(ranks)
+    assert found.verdict.title.startswith("rank 1, which the others wait for: "), found
+    same = "1 rank read the same samples as rank 0: give the loaders a DistributedSampler"
+    assert same in found.notes
+
+
+@pytest.mark.slow
 def test_is_followed_while_it_runs(tmp_path):
     """A terminal and a panel show it until it ends; what it prints are a plain run's losses."""
     script, out = [SCRIPT, "--epochs", "8"], tmp_path / "out"

@@ -237,10 +237,18 @@ def run(  # noqa: PLR0913 - the command's options
 
 def _recorded(folder: Path, html: Path | None, run: Any) -> None:
     """Print the run's folder and its verdict."""
+    from stallscope.run.script import children_of
+
+    if run is None and any(folder.glob("rank*")):
+        from stallscope.load import load
+
+        run = load(folder)
     if run is None:
         print_note("the script iterated no DataLoader: nothing was recorded")
         return
     print_note(f"{count(run.all_steps.height, 'step')} recorded: stallscope show {folder}")
+    if (children := children_of(folder)).exists():
+        print_note(f"processes that it started: stallscope diagnose {children}")
     if folder.name.startswith("rank"):  # only all ranks together show who waits for whom
         print_note(f"the verdict of all ranks: stallscope diagnose {folder.parent}")
         return

@@ -60,6 +60,12 @@ def recorded_run(target: Any) -> Run | None:
     return loaded
 
 
+_MANY_SAMPLES: Final = 16
+_SAME_SAMPLES: Final = 0.9
+"""Share of a rank's samples that another rank reads too; a shuffle of each rank's own gives less
+in a window of an epoch."""
+
+
 def diagnose_run(run: Run, storage: Storage | None = None) -> Diagnosis:
     """Find out why the loop of a recorded run waited for data, or that it did not.
 
@@ -113,7 +119,7 @@ def _judged(run: Run, storage: Storage | None) -> _Judged:
     findings = judge(collected)
     notes = side_notes(collected, findings)
     if each:
-        notes.append(_about_ranks(run, slowest, own, each))
+        notes += [_about_ranks(run, slowest, own, each), *_read_twice(ranks)]
     if each and own >= max(each.values()) + HARDLY:
         first, *others = findings
         title = f"rank {slowest}, which the others wait for: {first.title}"
@@ -177,6 +183,26 @@ def _about_ranks(run: Run, slowest: int, own: float, others: dict[int, float]) -
     if where := _waits_in(run, slowest):
         text += f"; the others wait for it in {where}"
     return text
+
+
+def _read_twice(ranks: dict[int, Run]) -> list[str]:
+    """Note that ranks read the same samples, as without a DistributedSampler."""
+    known = {
+        rank: set(run.samples().select("epoch", "index").drop_nulls().rows())
+        for rank, run in ranks.items()
+    }
+    first = min(known)
+    same = [
+        rank
+        for rank, samples in known.items()
+        if rank != first
+        and len(samples) >= _MANY_SAMPLES
+        and len(samples & known[first]) >= _SAME_SAMPLES * len(samples)
+    ]
+    if not same:
+        return []
+    who = count(len(same), "rank")
+    return [f"{who} read the same samples as rank {first}: give the loaders a DistributedSampler"]
 
 
 def _waits_in(run: Run, slowest: int) -> str:

@@ -402,6 +402,11 @@ def once_imported(name: str, do: Callable[[], object]) -> Iterator[None]:
             sys.meta_path.remove(finder)
 
 
+def forget_imports() -> None:
+    """Forget the calls of `once_imported` that a forked child has from its parent."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
+
+
 class _Finder:
     """Stands before Python's own finders until the one module has been looked for."""
 

@@ -235,6 +235,10 @@ class ProgressBar(tqdm):  # type: ignore[misc]
 
     monitor_interval = 0
 
+    def __init__(self, *args: Any, **named: Any) -> None:
+        # None: tqdm shows no bar where standard error is a file, as a job's log
+        super().__init__(*args, **{"disable": None, **named})
+
     def close(self) -> None:
         """Take the bar away; what ends before its time has not failed, and is not shown in red."""
         if self.total:  # type: ignore[has-type]

@@ -34,6 +34,7 @@ from stallscope.errors import (
 from stallscope.files import locked
 from stallscope.hooks.patches import once_imported
 from stallscope.interrupts import held_back
+from stallscope.run.child_ranks import recorded_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -199,29 +200,58 @@ def watching(
         if not is_ours:
             raise WorkspaceError(f"another process saves into {folder}: give a new folder")
         try:
-            with once_imported("torch", lambda: _begin(begun, logs, name, warmup)):
+            begin = partial(_begin, name, warmup)
+            with (
+                recorded_children(children_of(folder), begin) as children,
+                once_imported("torch", lambda: begin(begun, logs)),
+            ):
                 yield
         finally:
             if os.getpid() == pid:  # a forked child that gets here must not end its parent's
                 for recorder in reversed(begun):
                     recorder.__exit__(None, None, None)
-                done(_saved(folder, logs))
+                run = _saved(folder, logs)
+                _save_children(children_of(folder), children, folder if run is None else None)
+                done(run)
 
 
-def _begin(begun: list[Any], logs: Path, name: str, warmup: int) -> None:
+def children_of(folder: Path) -> Path:
+    """Return the folder for processes that a script starts, beside that of its own run."""
+    return folder.with_name(f"{folder.name}-children")
+
+
+def _save_children(place: Path, children: list[Any], instead: Path | None) -> None:
+    """Save the runs of processes that the script started.
+
+    Args:
+        place: has a folder for each that iterated a DataLoader.
+        children: the processes; while one still runs, its logs stay.
+        instead: new place of them all, where the script itself iterated no DataLoader.
+    """
+    for number, process in enumerate(children):
+        folder = place / f"rank{number}"
+        if folder.exists() and not process.is_alive():
+            _saved(folder, folder / "logs")
+    if instead is not None and place.exists() and not instead.exists():
+        place.rename(instead)
+
+
+def _begin(name: str, warmup: int, begun: list[Any], logs: Path, number: int = 0) -> None:
     """Start recording; an error does not stop the script from importing torch.
 
     Args:
-        begun: gets the recorders, to be left at the end.
-        logs: folder for the logs.
         name: target in the user's words.
         warmup: steps at the start that are not part of the steady state.
+        begun: gets the recorders, to be left at the end.
+        logs: folder for the logs.
+        number: of the process; its rank, where no launcher has given it one.
     """
     try:
         from stallscope.files import log_capacity
         from stallscope.hooks.event_log import RecordingInfo
         from stallscope.hooks.log_place import LogPlace
         from stallscope.hooks.probe import Probe
+        from stallscope.machine import rank
         from stallscope.run.resource_sampler import Sampler
 
         place = LogPlace(logs, log_capacity(logs, 8))
@@ -229,7 +259,8 @@ def _begin(begun: list[Any], logs: Path, name: str, warmup: int) -> None:
         probe.__enter__()
         begun.append(probe)
         with place.failures.within("what the run says of itself"):
-            RecordingInfo(name=name, warmup=warmup).write_to(probe.marks)
+            about = RecordingInfo(name=name, warmup=warmup, rank=rank(number))
+            about.write_to(probe.marks)
         sampler.__enter__()
         begun.append(sampler)
     except Exception as error:  # noqa: BLE001 - the script goes on without us
