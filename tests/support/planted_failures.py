@@ -36,14 +36,10 @@ OURS = [
 """Modules that run in the processes of a training."""
 AROUND = {
     "fetchers.DatasetStandIn.__getitem__",
-    "hot_path._SampleIterator.__iter__",
-    "hot_path._SampleIterator.__next__",
+    "hot_path.IteratorStandIn.__iter__",
+    "hot_path.IteratorStandIn.__next__",
     "iterators.Iterations._batches",
     "loader_access.StandIn.__getattr__",
-    "libraries.Batches.__iter__",
-    "libraries.Batches.__next__",
-    "libraries.StageIterator.__iter__",
-    "libraries.StageIterator.__next__",
     "training_step.stage.__enter__",
     "training_step.stage.__exit__",
     "training_step.stage.__init__",
@@ -52,12 +48,12 @@ AROUND = {
     "worker.WorkerEntry.__setstate__",
 }
 """What stands between the user's caller and the user's function: what it calls can fail, not it."""
-OF_PYTHON = {"ops.Ops._forget", "patches.ByIdentity._forget", "patches.unlock_in_child"}
+OF_PYTHON = {"ops.Ops._forget", "patches.unlock_in_child"}
 """Python calls these when an object dies or at a fork, and lets nothing out that they raise."""
 LAST_RESORT = "failures."
 """What notes failures has nobody to note its own: it suppresses them."""
 HOT = ("at_work", "read_cpu", "enter_batch", "leave", "clock_with_cpu",
-       "file", "begin_key", "pixels", "method", "call")  # fmt: skip
+       "file", "begin_key", "pixels", "call")  # fmt: skip
 """Functions of the hot path that others call; `sample` stands around the user's."""
 
 

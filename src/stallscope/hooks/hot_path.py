@@ -25,6 +25,7 @@ from stallscope.hooks.event_log import (
     Header,
     Tag,
 )
+from stallscope.hooks.loader_access import StandIn
 from stallscope.hooks.patches import under, unseen
 from stallscope.stages import BATCH, COLLATE, GETITEM, Stage
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from stallscope.hooks.event_log import ProcessLog, ThreadLog
 
 
-_NOTHING: Final = object()
 _CPU_SHARE: Final = 2.5e-4
 """Limit for reading CPU time, as a share of the samples' time: a quarter of the promised overhead,
 because a read between two ops takes four times as long as in a tight loop."""
@@ -119,10 +119,15 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
         home = 0
         here.is_busy = False
 
-    def method(
-        original: Callable[..., Any], first: object, key: int, key_of: Callable[[Any], int]
+    def call(  # noqa: C901 - one hook for functions and methods, without a call in between
+        original: Callable[..., Any],
+        key: int,
+        seen: Callable[..., None] | None = None,
+        key_of: Callable[[Any], int] | None = None,
+        first: object = None,
     ) -> Callable[..., Any]:
-        transforms = state.stage_of_key[key].kind == "transform"
+        stage = state.stage_of_key[key]
+        transforms, gives_way = stage.kind == "transform", stage.gives_way
         others: dict[int, Callable[..., Any]] = {}
 
         def under_other_stage(mine: int) -> Callable[..., Any]:
@@ -135,47 +140,6 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
             return others[mine]
 
         @functools.wraps(original)
-        def hook(self: Any, x: Any = _NOTHING, /, *rest: Any, **named: Any) -> Any:
-            nonlocal in_transform
-            if ident() != home:
-                args = rest if x is _NOTHING else (x, *rest)
-                return elsewhere(original, self, *args, **named)
-            try:
-                if self is first:
-                    mine, run = key, original
-                else:
-                    mine = key_of(self)
-                    run = others.get(mine) or under_other_stage(mine)
-                words[place()] = now() + mine
-            except Exception as error:  # noqa: BLE001
-                lost(key, error)
-                args = rest if x is _NOTHING else (x, *rest)
-                return original(self, *args, **named)
-            outside, in_transform = in_transform, transforms
-            try:
-                if rest or named or x is _NOTHING:
-                    args = rest if x is _NOTHING else (x, *rest)
-                    return run(self, *args, **named)
-                return run(self, x)
-            except BaseException:
-                raised(mine)
-                raise
-            finally:
-                in_transform = outside
-                try:
-                    words[place()] = now()
-                except Exception as error:  # noqa: BLE001
-                    lost(mine, error)
-
-        return under(state.stage_of_key[key], hook)
-
-    def call(
-        original: Callable[..., Any], key: int, seen: Callable[..., None] | None = None
-    ) -> Callable[..., Any]:
-        stage = state.stage_of_key[key]
-        transforms, gives_way = stage.kind == "transform", stage.gives_way
-
-        @functools.wraps(original)
         def hook(*args: Any, **named: Any) -> Any:
             nonlocal in_transform
             if ident() != home:
@@ -183,15 +147,19 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
             if gives_way and in_transform:
                 return original(*args, **named)
             try:
-                words[place()] = now() + key
+                mine, run = key, original
+                if key_of is not None and args[0] is not first:
+                    mine = key_of(args[0])
+                    run = others.get(mine) or under_other_stage(mine)
+                words[place()] = now() + mine
             except Exception as error:  # noqa: BLE001
                 lost(key, error)
                 return original(*args, **named)
             outside, in_transform = in_transform, transforms
             try:
-                result = original(*args, **named)
+                result = run(*args, **named)
             except BaseException:
-                raised(key)
+                raised(mine)
                 raise
             else:
                 if seen is not None:
@@ -205,7 +173,7 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
                 try:
                     words[place()] = now()
                 except Exception as error:  # noqa: BLE001
-                    lost(key, error)
+                    lost(mine, error)
 
         return under(stage, hook)
 
@@ -289,7 +257,6 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
         return home == get_ident()
 
     return {
-        "method": method,
         "call": call,
         "sample": under(GETITEM, sample),
         "at_work": at_work,
@@ -326,12 +293,10 @@ class Recorder:
 
     # Functions that record, during a batch and in its thread. Bound once, because properties would
     # slow hooks down.
-    method: Callable[..., Callable[..., Any]]
-    """`(original, first, key, key_of)`: returns a method that records; `first` is the instance
-    seen first, for most classes the only one."""
     call: Callable[..., Callable[..., Any]]
-    """`(original, key, seen)`: returns a function that records; `seen(result, *args)` receives
-    result and arguments."""
+    """`(original, key, seen, key_of, first)`: returns a function that records. `seen` receives the
+    result and the arguments. Of a method, `key_of(instance)` gives the key, and `first` is the
+    instance of `key`, for most classes the only one."""
     sample: Callable[..., Any]
     """`(get, index, call=False)`: loads a sample by `get(index)`, or `get()`, and records it."""
     at_work: Callable[[], bool]
@@ -408,7 +373,9 @@ class Recorder:
 
     def iterator(self, samples: Iterator[Any]) -> Iterator[Any]:
         """Return an iterator that records every `next` as a sample."""
-        return _SampleIterator(self.sample, samples)
+        return IteratorStandIn(
+            samples, functools.partial(self.sample, samples.__next__, None, call=True)
+        )
 
     # ---- batches --------------------------------------------------------------------------------
 
@@ -461,16 +428,21 @@ def _cpu_clock_cost_ns() -> float:
     return (perf_counter_ns() - began) / 50
 
 
-class _SampleIterator:
-    """Iterator that records every `next` of a dataset's iterator as a sample."""
+class IteratorStandIn(StandIn):
+    """An iterator whose every `next` is a call of ours.
 
-    def __init__(self, sample: Callable[..., Any], samples: Iterator[Any]) -> None:
-        self._sample = sample
-        self._next = samples.__next__
+    Args:
+        samples: the original iterator; everything but `next` goes there.
+        advance: returns the next item.
+    """
 
-    def __iter__(self) -> _SampleIterator:
+    def __init__(self, samples: Iterator[Any], advance: Callable[[], Any]) -> None:
+        super().__init__(samples)
+        self._advance = advance
+
+    def __iter__(self) -> IteratorStandIn:
         return self
 
     @unseen
     def __next__(self) -> Any:
-        return self._sample(self._next, None, call=True)
+        return self._advance()

@@ -15,13 +15,12 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, islice
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Final
-from weakref import ref
+from weakref import WeakKeyDictionary, ref
 
 from torch.utils.data.dataloader import (
     _BaseDataLoaderIter,
@@ -33,8 +32,7 @@ from stallscope.hooks.device_time import Edge
 from stallscope.hooks.event_log import Mark, numbers
 from stallscope.hooks.loader_access import described, value_of
 from stallscope.hooks.log_place import AROUND, epoch_key
-from stallscope.hooks.patches import ByIdentity, around, unseen
-from stallscope.interrupts import held_back
+from stallscope.hooks.patches import around, unseen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -170,7 +168,7 @@ class Iterations:
         self._wanted = wanted
         self._starting = starting
         self._patches = patches
-        self._known: ByIdentity[Iteration] = ByIdentity()
+        self._known: WeakKeyDictionary[Any, Iteration] = WeakKeyDictionary()
         self._loaders = Loaders(marks)
         self.waits = Waits()
         self._met: set[type] = set()
@@ -187,8 +185,6 @@ class Iterations:
     def put_on(self) -> None:
         """Hook torch's iterators; those of other libraries when they are made."""
         self._hook(_BaseDataLoaderIter, "__init__", "a loader", self._begin, None)
-        name = "holding interrupts back"
-        self._hook(_MultiProcessingDataLoaderIter, "__init__", name, _hold_back, _let_go)
         for cls in (_MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter):
             self._meet(cls)
         for module in LOADER_WRAPPERS if self.device is not None else ():
@@ -205,7 +201,7 @@ class Iterations:
 
     def living(self) -> list[Any]:
         """Return the iterators that were made and are still held by somebody."""
-        return self._known.living()
+        return list(self._known)
 
     def raised(self, error: BaseException) -> bool:
         """Return whether this exception came out of the wait that was left last by one."""
@@ -234,7 +230,7 @@ class Iterations:
                     self._meet(type(iterator))
                 workers = value_of(loader, "num_workers") or 0
                 iteration = Iteration(*self._loaders.begin(loader), workers)
-                self._known.put(iterator, iteration)
+                self._known[iterator] = iteration
                 self._marks.mark(Mark.ITER, iteration.key)
         self._starting(iterator, iteration)  # else its workers would be those of the one before
 
@@ -249,7 +245,7 @@ class Iterations:
         begun = self._loaders.begin(iterator)
         iteration = Iteration(*begun, iterator._num_workers, fresh=False)
         iteration.yielded = iterator._num_yielded
-        self._known.put(iterator, iteration)
+        self._known[iterator] = iteration
         if iteration.workers:
             self._marks.say(
                 note=f"the workers of a loader over {type(iterator._dataset).__name__} lived "
@@ -381,17 +377,6 @@ class Iterations:
         finally:
             if isinstance(batches, GeneratorType):
                 batches.close()
-
-
-def _hold_back(*_: Any, **__: Any) -> ExitStack:
-    """Delay an interrupt while workers start, which would leave one behind."""
-    with ExitStack() as held:
-        held.enter_context(held_back())
-        return held.pop_all()
-
-
-def _let_go(held: ExitStack, *_: Any) -> None:
-    held.close()
 
 
 def _number_of_batch(iteration: Iteration, iterator: Any) -> int:

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from stallscope.hooks import find_ops
 from stallscope.hooks.event_log import Tag
-from stallscope.hooks.loader_access import StandIn
+from stallscope.hooks.hot_path import IteratorStandIn
 from stallscope.stages import COLLATE, GETITEM, Stage
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ def _transform(recorder: Recorder, cls: Any) -> Callable[..., Any]:
         can = method == "encodes" and not idle and hasattr(self, method)
         return can and recorder.at_work() and self.name != "noop"
 
-    timed = recorder.method(original, None, recorder.key(Stage("Transform", "transform")), key_of)
+    key = recorder.key(Stage("Transform", "transform"))
+    timed = recorder.call(original, key, key_of=key_of)
     is_work = recorder.failures.passing("the transforms of fastai", works)
 
     @functools.wraps(original)
@@ -84,54 +85,25 @@ def _transform(recorder: Recorder, cls: Any) -> Callable[..., Any]:
     return call
 
 
-class Batches:
-    """An iterator whose every `next` is a batch; only its end is written."""
+def stage_iterator(recorder: Recorder, key: int, inner: Iterator[Any]) -> Iterator[Any]:
+    """Return an iterator of the library's whose every `next` is a span of one stage."""
+    # Its end is no exception here: that would be a failed sample.
+    following = recorder.call(functools.partial(next, inner, _END), key)
 
-    def __init__(self, recorder: Recorder, batches: Iterator[Any]) -> None:
-        self._recorder = recorder
-        self._batches = batches
-
-    def __iter__(self) -> Batches:
-        return self
-
-    def __next__(self) -> Any:
-        try:
-            return next(self._batches)
-        except StopIteration:
-            with self._recorder.failures.within("the ends of iterators"):
-                self._recorder.mark(Tag.EXHAUSTED)
-            raise
-
-
-class StageIterator(StandIn):
-    """An iterator of the library's whose every `next` is a span of one stage.
-
-    Args:
-        recorder: of the thread that makes the batches.
-        key: of the stage.
-        inner: the library's own iterator; everything but `next` goes there.
-    """
-
-    def __init__(self, recorder: Recorder, key: int, inner: Iterator[Any]) -> None:
-        super().__init__(inner)
-        # Its end is no exception here: that would be a failed sample.
-        self._next = recorder.call(functools.partial(next, inner, _END), key)
-
-    def __iter__(self) -> StageIterator:
-        return self
-
-    def __next__(self) -> Any:
-        item = self._next()
+    def advance() -> Any:
+        item = following()
         if item is _END:
             raise StopIteration
         return item
+
+    return IteratorStandIn(inner, advance)
 
 
 def _staging(recorder: Recorder) -> Callable[[Iterator[Any], Callable[[], int]], Iterator[Any]]:
     """Return a function that makes an iterator a stage; where that fails it returns the same."""
     missing = "the iterators of a library"
     make = recorder.failures.passing(
-        missing, lambda items, key: StageIterator(recorder, key(), items)
+        missing, lambda items, key: stage_iterator(recorder, key(), items)
     )
     return lambda iterator, key: make(iterator, key) or iterator
 
@@ -293,6 +265,20 @@ class Adapters:
                 hook(self._recorder, self._patches)
 
 
+def _until_exhausted(recorder: Recorder, batches: Iterator[Any]) -> Callable[[], Any]:
+    """Return `next` of an iterator whose every `next` is a batch; only its end is written."""
+
+    def advance() -> Any:
+        try:
+            return next(batches)
+        except StopIteration:
+            with recorder.failures.within("the ends of iterators"):
+                recorder.mark(Tag.EXHAUSTED)
+            raise
+
+    return advance
+
+
 def samples(recorder: Recorder, fetcher: Any) -> Any:
     """Return the stand-in for the iterator of an iterable dataset, whose every `next` is recorded.
 
@@ -303,5 +289,7 @@ def samples(recorder: Recorder, fetcher: Any) -> Any:
     cls = type(fetcher.dataset)
     # What fastai gives torch: an iterable of batches, whose samples are seen in it
     if (cls.__module__, cls.__name__) == ("fastai.data.load", "_FakeLoader"):
-        return Batches(recorder, fetcher.dataset_iter)
+        return IteratorStandIn(
+            fetcher.dataset_iter, _until_exhausted(recorder, fetcher.dataset_iter)
+        )
     return recorder.iterator(fetcher.dataset_iter)

@@ -19,7 +19,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stallscope.hooks.find_ops import is_librarys
-from stallscope.hooks.libraries import StageIterator, subclasses
+from stallscope.hooks.libraries import stage_iterator, subclasses
 from stallscope.hooks.patches import names_in, unseen
 from stallscope.stages import DECODE, FETCH, SEEK, UNPACK, Stage
 
@@ -325,7 +325,7 @@ def _iterating(recorder: Recorder, key: int, original: Any) -> Callable[..., Any
     @functools.wraps(original)
     def begin(*args: Any, **named: Any) -> Any:
         items = original(*args, **named)
-        return StageIterator(recorder, key, items) if recorder.at_work() else items
+        return stage_iterator(recorder, key, items) if recorder.at_work() else items
 
     return begin
 

@@ -133,7 +133,7 @@ class Ops:
             if isinstance(op, torch.jit.ScriptModule) or not inspect.isfunction(original):
                 self._cannot(cls.__name__)  # compiled, made in C, a static method, a descriptor
             else:
-                hook = self._recorder.method(original, op, key, self._key_of)
+                hook = self._recorder.call(original, key, key_of=self._key_of, first=op)
                 self._put(cls, method, hook, cls.__name__)
         return key
 

@@ -27,8 +27,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import CodeType, ModuleType
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
-from weakref import WeakSet, ref
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import WeakSet
 
 from stallscope.stages import frame_name
 
@@ -44,7 +44,6 @@ MARK: Final = " (passed over by warnings, as importlib._bootstrap is)"
 """Behind the file's name in tracebacks."""
 _ABSENT: Final = object()
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
-Known = TypeVar("Known")
 
 
 @dataclass(eq=False)
@@ -285,32 +284,6 @@ def _take_off_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_take_off_in_child)
-
-
-class ByIdentity(Generic[Known]):
-    """A mapping that holds no object alive and asks none for its hash, nor for `==`."""
-
-    def __init__(self) -> None:
-        self._held: dict[int, tuple[ref[Any], Known]] = {}
-
-    def get(self, owner: Any) -> Known | None:
-        """Return the value for this very object; None: there is none."""
-        there, value = self._held.get(id(owner), (None, None))
-        return value if there is not None and there() is owner else None
-
-    def put(self, owner: Any, value: Known) -> None:
-        """Store a value for an object."""
-        number = id(owner)
-        self._held[number] = ref(owner, partial(self._forget, number)), value
-
-    def living(self) -> list[Any]:
-        """Return all objects that still live."""
-        there = [reference() for reference, _ in list(self._held.values())]
-        return [value for value in there if value is not None]
-
-    def _forget(self, number: int, gone: ref[Any]) -> None:
-        if number in self._held and self._held[number][0] is gone:
-            del self._held[number]
 
 
 def without(things: list[Any], ours: Any) -> None:

@@ -13,6 +13,7 @@ import threading
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import pin_memory as torch_pin
@@ -26,7 +27,7 @@ from stallscope.hooks.hot_path import Recorder
 from stallscope.hooks.iterators import Iterations
 from stallscope.hooks.loader_access import shut_down, value_of
 from stallscope.hooks.log_place import OUTER, epoch_key
-from stallscope.hooks.patches import ByIdentity, Patches, around, in_this_process
+from stallscope.hooks.patches import Patches, around, in_this_process
 from stallscope.hooks.training_step import StepParts
 from stallscope.hooks.worker import WorkerEntry
 from stallscope.interrupts import held_back
@@ -81,9 +82,7 @@ class Probe:
         self._here = threading.local()
         self._hooks: Hooks | None = None
         self._epoch = -1
-        self._threads: ByIdentity[bool] = ByIdentity()
-        for thread in threading.enumerate():
-            self._threads.put(thread, value=True)
+        self._threads = WeakSet(threading.enumerate())
         self._pid = os.getpid()
         self._switch = threading.RLock()
         self._ended = False
@@ -238,7 +237,7 @@ class Probe:
         if self._loaders is None or _is_among(loader, self._loaders):
             return True
         # A thread that is new was started by the target, most likely.
-        elsewhere = not self._threads.get(threading.current_thread())
+        elsewhere = threading.current_thread() not in self._threads
         return self._scoped and (elsewhere or getattr(self._here, "inside", False))
 
     def _adopts(self, iterator: Any) -> bool:

@@ -2,7 +2,7 @@
 
 Backward passes and optimizers are seen wherever they run; a module's forward pass where its owner
 is known; a user's own part where `ss.stage` names it; what libraries' trainers call beside the
-model (`CALLS`, `CALLBACKS`); garbage collection, when it takes long. Only what the thread of the
+model (`CALLS`); garbage collection, when it takes long. Only what the thread of the
 loop does counts, and nothing while it waits for a batch.
 
 `ss.stage` may stand in code that is measured or not, in a worker or in the loop, and costs next to
@@ -15,7 +15,7 @@ import gc
 import inspect
 import re
 import sys
-from contextlib import ContextDecorator, suppress
+from contextlib import ContextDecorator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -26,7 +26,7 @@ from torch.optim.optimizer import (
 )
 
 from stallscope.errors import ArgumentError
-from stallscope.hooks.patches import ByIdentity, around
+from stallscope.hooks.patches import around
 from stallscope.stages import BACKWARD, CHECKPOINT, FORWARD, GARBAGE, KINDS, OPTIMIZER, Stage
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class LoopCall(NamedTuple):
     stage: Stage
 
 
+_CALLBACKS: Final = Stage("callback code", "other")
 _TENSORBOARD: Final = Stage("TensorBoard", "other")
 CALLS: Final = (
     LoopCall("torch", "", "save", CHECKPOINT),
@@ -70,16 +71,12 @@ CALLS: Final = (
     LoopCall("torch.utils.tensorboard.writer", "SummaryWriter", r"add_\w+|flush", _TENSORBOARD),
     LoopCall("tensorboardX.writer", "SummaryWriter", r"add_\w+|flush", _TENSORBOARD),
     LoopCall("wandb.sdk.wandb_run", "Run", "log", Stage("Weights & Biases", "other")),
+    LoopCall("lightning.pytorch.trainer.call", "", "_call_callback_hooks", _CALLBACKS),
+    LoopCall("pytorch_lightning.trainer.call", "", "_call_callback_hooks", _CALLBACKS),
+    LoopCall("transformers.trainer_callback", "CallbackHandler", "call_event", _CALLBACKS),
     LoopCall("mlflow.tracking.client", "MlflowClient", r"log_\w+", Stage("MLflow", "other")),
 )
 """Seen from the import of their module on, in the loop's own thread."""
-CALLBACKS: Final = (
-    ("lightning.pytorch.trainer.call", "", "_call_callback_hooks"),
-    ("pytorch_lightning.trainer.call", "", "_call_callback_hooks"),
-    ("transformers.trainer_callback", "CallbackHandler", "call_event"),
-)
-"""Functions that call all callbacks of a trainer: their first argument has these in `callbacks`.
-Each of their own methods `on_...` is a part that has the name of their class."""
 
 
 class Listener(Protocol):
@@ -151,8 +148,6 @@ class StepParts:
         self._waits = waits
         self._patches = patches
         self.failures = marks.failures
-        self._classes: set[type] = set()
-        self._callbacks: ByIdentity[bool] = ByIdentity()
 
     def put_on(self, modules: Iterable[nn.Module] = ()) -> None:
         """Hook what can be seen.
@@ -173,9 +168,6 @@ class StepParts:
         for call in CALLS:
             hook = partial(self._see_calls, call)
             self._patches.when_imported(call.module, call.stage.name, hook)
-        for trainer, holder, name in CALLBACKS:
-            hook = partial(self._see_trainer, trainer, holder, name)
-            self._patches.when_imported(trainer, "the callbacks of trainers", hook)
         on_garbage = self.failures.passing("the collection of garbage", self._collects)
         self._patches.add(gc.callbacks, on_garbage)
         self._patches.add(listeners, self)
@@ -201,49 +193,6 @@ class StepParts:
             function = vars(owner)[name]
             if inspect.isfunction(function):
                 self._patches.put(owner, name, self._timed(function, call.stage))
-
-    def _see_trainer(self, module: str, holder: str, name: str) -> None:
-        """Look at a trainer's callbacks whenever they are about to be called."""
-        owner = _holder(module, holder)
-
-        def look(trainer: Any, *_: Any, **__: Any) -> None:
-            model = getattr(trainer, "lightning_module", None)
-            for callback in trainer.callbacks if model is None else [*trainer.callbacks, model]:
-                if not self._callbacks.get(callback):
-                    with suppress(TypeError):  # nothing can refer to it weakly
-                        self._callbacks.put(callback, value=True)
-                    name = type(callback).__name__
-                    name = name if callback is not model else f"hooks of {name}"
-                    self._see_callback(callback, Stage(name, "other"))
-
-        missing = "the callbacks of trainers"
-        self._patches.put(
-            owner, name, around(vars(owner)[name], look, None, self.failures, missing)
-        )
-
-    def _see_callback(self, callback: Any, stage: Stage) -> None:
-        """Make what a callback does a part of the step.
-
-        Every trainer calls all methods of all callbacks: most are the empty ones of the library's
-        base class, which are none. Of the functions that the callback holds, as Lightning's
-        `LambdaCallback` does, only those without a name of their own are hooked: one that has a
-        name can be pickled, and could not be with a hook around it, where a trainer that spawns
-        processes takes its callbacks along.
-        """
-        cls = type(callback)
-        base = next((each for each in reversed(cls.__mro__) if hasattr(each, "on_train_end")), cls)
-        is_ours = cls.__module__.partition(".")[0] == __name__.partition(".")[0]
-        names = [] if is_ours or cls in self._classes else dir(cls)
-        self._classes.add(cls)
-        for name in names:
-            function = inspect.getattr_static(cls, name)
-            own = function is not inspect.getattr_static(base, name, None)
-            if name.startswith("on_") and own and inspect.isfunction(function):
-                self._patches.put(cls, name, self._timed(function, stage))
-        for name, function in list(getattr(callback, "__dict__", {}).items()):
-            is_function = name.startswith("on_") and inspect.isfunction(function)
-            if is_function and "<" in function.__qualname__:  # <lambda>, <locals>
-                self._patches.put(callback, name, self._timed(function, stage))
 
     def begin(self, stage: Stage) -> Callable[[], object] | None:
         """Begin a part of this name, and return what to call at its end."""
