@@ -157,7 +157,7 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
                 return original(*args, **named)
             outside, in_transform = in_transform, transforms
             try:
-                result = run(*args, **named)
+                result = run(*args, **named) if named else run(*args)
             except BaseException:
                 raised(mine)
                 raise
