@@ -183,8 +183,6 @@ _MOST_SHARED: Final = 1 << 25
 """Bytes of shared memory that are tried."""
 _TRIES: Final = 5
 _SAMPLES: Final = 4
-_MOST_VALUES: Final = 1 << 16
-"""Most values of a channel that are checked."""
 _FEWEST_VALUES: Final = 1 << 10
 """Fewer may lie at equal distances by accident."""
 _MOST_CHANNELS: Final = 4
@@ -232,32 +230,41 @@ class Bytes:
 
 def as_bytes(tensor: torch.Tensor) -> Bytes | None:
     """Return floats that are bytes, scaled, as uint8 would hold them; None for anything else."""
-    axis = None if _floats(tensor) is None else _axis_of_levels(tensor)
-    if axis is None:
+    if _floats(tensor) is None or tensor.ndim < 2:  # noqa: PLR2004 - samples of several values
         return None
     floats = tensor.detach()
-    channels = floats.unbind(axis) if axis else [floats]
-    lows, steps = [], []
-    for channel in channels:
-        levels = torch.unique(channel)
-        if levels.numel() < 2:  # noqa: PLR2004 - a distance
-            return None
-        reach, least = (levels[-1] - levels[0]).double(), levels.double().diff().min()
-        lows.append(levels[0])
-        steps.append((reach / (reach / least).round()).to(floats.dtype))
-    shape = [1] * floats.ndim
-    shape[axis] = len(channels)
-    scale, offset = torch.stack(steps).view(shape), torch.stack(lows).view(shape)
-    values = ((floats - offset) / scale).round()
-    if values.max() >= _LEVELS:  # some samples only were looked at
+    for axis in range(floats.ndim):
+        if axis and not 1 < floats.shape[axis] <= _MOST_CHANNELS:
+            continue
+        channels = floats.unbind(axis) if axis else [floats]
+        if any(torch.unique(channel[:1]).numel() > _LEVELS for channel in channels):
+            continue  # one sample is enough, for most
+        levels = [_levels(channel) for channel in channels]
+        if all(levels):
+            shape = [1] * floats.ndim
+            shape[axis] = len(channels)
+            offset, scale = (torch.stack(parts).view(shape) for parts in zip(*levels, strict=True))
+            values = ((floats - offset) / scale).round()
+            return Bytes(values.to(torch.uint8), scale, offset, floats.dtype)
+    return None
+
+
+def _levels(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return lowest value and distance of at most 256 levels; None for other values."""
+    levels = torch.unique(values)
+    if values.numel() < _FEWEST_VALUES or not 1 < levels.numel() <= _LEVELS:
         return None
-    return Bytes(values.to(torch.uint8), scale, offset, floats.dtype)
+    reach, least = (levels[-1] - levels[0]).double(), levels.double().diff().min()
+    steps = (levels.double() - levels[0]) / least
+    if steps[-1] > _LEVELS - 0.5 or not (steps - steps.round()).abs().max() < _OFF:
+        return None
+    return levels[0], (reach / (reach / least).round()).to(values.dtype)
 
 
 def batch_bytes(batch: Any) -> BatchBytes:
     """Count the bytes of a batch, and of those floats in it that uint8 would hold."""
     tensors = [leaf for leaf in map(_floats, leaves(batch)) if leaf is not None]
-    floats = [leaf for leaf in tensors if _axis_of_levels(leaf) is not None]
+    floats = [leaf for leaf in tensors if as_bytes(leaf[:_SAMPLES]) is not None]
     whole = bytes_of(batch)
     as_uint8 = sum(leaf.numel() for leaf in floats)
     return BatchBytes(whole, bytes_of(floats), as_uint8, _release_s(whole))
@@ -283,28 +290,3 @@ def _floats(leaf: Any) -> torch.Tensor | None:
     if not isinstance(leaf, torch.Tensor) or leaf.dtype not in (torch.float32, torch.float64):
         return None
     return leaf if leaf.layout is torch.strided and leaf.device.type == "cpu" else None
-
-
-def _axis_of_levels(tensor: torch.Tensor) -> int | None:
-    """Return the axis of channels with 256 levels at most; 0: all values together; None: none."""
-    if tensor.ndim < 2:  # noqa: PLR2004 - samples of several values
-        return None
-    samples = tensor.detach()[:_SAMPLES]
-    if _are_levels(samples):
-        return 0
-    for axis in range(1, samples.ndim):
-        is_channels = 1 < samples.shape[axis] <= _MOST_CHANNELS
-        if is_channels and all(map(_are_levels, samples.unbind(axis))):
-            return axis
-    return None
-
-
-def _are_levels(values: torch.Tensor) -> bool:
-    flat = values.flatten()
-    if flat.numel() < _FEWEST_VALUES:
-        return False
-    levels = torch.unique(flat[:: -(-flat.numel() // _MOST_VALUES)])
-    if not 1 < levels.numel() <= _LEVELS or not levels.isfinite().all():
-        return False
-    steps = (levels.double() - levels[0]) / levels.double().diff().min()
-    return bool(steps[-1] < _LEVELS - 0.5 and (steps - steps.round()).abs().max() < _OFF)
