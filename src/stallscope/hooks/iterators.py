@@ -35,7 +35,7 @@ from stallscope.hooks.log_place import AROUND, epoch_key
 from stallscope.hooks.patches import around, unseen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
 
     from stallscope.hooks.device_time import DeviceMarks
     from stallscope.hooks.event_log import ProcessLog
@@ -346,7 +346,7 @@ class Iterations:
             self._marks.mark(Mark.ITERATED, iteration.key)
             # An iterator with more to it than its batches stays what it is
             plain = isinstance(batches, (GeneratorType, islice))
-            return self._batches(batches, iteration, missing) if plain else None
+            return self.batches(batches, iteration, missing) if plain else None
 
         begins = self._failures.passing(missing, begin)
         marks = self._failures.passing(missing, marked)
@@ -360,8 +360,16 @@ class Iterations:
         return iterate
 
     @unseen
-    def _batches(self, batches: Any, iteration: Iteration, missing: str) -> Iterator[Any]:
-        """Yield what the library's iterator gives; it is closed when this is."""
+    def batches(
+        self, batches: Any, iteration: Iteration, missing: str
+    ) -> Generator[Any, None, None]:
+        """Yield what an iterator around loaders gives, each with its wait; closing it closes both.
+
+        Args:
+            batches: the iterator.
+            iteration: its epoch.
+            missing: what the run has not where marking the waits fails.
+        """
 
         def begin(iterator: Any) -> Iteration | None:
             return None if self.waits.stack else self._enter(iteration, iterator)

@@ -205,14 +205,11 @@ class Libraries:
         self._failures = recorder.log.failures
         self._patches = patches
         self._waiting = list(CALLS)
-        self._modules_seen = 0
         self._decoders: set[type] = set()
         self._opened: set[type] = set()
 
     def hook(self) -> None:
-        """Hook what is there by now; costs nothing when nothing has been imported since."""
-        if len(sys.modules) == self._modules_seen:
-            return
+        """Hook what is there by now."""
         functions: dict[int, tuple[Any, Any]] = {}
         self._hook_waiting(functions)
         with self._failures.within("the stages of libraries"):
@@ -220,7 +217,6 @@ class Libraries:
                 self._patches.put_everywhere(functions, self._modules())
         with self._failures.within("the stage of PIL's decoders"):
             self._hook_decoders()
-        self._modules_seen = len(sys.modules)
 
     def _hook_waiting(self, functions: dict[int, tuple[Any, Any]], package: str = "") -> None:
         """Hook the calls of modules that have been imported; of one package, where it is named."""

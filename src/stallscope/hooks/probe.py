@@ -11,7 +11,6 @@ import os
 import sys
 import threading
 from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -24,7 +23,7 @@ from stallscope.hooks.device_time import DeviceMarks
 from stallscope.hooks.event_log import MAIN, Mark, ProcessLog, stop_hooks
 from stallscope.hooks.fetchers import Hooks
 from stallscope.hooks.hot_path import Recorder
-from stallscope.hooks.iterators import Iterations
+from stallscope.hooks.iterators import Iteration, Iterations
 from stallscope.hooks.loader_access import shut_down, value_of
 from stallscope.hooks.log_place import OUTER, epoch_key
 from stallscope.hooks.patches import Patches, around, in_this_process
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from stallscope.hooks.device_time import AsyncDevice
-    from stallscope.hooks.iterators import Iteration
     from stallscope.hooks.log_place import LogPlace
     from stallscope.stages import Stage
 
@@ -175,20 +173,8 @@ class Probe:
 
     def batches(self, iterator: Iterator[Any]) -> Generator[Any, None, None]:
         """Yield the batches of the iterator that was begun last, each with its wait."""
-        key = epoch_key(OUTER, self._epoch)
-        mark = self.failures.passing("the waits of the loop", self.marks.mark)
-        for number in count():
-            mark(Mark.WAIT, key)
-            try:
-                batch = self.inside(next, iterator)
-            except StopIteration:
-                mark(Mark.ENDED, key)
-                return
-            except BaseException:
-                mark(Mark.ENDED, key)
-                raise
-            mark(Mark.GOT, key, number)
-            yield batch
+        epoch = Iteration(OUTER, self._epoch, 0)
+        return self._iterations.batches(iterator, epoch, "the waits of the loop")
 
     def inside(self, call: Callable[[Any], Any], argument: Any) -> Any:
         """Call something that may start iterators: they are measured."""
@@ -238,7 +224,8 @@ class Probe:
             return True
         # A thread that is new was started by the target, most likely.
         elsewhere = threading.current_thread() not in self._threads
-        return self._scoped and (elsewhere or getattr(self._here, "inside", False))
+        inside = getattr(self._here, "inside", False) or self._iterations.waits.stack
+        return self._scoped and bool(elsewhere or inside)
 
     def _adopts(self, iterator: Any) -> bool:
         return self._loaders is None or _is_among(iterator, self._living)
