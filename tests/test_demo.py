@@ -3,7 +3,6 @@
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader
 
 from stallscope import demo
 from stallscope.errors import TargetError
@@ -88,11 +87,3 @@ class TestCaseB:
             TargetError, match="'backwards' of case B: take published or crop_first"
         ):
             demo.case_b_loader("backwards")
-
-    @pytest.mark.thorough
-    def test_spawned_workers_find_the_demo(self):
-        """Workers that are started by spawn can import the dataset and its transforms."""
-        dataset = demo.case_b_loader(entries=2).dataset
-
-        ((images, _),) = DataLoader(dataset, 2, num_workers=1, multiprocessing_context="spawn")
-        assert images.shape == (2, 3, 256, 256)

@@ -5,14 +5,9 @@ from __future__ import annotations
 import pytest
 import seen_table
 
-OTHERS = ("NumPy", "Pillow", "pandas", "pyarrow", "scikit-image")
-"""And these: their samples, too, are long enough for a share."""
-
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "library", ["OpenCV", "h5py", *(pytest.param(x, marks=pytest.mark.thorough) for x in OTHERS)]
-)
+@pytest.mark.parametrize("library", ["OpenCV", "h5py"])
 def test_what_a_library_takes_is_named(library, tmp_path):
     """Batches are the plain loader's, and most of what the library takes is no `getitem`."""
     if why := seen_table.why_absent(library):

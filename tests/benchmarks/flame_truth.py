@@ -3,8 +3,7 @@
 A sample spends 60% in one named function and 25% in another. Both are looked for merged
 and in each worker, with forked and with spawned workers, by py-spy and by the in-process sampler.
 "Found" is the share of the samples that have the function on their stack, of all that were taken:
-what torch does itself for each of them is in the whole, and takes under 1% of it. Below that,
-the share of a stage stands beside the busy share that the recorder measures.
+what torch does itself for each of them is in the whole, and takes under 1% of it.
 
     python tests/benchmarks/flame_truth.py --seconds 20
 """
@@ -21,7 +20,7 @@ from stallscope import pyspy_calls
 from stallscope.flame.classify import table as shares
 from stallscope.machine import usable_cores
 
-PLANTED = {"Sixty.sixty": ("Sixty", 0.60), "TwentyFive.twenty_five": ("TwentyFive", 0.25)}
+PLANTED = {"Sixty.sixty": 0.60, "TwentyFive.twenty_five": 0.25}
 WIDEST = 0.05
 WORKERS = 2
 ALL = "all"
@@ -31,7 +30,6 @@ HEAD = (
     *("function", "start", "by", "worker", "planted", "found", "95% interval"),
     *("n", "windows", "holds it", "under ±5"),
 )
-STAGES_HEAD = ("stage", "start", "by", "stage share", "recorder's busy share", "apart by")
 
 
 def main() -> None:
@@ -42,10 +40,8 @@ def main() -> None:
         rate=Option(50.0, 50.0, "samples a second"),
         starts=Option(["fork", "spawn"], ["fork"], "of the workers"),
         sample_s=Option(0.2, 0.02, "of a sample, seconds"),
-        batches=Option(24, 2, "that are recorded"),
     )
     rows: list[tuple[str, ...]] = []
-    stages: list[tuple[str, ...]] = []
     found_py_spy = pyspy_calls.executable
     for start in given.starts:
         loader = DataLoader(
@@ -55,17 +51,13 @@ def main() -> None:
             multiprocessing_context=start,
             prefetch_factor=2,
         )
-        busy = _busy(loader, given.batches)
         for by in ("py-spy", "in-process sampler"):
             pyspy_calls.executable = found_py_spy if by == "py-spy" else lambda: None
             flame = ss.flame(loader, seconds=given.seconds, rate_hz=given.rate)
             assert flame.circumstances.how == by, flame.notes
             for worker in (ALL, *range(WORKERS)):
                 rows += _rows(flame, start, by, worker)
-            stages += _stages(flame, start, by, busy)
     print(table(HEAD, rows))
-    print()
-    print(table(STAGES_HEAD, stages))
     print(f"\n{given.seconds:g} s at {given.rate:g} Hz, {WORKERS} workers, {usable_cores()} cores")
 
 
@@ -74,7 +66,7 @@ def _rows(flame: ss.Flame, start: str, by: str, worker: int | str) -> list[tuple
     samples = flame.samples.filter(of_worker)
     found, windows = shares(samples), samples.select("pid", "window").n_unique()
     rows = []
-    for function, (_, planted) in PLANTED.items():
+    for function, planted in PLANTED.items():
         one = next(found.filter(_is(function)).iter_rows(named=True), UNSEEN)
         low, high = one["total_share_low"], one["total_share_high"]
         rows.append(
@@ -92,23 +84,6 @@ def _rows(flame: ss.Flame, start: str, by: str, worker: int | str) -> list[tuple
 def _is(function: str) -> pl.Expr:
     """Of a class, where Python tells (3.11)."""
     return pl.col("function").str.ends_with(function.rpartition(".")[2])
-
-
-def _busy(loader: DataLoader, batches: int) -> dict[str, float]:
-    """Of each stage: its share of the workers' busy time, as the recorder has it."""
-    found = ss.record(loader, batches=batches).stages()
-    return dict(zip(found["stage"], found["busy_share"], strict=True))
-
-
-def _stages(flame: ss.Flame, start: str, by: str, busy: dict[str, float]) -> list[tuple[str, ...]]:
-    main_threads = flame.samples.filter(pl.col("stack").str.starts_with("_worker_loop"))
-    count = main_threads["hits"].sum()
-    rows = []
-    for stage, _ in PLANTED.values():
-        share = main_threads.filter(pl.col("stage") == stage)["hits"].sum() / max(count, 1)
-        apart = f"{abs(share - busy[stage]) * 100:.1f} points"
-        rows.append((stage, start, by, f"{share:.1%}", f"{busy[stage]:.1%}", apart))
-    return rows
 
 
 if __name__ == "__main__":

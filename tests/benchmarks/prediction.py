@@ -24,7 +24,6 @@ import time
 import warnings
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,14 +31,14 @@ os.environ.setdefault("TQDM_DISABLE", "1")
 os.environ |= {"SLOW_OP_S": "0.002", "LONGER": "40"}  # of the support table's loaders, as imported
 
 import numpy as np
-from benchkit.command import Option, arguments, met, ms, table
+from benchkit.command import Option, arguments, met, table
 from planted import HEALTHY_CODE, PLANTED, plant
 from tqdm import tqdm
 
 import stallscope as ss
 from stallscope.demo import case_b_loader
 from stallscope.errors import StallscopeError, UnsupportedError
-from stallscope.machine import CpuUse, cores_available
+from stallscope.machine import CpuUse
 from stallscope.model.costs import Handover, costs_of
 from stallscope.model.settings import Setting, grid, setting_of, with_setting
 from stallscope.model.simulator import ERRORS, MOST_ERROR, error_kind, predict
@@ -69,10 +68,6 @@ COVERED = 0.93
 _HALVINGS = 7
 MEDIAN, NINETIETH = 0.04, 0.12
 """Errors to stay below."""
-PREDICTION_S, SAMPLES = 0.010, 5_000
-"""What one prediction may take, with so many recorded samples."""
-WORST = 12
-"""So many misses are printed."""
 SLOW_START = ("spawn", "forkserver")
 """Eight workers that import torch anew take longer to start than all the rest."""
 
@@ -388,21 +383,10 @@ class Measured:
                 calm = not self.disturbed & {now, setting}
                 yield Pair(self.name, now, setting, per_s, rate, gain, measured, costs, calm)
 
-    def gain(self, now: Setting, chosen: Setting) -> tuple[float, float]:
-        """How many times as much a setting gives: predicted and measured."""
-        costs = self.costs[now]
-        per_s = [predict(costs, one).samples_per_s.value for one in (chosen, now)]
-        return per_s[0] / per_s[1], self.rates[chosen] / self.rates[now]
-
     def kept(self, setting: Setting) -> float | None:
         """Share of the best measured rate that a setting gives; None: it was not measured."""
         rate = self.rates.get(setting)
         return rate and rate / max(self.rates.values())
-
-    def repeats(self) -> Iterator[float]:
-        """How far two laps of one setting that follow each other are apart."""
-        for laps in self.about["laps"]:
-            yield from (abs(one / other - 1) for (one, _), (other, _) in pairwise(laps))
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -417,25 +401,8 @@ def _report(found: list[Measured]) -> str:
         [
             _errors(pairs, others),
             _intervals(pairs),
-            _noise(found),
             _choices(found),
-            _directions(found),
-            _took(found[0]),
-            "the farthest of the gains:\n" + _worst(others),
         ]
-    )
-
-
-def _noise(found: list[Measured]) -> str:
-    """How far measurements themselves can be trusted."""
-    repeats = [apart for one in found for apart in one.repeats()]
-    loads = [one.about["load"] for one in found]
-    if not repeats:
-        return "every setting was measured once"
-    return (
-        f"two laps of one setting are {statistics.median(repeats):.1%} apart in the median, "
-        f"{np.quantile(repeats, 0.9):.1%} at the 90th percentile; load of the machine before: "
-        f"{min(loads):.1f} to {max(loads):.1f} on {cores_available():g} cores"
     )
 
 
@@ -542,84 +509,6 @@ def _choice_row(rows: list[tuple[float | None, float | None, Setting]]) -> tuple
         f"{statistics.fmean(chosen.num_workers for *_, chosen in known):.1f}",
         f"{statistics.median(took):.0f} s" if took else "-",
     )
-
-
-def _directions(found: list[Measured]) -> str:
-    """Where a loader without workers, and one with too many, is sent before anything is measured.
-
-    Right is a setting that gives at least 95% of what the recorded one gives, and the more (from
-    none) or the fewer (from eight) workers that as much as 105% of it, or as much with fewer, need.
-    """
-    head = ("recorded with", "of", "told right", "told gain: median", "measured", "off: median")
-    rows = []
-    for many, name in ((0, "no workers"), (CROWDED, f"{CROWDED} workers")):
-        told = [
-            (one, now, chosen)
-            for one in found
-            for now, chosen in one.choices().items()
-            if now.num_workers == many and now in one.rates and chosen in one.rates
-        ]
-        gains = [one.gain(now, chosen) for one, now, chosen in told]
-        if not told:
-            continue
-        right = sum(_is_right(*case) for case in told)
-        off = [abs(predicted / measured - 1) for predicted, measured in gains]
-        middle = [f"{statistics.median(each):.2f}×" for each in zip(*gains, strict=True)]
-        row = (str(len(told)), f"{right / len(told):.0%}", *middle, f"{statistics.median(off):.0%}")
-        rows.append((name, *row))
-    return table(head, rows)
-
-
-def _is_right(one: Measured, now: Setting, chosen: Setting) -> bool:
-    """Whether a loader is sent in the right direction."""
-    rate = one.rates[chosen] / one.rates[now]
-    others = [(each, one.rates[each] / one.rates[now]) for each in one.rates if each != now]
-    if not now.num_workers:
-        gains = max(factor for _, factor in others) >= 1 / GOOD
-        return rate >= GOOD and (chosen.num_workers > 0 or not gains)
-    fewer = any(each.num_workers < now.num_workers for each, factor in others if factor >= GOOD)
-    return rate >= GOOD and (chosen.num_workers < now.num_workers or not fewer)
-
-
-def _took(one: Measured) -> str:
-    """What a prediction takes with thousands of samples."""
-    now, costs = next(iter(one.costs.items()))
-    many = max(int(SAMPLES / float(costs.samples.mean())), 1)
-    arrays = ("computing_s", "waiting_s", "samples", "use_s")
-    longer = {name: np.resize(getattr(costs, name), _shape(costs, name, many)) for name in arrays}
-    longer_costs, took = replace(costs, **longer), []
-    for setting in grid(now, costs.cores, pins=False, is_stream=False):
-        began = time.perf_counter()
-        predict(longer_costs, setting)
-        took.append(time.perf_counter() - began)
-    middle = statistics.median(took)
-    return (
-        f"a prediction from {SAMPLES:,} samples takes {ms(middle)} in the median over the grid, "
-        f"{ms(max(took))} at most (target {ms(PREDICTION_S)}): {met(middle <= PREDICTION_S)}"
-    )
-
-
-def _shape(costs: LoaderCosts, name: str, many: int) -> tuple[int, ...]:
-    return (many, *getattr(costs, name).shape[1:])
-
-
-def _worst(pairs: list[Pair]) -> str:
-    head = ("loader", "recorded", "setting", "predicted gain", "interval", "measured", "off")
-    ratios = {one: abs(np.log(one.predicted_gain.value / one.measured_gain)) for one in pairs}
-    farthest = sorted(ratios, key=lambda one: -ratios[one])[:WORST]
-    rows = [
-        (
-            one.loader[:44],
-            str(one.recorded.num_workers),
-            one.recorded.text(one.setting),
-            f"{one.predicted_gain.value:.2f}×",
-            f"{one.predicted_gain.low:.2f} to {one.predicted_gain.high:.2f}",
-            f"{one.measured_gain:.2f}×",
-            f"{one.gain_error:.0%}",
-        )
-        for one in farthest
-    ]
-    return table(head, rows)
 
 
 if __name__ == "__main__":

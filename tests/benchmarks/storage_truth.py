@@ -7,15 +7,13 @@ anywhere and large ones in order, cold and warm. A cold reading of which the pag
 than a tenth is a failure, whatever it says.
 
 Then an S3 server (moto's) behind a proxy: what one request takes, how many in flight keep a step
-fed by that, and what so many gave. Case A's shards behind a reader that is as slow as its author's
-disk: fetch against transform. And a data set of tiny files: what it shows, and how long it takes.
+fed by that, and what so many gave.
 
     python tests/benchmarks/storage_truth.py
 """
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import os
@@ -38,7 +36,6 @@ from support.slow_server import Proxy, s3_environment, s3_server
 from torch.utils.data import DataLoader, Dataset
 
 import stallscope as ss
-from stallscope import cases
 from stallscope.bench.measurement import Measurement
 from stallscope.storage.places import data_files
 from stallscope.storage.reads import (
@@ -69,14 +66,12 @@ DEVICES = {
     "1 ms, 20 MB/s shared": (0.001, 20e6, 64),
 }
 """Latency (s), bandwidth (bytes/s), requests at once."""
-PARTS = ["planted", "fio", "remote", "case-a", "tiny"]
+PARTS = ["planted", "fio", "remote"]
 REMOTE = [(0.0, 1e12), (0.02, 1e12), (0.1, 1e12), (0.02, 2e6)]
 """Latency of a request, seconds; bytes a second that all answers share."""
 REMOTE_IMAGES = 200
 REMOTE_STEP_S = 0.4
 """Of a batch of 32: 80 samples a second, which moto's server can give."""
-CASE_A_BYTES_PER_S = 2e6
-"""Of each worker: a published image of some 250 kB took 0.13 s."""
 FIO_BYTES = 256 << 20
 FIO = {(RANDOM, 4096): "randread", (SEQUENTIAL, 1 << 20): "read"}
 
@@ -142,16 +137,12 @@ def main() -> None:
         budget=Option(30.0, 1.0, "seconds for each planted device"),
         rounds=Option(5, 1, "readings of each kind beside fio"),
         folder=Option("", "", "where files are made; a disk, no tmpfs"),
-        files=Option(50_000, 200, "tiny files of a data set"),
-        batches=Option(6, 2, "of case A that are recorded"),
-        parts=Option(PARTS, ["planted", "fio", "tiny"], "what is measured"),
+        parts=Option(PARTS, ["planted", "fio"], "what is measured"),
     )
     parts: dict[str, Callable[[Path], None]] = {
         "planted": lambda folder: planted(folder, given.budget),
         "fio": lambda folder: beside_fio(folder / "large", given.rounds),
         "remote": lambda folder: remote(folder, given.budget),
-        "case-a": lambda folder: case_a(folder, given.batches),
-        "tiny": lambda folder: tiny(folder, given.files, given.budget),
     }
     for part in given.parts:
         with tempfile.TemporaryDirectory(dir=given.folder or None) as name:
@@ -262,60 +253,6 @@ def remote(folder: Path, budget_s: float) -> None:
             )
     head = ("S3 behind", "a request", "step asks", "in flight", "gave", "most", "with", "took")
     print(f"{table(head, rows)}\n")
-
-
-class SlowFile(io.FileIO):
-    """A file that hands its bytes over no faster than the disk of case A's author."""
-
-    def readinto(self, buffer: Any) -> int:
-        """Read, and take the time."""
-        came = super().readinto(buffer)
-        time.sleep(came / CASE_A_BYTES_PER_S)
-        return came
-
-
-def case_a(folder: Path, batches: int) -> None:
-    """Fetch against transform of the published tar shards, on this disk and behind a slow one."""
-    if find_spec("webdataset") is None:
-        print("case A needs webdataset\n")
-        return
-    shards = cases.make_shards(folder, 2)
-    opened = import_module("webdataset.gopen").gopen_schemes
-    opened["slow"] = lambda url, *_, **__: io.BufferedReader(SlowFile(url.partition(":")[2]))
-    rows = []
-    for name, before in (("this disk", ""), ("a slow one", "slow:")):
-        paths = [before + shard for shard in shards]
-        run = ss.record(cases.case_a_loader(paths, num_workers=2), batches=batches, warmup=2)
-        taken = dict(run.stages().select("kind", "busy_s").group_by("kind").sum().iter_rows())
-        fetch_s, decode_s = taken.get("fetch", 0.0), taken.get("decode", 0.0)
-        rest_s = max(taken.get("transform", 0.0), 1e-9)
-        samples = max(run.stages().filter(kind="decode")["count"].max() or 1, 1)
-        rows.append(
-            (
-                *(name, *(seconds(one / samples) for one in (fetch_s, decode_s, rest_s))),
-                *(f"{fetch_s / rest_s:.1f}", f"{(fetch_s + decode_s) / rest_s:.1f}"),
-            )
-        )
-    head = ("case A's shards on", "fetch", "decode", "transform", "fetch/transform", "with decode")
-    print(f"{table(head, rows)}\npublished: 0.13 s, decode in it, against 0.013 s: 10\n")
-
-
-def tiny(folder: Path, many: int, budget_s: float) -> None:
-    """What storage and layouts say of very many very small files, and what they take."""
-    place = folder / "files"
-    place.mkdir()
-    rng = np.random.default_rng(0)
-    began_s = time.perf_counter()
-    for number in range(many):
-        (place / f"{number:06}").write_bytes(rng.bytes(1_000))
-    os.sync()
-    print(f"{many:,} files of 1,000 bytes, made in {seconds(time.perf_counter() - began_s)}")
-    loader = DataLoader(Files(place), 64, shuffle=True, num_workers=2)
-    step = ss.simulated_step(0.001)
-    for verb in (ss.storage, ss.layouts):
-        began_s = time.perf_counter()
-        print(verb(loader, step, budget_s=budget_s))
-        print(f"{verb.__name__} took {seconds(time.perf_counter() - began_s)}\n")
 
 
 def _ours(files: Any, access: str, length: int, state: str, number: int) -> Any:

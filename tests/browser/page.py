@@ -4,7 +4,6 @@ Waiting is for what JupyterLab itself knows (a connected, idle kernel; a command
 or for what can be seen, never for a time.
 """
 
-import re
 from pathlib import Path
 
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
@@ -116,88 +115,3 @@ class LabPage:
 
     def _run_command(self, command, arguments):
         self.page.evaluate(f"() => window.jupyterapp.commands.execute('{command}', {arguments})")
-
-
-class Panel:
-    """A picture with a dropdown and a slider above it."""
-
-    def __init__(self, lab, dropdown, slider):
-        self.shown = lab.panel(slider)
-        self._lab, self._page = lab, lab.page
-        self._dropdown = self.shown.locator(".widget-dropdown", has_text=dropdown).locator("select")
-        self._slider = self.shown.locator(".widget-slider", has_text=slider)
-
-    def picture(self):
-        """The picture's data."""
-        return self.shown.locator("img").first.get_attribute("src")
-
-    def choose_another(self, *, redraws):
-        """Choose an entry of the dropdown that is not chosen; wait for what that does."""
-        before, now = self.picture(), self._dropdown.input_value()
-        values = [o.get_attribute("value") for o in self._dropdown.locator("option").all()]
-        self._dropdown.select_option([value for value in values if value != now][-1])
-        if redraws:
-            self._changed(before)
-        else:
-            self._lab.settle()
-            assert self.picture() == before
-
-    def slide(self, key):
-        """Move the slider by a key; wait for the new number and the new picture."""
-        readout = self._slider.locator(".widget-readout")
-        before, number = self.picture(), readout.inner_text()
-        self._slider.locator(".noUi-handle").focus()
-        self._page.keyboard.press(key)
-        readout.filter(has_not_text=re.compile(f"^{re.escape(number)}$")).wait_for()
-        self._changed(before)
-
-    def slide_to_neighbour(self):
-        """Move the slider by one, to where there is room."""
-        now, least, most = self._place()
-        if least == most:  # all of a short recording is shown: a busy machine records little
-            before, chosen = self.picture(), self._dropdown.input_value()
-            fewest = self._dropdown.locator("option").first.get_attribute("value")
-            assert fewest != chosen, "the recording is too short to slide over"
-            self._dropdown.select_option(fewest)
-            self._changed(before)
-            now, least, most = self._place()
-        self.slide("ArrowRight" if now < most else "ArrowLeft")
-
-    def _place(self):
-        handle = self._slider.locator(".noUi-handle")
-        return [float(handle.get_attribute(f"aria-value{end}")) for end in ("now", "min", "max")]
-
-    def _changed(self, before):
-        self._lab.redrawn(self.shown, before)
-
-
-def run_twice_and_use(lab, name, dropdown, slider, *, redraws):
-    """Run All works twice in a row, in both themes, and each time the panel's controls work.
-
-    What it looks like is saved for a person to look at.
-
-    Args:
-        lab: the page.
-        name: the notebook.
-        dropdown: label of the panel's dropdown.
-        slider: label of its slider.
-        redraws: whether another choice of the dropdown is another picture.
-    """
-    lab.open(f"{name}.ipynb")
-
-    for theme, called in THEMES.items():
-        lab.theme(called)
-        assert lab.run_all() == []
-
-        panel = Panel(lab, dropdown, slider)
-        assert not lab.stills()
-        panel.slide_to_neighbour()
-        panel.choose_another(redraws=redraws)
-        panel.slide_to_neighbour()
-
-        lab.shot(f"{name}-{theme}-answer", lab.answer())
-        pictures = lab.pictures()
-        assert pictures
-        for number, picture in enumerate(pictures):
-            lab.shot(f"{name}-{theme}-picture-{number}", picture)
-        lab.shot(f"{name}-{theme}-panel", panel.shown)

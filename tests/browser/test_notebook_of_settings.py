@@ -60,21 +60,3 @@ def test_runs_twice_and_the_replay_follows_the_hand(lab):
             lab.shot(f"{NAME}-{theme}-picture-{number}", picture)
         lab.shot(f"{NAME}-{theme}-answer", lab.answer())
         lab.shot(f"{NAME}-{theme}-panel", panel.shown)
-
-
-@pytest.mark.thorough
-def test_another_stage_and_the_button(lab):
-    """A stage that is faster gives other numbers, and the button measures what the sliders say."""
-    lab.open(f"{NAME}.ipynb")
-    assert lab.run_all() == []
-
-    panel = Sliders(lab)
-    lab.shot(f"{NAME}-before", panel.shown)
-    if panel.shown.get_by_text("Decode: none recorded").count():
-        pytest.skip("on so busy a machine not one decoding was recorded within the short budget")
-    panel.changes(panel.key, "Decode", "End")
-    lab.shot(f"{NAME}-decode", panel.shown)
-    panel.key("Workers", "Home")
-    panel.shown.get_by_role("button", name="Measure this setting").click()
-    panel.shown.get_by_text("measured ").first.wait_for(timeout=90_000)
-    lab.shot(f"{NAME}-measured", panel.shown)

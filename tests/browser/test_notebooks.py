@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from browser.page import THEMES, run_twice_and_use
+from browser.page import THEMES
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -48,44 +48,6 @@ def test_the_first_notebook_says_the_verdict_and_leads_on(lab):
     )
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("name", "first", "second", "redraws"),
-    [
-        ("2_fetch_vs_transform", "Stage", "Percentile", True),
-        ("3_cached_baseline", "Steps", "From step", True),
-        ("6_your_training", "Order", "Stall", False),  # another order keeps the stall
-    ],
-)
-def test_a_panel_of_a_run_answers_the_hand(lab, name, first, second, redraws):
-    """Run All works twice in a row; another choice is another picture."""
-    run_twice_and_use(lab, name, first, second, redraws=redraws)
-
-
-@pytest.mark.thorough
-def test_another_change_of_the_step_is_another_line_of_code(lab):
-    """Run All works in both themes; the panel shows the code of the change."""
-    lab.open("b_when_data_is_not_it.ipynb")
-    for theme, called in THEMES.items():
-        lab.theme(called)
-        assert lab.run_all() == []
-
-        panel = lab.page.locator(".jp-OutputArea-output").filter(
-            has=lab.page.locator(".widget-dropdown", has_text="Change")
-        )
-        panel.last.scroll_into_view_if_needed()
-        before = panel.last.locator("pre").inner_text()
-        panel.last.locator("select").select_option(index=1)
-        panel.last.locator("pre", has_not_text=before).wait_for()
-        lab.shot(f"b_when_data_is_not_it-{theme}-panel", panel.last)
-        lab.shot(
-            f"b_when_data_is_not_it-{theme}-answer",
-            lab.page.locator(".stallscope-experiments").first,
-        )
-        for number, picture in enumerate(lab.pictures()):
-            lab.shot(f"b_when_data_is_not_it-{theme}-picture-{number}", picture)
-
-
 def test_storage_and_layouts_of_the_data(lab):
     """Run All works twice in a row, in both themes: what the disk gives, and other layouts."""
     lab.open("a_storage.ipynb")
@@ -101,21 +63,3 @@ def test_storage_and_layouts_of_the_data(lab):
         assert "read by their own library" in layouts.text_content()  # in the fold
         for number, picture in enumerate(lab.pictures()):
             lab.shot(f"a_storage-{theme}-picture-{number}", picture)
-
-
-@pytest.mark.thorough
-def test_a_watched_training_and_its_comparison(lab):
-    """Run All works twice in a row, in both themes; one training is compared with another."""
-    lab.open("6_your_training.ipynb")
-
-    for theme, called in THEMES.items():
-        lab.theme(called)
-        assert lab.run_all() == []
-
-        # the panel was looked at until its training ended, and then said so
-        lab.page.get_by_text("The training has ended").last.wait_for()
-        compared = lab.page.locator(".stallscope-comparison").last
-        assert "samples per second" in compared.inner_text()
-        lab.shot(f"6_your_training-{theme}-answer", compared)
-        for number, picture in enumerate(lab.pictures()):
-            lab.shot(f"6_your_training-{theme}-picture-{number}", picture)

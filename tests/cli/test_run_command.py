@@ -1,6 +1,5 @@
 """`stallscope run`: somebody's script behaves, prints and ends as ever, and leaves a run."""
 
-import os
 import subprocess
 import sys
 import time
@@ -29,10 +28,7 @@ def ran(command, where):
 @pytest.mark.parametrize(
     "end",
     [
-        pytest.param(None, marks=pytest.mark.thorough),
         pytest.param("raise", marks=pytest.mark.slow),
-        pytest.param("kill", marks=pytest.mark.thorough),
-        pytest.param("fork", marks=pytest.mark.thorough),
     ],
 )
 def test_a_script_does_as_ever(end, tmp_path):
@@ -46,53 +42,6 @@ def test_a_script_does_as_ever(end, tmp_path):
     assert 24 == run.all_steps.height
     assert {0, 1} == set(run.all_steps["worker"])
     assert [12] == [other.all_steps.height for other in run.others]
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("workers", [0, 1])
-def test_warnings_name_the_same_lines(workers, tmp_path):
-    """A `stacklevel` counts the frames that are there without us."""
-    arguments = [SUPPORT / "warning_script.py", workers]
-
-    _, _, plain = ran([sys.executable, *arguments], tmp_path)
-
-    assert ["of the op", "of the sample", "Length of Iterable"] == [
-        each for each in ("of the op", "of the sample", "Length of Iterable") if each in str(plain)
-    ]
-    assert plain == ran([*WATCHED, *arguments], tmp_path)[2]
-
-
-@pytest.mark.thorough
-def test_spawned_workers(tmp_path):
-    """Workers that import the script again are seen, too."""
-    arguments = [SCRIPT, "--epochs", "1", "--workers", "1", "--start", "spawn", "--by-hand"]
-
-    plain = ran([sys.executable, *arguments], tmp_path)
-    assert plain == ran([*WATCHED, *arguments], tmp_path)
-
-    assert {"getitem", "collate", "batch"} == set(ss.load(tmp_path / "out").all_spans["stage"])
-
-
-@pytest.mark.thorough
-def test_ranks_that_wait_for_one(tmp_path):
-    """Under torchrun each rank leaves a run; together they say who has the slow loader."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4"]
-    port = ["--master-port", str(20_000 + os.getpid() % 10_000)]
-    script = [SCRIPT, "--workers", "1", "--epochs", "4", "--slow-rank", "2"]
-    code, printed, _ = ran(
-        [*torchrun, *port, "-m", "stallscope", "run", "--out", "out", *script], tmp_path
-    )
-
-    run = ss.load(tmp_path / "out")
-    assert (0, 16) == (code, len(printed.splitlines()))
-    assert {f"rank{rank}" for rank in range(4)} == {
-        one.name for one in (tmp_path / "out").iterdir()
-    }
-    assert set(range(4)) == set(run.steps()["rank"]) == set(run.samples()["rank"])
-    assert str(run)
-    found = ss.diagnose(tmp_path / "out")
-    assert found.verdict.title.startswith("rank 2, which the others wait for: ")
-    assert "the others wait for it in backward: " in found.notes[0]
 
 
 @pytest.mark.slow
@@ -167,20 +116,6 @@ def test_ends_with_its_verdict(tmp_path):
     assert any("verdict: " in line for line in said)
     assert len(said) <= 12
     assert "__getitem__" in (tmp_path / "why.html").read_text()
-
-
-@pytest.mark.thorough
-def test_a_script_without_a_loader(tmp_path):
-    """What iterates no loader is said, and leaves no folder."""
-    (tmp_path / "empty.py").write_text("import torch\nprint(torch.ones(1).item())\n")
-
-    done = subprocess.run(
-        [*WATCHED, "empty.py"], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-
-    assert "1.0\n" == done.stdout
-    assert "iterated no DataLoader" in done.stderr
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

@@ -21,7 +21,6 @@ from torch.utils.data import DataLoader
 import stallscope as ss
 from stallscope import pyspy_calls
 from stallscope.errors import RunFormatError
-from stallscope.flame import pyspy
 from stallscope.flame.flame import loop_flame
 from stallscope.flame.result import IN_PROCESS, PY_SPY, SAMPLES
 from stallscope.targets.target import target
@@ -153,13 +152,6 @@ class TestOfALoader:
 
         assert windows.max() in range(1, 4)
         assert 0 == windows.min()
-
-    @pytest.mark.thorough
-    def test_workers_that_are_spawned(self):
-        """They are looked into as well."""
-        loader = DataLoader(Planted(), 2, num_workers=1, multiprocessing_context="spawn")
-
-        assert "Sixty" in stages(ss.flame(loader, seconds=0.7))
 
     @pytest.mark.slow
     def test_without_workers(self):
@@ -315,15 +307,6 @@ class TestOfATrainingThatRuns:
         assert process.poll() is None
         assert process.stdout.readline()
 
-    @pytest.mark.thorough
-    def test_without_workers(self):
-        """The process itself is sampled, and it says so."""
-        with started(0) as (process, _):
-            flame = ss.flame(pid=process.pid, seconds=0.5)
-
-        assert "has no DataLoader workers now" in notes(flame)
-        assert {process.pid} == set(flame.samples["pid"])
-
     @pytest.mark.slow
     def test_one_of_its_workers(self, training):
         """It is sampled alone."""
@@ -332,23 +315,6 @@ class TestOfATrainingThatRuns:
         flame = ss.flame(pid=workers[1], seconds=0.5)
 
         assert {(1, workers[1])} == set(flame.samples.select("worker", "pid").iter_rows())
-
-    @pytest.mark.thorough
-    def test_whose_stack_changes_while_it_is_read(self, monkeypatch, tmp_path, training):
-        """It is read again: py-spy does not stop the process, and may lose its way once."""
-        _, workers = training
-        real, lost = pyspy_calls.executable(), tmp_path / "lost"
-        text = (
-            f"#!/bin/sh\nif [ ! -e {lost} ]; then\n  touch {lost}\n"
-            f"  echo 'Error: Failed to get stack traces' >&2\n  exit 1\nfi\nexec {real} \"$@\"\n"
-        )
-        program = busy_loaders.script(tmp_path, text)
-        monkeypatch.setattr(pyspy_calls, "executable", lambda: program)
-
-        flame = ss.flame(pid=workers[0], seconds=0.3)
-
-        assert lost.exists()
-        assert {workers[0]} == set(flame.samples["pid"])
 
     @pytest.mark.slow
     def test_a_training_that_may_not_be_looked_into(self, monkeypatch, tmp_path, training):
@@ -404,25 +370,6 @@ class TestOfATrainingThatRuns:
         with pytest.raises(ss.StallscopeError, match="pip install py-spy"):
             ss.flame(pid=process.pid)
 
-    @pytest.mark.thorough
-    def test_workers_that_end_between_probe_and_record(self, monkeypatch):
-        """One sentence that says when to call again."""
-        learn = pyspy.Spy._learn
-
-        def killed(spy):
-            learn(spy)
-            process.kill()
-            psutil.Process(workers[0]).kill()
-            process.wait()
-
-        monkeypatch.setattr(pyspy.Spy, "_learn", killed)
-
-        with (
-            started(1) as (process, workers),
-            pytest.raises(ss.StallscopeError, match="call again while an epoch is running"),
-        ):
-            ss.flame(pid=process.pid, seconds=0.5)
-
 
 class TestFaults:
     @pytest.mark.slow
@@ -455,11 +402,6 @@ class TestFaults:
             ss.flame(loader, step, seconds=30)
 
         assert caught.value.flame.samples.height or "no stack" in notes(caught.value.flame)
-
-    @pytest.mark.thorough
-    def test_interrupts_at_random_moments(self):
-        """No py-spy, no worker, no hook is left."""
-        assert 5 == busy_loaders.interrupts(5, seed=1)[0]
 
 
 class TestBadInput:

@@ -21,21 +21,8 @@ BATCHES = 6
 MODULES = {
     "webdataset": ("webdataset.pipeline",),
     "Hugging": ("datasets.iterable_dataset", "datasets.formatting.formatting"),
-    "fastai": ("fastai.data.load", "fasttransform.transform"),
-    "albumentations": ("albumentations.core.composition",),
-    "MONAI": ("monai.transforms.compose",),
 }
-NAMES = [
-    pytest.param(
-        name,
-        marks=[pytest.mark.thorough]
-        if called(name) in ("albumentations", "MONAI", "fastai")
-        else [],
-    )
-    for name in LIBRARIES
-    if called(name) in MODULES and "Thread" not in name
-]
-"""Those that have no adapter take long to import, and their ops are hooked as all others are."""
+NAMES = [name for name in LIBRARIES if called(name) in MODULES]
 
 
 def batches_of(name: str, *, recorded: bool) -> tuple[list[Any], Any]:

@@ -18,8 +18,6 @@ from stallscope.hooks import iterators
 
 BATCHES = 6
 NAMES = (
-    pytest.param("timm's PrefetchLoader", marks=pytest.mark.thorough),
-    pytest.param("fastai", marks=pytest.mark.thorough),  # both take long to import
     "accelerate",
     "webdataset's WebLoader, batched again",
 )

@@ -16,37 +16,12 @@ import stallscope as ss
 from stallscope.hooks.patches import Patches
 from stallscope.run.record import begin_window
 
-TIMES = 20
-
 
 class Numbers(Noise):
     """Samples that draw from no generator, which threads would share."""
 
     def __getitem__(self, index: int) -> torch.Tensor:
         return torch.full((3,), float(index))
-
-
-class Iterating(threading.Thread):
-    """Iterates a loader again and again until it is told to end; keeps what went wrong."""
-
-    def __init__(self, workers: int) -> None:
-        super().__init__()
-        self.loader = DataLoader(Numbers(12), 4, num_workers=workers)
-        self.over = threading.Event()
-        self.wrong: list[object] = []
-        self.epochs = 0
-
-    def run(self) -> None:
-        expected = torch.arange(12.0)
-        while not self.over.is_set():
-            try:
-                got = torch.cat([batch[:, 0] for batch in self.loader])
-            except Exception as error:  # noqa: BLE001 - the test tells it
-                self.wrong.append(error)
-                return
-            if not torch.equal(expected, got):
-                self.wrong.append(got)
-            self.epochs += 1
 
 
 @pytest.fixture
@@ -56,27 +31,6 @@ def often(monkeypatch):
     sys.setswitchinterval(1e-5)
     yield
     sys.setswitchinterval(interval)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("workers", [(0, 0), (1,)])
-def test_threads_iterate_while_recordings_begin_and_end(workers, often):
-    """No exception in a thread, every batch as ever; the fixture of all tests sees what is left."""
-    threads = [Iterating(many) for many in workers]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in range(TIMES):
-            with ss.instrumented(warmup=0):
-                pass
-    finally:
-        for thread in threads:
-            thread.over.set()
-        for thread in threads:
-            thread.join()
-
-    assert [[]] * len(threads) == [thread.wrong for thread in threads]
-    assert all(thread.epochs for thread in threads)
 
 
 def test_what_comes_after_the_end_changes_nothing():

@@ -76,10 +76,7 @@ def test_keeps_its_form(path):
     with_parameters(notebook, TARGET="sample", BUDGET_S=1)
 
 
-@pytest.mark.parametrize(
-    "times",
-    [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.thorough)],
-)
+@pytest.mark.slow
 @by_notebook
 def test_runs_in_a_kernel(path, times, tmp_path, monkeypatch):
     """Running all cells works, also a second time, and every picture is a picture."""

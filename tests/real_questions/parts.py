@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import http.server
+import threading
 import time
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch.utils.data import (
-    Dataset,
-    get_worker_info,
-)
+from torch.utils.data import Dataset, get_worker_info
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def compute(seconds: float) -> None:
@@ -54,3 +58,47 @@ def own_part(items: list) -> list:
     """Take what falls to this worker."""
     worker = get_worker_info()
     return items[worker.id :: worker.num_workers] if worker else items
+
+
+class Samples(Dataset):
+    """Samples whose epoch does not end while a tool looks on."""
+
+    def __len__(self) -> int:
+        return 200_000
+
+
+class _Store(http.server.SimpleHTTPRequestHandler):
+    """Answers each request for a file, or for a range of its bytes, after a delay."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def __init__(self, delay_s: float, *request, **settings) -> None:
+        self.delay_s = delay_s
+        super().__init__(*request, **settings)
+
+    def do_GET(self) -> None:
+        time.sleep(self.delay_s)
+        wanted = self.headers["Range"]
+        if wanted is None:
+            super().do_GET()
+            return
+        start, end = map(int, wanted.removeprefix("bytes=").split("-"))
+        with open(self.translate_path(self.path), "rb") as file:  # noqa: PTH123
+            file.seek(start)
+            contents = file.read(end - start + 1)
+        self.send_response(206)
+        self.send_header("Content-Length", str(len(contents)))
+        self.end_headers()
+        self.wfile.write(contents)
+
+    def log_message(self, *_args) -> None:
+        pass
+
+
+def store(folder: Path, delay_s: float) -> int:
+    """Serve the files of a folder as a far store does; return the port."""
+    handler = partial(_Store, delay_s, directory=str(folder))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server.server_port

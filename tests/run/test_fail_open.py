@@ -79,10 +79,7 @@ ROUNDS = {"spawn": 8}
 @pytest.mark.parametrize(
     ("workers", "method", "after"),
     [
-        pytest.param(0, "", False, marks=pytest.mark.thorough),
         pytest.param(1, "fork", False, marks=pytest.mark.slow),
-        pytest.param(1, "fork", True, marks=pytest.mark.thorough),
-        pytest.param(1, "spawn", False, marks=pytest.mark.thorough),
     ],
 )
 def test_each_function_of_ours_may_fail(picture, tmp_path, workers, method, after):

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import errno
-import gc
-import json
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -18,10 +13,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 import torch
-from support import leftovers
 from support.faults import VERBS, generators, record_slowly, seeded, use
 from support.faulty_datasets import (
-    Brief,
     Hangs,
     Movable,
     Opaque,
@@ -39,8 +32,6 @@ from torch.utils.data import _utils as torch_utils
 
 import stallscope as ss
 from stallscope.files import workspace
-from stallscope.hooks import patches
-from stallscope.hooks.probe import Probe
 from stallscope.run.script import watching
 
 if TYPE_CHECKING:
@@ -55,17 +46,14 @@ def impatient(monkeypatch):
 
 
 every_verb = pytest.mark.parametrize("verb", VERBS)
-verbs = pytest.mark.parametrize("verb", ["record", pytest.param("all", marks=pytest.mark.thorough)])
-"""All three go through one probe."""
 workers = pytest.mark.parametrize("workers", [0, 2])
 
 
 class TestWorkersThatFail:
     @pytest.mark.slow
-    @verbs
-    def test_one_that_hangs_under_a_timeout(self, verb, impatient):
+    def test_one_that_hangs_under_a_timeout(self, impatient):
         """Torch's own RuntimeError, with a note of where the worker is; the run until then."""
-        used = use(verb, DataLoader(Hangs(), 2, num_workers=2, timeout=2))
+        used = use("record", DataLoader(Hangs(), 2, num_workers=2, timeout=2))
 
         assert RuntimeError is type(used.error)
         assert "timed out after 2 seconds" in str(used.error)
@@ -74,8 +62,7 @@ class TestWorkersThatFail:
         assert 4 == used.run.all_steps.height
 
     @pytest.mark.usefixtures("lost_interrupts_come_again")
-    @verbs
-    def test_one_that_hangs_until_the_user_gives_up(self, verb, impatient):
+    def test_one_that_hangs_until_the_user_gives_up(self, impatient):
         """KeyboardInterrupt, with the same note."""
         interrupt = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
         left = iter([False, False, False, True])
@@ -84,22 +71,14 @@ class TestWorkersThatFail:
             if next(left):  # the next batch is the one that never comes
                 interrupt.start()
 
-        used = use(verb, DataLoader(Hangs(), 2, num_workers=2), step)
+        used = use("record", DataLoader(Hangs(), 2, num_workers=2), step)
 
         assert KeyboardInterrupt is type(used.error)
         assert "'fetch' of batch 4" in used.notes
 
-    @pytest.mark.parametrize(
-        ("verb", "method"),
-        [
-            ("record", "fork"),
-            pytest.param("all", "fork", marks=pytest.mark.slow),
-            pytest.param("record", "spawn", marks=pytest.mark.thorough),
-        ],
-    )
-    def test_one_that_is_killed_from_outside(self, verb, method, impatient):
+    def test_one_that_is_killed_from_outside(self, impatient):
         """Torch's error names the worker; what came before is kept."""
-        loader = DataLoader(Slow(64), 2, num_workers=2, multiprocessing_context=method)
+        loader = DataLoader(Slow(64), 2, num_workers=2, multiprocessing_context="fork")
         steps = []
 
         def step(_: Any) -> None:
@@ -111,7 +90,7 @@ class TestWorkersThatFail:
                 # from torch's handler would wait for the loader's timeout, of a minute and more
                 os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
 
-        used = use(verb, loader, step)
+        used = use("record", loader, step)
 
         assert RuntimeError is type(used.error)
         assert "DataLoader worker" in str(used.error)
@@ -119,49 +98,20 @@ class TestWorkersThatFail:
         assert used.run.all_steps.height >= 2
         assert {0, 1} == set(used.run.all_spans["worker"])
 
-    @every_verb
-    def test_one_that_kills_itself_is_told_where_it_was(self, verb):
+    def test_one_that_kills_itself_is_told_where_it_was(self):
         """The op that a killed worker was inside of is named."""
-        used = use(verb, DataLoader(Dies(), 4, num_workers=2))
+        used = use("record", DataLoader(Dies(), 4, num_workers=2))
 
         assert isinstance(used.error, (RuntimeError, ConnectionError, EOFError))
         assert "'augment_it'" in used.notes
         assert "index 33 of the dataset" in used.notes
         assert 32 in used.run.all_samples["index"].to_list()
 
-    def test_one_that_dies_while_the_recording_ends(self, monkeypatch):
-        """Torch's handler may raise at any line of ours: the hooks come off all the same."""
-        loader = DataLoader(Slow(64), 2, num_workers=2)
-        iterator = None
-
-        def dies(writer: Any) -> None:
-            discard(writer)
-            if isinstance(writer, Probe):
-                monkeypatch.undo()
-                worker = iterator._workers[0]
-                worker.kill()
-                os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
-
-        with ss.instrumented(loader) as watch:
-            iterator = iter(loader)
-            next(iterator)
-            discard = patches.in_this_process.discard
-            monkeypatch.setattr(patches.in_this_process, "discard", dies)
-
-        assert not leftovers.hooks()
-        assert watch.run.all_spans.height
-        with pytest.raises(RuntimeError, match="DataLoader worker"):
-            list(iterator)
-
     @pytest.mark.parametrize(
         ("verb", "method"),
         [
-            ("given", None),
             ("all", "fork"),
             ("record", None),
-            ("record", "fork"),
-            pytest.param("record", "spawn", marks=pytest.mark.thorough),
-            pytest.param("all", "forkserver", marks=pytest.mark.thorough),
         ],
     )
     def test_a_dataset_that_raises(self, verb, method):
@@ -204,15 +154,6 @@ class TestTheProcessIsKilled:
         assert any("before it could save" in note for note in run.notes)
         assert not run.stages().is_empty()
 
-    def test_a_script_that_ends_at_once(self, tmp_path):
-        """`os._exit` inside of the block: its code is the script's, the next start sweeps."""
-        with _recording("exit", tmp_path) as process:
-            process.join(20)
-
-        assert 7 == process.exitcode
-        with workspace(tmp_path):
-            assert [] == list(tmp_path.glob(f"stallscope-{process.pid}-*"))
-
 
 @contextmanager
 def _recording(what: str, folder: Path) -> Iterator[Any]:
@@ -227,58 +168,6 @@ def _recording(what: str, folder: Path) -> Iterator[Any]:
     finally:
         process.kill()
         process.join()
-
-
-class TestNoQueues:
-    @verbs
-    def test_where_shared_memory_cannot_be_written(self, verb):
-        """The system's own error, and none of clearing away what there never was."""
-
-        class ReadOnly(multiprocessing.context.ForkContext):
-            def Queue(self, maxsize: int = 0) -> Any:  # noqa: N802 - Python's name
-                raise OSError(errno.EROFS, "Read-only file system")
-
-        loader = DataLoader(Noise(), num_workers=1, multiprocessing_context=ReadOnly())
-        used = use(verb, loader)
-
-        assert (OSError, errno.EROFS) == (type(used.error), used.error.errno)
-
-
-@pytest.mark.slow
-class TestNoRoom:
-    def test_in_shared_memory_or_for_the_logs(self):
-        """Full /dev/shm: torch's error with a note. A full temporary folder: a run without spans.
-
-        In a process with file systems of its own, of a few MB.
-        """
-        mounts = (
-            "mount -t tmpfs -o size=6m none /dev/shm && mount -t tmpfs -o size=64m none /mnt && "
-            f"TMPDIR=/mnt TQDM_DISABLE=1 exec {sys.executable} -m support.faults"
-        )
-        done = subprocess.run(
-            ["unshare", "-m", "sh", "-c", mounts],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
-        if "unshare" in done.stderr or "mount:" in done.stderr:
-            pytest.skip("no right to mount a file system of its own")
-        assert 0 == done.returncode, done.stderr
-
-        said = json.loads(done.stdout.splitlines()[-1])
-        for verb in VERBS:
-            memory, logs = said[f"memory {verb}"], said[f"logs {verb}"]
-            assert "RuntimeError" == memory["error"], memory
-            assert "Bus error" in memory["text"] or "shared memory" in memory["text"]
-            assert "run" in memory["notes"]
-            assert [] == memory["left"]
-            assert (None, 0) == (logs["error"], logs["spans"]), logs
-            assert logs["batches"] == logs["steps"] >= 10
-            assert "2 workers left no log" in logs["run"]
-            assert [] == logs["left"]
-        assert "WorkspaceError" == said["no room at all"]["error"]
-        assert "TMPDIR" in said["no room at all"]["text"]
 
 
 class TestStepsThatFail:
@@ -303,7 +192,7 @@ class TestStepsThatFail:
         assert 3 == used.run.all_steps.height
 
     @every_verb
-    @pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit, GeneratorExit])
+    @pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit])
     def test_what_is_no_exception(self, verb, raised):
         """Whatever ends the loop passes, and the run is there."""
 
@@ -342,7 +231,6 @@ def _fails_at(number: int) -> Callable[[Any], None]:
 
 
 class TestBatches:
-    @verbs
     @pytest.mark.parametrize(
         "collate",
         [
@@ -350,13 +238,13 @@ class TestBatches:
             Opaque, Movable,
         ],
     )  # fmt: skip
-    def test_of_any_kind(self, verb, collate):
+    def test_of_any_kind(self, collate):
         """The step gets the batches of plain iteration, of their class, whatever that is."""
         loader = DataLoader(Noise(16), 4, collate_fn=collate, num_workers=1)
         torch.manual_seed(0)
         plain = list(loader)
         torch.manual_seed(0)
-        used = use(verb, loader, batches=3)
+        used = use("record", loader, batches=3)
 
         assert used.error is None
         assert _content(plain[: len(used.batches)]) == _content(used.batches)
@@ -374,15 +262,6 @@ class TestBatches:
         assert type(plain[0]) is type(used[0])
         assert getattr(plain[0], "size", None) == getattr(used[0], "size", None)
 
-    def test_that_move_themselves(self):
-        """A `to` of the user's gets the device alone, and may return nothing."""
-        used = []
-
-        loader = DataLoader(Noise(16), 4, collate_fn=Movable)
-        ss.record(loader, used.append, device="cpu", batches=3, warmup=0)
-
-        assert all(batch.moved for batch in used)
-
 
 def _content(thing: Any) -> Any:
     """What can be compared bit for bit."""
@@ -396,75 +275,44 @@ def _content(thing: Any) -> Any:
 
 
 class TestLoaders:
-    @verbs
     @workers
     @pytest.mark.parametrize("data", [Endless(), NoiseStream(90)])
-    def test_without_length(self, verb, workers, data):
+    def test_without_length(self, workers, data):
         """A stream, with an end or without one."""
-        used = use(verb, DataLoader(data, 4, num_workers=workers), batches=12)
+        used = use("record", DataLoader(data, 4, num_workers=workers), batches=12)
 
         assert used.error is None
         assert len(used.batches) == used.run.all_steps.height >= 12
 
-    @pytest.mark.slow
-    @verbs
-    def test_shorter_than_its_workers(self, verb):
-        """Workers that get nothing to do have no part in the run."""
-        used = use(verb, DataLoader(Noise(4), 4, num_workers=3), batches=1)
-
-        assert used.error is None
-        assert {0} == set(used.run.all_spans["worker"])
-        assert not any("left no log" in note for note in used.run.notes)
-
-    @pytest.mark.slow
-    @verbs
-    def test_a_stream_shorter_than_its_workers(self, verb):
-        """Most of the workers end at once."""
-        used = use(verb, DataLoader(Brief(), 4, num_workers=3), batches=1)
-
-        assert used.error is None
-        assert (1, 2) == used.batches[0].shape
-
-    @pytest.mark.thorough
-    def test_with_128_workers(self):
-        """All of them are seen."""
-        used = use("record", DataLoader(Noise(4096), 4, num_workers=128), batches=300)
-
-        assert used.error is None
-        assert set(range(128)) == set(used.run.all_spans["worker"])
-
-    @verbs
     @pytest.mark.parametrize("in_order", [True, False])
-    def test_batches_out_of_order(self, verb, in_order):
+    def test_batches_out_of_order(self, in_order):
         """Each step knows its batch, and the worker that made it."""
         loader = DataLoader(Whose(slow=0), 4, num_workers=2, in_order=in_order)
-        used = use(verb, loader, batches=10)
+        used = use("record", loader, batches=10)
 
         truth = [(int(batch[0, 0]) // 4, int(batch[0, 1])) for batch in used.batches]
         assert truth == used.run.all_steps.select("batch", "worker").rows()
         assert not in_order or truth[0] == (0, 0)
 
-    @verbs
-    def test_a_generator_of_the_users(self, verb):
+    def test_a_generator_of_the_users(self):
         """It gives the order that it would have given; `record` puts it back."""
         generator = torch.Generator().manual_seed(5)
         loader = DataLoader(
             Whose(), 4, shuffle=True, generator=generator, timeout=30, num_workers=1
         )
         begun = generator.get_state()
-        plain, moved = list(loader), generator.get_state()
+        plain = list(loader)
         generator.set_state(begun)
 
-        used = use(verb, loader, batches=11 if verb == "record" else 12)
+        used = use("record", loader, batches=11)
 
         assert torch.equal(torch.cat(plain), torch.cat(used.batches))
-        assert torch.equal(begun if verb == "record" else moved, generator.get_state())
+        assert torch.equal(begun, generator.get_state())
 
 
 class TestProcessesOfTheirOwn:
-    @verbs
     @workers
-    def test_a_child_that_ends_by_itself(self, verb, workers):
+    def test_a_child_that_ends_by_itself(self, workers):
         """A loop that forks: the child writes nothing, the parent goes on being recorded."""
 
         def step(_: Any) -> None:
@@ -472,21 +320,17 @@ class TestProcessesOfTheirOwn:
                 os._exit(len(list(DataLoader(Noise(8), 4))))
             assert 2 == os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
-        used = use(verb, DataLoader(Noise(32), 4, num_workers=workers), step, batches=6)
+        used = use("record", DataLoader(Noise(32), 4, num_workers=workers), step, batches=6)
 
         assert used.error is None
         assert len(used.batches) == used.run.all_steps.height
         assert len(used.batches) <= used.run.batches.filter("complete").height
 
-    @pytest.mark.parametrize(
-        "verb", [pytest.param("given", marks=pytest.mark.slow), "all", "watch"]
-    )
-    @pytest.mark.parametrize("workers", [0, 1])
-    def test_a_child_that_leaves_the_block(self, verb, workers, tmp_path):
+    @pytest.mark.parametrize("verb", ["all", "watch"])
+    def test_a_child_that_leaves_the_block(self, verb, tmp_path):
         """It ends nothing that is its parent's: folder, logs, hooks, workers."""
-        loader = DataLoader(Noise(32), 4, num_workers=workers)
+        loader = DataLoader(Noise(32), 4, num_workers=1)
         watch = {
-            "given": lambda: ss.instrumented(loader),
             "all": ss.instrumented,
             "watch": lambda: watching(tmp_path / "run", name="", warmup=0, done=runs.append),
         }[verb]
@@ -505,19 +349,6 @@ class TestProcessesOfTheirOwn:
 
         run = runs[0] if verb == "watch" else watch.run
         assert 8 == run.all_steps.height == run.batches.filter("complete").height
-
-    @verbs
-    def test_multiprocessing_in_the_loop(self, verb):
-        """Their own pools and processes work as ever."""
-
-        def step(_: Any) -> None:
-            with multiprocessing.get_context("fork").Pool(1) as pool:
-                assert [3.0] == pool.map(abs, [-3.0])
-
-        used = use(verb, DataLoader(Noise(16), 4, num_workers=1), step, batches=3)
-
-        assert used.error is None
-        assert len(used.batches) == used.run.all_steps.height
 
 
 class TestBlocks:
@@ -547,27 +378,6 @@ class TestBlocks:
             assert 5 == len(rest)
             assert 5 == run.all_steps.height
             assert 6 in [one.all_steps.height for one in (watch.run, *watch.run.others)]
-
-    @pytest.mark.slow
-    def test_a_background_thread_that_iterates_another_loader(self):
-        """`record` neither measures it nor ends its workers; a block for all measures it."""
-        seen, stop = [], threading.Event()
-
-        def iterate() -> None:
-            while not stop.is_set():
-                seen.append(len(list(DataLoader(Noise(16), 4, num_workers=1))))
-
-        thread = threading.Thread(target=iterate)
-        thread.start()
-        run = ss.record(DataLoader(Slow(24), 4, num_workers=1), batches=5, warmup=0)
-        with ss.instrumented(warmup=0) as watch:
-            list(DataLoader(Slow(24), 4))
-        stop.set()
-        thread.join()
-
-        assert () == run.others
-        assert {4} == set(seen)
-        assert 6 in [one.all_steps.height for one in (watch.run, *watch.run.others)]
 
     @workers
     def test_an_iterator_that_was_begun_before(self, workers):
@@ -618,30 +428,12 @@ class TestBlocks:
         assert second.run.all_spans.is_empty()
         assert any("lived already" in note for note in second.run.notes)
 
-    @pytest.mark.slow
-    @every_verb
-    def test_those_who_look_after_garbage_themselves(self, verb):
-        """`gc.disable` and `gc.freeze` stay what they were."""
-        gc.disable()
-        gc.freeze()
-        frozen = gc.get_freeze_count()
-        try:
-            used = use(verb, DataLoader(Noise(16), 4, num_workers=1), lambda _: gc.collect())
-
-            assert used.error is None
-            assert not gc.isenabled()
-            assert gc.get_freeze_count() > 0.9 * frozen
-        finally:
-            gc.unfreeze()
-            gc.enable()
-
 
 class TestNamedParts:
-    @verbs
     @workers
-    def test_in_the_dataset(self, verb, workers):
+    def test_in_the_dataset(self, workers):
         """Nested, recursive and raising ones are stages of the samples."""
-        used = use(verb, DataLoader(Parsed(24), 4, num_workers=workers), batches=5)
+        used = use("record", DataLoader(Parsed(24), 4, num_workers=workers), batches=5)
 
         assert used.error is None
         stages = dict(used.run.stages().select("stage", "kind").rows())
@@ -691,23 +483,3 @@ class TestNamedParts:
         with pytest.raises(ZeroDivisionError), ss.stage("fails"):
             double(1 // 0)
         assert 6 == double(3)
-
-    def test_one_object_in_several_threads(self):
-        """A `stage` that is kept and shared names the part in each thread."""
-        part = ss.stage("shared")
-
-        def enter(_: Any = None) -> None:
-            for _ in range(50):
-                with part:
-                    pass
-
-        with ss.instrumented(warmup=0) as watch:
-            for _ in DataLoader(Noise(16), 4):
-                threads = [threading.Thread(target=enter) for _ in range(3)]
-                for thread in threads:
-                    thread.start()
-                enter()
-                for thread in threads:
-                    thread.join()
-
-        assert "shared" in set(watch.run.side_spans["stage"])

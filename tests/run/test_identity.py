@@ -137,22 +137,6 @@ class TestInstrumented:
 
         check(kind, workers, number, given=given, **how)
 
-    @pytest.mark.thorough
-    @pytest.mark.parametrize(
-        ("method", "kind", "given"),
-        [
-            ("spawn", "shuffled", True),
-            ("spawn", "stream", False),
-            ("forkserver", "weighted", True),
-            ("forkserver", "no batches", False),
-        ],
-    )
-    def test_with_fresh_workers(self, method, kind, given):
-        """Workers that import everything anew, over two epochs."""
-        how = {"multiprocessing_context": method, "persistent_workers": True, "in_order": True}
-
-        check(kind, 1, 11, given=given, **how)
-
     def test_what_else_the_loop_sees(self):
         """The classes, the length, the attributes, the exceptions are those without a block."""
         seen = []

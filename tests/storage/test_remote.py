@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from polars.testing import assert_frame_equal
 from support.slow_server import Proxy, folder_server, s3_environment, s3_server
@@ -18,8 +17,6 @@ from torch.utils.data import DataLoader
 import stallscope as ss
 from stallscope import arrow_files
 from stallscope.lab.notebooks import Aim
-from stallscope.storage.reads import COLD, SAMPLE
-from stallscope.storage.result import notes_of
 from stallscope.targets import remote
 from stallscope.targets.factory import is_address
 from stallscope.targets.images import find_images
@@ -84,24 +81,6 @@ class TestWeb:
             with Image.open(local[index].path) as image:
                 assert np.array_equal(np.asarray(image.convert("RGB")), pixels)
 
-    @pytest.mark.slow
-    @pytest.mark.thorough  # so much has to be read that a busy machine needs a quarter of a minute
-    def test_what_the_step_needs_is_predicted_and_measured(self, web):
-        """Requests in flight, by what one takes; that many are then made."""
-        state = torch.get_rng_state()
-        with Proxy(web, 0.04) as proxy:
-            found = ss.storage(address(proxy.port), ss.simulated_step(0.1), budget_s=20)
-
-        assert torch.equal(state, torch.get_rng_state())
-        rows = found.of(SAMPLE, COLD)
-        assert rows[0]["latency_s"] >= 0.04
-        needed, row = found.in_flight
-        assert needed >= found.circumstances.wanted_per_s * 0.04
-        assert row is None or row["readers"] >= needed
-        assert any("in flight (" in note for note in notes_of(found))
-        assert ["network"] == found.places["medium"].to_list()
-        assert found.circumstances.fetch_s >= 0.04  # the recorder has seen it, as reading
-
     def test_a_server_that_cuts_the_connection(self, web):
         """What it was, and how often, in one sentence."""
         loader = ss.target(address(web)).loader
@@ -124,19 +103,6 @@ class TestWeb:
             pytest.raises(ss.StallscopeError, match="was not listed within"),
         ):
             ss.target(address(proxy.port))
-
-    @pytest.mark.thorough
-    def test_a_server_that_stalls_in_the_middle(self, web):
-        """The measurement ends, and says where the workers stand."""
-        loader = ss.target(address(web)).loader
-        with Proxy(web, stops_after=2_000) as proxy:
-            loader.dataset.address = address(proxy.port)
-            loader.dataset.files = [
-                file._replace(path=file.path.replace(str(web), str(proxy.port)))
-                for file in loader.dataset.files
-            ]
-            with pytest.raises(ss.StallscopeError, match="no batch"):
-                ss.storage(loader, budget_s=2)
 
     @pytest.mark.parametrize(
         ("given", "words"),
@@ -224,45 +190,3 @@ def bucket(photos):
         store.mkdir("photos")
         store.put(f"{photos}/", "photos/train/", recursive=True)
         yield proxy
-
-
-@pytest.mark.thorough
-class TestBucket:
-    @pytest.mark.parametrize("latency_s", [0.0, 0.02, 0.1])
-    def test_is_measured(self, bucket, latency_s):
-        """A request takes what the proxy says at least, and more at once give more."""
-        bucket.latency_s = latency_s
-        found = ss.storage("s3://photos/train", ss.simulated_step(0.5), budget_s=20)
-
-        rows = found.of(SAMPLE, COLD)
-        assert IMAGES == found.circumstances.files
-        assert rows[0]["latency_s"] >= latency_s
-        if latency_s:
-            assert found.best["requests_per_s"] > 1.5 * rows[0]["requests_per_s"]
-
-    def test_an_image_is_one_request(self, bucket):
-        """S3's library asks for the size first, and waits twice, unless it is told not to."""
-        bucket.latency_s = 0.0
-        dataset = ss.target("s3://photos/train").loader.dataset
-        dataset[0]
-        before = bucket.requests
-
-        for number in range(5):
-            dataset[number]
-
-        assert 5 == bucket.requests - before
-
-    def test_has_a_run(self, bucket, tmp_path):
-        """As the folder from which it was put there."""
-        import s3fs
-
-        bucket.latency_s = 0.0
-        folder = a_loop({"fetch": 1.0, "RandomMask": 150.0}).save(tmp_path / "run")
-        s3fs.S3FileSystem().put(f"{folder}/", "photos/runs/monday/", recursive=True)
-
-        assert ss.diagnose(folder).findings == ss.diagnose("s3://photos/runs/monday").findings
-
-    def test_that_is_not_there(self, bucket):
-        """One sentence."""
-        with pytest.raises(ss.StallscopeError, match="s3://others"):
-            ss.target("s3://others/train")

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import tempfile
-import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,16 +14,14 @@ from torch.utils.data import _utils as torch_utils
 
 import stallscope as ss
 from stallscope.run.script import watching
-from support import leftovers
-from support.faulty_datasets import FillsTheFolder, Large
-from support.loaders import Noise, Slow
+from support.loaders import Slow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 VERBS = ["record", "given", "all"]
 """`ss.record`, and `ss.instrumented` of one loader and of all."""
-BEFORE = leftovers.traces()
 
 
 @dataclass
@@ -79,7 +73,7 @@ def record_slowly(what: str, folder: Path, made: Any) -> None:
     """Record slow batches for a long time, and tell of each; to run as a process.
 
     Args:
-        what: "record", "watch" (into `folder / "run"`), or "exit" after the sixth batch.
+        what: "record", or "watch" (into `folder / "run"`).
         folder: for everything temporary, too.
         made: a queue.
     """
@@ -89,45 +83,9 @@ def record_slowly(what: str, folder: Path, made: Any) -> None:
     if what == "record":
         ss.record(loader, lambda _: made.put(1), batches=5_000)
         return
-    watch = watching(folder / "run", name="slow", warmup=1, done=lambda _: None)
-    with watch if what == "watch" else ss.instrumented():
-        for number, _ in enumerate(loader):
+    with watching(folder / "run", name="slow", warmup=1, done=lambda _: None):
+        for _ in loader:
             made.put(1)
-            if what == "exit" and number == 5:
-                time.sleep(0.5)  # the queue has a thread of its own
-                os._exit(7)
-
-
-def fill() -> dict[str, Any]:
-    """What comes of recordings in a process whose file systems are full."""
-    folder, said = Path(tempfile.gettempdir()), {}
-    for verb in VERBS:
-        said[f"memory {verb}"] = _told(use(verb, DataLoader(Large(), 2, num_workers=1)))
-        sampler = FillsTheFolder(12, folder)
-        loader = DataLoader(Noise(48), batch_sampler=sampler, num_workers=2)
-        said[f"logs {verb}"] = _told(use(verb, loader, batches=10))
-        if verb != VERBS[-1]:
-            (folder / "filling").unlink()
-    said["no room at all"] = _told(use("all", DataLoader(Noise(), 4)))
-    return said
-
-
-def _left() -> list[str]:
-    return [*leftovers.hooks(), *leftovers.since(BEFORE)]
-
-
-def _told(used: Used) -> dict[str, Any]:
-    run, error = used.run, used.error
-    told = {
-        "error": error and type(error).__name__,
-        "text": str(error),
-        "notes": "\n".join(getattr(error, "__notes__", [])),
-        "batches": len(used.batches),
-        "steps": run.all_steps.height if run else None,
-        "spans": run.all_spans.height if run else None,
-        "run": "\n".join(run.notes) if run else "",
-    }
-    return {**told, "left": _left()}
 
 
 def generators(*own: torch.Generator) -> tuple[Any, ...]:
@@ -143,7 +101,3 @@ def seeded(number: int) -> torch.Generator:
     np.random.seed(number)
     random.seed(number)
     return torch.Generator().manual_seed(number)
-
-
-if __name__ == "__main__":  # in a process whose file systems are small
-    print(json.dumps(fill()))

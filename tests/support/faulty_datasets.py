@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 import torch
-from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
+from torch.utils.data import Dataset, get_worker_info
 
 import stallscope as ss
 from support.loaders import Noise
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Hangs(Noise):
@@ -48,13 +44,6 @@ class Refuses(Noise):
         if index == 9:
             raise LookupError("no nine here")
         return super().__getitem__(index)
-
-
-class Large(Noise):
-    """Samples of 4 MB."""
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.full((1 << 20,), float(index))
 
 
 class Whose(Dataset):
@@ -97,35 +86,6 @@ class Parsed(Noise):
     def refuses(self) -> None:
         """Raise."""
         raise ValueError
-
-
-class FillsTheFolder(Sampler):
-    """Leaves no room in a folder when it is iterated: after the block began, before the workers."""
-
-    def __init__(self, batches: int, folder: Path) -> None:
-        self.batches = batches
-        self.folder = folder
-
-    def __iter__(self) -> Any:
-        file = os.open(self.folder / "filling", os.O_WRONLY | os.O_CREAT)
-        for size in (1 << 20, 1 << 10, 1):
-            with contextlib.suppress(OSError):
-                while True:
-                    os.write(file, bytes(size))
-        os.close(file)
-        return iter([range(4 * batch, 4 * batch + 4) for batch in range(self.batches)])
-
-    def __len__(self) -> int:
-        return self.batches
-
-
-class Brief(IterableDataset):
-    """A stream of fewer samples than there are workers."""
-
-    def __iter__(self) -> Any:
-        info = get_worker_info()
-        if info is None or info.id == 0:
-            yield torch.ones(2)
 
 
 class Opaque:

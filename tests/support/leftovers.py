@@ -74,7 +74,6 @@ HOOKED = [
     *COMPOSES,
 ]
 ORIGINALS = [vars(owner).get(name, ABSENT) for owner, name in HOOKED]
-HANDLER = signal.getsignal(signal.SIGINT)
 
 
 def hooks() -> list[str]:

@@ -28,12 +28,10 @@ def folder(tmp_path):
 
 
 class TestFolder:
-    @pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.thorough)])
-    def test_one_is_left_out_and_named(self, folder, start):
+    def test_one_is_left_out_and_named(self, folder):
         """Every index gives a batch's sample, and the result names the file."""
         (folder / "a" / "bad.jpg").write_bytes(PHOTOGRAPHS[0].read_bytes()[:2000])
         target = ss.target(folder)
-        target.loader.multiprocessing_context = start
 
         run = ss.record(target, batches=4, warmup=0)
 

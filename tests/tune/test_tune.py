@@ -91,21 +91,6 @@ class TestDirection:
         fewer = of_workers(found, cores)
         assert fewer["memory_bytes"] < of_workers(found, 4 * cores)["memory_bytes"]
 
-    @pytest.mark.thorough
-    @pytest.mark.parametrize("many", [0, 8])
-    def test_a_gain_is_predicted_before_it_is_measured(self, many):
-        """Up from none, down from eight on two cores: predicted and measured agree."""
-        cores = int(cores_available())
-        given = [{"num_workers": cores}]
-
-        work = {"compute_s": 0.004} if many else {"wait_s": 0.004}
-        found = ss.tune(loader(many, **work), STEP, budget_s=15, settings=given)
-
-        told = of_workers(found, cores)
-        assert told["predicted_gain"] > (0.8 if many else 1.3)
-        assert told["predicted_gain_low"] <= told["gain_high"]
-        assert told["predicted_gain_high"] >= told["gain_low"]
-
     @pytest.mark.slow
     def test_what_handing_a_batch_over_takes_is_measured_where_no_worker_does(self, tmp_path):
         """By one worker that makes none; the answer is saved, and no generator was used."""

@@ -62,7 +62,7 @@ _LEAST_DRIFT: Final = 0.02
 _BURSTS: Final = 0.25
 """Relative change of a measure by other processes with equal load in both runs, as a share of that
 load. With any value from 0 to 0.4, no difference was significant in 14 pairs of runs of an
-unchanged program, beside others with a load of 2 to 53% (`tests/benchmarks/comparison.py`)."""
+unchanged program, beside others with a load of 2 to 53%."""
 _SMALLEST: Final = 0.01
 """Least share of the loop's time for a row, in any of the runs."""
 _LIMIT: Final = re.compile(r"\s*([\w/ .:-]+?)\s*([<>])\s*([+-]?)\s*(\d+(?:\.\d*)?|\.\d+)\s*(%?)\s*")

@@ -1,30 +1,21 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class _Floats(Dataset):
+class _Floats(Samples):
     """Images of uint8 that become floats in each `__getitem__`."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.images = torch.randint(0, 256, (32, 3, 192, 192), dtype=torch.uint8)
-
-    def __len__(self) -> int:
-        return 20_000
 
     def __getitem__(self, index):
         return self.images[index % 32].float().div_(255), index % 10
 
 
-def float_images(_folder: Path) -> DataLoader:
+def float_images(_folder):
     """Collate and send four times the bytes that there are."""
     return DataLoader(_Floats(), batch_size=128, num_workers=2)
 

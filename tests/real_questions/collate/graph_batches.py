@@ -1,36 +1,29 @@
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class Data:
     """A graph: what is known of its nodes and of its edges."""
 
-    def __init__(self, **mapping) -> None:
+    def __init__(self, **mapping):
         self.mapping = mapping
         self.num_nodes = len(mapping["x"])
 
     @property
-    def keys(self) -> list[str]:
-        """Names of all that is known."""
+    def keys(self):
         return sorted(key for key, value in self.mapping.items() if value is not None)
 
-    def __getitem__(self, key: str):
+    def __getitem__(self, key):
         return self.mapping[key]
 
-    def __cat_dim__(self, key: str) -> int:
+    def __cat_dim__(self, key):
         return -1 if "index" in key else 0
 
-    def __inc__(self, key: str) -> int:
+    def __inc__(self, key):
         return self.num_nodes if "index" in key else 0
 
 
@@ -38,8 +31,7 @@ class Batch:
     """Graphs that are made one large graph."""
 
     @staticmethod
-    def from_data_list(data_list: list[Data]):
-        """Put graphs together."""
+    def from_data_list(data_list):
         keys = data_list[0].keys
         batch = {key: [] for key in keys}
         cumsum = dict.fromkeys(keys, 0)
@@ -62,7 +54,7 @@ class Batch:
 class MoleculeDataset(Dataset):
     """Small molecules, in memory."""
 
-    def __init__(self, count: int = 4000) -> None:
+    def __init__(self, count=4000):
         self.data_list = []
         for _ in range(count):
             nodes = random.randint(8, 20)
@@ -76,14 +68,14 @@ class MoleculeDataset(Dataset):
                 )
             )
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 2_000_000
 
-    def __getitem__(self, index) -> Data:
+    def __getitem__(self, index):
         return self.data_list[index % len(self.data_list)]
 
 
-def molecules_of_batch(_folder: Path) -> DataLoader:
+def molecules_of_batch(_folder):
     """Make large batches of small graphs, going through all they are made of."""
     return DataLoader(
         MoleculeDataset(), batch_size=512, num_workers=2, collate_fn=Batch.from_data_list

@@ -1,32 +1,23 @@
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class WordInferenceDataset(Dataset):
+class WordInferenceDataset(Samples):
     """Documents, with what may depend on what."""
 
-    def __init__(self, documents: int = 500, max_seq_length: int = 96, relations: int = 3) -> None:
+    def __init__(self, documents=500, max_seq_length=96, relations=3):
         self.max_seq_length, self.relations = max_seq_length, relations
         draw = random.Random(0)
         self.documents = [
             [draw.randint(5, 16) for _ in range(draw.randint(3, 6))] for _ in range(documents)
         ]
 
-    def __len__(self) -> int:
-        return 200_000
-
-    def encode(self, sentences: list[int]):
-        """Say of each pair of words whether one may depend on the other."""
+    def encode(self, sentences):
         length = self.max_seq_length
         no_row = [False] * length
         dependency_mask = [no_row] * length
@@ -52,7 +43,6 @@ class WordInferenceDataset(Dataset):
 
 
 def dataclass_data_collator(features):
-    """Make tensors of lists, and cut off what no document reaches."""
     batch = {}
     for field in features[0]:
         batch[field] = torch.as_tensor([feature[field] for feature in features])
@@ -63,7 +53,7 @@ def dataclass_data_collator(features):
     return batch
 
 
-def masks_of_documents(_folder: Path) -> DataLoader:
+def masks_of_documents(_folder):
     """Hand masks over as lists of lists of lists."""
     return DataLoader(
         WordInferenceDataset(), batch_size=8, num_workers=2, collate_fn=dataclass_data_collator

@@ -1,24 +1,16 @@
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
 
 import torch
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-)
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class SFTDataset(Dataset):
+class SFTDataset(Samples):
     """Conversations in tokens, with the part that is learnt from."""
 
-    def __init__(self, count: int = 500) -> None:
+    def __init__(self, count=500):
         draw = random.Random(0)
         self.examples = []
         for _ in range(count):
@@ -27,9 +19,6 @@ class SFTDataset(Dataset):
             mask = [1] * answer
             self.examples.append({"input_ids": input_ids, "num_actions": answer, "loss_mask": mask})
 
-    def __len__(self) -> int:
-        return 100_000
-
     def __getitem__(self, index):
         return self.examples[index % len(self.examples)]
 
@@ -37,10 +26,10 @@ class SFTDataset(Dataset):
 class PackedDataCollator:
     """Packs several examples into each row of a batch."""
 
-    def __init__(self, max_tokens: int = 4096) -> None:
+    def __init__(self, max_tokens=4096):
         self.max_tokens = max_tokens
 
-    def _pack(self, lengths: list[int]) -> list[list[int]]:
+    def _pack(self, lengths):
         bins: list[list[int]] = []
         free: list[int] = []
         for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
@@ -55,7 +44,6 @@ class PackedDataCollator:
         return bins
 
     def __call__(self, examples):
-        """Write tokens and masks into the rows."""
         lengths = [len(example["input_ids"]) for example in examples]
         bins = self._pack(lengths)
         sequences = torch.zeros(len(bins), self.max_tokens, dtype=torch.long)
@@ -80,7 +68,7 @@ class PackedDataCollator:
         }
 
 
-def conversations_packed(_folder: Path) -> DataLoader:
+def conversations_packed(_folder):
     """Write masks token by token, in the process that trains."""
     return DataLoader(SFTDataset(), batch_size=16, shuffle=True, collate_fn=PackedDataCollator())
 

@@ -1,32 +1,24 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class NodeCollator:
     """Makes a batch of nodes and their neighbours."""
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, nodes):
         draw = np.random.default_rng(0)
         self.neighbours = torch.from_numpy(draw.integers(0, nodes, (nodes, 10)))
 
     def __call__(self, items):
-        """Collate."""
         seeds = torch.tensor(items)
         around = self.neighbours[seeds]
         return seeds, around, torch.unique(around)
 
 
-def scalars_of_nodes(_folder: Path) -> DataLoader:
+def scalars_of_nodes(_folder):
     """Collate a thousand tensors of one number."""
     nodes = torch.arange(200_000)
     collator = NodeCollator(len(nodes))

@@ -1,16 +1,11 @@
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class PreTrainedTokenizer:
@@ -18,7 +13,7 @@ class PreTrainedTokenizer:
 
     SPECIAL_TOKENS_ATTRIBUTES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.vocab = {
             f"[{name.upper()}]": n for n, name in enumerate(self.SPECIAL_TOKENS_ATTRIBUTES)
         }
@@ -29,17 +24,14 @@ class PreTrainedTokenizer:
 
     @property
     def all_special_tokens(self):
-        """List the special tokens."""
         tokens = [getattr(self, f"_{name}_token") for name in self.SPECIAL_TOKENS_ATTRIBUTES]
         return list(dict.fromkeys(str(token) for token in tokens))
 
     @property
     def all_special_ids(self):
-        """List their numbers."""
         return [self.vocab[token] for token in self.all_special_tokens]
 
     def convert_ids_to_tokens(self, ids, *, skip_special_tokens=False):
-        """Look the pieces of numbers up."""
         tokens = []
         for index in ids:
             if skip_special_tokens and index in self.all_special_ids:
@@ -51,11 +43,10 @@ class PreTrainedTokenizer:
 class DataCollatorForWholeWordMask:
     """Masks whole words of a batch."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizer) -> None:
+    def __init__(self, tokenizer):
         self.tokenizer = tokenizer
 
     def __call__(self, examples):
-        """Pad and mask."""
         longest = max(map(len, examples))
         batch = torch.full((len(examples), longest), 4)
         masked = torch.zeros(len(examples), longest, dtype=torch.bool)
@@ -68,19 +59,16 @@ class DataCollatorForWholeWordMask:
         return {"input_ids": batch.masked_fill(masked, 6), "labels": labels}
 
 
-class _Sequences(Dataset):
-    def __init__(self) -> None:
+class _Sequences(Samples):
+    def __init__(self):
         draw = np.random.default_rng(0)
         self.ids = [draw.integers(7, 30_000, 256).tolist() for _ in range(500)]
-
-    def __len__(self) -> int:
-        return 20_000
 
     def __getitem__(self, index):
         return self.ids[index % 500]
 
 
-def special_tokens(_folder: Path) -> DataLoader:
+def special_tokens(_folder):
     """Make the list of special tokens anew for each token."""
     collator = DataCollatorForWholeWordMask(PreTrainedTokenizer())
     return DataLoader(_Sequences(), batch_size=32, shuffle=True, num_workers=2, collate_fn=collator)

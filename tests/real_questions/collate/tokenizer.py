@@ -1,28 +1,20 @@
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class _Texts(Dataset):
+class _Texts(Samples):
     """Documents of some hundred words."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         draw = np.random.default_rng(0)
         words = ["".join(draw.choice(list("abcdefghij"), 6)) for _ in range(2000)]
         self.documents = [" ".join(draw.choice(words, 400)) for _ in range(500)]
-
-    def __len__(self) -> int:
-        return 20_000
 
     def __getitem__(self, index):
         return self.documents[index % len(self.documents)]
@@ -31,7 +23,7 @@ class _Texts(Dataset):
 class Tokenizer:
     """Split words into pieces by the longest match, in plain Python."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.pieces = {
             piece: number
             for number, piece in enumerate(
@@ -39,8 +31,7 @@ class Tokenizer:
             )
         }
 
-    def encode(self, text: str) -> list[int]:
-        """Number the pieces of a text."""
+    def encode(self, text):
         numbers = []
         for word in re.findall(r"\w+|[^\w\s]", text.lower()):
             place = 0
@@ -57,7 +48,7 @@ class Tokenizer:
 class Collator:
     """Tokenise and pad a batch."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.tokenizer = Tokenizer()
 
     def __call__(self, texts):
@@ -66,7 +57,7 @@ class Collator:
         return torch.tensor([numbers + [0] * (longest - len(numbers)) for numbers in encoded])
 
 
-def tokenised_while_loading(_folder: Path) -> DataLoader:
+def tokenised_while_loading(_folder):
     """Tokenise in the collator, each epoch anew."""
     return DataLoader(_Texts(), batch_size=16, num_workers=2, collate_fn=Collator())
 

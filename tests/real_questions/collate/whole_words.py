@@ -1,27 +1,20 @@
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class BertTokenizer:
     """Makes pieces of words."""
 
-    def __init__(self, words: list[str]) -> None:
+    def __init__(self, words):
         pieces = {word[start:end] for word in words for start in range(6) for end in range(9)}
         self.vocab = {piece: number for number, piece in enumerate(sorted(pieces | set("abc")))}
         self.pieces = list(self.vocab)
 
-    def tokenize(self, text: str) -> list[str]:
-        """Take the longest pieces there are, word by word."""
+    def tokenize(self, text):
         tokens = []
         for word in text.split():
             start = 0
@@ -33,15 +26,14 @@ class BertTokenizer:
                 start = end
         return tokens
 
-    def convert_tokens_to_ids(self, tokens: list[str]) -> list[int]:
-        """Look the numbers of tokens up."""
+    def convert_tokens_to_ids(self, tokens):
         return [self.vocab.get(token, 0) for token in tokens]
 
 
 class LineByLineDataset(Dataset):
     """Sentences that have been tokenized, with their words."""
 
-    def __init__(self, words: list[str], tokenizer: BertTokenizer, length: int = 128) -> None:
+    def __init__(self, words, tokenizer, length=128):
         draw = random.Random(1)
         self.lines, self.input_ids = [], []
         for _ in range(300):
@@ -50,7 +42,7 @@ class LineByLineDataset(Dataset):
             self.lines.append(line)
             self.input_ids.append(torch.tensor(ids + [0] * (length - len(ids))))
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 500_000
 
     def __getitem__(self, index):
@@ -61,11 +53,10 @@ class LineByLineDataset(Dataset):
 class MaskedLanguageModeling:
     """Hides words, all pieces of one together."""
 
-    def __init__(self, tokenizer: BertTokenizer, probability: float = 0.15) -> None:
+    def __init__(self, tokenizer, probability=0.15):
         self.tokenizer, self.probability = tokenizer, probability
 
-    def whole_word_tails_mask(self, line: str, length: int) -> torch.Tensor:
-        """Say of each token whether it goes on with a word; tokenize words again for that."""
+    def whole_word_tails_mask(self, line, length):
         tails = []
         for word in line.split():
             pieces = self.tokenizer.tokenize(word)
@@ -74,7 +65,6 @@ class MaskedLanguageModeling:
         return torch.tensor((tails + [False] * length)[:length])
 
     def __call__(self, examples):
-        """Hide words of a batch."""
         inputs = torch.stack([ids for ids, _ in examples])
         length = inputs.shape[1]
         tails = torch.stack([self.whole_word_tails_mask(line, length) for _, line in examples])
@@ -85,7 +75,7 @@ class MaskedLanguageModeling:
         return inputs.masked_fill(masked, 1), labels
 
 
-def words_to_hide(_folder: Path) -> DataLoader:
+def words_to_hide(_folder):
     """Tokenize each word once more where batches are made."""
     draw = random.Random(0)
     words = ["".join(draw.choices("etaoinshrdlu", k=draw.randint(4, 14))) for _ in range(2000)]

@@ -1,22 +1,16 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 from torchvision import transforms
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class _Photographs(Dataset):
+class _Photographs(Samples):
     """Photographs of twelve megapixels, used at 224 pixels."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         noise = np.random.default_rng(0).integers(0, 255, (30, 40, 3), dtype=np.uint8)
         self.path = folder / "large.jpg"
         Image.fromarray(noise).resize((4000, 3000)).save(self.path)
@@ -24,14 +18,11 @@ class _Photographs(Dataset):
             [transforms.Resize((224, 224)), transforms.ToTensor(), transforms.Normalize(0.5, 0.2)]
         )
 
-    def __len__(self) -> int:
-        return 20_000
-
     def __getitem__(self, index):
         return self.transform(Image.open(self.path).convert("RGB"))
 
 
-def large_images(folder: Path) -> DataLoader:
+def large_images(folder):
     """Decode and resize photographs that are stored far larger than they are used."""
     return DataLoader(_Photographs(folder), batch_size=4, num_workers=2)
 

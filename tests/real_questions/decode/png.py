@@ -1,30 +1,21 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class _HighResolution(Dataset):
+class _HighResolution(Samples):
     """Small patches of large PNG, which are read whole."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         import cv2
 
         noise = np.random.default_rng(0).integers(0, 255, (180, 256, 3), dtype=np.uint8)
         self.paths = [str(folder / f"{number}.png") for number in range(4)]
         for path in self.paths:
             cv2.imwrite(path, cv2.resize(noise, (2048, 1440)))
-
-    def __len__(self) -> int:
-        return 20_000
 
     def __getitem__(self, index):
         import cv2
@@ -35,7 +26,7 @@ class _HighResolution(Dataset):
         return torch.from_numpy(patch.transpose(2, 0, 1).copy())
 
 
-def patches_of_png(folder: Path) -> DataLoader:
+def patches_of_png(folder):
     """Decode two thousand pixels a side for a hundred."""
     return DataLoader(_HighResolution(folder), batch_size=4, shuffle=True, num_workers=2)
 

@@ -1,25 +1,17 @@
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-)
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class LoadImagesAndLabels(Dataset):
+class LoadImagesAndLabels(Samples):
     """Images with boxes, read and augmented when they are asked for."""
 
-    def __init__(self, folder: Path, img_size: int = 640, images: int = 60) -> None:
+    def __init__(self, folder, img_size=640, images=60):
         import cv2
 
         draw = np.random.default_rng(0)
@@ -30,11 +22,7 @@ class LoadImagesAndLabels(Dataset):
             cv2.imwrite(path, cv2.resize(small, (800, 800)))
         self.labels = [draw.random((30, 5), dtype=np.float32) for _ in self.img_files]
 
-    def __len__(self) -> int:
-        return 40_000
-
-    def load_image(self, i: int):
-        """Read an image, and make its longer side as long as is wanted."""
+    def load_image(self, i):
         import cv2
 
         im = cv2.imread(self.img_files[i])
@@ -42,7 +30,6 @@ class LoadImagesAndLabels(Dataset):
         return cv2.resize(im, None, fx=ratio, fy=ratio, interpolation=cv2.INTER_LINEAR)
 
     def augment_hsv(self, im):
-        """Change an image's colours."""
         import cv2
 
         gains = np.random.uniform(-1, 1, 3) * [0.015, 0.7, 0.4] + 1
@@ -66,14 +53,13 @@ class LoadImagesAndLabels(Dataset):
 
     @staticmethod
     def collate_fn(batch):
-        """Number the boxes by their image."""
         im, label = zip(*batch, strict=True)
         for number, boxes in enumerate(label):
             boxes[:, 0] = number
         return torch.stack(im), torch.cat(label)
 
 
-def images_of_wheat(folder: Path) -> DataLoader:
+def images_of_wheat(folder):
     """Read images from the disk, which is quick enough for the model."""
     dataset = LoadImagesAndLabels(folder)
     return DataLoader(

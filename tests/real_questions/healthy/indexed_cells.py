@@ -1,23 +1,13 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-)
+from torch.utils.data import DataLoader, Dataset
 
 from real_questions.question import Question
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class GeneExpressionDataset(Dataset):
     """The counts of the genes of cells, in a sparse matrix."""
 
-    def __init__(self, cells: int = 20_000, genes: int = 720) -> None:
+    def __init__(self, cells=20_000, genes=720):
         import scipy.sparse
 
         draw = np.random.default_rng(0)
@@ -27,7 +17,7 @@ class GeneExpressionDataset(Dataset):
         self.batch_indices = np.zeros((cells, 1), np.int64)
         self.all_labels = draw.integers(0, 7, (cells, 1))
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 400_000
 
     def __getitem__(self, idx):
@@ -41,7 +31,7 @@ class GeneExpressionDataset(Dataset):
         )
 
 
-def cells_row_by_row(_folder: Path) -> DataLoader:
+def cells_row_by_row(_folder):
     """Index a sparse matrix for each cell, which is quick enough for the model."""
     return DataLoader(GeneExpressionDataset(), batch_size=32, shuffle=True)
 

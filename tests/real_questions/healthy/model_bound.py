@@ -1,17 +1,10 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from torch.utils.data import DataLoader
 
 from real_questions.parts import PlainSamples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-def bound_by_the_model(_folder: Path) -> DataLoader:
+def bound_by_the_model(_folder):
     """Load faster than the model can use it."""
     return DataLoader(PlainSamples(0.0005, 0.0005), batch_size=8, num_workers=2)
 

@@ -1,27 +1,17 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-)
+from torch.utils.data import DataLoader, Dataset
 
 from real_questions.question import Question
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class TextLibraryDataset(Dataset):
     """Parts of poems, letter by letter."""
 
-    def __init__(self, length: int = 64, letters: int = 96) -> None:
+    def __init__(self, length=64, letters=96):
         self.length, self.letters = length, letters
         self.encoded = torch.randint(0, letters, (300_000,))
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.encoded) - self.length - 1
 
     def __getitem__(self, index):
@@ -30,7 +20,7 @@ class TextLibraryDataset(Dataset):
         return one_hot, part[1:]
 
 
-def letters_of_poems(_folder: Path) -> DataLoader:
+def letters_of_poems(_folder):
     """Make vectors of letters on the host, which is quick enough."""
     return DataLoader(TextLibraryDataset(), batch_size=64, shuffle=True, num_workers=2)
 

@@ -1,25 +1,16 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class CellDataset(Dataset):
+class CellDataset(Samples):
     """The genes that cells express, and how much of each."""
 
-    def __init__(self, cells: int = 1000, genes: int = 3000) -> None:
+    def __init__(self, cells=1000, genes=3000):
         self.genes = torch.stack([torch.randperm(30_000)[:genes] for _ in range(cells)])
         self.expressions = torch.poisson(torch.full((cells, genes), 3.0))
-
-    def __len__(self) -> int:
-        return 200_000
 
     def __getitem__(self, index):
         number = index % len(self.genes)
@@ -29,7 +20,7 @@ class CellDataset(Dataset):
 class DataCollator:
     """Makes batches of some of the genes of each cell."""
 
-    def __init__(self, max_length: int = 1200) -> None:
+    def __init__(self, max_length=1200):
         self.max_length = max_length
 
     def _sample(self, genes, expressions):
@@ -37,13 +28,12 @@ class DataCollator:
         return genes[order], expressions[order]
 
     def __call__(self, examples):
-        """Draw genes, and put them together."""
         drawn = [self._sample(example["genes"], example["expressions"]) for example in examples]
         genes = torch.stack([genes for genes, _ in drawn])
         return {"gene": genes, "expr": torch.stack([expr for _, expr in drawn])}
 
 
-def genes_of_samples(_folder: Path) -> DataLoader:
+def genes_of_samples(_folder):
     """Draw genes where batches are made, which is quick enough."""
     return DataLoader(
         CellDataset(), batch_size=32, shuffle=True, num_workers=2, collate_fn=DataCollator()

@@ -1,22 +1,17 @@
-from __future__ import annotations
-
 import wave
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class AudioProcessor:
     """Makes spectrograms of recordings."""
 
-    def __init__(self, num_freq: int = 1025, num_mels: int = 80) -> None:
+    def __init__(self, num_freq=1025, num_mels=80):
         self.n_fft = (num_freq - 1) * 2
         self.window = torch.hann_window(1100)
         self.mel_basis = torch.rand(num_mels, num_freq)
@@ -26,18 +21,16 @@ class AudioProcessor:
         return torch.stft(padded, self.n_fft, 275, 1100, self.window, return_complex=True).abs()
 
     def spectrogram(self, wav):
-        """Make one on a linear scale."""
         return 20 * torch.log10(self._stft(wav).clamp(min=1e-5))
 
     def melspectrogram(self, wav):
-        """Make one on the mel scale."""
         return 20 * torch.log10((self.mel_basis @ self._stft(wav)).clamp(min=1e-5))
 
 
-class TTSDataset(Dataset):
+class TTSDataset(Samples):
     """Recordings of sentences, from files."""
 
-    def __init__(self, folder: Path, ap: AudioProcessor) -> None:
+    def __init__(self, folder, ap):
         self.ap = ap
         draw = np.random.default_rng(0)
         self.items = [folder / f"LJ001-{number:04d}.wav" for number in range(60)]
@@ -47,11 +40,7 @@ class TTSDataset(Dataset):
                 values = draw.normal(0, 3000, draw.integers(30_000, 50_000)).astype(np.int16)
                 recording.writeframes(values.tobytes())
 
-    def __len__(self) -> int:
-        return 20_000
-
-    def load_wav(self, path: Path):
-        """Read one."""
+    def load_wav(self, path):
         with wave.open(str(path), "rb") as recording:
             values = np.frombuffer(recording.readframes(recording.getnframes()), np.int16)
         return values.astype(np.float32) / 32_768
@@ -61,7 +50,6 @@ class TTSDataset(Dataset):
         return {"text": text, "wav": self.load_wav(self.items[index % len(self.items)])}
 
     def collate_fn(self, batch):
-        """Make the spectrograms of a batch, and pad them."""
         mel = [self.ap.melspectrogram(item["wav"]).T for item in batch]
         linear = [self.ap.spectrogram(item["wav"]).T for item in batch]
         text = torch.stack([item["text"] for item in batch])
@@ -69,7 +57,7 @@ class TTSDataset(Dataset):
         return text, pad(linear, batch_first=True), pad(mel, batch_first=True)
 
 
-def spectrograms_of_speech(folder: Path) -> DataLoader:
+def spectrograms_of_speech(folder):
     """Make spectrograms while training, which is quick enough."""
     dataset = TTSDataset(folder, AudioProcessor())
     return DataLoader(

@@ -1,30 +1,23 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class TorchDataset(Dataset):
     """The rows of a table, in memory."""
 
-    def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
+    def __init__(self, x, y):
         self.x, self.y = x, y
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.x)
 
     def __getitem__(self, index):
         return self.x[index], self.y[index]
 
 
-def rows_of_table(_folder: Path) -> DataLoader:
+def rows_of_table(_folder):
     """Take rows one by one, for a model that takes far longer."""
     draw = np.random.default_rng(0)
     x = draw.normal(size=(200_000, 54)).astype(np.float32)

@@ -1,34 +1,28 @@
-from __future__ import annotations
-
 import fcntl
 import shutil
 import time
-from typing import TYPE_CHECKING
 
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class _CachedFiles(Dataset):
     """Files that are copied from a server into one folder, each when it is first asked for."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.server, self.cache = folder / "server", folder / "cache"
         self.server.mkdir(exist_ok=True), self.cache.mkdir(exist_ok=True)
         (self.server / "data").write_bytes(bytes(200_000))
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 5_000
 
     def __getitem__(self, index):
         return np.frombuffer(self._cached(f"{index}.bin").read_bytes(), np.uint8)[:1000].copy()
 
-    def _cached(self, name: str) -> Path:
+    def _cached(self, name):
         path = self.cache / name
         with (self.cache / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -38,7 +32,7 @@ class _CachedFiles(Dataset):
         return path
 
 
-def lock_of_a_folder(folder: Path) -> DataLoader:
+def lock_of_a_folder(folder):
     """Hold one lock for the whole folder while a file is copied."""
     return DataLoader(_CachedFiles(folder), batch_size=4, num_workers=4)
 

@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import sqlite3
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import numpy as np
@@ -10,39 +7,32 @@ from torch.utils.data import DataLoader, Dataset
 
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class SQLiteDatabase:
     """Graphs in a file of SQLite."""
 
-    def __init__(self, path: Path, name: str) -> None:
+    def __init__(self, path, name):
         self.path, self.name = path, name
         self._connection: sqlite3.Connection | None = None
 
     @property
-    def connection(self) -> sqlite3.Connection:
-        """The connection of this process."""
+    def connection(self):
         if self._connection is None:
             self._connection = sqlite3.connect(self.path, timeout=300)
             self._connection.execute("PRAGMA synchronous = OFF")
         return self._connection
 
-    def close(self) -> None:
-        """Close it, for each worker to have one of its own."""
+    def close(self):
         self.connection.close()
         self._connection = None
 
-    def multi_insert(self, rows: list[bytes]) -> None:
-        """Write graphs."""
+    def multi_insert(self, rows):
         with self.connection as connection:
             connection.execute(f"CREATE TABLE {self.name} (id INTEGER PRIMARY KEY, data BLOB)")
             query = f"INSERT INTO {self.name} (id, data) VALUES (?, ?)"  # noqa: S608
             connection.executemany(query, enumerate(rows))
 
-    def multi_get(self, indices: list[int]) -> list[bytes]:
-        """Read graphs, by joining a table of the numbers of those that are asked for."""
+    def multi_get(self, indices):
         join = f"{self.name}__join__{uuid4().hex}"
         with self.connection as connection:
             connection.execute(f"CREATE TABLE {join} (id INTEGER, row_id INTEGER)")
@@ -60,7 +50,7 @@ class SQLiteDatabase:
 class OnDiskDataset(Dataset):
     """Graphs that do not fit into memory."""
 
-    def __init__(self, folder: Path, count: int = 2000) -> None:
+    def __init__(self, folder, count=2000):
         self.count = count
         self.db = SQLiteDatabase(folder / "sqlite.db", "dataset")
         draw = np.random.default_rng(0)
@@ -68,7 +58,7 @@ class OnDiskDataset(Dataset):
         self.db.multi_insert(rows)
         self.db.close()
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 1_000_000
 
     def __getitem__(self, index):
@@ -80,11 +70,10 @@ class OnDiskDataset(Dataset):
 
 
 def stack_graphs(graphs):
-    """Put graphs of one size together."""
     return torch.from_numpy(np.stack(graphs))
 
 
-def graphs_on_disk(folder: Path) -> DataLoader:
+def graphs_on_disk(folder):
     """Write a table for each batch, which but one worker can do at a time."""
     return DataLoader(
         OnDiskDataset(folder),

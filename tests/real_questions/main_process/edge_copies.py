@@ -1,17 +1,12 @@
-from __future__ import annotations
-
 import copy
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @dataclass
@@ -27,15 +22,12 @@ class DGBatch:
     neg_batch_list: list[torch.Tensor]
 
 
-class _Edges(Dataset):
+class _Edges(Samples):
     """Batches of edges, in the order of their times."""
 
-    def __init__(self, size: int = 16) -> None:
+    def __init__(self, size=16):
         self.size = size
         self.feats = torch.randn(5000, 172)
-
-    def __len__(self) -> int:
-        return 20_000
 
     def __getitem__(self, index):
         some = torch.randint(0, 5000, (3 * self.size, 20))
@@ -53,12 +45,10 @@ class _Edges(Dataset):
 class Evaluation:
     """Ranks each edge among edges that are none."""
 
-    def score(self, batch: DGBatch) -> torch.Tensor:
-        """Prepare what the model is asked."""
+    def score(self, batch):
         return torch.cat([batch.dst, batch.src])
 
-    def evaluate(self, batch: DGBatch) -> None:
-        """Rank the edges of a batch, each with its own ones that are none."""
+    def evaluate(self, batch):
         for number, neg_batch in enumerate(batch.neg_batch_list):
             copy_batch = copy.deepcopy(batch)
             copy_batch.src = batch.src[number].repeat(len(neg_batch) + 1)
@@ -67,12 +57,11 @@ class Evaluation:
         time.sleep(0.01)  # the model, on a device
 
 
-def evaluate(batch) -> None:
-    """Evaluate a batch."""
+def evaluate(batch):
     Evaluation().evaluate(batch)
 
 
-def edges_of_graph(_folder: Path) -> DataLoader:
+def edges_of_graph(_folder):
     """Gather edges and their neighbours, which takes little time."""
     return DataLoader(_Edges(), batch_size=None, num_workers=2)
 

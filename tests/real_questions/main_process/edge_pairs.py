@@ -1,36 +1,25 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-    WeightedRandomSampler,
-)
+from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
 
 from real_questions.question import Question
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class UMAPDataset(Dataset):
     """The two ends of each edge of a graph of neighbours."""
 
-    def __init__(self, data, edges: int = 300_000) -> None:
+    def __init__(self, data, edges=300_000):
         self.data = data
         self.vertices_a = torch.randint(len(data), (edges,))
         self.vertices_b = torch.randint(len(data), (edges,))
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.vertices_a)
 
     def __getitem__(self, index):
         return self.data[self.vertices_a[index]], self.data[self.vertices_b[index]]
 
 
-def edges_one_by_one(_folder: Path) -> DataLoader:
+def edges_one_by_one(_folder):
     """Take the ends of thousands of edges out of one tensor, edge by edge."""
     dataset = UMAPDataset(torch.rand(20_000, 64))
     sampler = WeightedRandomSampler(torch.rand(len(dataset)), len(dataset), replacement=True)

@@ -1,21 +1,16 @@
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Sampler
 
+from real_questions.parts import Samples
 from real_questions.question import Question
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class LeastSampledClassSampler(Sampler):
     """Draws of the class that was drawn least."""
 
-    def __init__(self, labels: torch.Tensor, indices: list[int]) -> None:
+    def __init__(self, labels, indices):
         self.labels, self.indices = labels, indices
         self.num_classes = labels.shape[1]
         self.class_indices = [
@@ -23,11 +18,10 @@ class LeastSampledClassSampler(Sampler):
         ]
         self.counts = torch.zeros(self.num_classes, dtype=torch.long)
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.indices)
 
-    def sample(self) -> int:
-        """Draw one."""
+    def sample(self):
         classes = torch.nonzero(self.counts == self.counts.min(), as_tuple=True)[0]
         chosen = random.choice(self.class_indices[random.choice(classes.tolist())])
         for class_, indicator in enumerate(self.labels[self.indices[chosen]]):
@@ -40,21 +34,18 @@ class LeastSampledClassSampler(Sampler):
             yield self.sample()
 
 
-class _Labelled(Dataset):
+class _Labelled(Samples):
     """Small pictures in memory, of which each belongs to several classes."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.pictures = torch.randint(0, 255, (2000, 3, 32, 32), dtype=torch.uint8)
         self.labels = (torch.rand(20_000, 80) < 0.05).long()
-
-    def __len__(self) -> int:
-        return 20_000
 
     def __getitem__(self, index):
         return self.pictures[index % 2000], self.labels[index]
 
 
-def samples_of_classes(_folder: Path) -> DataLoader:
+def samples_of_classes(_folder):
     """Choose each sample with a loop over its labels."""
     dataset = _Labelled()
     sampler = LeastSampledClassSampler(dataset.labels, list(range(len(dataset))))

@@ -1,25 +1,17 @@
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class _Satellites(Dataset):
+class _Satellites(Samples):
     """Small stacks of images, one a month."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.stacks = torch.randn(100, 12, 6, 32, 32)
-
-    def __len__(self) -> int:
-        return 20_000
 
     def __getitem__(self, index):
         return self.stacks[index % 100]
@@ -29,7 +21,6 @@ class RandomMaskingStrategy:
     """Hides patches of an image from the encoder."""
 
     def apply_mask(self, batch):
-        """Choose for each month and each band of each sample."""
         masks = torch.zeros(len(batch), 12, 6, 4, 4, dtype=torch.int64)
         for sample in range(len(batch)):
             for month in range(12):
@@ -43,21 +34,19 @@ class RandomMaskingStrategy:
 class TrainModule:
     """Masks a batch and trains on it."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.masking_strategy = RandomMaskingStrategy()
 
-    def train_batch(self, batch) -> None:
-        """Train on a batch."""
+    def train_batch(self, batch):
         self.masking_strategy.apply_mask(batch)
         time.sleep(0.02)  # the model, on a device
 
 
-def train_batch(batch) -> None:
-    """Train on a batch."""
+def train_batch(batch):
     TrainModule().train_batch(batch)
 
 
-def stacks_of_images(_folder: Path) -> DataLoader:
+def stacks_of_images(_folder):
     """Load stacks, which takes next to no time."""
     return DataLoader(_Satellites(), batch_size=4, shuffle=True, num_workers=2)
 

@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -9,17 +6,14 @@ from torch.utils.data import DataLoader, Sampler
 
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class NoDuplicatesBatchSampler(Sampler):
     """Makes batches in which no text occurs twice."""
 
-    def __init__(self, dataset, batch_size: int) -> None:
+    def __init__(self, dataset, batch_size):
         self.dataset, self.batch_size = dataset, batch_size
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.dataset) // self.batch_size
 
     def __iter__(self):
@@ -41,12 +35,11 @@ class NoDuplicatesBatchSampler(Sampler):
 
 
 def sentence_collator(rows):
-    """Make numbers of the letters of texts."""
     texts = [row[key] for row in rows for key in ("query", "positive", "negative")]
     return torch.from_numpy(np.array(texts, "S64").view(np.uint8).reshape(len(texts), 64))
 
 
-def triplets_without_duplicates(_folder: Path) -> DataLoader:
+def triplets_without_duplicates(_folder):
     """Read rows in the batch sampler, which compares their texts."""
     import datasets
 

@@ -1,31 +1,20 @@
-from __future__ import annotations
-
 import random
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-)
+from torch.utils.data import DataLoader, Dataset
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class SubjectsDataset(Dataset):
+class SubjectsDataset(Samples):
     """Volumes, with how likely a patch is to be taken at each of their places."""
 
-    def __init__(self, count: int = 12, size: int = 44) -> None:
+    def __init__(self, count=12, size=44):
         self.volumes = torch.rand(count, size, size, size)
         self.sampling = torch.rand(count, size, size, size) ** 4
-
-    def __len__(self) -> int:
-        return 50_000
 
     def __getitem__(self, index):
         number = index % len(self.volumes)
@@ -35,11 +24,10 @@ class SubjectsDataset(Dataset):
 class WeightedSampler:
     """Takes patches of volumes where they are likely."""
 
-    def __init__(self, patch_size: int = 12) -> None:
+    def __init__(self, patch_size=12):
         self.patch_size = patch_size
 
-    def get_random_index(self, probability_map: np.ndarray) -> tuple[int, ...]:
-        """Draw a place."""
+    def get_random_index(self, probability_map):
         flat_map = probability_map.ravel()
         flat_map = flat_map / flat_map.sum()
         sorted_indices = np.argsort(flat_map)
@@ -47,8 +35,7 @@ class WeightedSampler:
         place = sorted_indices[np.argmax(cdf > random.random() * cdf[-1])]
         return np.unravel_index(place, probability_map.shape)
 
-    def __call__(self, subject: dict):
-        """Take patches without end."""
+    def __call__(self, subject):
         image, sampling_map = subject["image"], subject["sampling_map"].numpy()
         last = image.shape[0] - self.patch_size
         while True:
@@ -60,13 +47,13 @@ class WeightedSampler:
 class Queue(Dataset):
     """Patches of some volumes, which workers of its own read."""
 
-    def __init__(self, subjects: SubjectsDataset, samples_per_volume: int = 8) -> None:
+    def __init__(self, subjects, samples_per_volume=8):
         self.subjects, self.samples_per_volume = subjects, samples_per_volume
         self.sampler = WeightedSampler()
         self.patches: list[torch.Tensor] = []
         self.subjects_iterable = None
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.subjects) * self.samples_per_volume
 
     def __getitem__(self, _index):
@@ -74,7 +61,7 @@ class Queue(Dataset):
             self._fill()
         return self.patches.pop()
 
-    def _fill(self) -> None:
+    def _fill(self):
         if self.subjects_iterable is None:
             self.subjects_iterable = iter(
                 DataLoader(self.subjects, batch_size=None, shuffle=True, num_workers=1)
@@ -84,7 +71,7 @@ class Queue(Dataset):
         random.shuffle(self.patches)
 
 
-def patches_of_queue(_folder: Path) -> DataLoader:
+def patches_of_queue(_folder):
     """Sort all places of a volume for each patch of it, in the main process."""
     return DataLoader(Queue(SubjectsDataset()), batch_size=4)
 

@@ -1,30 +1,22 @@
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Sampler
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class VideoDataset(Dataset):
+class VideoDataset(Samples):
     """Videos of some resolutions, made ready; what the sampler hands over is handed on."""
 
-    def __init__(self, resolutions=((9, 64, 96), (9, 96, 64), (5, 96, 96))) -> None:
+    def __init__(self, resolutions=((9, 64, 96), (9, 96, 64), (5, 96, 96))):
         draw = np.random.default_rng(0)
         self.resolutions = resolutions
         self.videos = draw.integers(0, 255, (12, 9, 180, 240, 3), dtype=np.uint8)
 
-    def __len__(self) -> int:
-        return 50_000
-
-    def _preprocess_video(self, number: int, frames: int, height: int, width: int):
+    def _preprocess_video(self, number, frames, height, width):
         import cv2
 
         video = self.videos[number % len(self.videos)][:frames]
@@ -43,11 +35,11 @@ class VideoDataset(Dataset):
 class BucketSampler(Sampler):
     """Groups videos of one resolution, for which it reads each of them."""
 
-    def __init__(self, data_source: VideoDataset, batch_size: int = 4) -> None:
+    def __init__(self, data_source, batch_size=4):
         self.data_source, self.batch_size = data_source, batch_size
         self.buckets = {resolution: [] for resolution in data_source.resolutions}
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.data_source) // self.batch_size
 
     def __iter__(self):
@@ -63,11 +55,10 @@ class BucketSampler(Sampler):
 
 
 def collate_videos(batch):
-    """Put the videos of a group together."""
     return [data["prompt"] for data in batch[0]], torch.stack([data["video"] for data in batch[0]])
 
 
-def videos_in_buckets(_folder: Path) -> DataLoader:
+def videos_in_buckets(_folder):
     """Read videos in the sampler, which has to know how large they are."""
     dataset = VideoDataset()
     return DataLoader(

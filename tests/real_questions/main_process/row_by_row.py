@@ -1,17 +1,10 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-def row_by_row(_folder: Path) -> DataLoader:
+def row_by_row(_folder):
     """Take thousands of rows of a tensor one by one, and stack them."""
     values, labels = torch.randn(200_000, 40), torch.randint(0, 2, (200_000,))
     return DataLoader(TensorDataset(values, labels), batch_size=4096, shuffle=True)

@@ -1,23 +1,16 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class _Features(Dataset):
-    def __init__(self) -> None:
+    def __init__(self):
         self.labels = [number % 400 for number in range(40_000)]
         self.values = torch.randn(1000, 64)
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.labels)
 
     def __getitem__(self, index):
@@ -27,10 +20,10 @@ class _Features(Dataset):
 class BalancedSampler:
     """Draws eight classes for a batch, and eight samples of each."""
 
-    def __init__(self, labels: list[int]) -> None:
+    def __init__(self, labels):
         self.labels = labels
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.labels) // 64
 
     def __iter__(self):
@@ -42,7 +35,7 @@ class BalancedSampler:
             yield batch
 
 
-def balanced(_folder: Path) -> DataLoader:
+def balanced(_folder):
     """Make an array of all labels for each class of each batch, in the main process."""
     features = _Features()
     return DataLoader(features, batch_sampler=BalancedSampler(features.labels), num_workers=2)

@@ -1,24 +1,15 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class _Vectors(Dataset):
+class _Vectors(Samples):
     """Samples that are dictionaries of ten vectors."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.values = {f"feature{number}": torch.randn(4000, 16) for number in range(10)}
-
-    def __len__(self) -> int:
-        return 50_000
 
     def __getitem__(self, index):
         return {name: values[index % 4000] for name, values in self.values.items()}
@@ -27,10 +18,10 @@ class _Vectors(Dataset):
 class Uncollated:
     """A loader whose batches are taken apart again, as they were collated."""
 
-    def __init__(self, loader: DataLoader) -> None:
+    def __init__(self, loader):
         self.loader = loader
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.loader)
 
     def __iter__(self):
@@ -39,12 +30,11 @@ class Uncollated:
 
     @staticmethod
     def uncollate(batch):
-        """Make a list of samples of a batch."""
         count = len(next(iter(batch.values())))
         return [{name: values[n] for name, values in batch.items()} for n in range(count)]
 
 
-def uncollated(_folder: Path) -> Uncollated:
+def uncollated(_folder):
     """Take each batch apart in the main process."""
     return Uncollated(DataLoader(_Vectors(), batch_size=256, shuffle=True, num_workers=2))
 

@@ -1,23 +1,16 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class _Nodes(Dataset):
-    def __init__(self, count: int) -> None:
+    def __init__(self, count):
         self.features = torch.randn(1000, 32)
         self.count = count
 
-    def __len__(self) -> int:
+    def __len__(self):
         return self.count
 
     def __getitem__(self, index):
@@ -27,10 +20,10 @@ class _Nodes(Dataset):
 class DegreeSampler:
     """Draws nodes, those with more neighbours more often."""
 
-    def __init__(self, degrees) -> None:
+    def __init__(self, degrees):
         self.degrees = degrees
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 2000
 
     def __iter__(self):
@@ -39,7 +32,7 @@ class DegreeSampler:
             yield np.random.choice(len(chances), 64, p=chances).tolist()
 
 
-def weights_for_each_draw(_folder: Path) -> DataLoader:
+def weights_for_each_draw(_folder):
     """Compute the chances of a million nodes for each batch."""
     nodes = _Nodes(1_000_000)
     degrees = np.random.default_rng(0).integers(1, 100, len(nodes)).astype(np.float64)

@@ -1,26 +1,16 @@
-from __future__ import annotations
-
 import itertools
-from typing import TYPE_CHECKING
 
 import numpy as np
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-    RandomSampler,
-)
+from torch.utils.data import DataLoader, Dataset, RandomSampler
 from torchvision import transforms
 
 from real_questions.question import Question
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class CameraDataset(Dataset):
     """What cameras around an object see of it."""
 
-    def __init__(self, folder: Path, cameras: int = 10_000, images: int = 40) -> None:
+    def __init__(self, folder, cameras=10_000, images=40):
         from PIL import Image
 
         self.cam_infos = [folder / f"r_{number % images}.png" for number in range(cameras)]
@@ -30,7 +20,7 @@ class CameraDataset(Dataset):
             Image.fromarray(image).resize((200, 200)).save(path)
         self.transform = transforms.Compose([transforms.ToTensor(), transforms.Resize((160, 160))])
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.cam_infos)
 
     def __getitem__(self, idx):
@@ -45,17 +35,17 @@ class CameraDataset(Dataset):
 class Iterations:
     """The batches of a training that counts iterations, not epochs."""
 
-    def __init__(self, dataloader: DataLoader, iterations: int) -> None:
+    def __init__(self, dataloader, iterations):
         self.dataloader, self.iterations = dataloader, iterations
 
-    def __len__(self) -> int:
+    def __len__(self):
         return self.iterations
 
     def __iter__(self):
         return itertools.islice(itertools.cycle(self.dataloader), self.iterations)
 
 
-def cameras_in_cycles(folder: Path) -> Iterations:
+def cameras_in_cycles(folder):
     """Keep each batch for the time when all have been seen."""
     dataset = CameraDataset(folder)
     sampler = RandomSampler(dataset, replacement=True)

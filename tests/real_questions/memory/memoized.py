@@ -1,21 +1,15 @@
-from __future__ import annotations
-
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class memoize:  # noqa: N801 - its author's name
     """Keeps what a function returned, for when it is called with the same again."""
 
-    def __init__(self, function) -> None:
+    def __init__(self, function):
         self.function = function
         self.cache: dict[tuple[object, ...], object] = {}
 
@@ -23,7 +17,6 @@ class memoize:  # noqa: N801 - its author's name
         return partial(self, instance)
 
     def __call__(self, *args):
-        """Call the function, where it was not called so before."""
         key = (id(args[0]), *args[1:])
         if key not in self.cache:
             self.cache[key] = self.function(*args)
@@ -33,10 +26,10 @@ class memoize:  # noqa: N801 - its author's name
 class SafeDataset(Dataset):
     """Leaves the samples out that cannot be read."""
 
-    def __init__(self, dataset) -> None:
+    def __init__(self, dataset):
         self.dataset = dataset
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.dataset)
 
     def _safe_get_item(self, index):
@@ -55,14 +48,14 @@ class SafeDataset(Dataset):
 class DummyDataset(Dataset):
     """Images."""
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 1_000_000
 
     def __getitem__(self, index):
         return torch.randn(3, 64, 64), index % 10
 
 
-def samples_that_are_safe(_folder: Path) -> DataLoader:
+def samples_that_are_safe(_folder):
     """Keep each sample, though none is asked for twice."""
     return DataLoader(SafeDataset(DummyDataset()), batch_size=16, num_workers=2)
 

@@ -1,22 +1,15 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from torch.utils.data import DataLoader, Dataset
 
 from real_questions.question import Question
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class _Annotations(Dataset):
     """Two million annotations as Python objects."""
 
-    def __init__(self, count: int = 2_000_000) -> None:
+    def __init__(self, count=2_000_000):
         self.rows = [(f"images/{number:08d}.jpg", number % 100) for number in range(count)]
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.rows)
 
     def __getitem__(self, index):
@@ -24,7 +17,7 @@ class _Annotations(Dataset):
         return len(path) + label
 
 
-def list_of_objects(_folder: Path) -> DataLoader:
+def list_of_objects(_folder):
     """Read Python objects in forked workers, which copies the pages that hold them."""
     return DataLoader(_Annotations(), batch_size=512, shuffle=True, num_workers=2)
 

@@ -1,30 +1,19 @@
-from __future__ import annotations
-
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch.utils.data import (
-    ConcatDataset,
-    DataLoader,
-    Dataset,
-)
+from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
 from real_questions.question import Question
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Wsi:
     """An open slide, with what its library keeps of it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self.level = np.load(path)
 
-    def read_region(self, location, size: int):
-        """Cut a part out of the slide."""
+    def read_region(self, location, size):
         x, y = location
         return self.level[y : y + size, x : x + size]
 
@@ -32,18 +21,18 @@ class Wsi:
 class WsiDataset(Dataset):
     """Patches of one slide."""
 
-    def __init__(self, file_path: Path, patches: int = 64, size: int = 64) -> None:
+    def __init__(self, file_path, patches=64, size=64):
         self._file_path, self._patches, self._size = file_path, patches, size
 
-    def __len__(self) -> int:
+    def __len__(self):
         return self._patches
 
     @cached_property
-    def _wsi(self) -> Wsi:
+    def _wsi(self):
         return Wsi(self._file_path)
 
     @cached_property
-    def _coords(self) -> np.ndarray:
+    def _coords(self):
         height, width = self._wsi.level.shape[:2]
         high = (width - self._size, height - self._size)
         return np.random.default_rng(0).integers(0, high, (self._patches, 2))
@@ -56,7 +45,7 @@ class WsiDataset(Dataset):
 class MultiWsiDataset(ConcatDataset):
     """Patches of many slides, one slide after the other."""
 
-    def __init__(self, folder: Path, slides: int = 3000, files: int = 12) -> None:
+    def __init__(self, folder, slides=3000, files=12):
         draw = np.random.default_rng(0)
         paths = [folder / f"slide_{number}.npy" for number in range(files)]
         for path in paths:
@@ -64,7 +53,7 @@ class MultiWsiDataset(ConcatDataset):
         super().__init__([WsiDataset(paths[number % files]) for number in range(slides)])
 
 
-def patches_of_slides(folder: Path) -> DataLoader:
+def patches_of_slides(folder):
     """Leave each slide open that a worker has read from."""
     return DataLoader(MultiWsiDataset(folder), batch_size=8, num_workers=2)
 

@@ -1,7 +1,3 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from PIL import Image
@@ -11,12 +7,8 @@ from torchvision import transforms
 from real_questions.parts import blocks
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 def _to_torch(items):
-    """Make tensors of all columns of the rows that were asked for."""
     made = {}
     for key, values in items.items():
         if key == "image":
@@ -29,7 +21,7 @@ def _to_torch(items):
 class LeRobotDataset(Dataset):
     """Frames of robots in a table, with the next sixteen actions."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         from datasets import Dataset as Table
         from datasets import Features, List, Value
         from datasets import Image as ImageFeature
@@ -41,7 +33,7 @@ class LeRobotDataset(Dataset):
         self.hf_dataset = Table.from_dict(columns, features=features)
         self.hf_dataset.set_transform(_to_torch)
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 380
 
     def _query_hf_dataset(self, indices):
@@ -53,7 +45,7 @@ class LeRobotDataset(Dataset):
         return item
 
 
-def actions_of_frames(_folder: Path) -> DataLoader:
+def actions_of_frames(_folder):
     """Decode sixteen frames for the actions beside them."""
     return DataLoader(LeRobotDataset(), batch_size=8, shuffle=True, num_workers=2)
 

@@ -1,21 +1,15 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class _Signs(Dataset):
+class _Signs(Samples):
     """Photographs of text as floats, changed by albumentations."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         import albumentations
 
         self.images = np.random.default_rng(0).random((8, 512, 512, 3), dtype=np.float32)
@@ -30,15 +24,12 @@ class _Signs(Dataset):
             ]
         )
 
-    def __len__(self) -> int:
-        return 20_000
-
     def __getitem__(self, index):
         image = self.augment(image=self.images[index % 8])["image"]
         return torch.from_numpy(image.transpose(2, 0, 1).copy())
 
 
-def floats_of_albumentations(_folder: Path) -> DataLoader:
+def floats_of_albumentations(_folder):
     """Change images of float32 where uint8 takes a quarter."""
     return DataLoader(_Signs(), batch_size=8, shuffle=True, num_workers=2)
 

@@ -1,35 +1,26 @@
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-)
+from torch.utils.data import DataLoader, Dataset
 
 from real_questions.question import Question
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class LuxonisLoader(Dataset):
     """Images, of which four are put together as a mosaic."""
 
-    def __init__(self, count: int = 150_000, batched: int = 4) -> None:
+    def __init__(self, count=150_000, batched=4):
         self.count, self.batched = count, batched
         self.images = np.random.default_rng(0).integers(0, 255, (200, 64, 64, 3), dtype=np.uint8)
 
-    def __len__(self) -> int:
+    def __len__(self):
         return self.count
 
-    def _load(self, index: int) -> np.ndarray:
+    def _load(self, index):
         return self.images[index % len(self.images)]
 
-    def _pick_indices(self, index: int) -> list[int]:
+    def _pick_indices(self, index):
         possible = list(range(len(self)))
         possible.remove(index)
         return [index, *random.sample(possible, self.batched - 1)]
@@ -40,7 +31,7 @@ class LuxonisLoader(Dataset):
         return torch.from_numpy(mosaic).permute(2, 0, 1)
 
 
-def mosaics_of_images(_folder: Path) -> DataLoader:
+def mosaics_of_images(_folder):
     """List all images there are, to draw three."""
     return DataLoader(LuxonisLoader(), batch_size=16, shuffle=True, num_workers=2)
 

@@ -1,26 +1,15 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
-from torch.utils.data import (
-    DataLoader,
-    IterableDataset,
-    get_worker_info,
-)
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torchvision import transforms
 
 from real_questions.question import Question
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class InterleaveIterator(IterableDataset):
     """Tiles of slides, out of many records in turn."""
 
-    def __init__(self, records: int = 8, tiles: int = 12, tile_px: int = 299) -> None:
+    def __init__(self, records=8, tiles=12, tile_px=299):
         import cv2
 
         draw = np.random.default_rng(0)
@@ -38,7 +27,6 @@ class InterleaveIterator(IterableDataset):
         )
 
     def parser(self, record):
-        """Decode a tile, and standardize it."""
         import cv2
 
         image = cv2.cvtColor(cv2.imdecode(record, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
@@ -52,7 +40,7 @@ class InterleaveIterator(IterableDataset):
             yield self.parser(record[number // len(self.records) % len(record)]), number % 2
 
 
-def tiles_blurred(_folder: Path) -> DataLoader:
+def tiles_blurred(_folder):
     """Blur each tile with a filter of torchvision, on the CPU."""
     return DataLoader(InterleaveIterator(), batch_size=32, num_workers=2)
 

@@ -1,44 +1,36 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import ONCE, Question
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class SeekVideoReader:
     """Decodes single frames of a video."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         import cv2
 
         self.capture = cv2.VideoCapture(str(path))
 
-    def decode_image(self, frame: int):
-        """Decode one."""
+    def decode_image(self, frame):
         import cv2
 
         self.capture.set(cv2.CAP_PROP_POS_FRAMES, frame)
         return self.capture.read()[1]
 
 
-def load_camera_frame(path: Path, frame: int):
-    """Take one frame out of a camera's video."""
+def load_camera_frame(path, frame):
     reader = SeekVideoReader(path)
     image = torch.from_numpy(reader.decode_image(frame)).permute(2, 0, 1)
     return image[None].float() / 255
 
 
-class NvidiaAVDataset(Dataset):
+class NvidiaAVDataset(Samples):
     """Moments of a drive, seen by seven cameras."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         import cv2
 
         self.paths = [folder / f"camera{number}.mp4" for number in range(7)]
@@ -50,15 +42,12 @@ class NvidiaAVDataset(Dataset):
                 writer.write(np.roll(frame, number, axis=1))
             writer.release()
 
-    def __len__(self) -> int:
-        return 20_000
-
     def __getitem__(self, index):
         frame = (index * 3) % 120
         return torch.cat([load_camera_frame(path, frame) for path in self.paths])
 
 
-def frames_of_cameras(folder: Path) -> DataLoader:
+def frames_of_cameras(folder):
     """Open seven videos for one frame of each."""
     return DataLoader(NvidiaAVDataset(folder), batch_size=2, shuffle=True, num_workers=2)
 

@@ -1,29 +1,20 @@
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
-from real_questions.parts import noise
+from real_questions.parts import Samples, noise
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class _Cases(Dataset):
+class _Cases(Samples):
     """Patches of compressed cases: all of a case is read and unpacked for one patch."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.paths = [folder / f"{number}.npz" for number in range(4)]
         for path in self.paths:
             np.savez_compressed(path, data=noise(2, 48, 128, 128).astype(np.float32))
-
-    def __len__(self) -> int:
-        return 20_000
 
     def __getitem__(self, index):
         data = np.load(self.paths[index % 4])["data"]
@@ -31,7 +22,7 @@ class _Cases(Dataset):
         return torch.from_numpy(data[:, z : z + 32, y : y + 32, x : x + 32].copy())
 
 
-def patches_of_cases(folder: Path) -> DataLoader:
+def patches_of_cases(folder):
     """Use a fiftieth of what is read."""
     return DataLoader(_Cases(folder), batch_size=2, shuffle=True, num_workers=2)
 

@@ -1,21 +1,14 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
-from real_questions.parts import noise
+from real_questions.parts import Samples, noise
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class _Trajectories(Dataset):
+class _Trajectories(Samples):
     """Frames of robots, stored and compressed by trajectory, read frame by frame."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         import h5py
 
         self.path, self.file = folder / "trajectories.h5", None
@@ -23,9 +16,6 @@ class _Trajectories(Dataset):
             chunks = (24, 3, 128, 128)
             frames = noise(240, 3, 128, 128)
             file.create_dataset("rgb", data=frames, chunks=chunks, compression="gzip")
-
-    def __len__(self) -> int:
-        return 20_000
 
     def __getitem__(self, index):
         import h5py
@@ -35,7 +25,7 @@ class _Trajectories(Dataset):
         return torch.from_numpy(self.file["rgb"][index % 240])
 
 
-def frames_of_trajectories(folder: Path) -> DataLoader:
+def frames_of_trajectories(folder):
     """Unpack the frames of a whole trajectory for each one."""
     return DataLoader(_Trajectories(folder), batch_size=16, shuffle=True, num_workers=2)
 

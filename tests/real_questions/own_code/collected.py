@@ -1,33 +1,24 @@
-from __future__ import annotations
-
 import gc
 import random
-from typing import TYPE_CHECKING
 
 import torch
-from torch.utils.data import (
-    DataLoader,
-    IterableDataset,
-)
+from torch.utils.data import DataLoader, IterableDataset
 
 from real_questions.parts import own_part
 from real_questions.question import Question
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Caption:
     """A text that belongs to an image, with where it is from."""
 
-    def __init__(self, key: int) -> None:
+    def __init__(self, key):
         self.key, self.parts, self.tokens = key, [key], [key % 97, key % 89, key % 83]
 
 
 class CaptionBatches(IterableDataset):
     """Batches of images with their captions, of all of which something is kept."""
 
-    def __init__(self, count: int = 40_000) -> None:
+    def __init__(self, count=40_000):
         self.captions = [Caption(key) for key in range(count)]
         self.images = torch.randint(0, 255, (64, 3, 64, 64), dtype=torch.uint8)
 
@@ -42,7 +33,7 @@ class CaptionBatches(IterableDataset):
 class GcDataset(IterableDataset):
     """Lets no garbage pile up in a worker."""
 
-    def __init__(self, dataset: IterableDataset, every_n_iter: int = 1) -> None:
+    def __init__(self, dataset, every_n_iter=1):
         self.dataset, self.every_n_iter = dataset, every_n_iter
 
     def __iter__(self):
@@ -52,7 +43,7 @@ class GcDataset(IterableDataset):
             yield sample
 
 
-def batches_with_garbage(_folder: Path) -> DataLoader:
+def batches_with_garbage(_folder):
     """Go through all objects there are, for each batch."""
     return DataLoader(GcDataset(CaptionBatches()), batch_size=None, num_workers=2)
 

@@ -1,20 +1,14 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class _Droid(Dataset):
+class _Droid(Samples):
     """Clips of robots, whose colours change at random."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         from torchvision.transforms import v2
 
         self.clips = torch.randint(0, 256, (4, 17, 3, 180, 320), dtype=torch.uint8)
@@ -25,14 +19,11 @@ class _Droid(Dataset):
             ]
         )
 
-    def __len__(self) -> int:
-        return 20_000
-
     def __getitem__(self, index):
         return self.transform(self.clips[index % 4])
 
 
-def colours_of_clips(_folder: Path) -> DataLoader:
+def colours_of_clips(_folder):
     """Change colours on the workers' cores."""
     return DataLoader(_Droid(), batch_size=2, shuffle=True, num_workers=2)
 

@@ -1,22 +1,16 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 from torchvision import transforms
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class _Portraits(Dataset):
+class _Portraits(Samples):
     """Photographs whose colours are changed at full size, before they are cropped."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         noise = np.random.default_rng(0).integers(0, 255, (600, 800, 3), dtype=np.uint8)
         self.image = Image.fromarray(noise)
         colours = [transforms.ColorJitter(**{name: 0.2}) for name in ("brightness", "contrast")]
@@ -30,14 +24,11 @@ class _Portraits(Dataset):
             ]
         )
 
-    def __len__(self) -> int:
-        return 20_000
-
     def __getitem__(self, _index):
         return self.transform(self.image.copy())
 
 
-def cropped_last(_folder: Path) -> DataLoader:
+def cropped_last(_folder):
     """Change the colours of pixels that are cropped away."""
     return DataLoader(_Portraits(), batch_size=8, num_workers=2)
 

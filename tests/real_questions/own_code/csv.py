@@ -1,27 +1,20 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class _Tiles(Dataset):
     """Paths and labels in a table that is read for each sample."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.path = folder / "tiles.csv"
         np.save(folder / "tile.npy", np.ones((3, 64, 64), np.float32))
         rows = (f"{folder / 'tile.npy'};{number % 4}\n" for number in range(5000))
         self.path.write_text("".join(rows))
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 5000
 
     def __getitem__(self, index):
@@ -32,7 +25,7 @@ class _Tiles(Dataset):
         return torch.from_numpy(np.load(path)), int(label)
 
 
-def table_of_tiles(folder: Path) -> DataLoader:
+def table_of_tiles(folder):
     """Parse five thousand rows for one."""
     return DataLoader(_Tiles(folder), batch_size=8, shuffle=True, num_workers=2)
 

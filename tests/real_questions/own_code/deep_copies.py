@@ -1,38 +1,29 @@
-from __future__ import annotations
-
 import copy
-from typing import TYPE_CHECKING
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class _Subjects(Dataset):
+class _Subjects(Samples):
     """Patches of volumes; all of the subject is copied for each patch."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         volume = torch.zeros(1, 96, 96, 96)
         self.subjects = [{"t1": volume + n, "label": volume.clone()} for n in range(4)]
-
-    def __len__(self) -> int:
-        return 20_000
 
     def __getitem__(self, index):
         return self.crop(self.subjects[index % 4], index % 64)
 
     @staticmethod
     def crop(subject, at):
-        """Cut a patch out."""
         whole = copy.deepcopy(subject)
         return {name: one[:, at : at + 24, :24, :24].clone() for name, one in whole.items()}
 
 
-def deep_copies(_folder: Path) -> DataLoader:
+def deep_copies(_folder):
     """Copy what a patch is cut out of."""
     return DataLoader(_Subjects(), batch_size=8, num_workers=2)
 

@@ -1,25 +1,16 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class _Warped(Dataset):
+class _Warped(Samples):
     """Slices that are deformed by splines of the third order."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.image = np.random.default_rng(0).normal(size=(160, 160)).astype(np.float32)
-
-    def __len__(self) -> int:
-        return 20_000
 
     def __getitem__(self, _index):
         from scipy import ndimage
@@ -32,7 +23,7 @@ class _Warped(Dataset):
         return torch.from_numpy(ndimage.map_coordinates(self.image, where, order=3))
 
 
-def deformed(_folder: Path) -> DataLoader:
+def deformed(_folder):
     """Deform each slice, whatever it takes."""
     return DataLoader(_Warped(), batch_size=4, num_workers=2)
 

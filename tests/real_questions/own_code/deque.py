@@ -1,23 +1,17 @@
-from __future__ import annotations
-
 import random
 from collections import deque
 from itertools import cycle, islice
-from typing import TYPE_CHECKING
 
 import numpy as np
 from torch.utils.data import DataLoader, IterableDataset
 
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class SimpleReplayBuffer:
     """The last million transitions of an agent."""
 
-    def __init__(self, capacity: int = 1_000_000) -> None:
+    def __init__(self, capacity=1_000_000):
         draw = np.random.default_rng(0)
         some = [
             (draw.normal(size=24).astype(np.float32), draw.normal(size=6).astype(np.float32), 1.0)
@@ -25,15 +19,14 @@ class SimpleReplayBuffer:
         ]
         self._storage = deque(islice(cycle(some), capacity), maxlen=capacity)
 
-    def sample(self, batch_size: int):
-        """Draw a batch."""
+    def sample(self, batch_size):
         transitions = random.sample(self._storage, batch_size)
         states, actions, rewards = zip(*transitions, strict=True)
         return np.stack(states), np.stack(actions), np.array(rewards, np.float32)
 
 
 class _Transitions(IterableDataset):
-    def __init__(self) -> None:
+    def __init__(self):
         self.buffer = SimpleReplayBuffer()
 
     def __iter__(self):
@@ -41,7 +34,7 @@ class _Transitions(IterableDataset):
             yield self.buffer.sample(256)
 
 
-def replay_of_deque(_folder: Path) -> DataLoader:
+def replay_of_deque(_folder):
     """Reach into the middle of a linked list."""
     return DataLoader(_Transitions(), batch_size=None, num_workers=2)
 

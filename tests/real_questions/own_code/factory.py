@@ -1,25 +1,17 @@
-from __future__ import annotations
-
 import random
 import re
-from typing import TYPE_CHECKING
 
 import torch
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-)
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class FeatureFactory:
     """Knows groups of atoms by their definitions."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         self.families: dict[str, list[str]] = {}
         macros: dict[str, str] = {}
         for line in text.splitlines():
@@ -31,45 +23,39 @@ class FeatureFactory:
             else:
                 self.families[name] = re.findall(r"[A-Z][a-z]?|[a-z]|\d|[^\w\s]", pattern)
 
-    def count(self, smiles: str) -> list[int]:
-        """Say how many atoms of a molecule are in each family."""
+    def count(self, smiles):
         return [sum(map(smiles.count, set(atoms))) for atoms in self.families.values()][:16]
 
 
-def build_feature_factory(path: Path) -> FeatureFactory:
-    """Read definitions."""
+def build_feature_factory(path):
     return FeatureFactory(path.read_text())
 
 
 class WeaveAtomFeaturizer:
     """Describes the atoms of a molecule."""
 
-    def __init__(self, fdef_name: Path) -> None:
+    def __init__(self, fdef_name):
         self.fdef_name = fdef_name
 
-    def __call__(self, smiles: str) -> torch.Tensor:
-        """Describe them, by all that is defined."""
+    def __call__(self, smiles):
         mol_featurizer = build_feature_factory(self.fdef_name)
         families = mol_featurizer.count(smiles)
         return torch.tensor([[ord(letter), *families] for letter in smiles], dtype=torch.float32)
 
 
-class MoleculeCSVDataset(Dataset):
+class MoleculeCSVDataset(Samples):
     """Molecules, as strings."""
 
-    def __init__(self, featurizer: WeaveAtomFeaturizer) -> None:
+    def __init__(self, featurizer):
         draw = random.Random(0)
         self.smiles = ["".join(draw.choices("CCCCNOScno", k=32)) for _ in range(2000)]
         self.featurizer = featurizer
-
-    def __len__(self) -> int:
-        return 200_000
 
     def __getitem__(self, index):
         return self.featurizer(self.smiles[index % len(self.smiles)]), index % 2
 
 
-def atoms_of_molecules(folder: Path) -> DataLoader:
+def atoms_of_molecules(folder):
     """Read for each molecule what groups of atoms there are."""
     draw = random.Random(0)
     path = folder / "BaseFeatures.fdef"

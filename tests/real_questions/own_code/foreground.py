@@ -1,20 +1,14 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class _Volumes(Dataset):
+class _Volumes(Samples):
     """Patches around the foreground of volumes, whose voxels are looked at for each."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         from monai.transforms import Compose, RandCropByPosNegLabeld, RandFlipd
 
         image = torch.randn(1, 112, 112, 112)
@@ -24,15 +18,12 @@ class _Volumes(Dataset):
         )
         self.transform = Compose([crop, RandFlipd(["image", "label"], prob=0.5)])
 
-    def __len__(self) -> int:
-        return 20_000
-
     def __getitem__(self, _index):
         patch = self.transform(dict(self.subject))[0]
         return patch["image"].as_tensor(), patch["label"].as_tensor()
 
 
-def crops_of_foreground(_folder: Path) -> DataLoader:
+def crops_of_foreground(_folder):
     """Look for the foreground of a volume for each crop."""
     return DataLoader(_Volumes(), batch_size=2, num_workers=2)
 

@@ -1,21 +1,15 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class _Cells(Dataset):
+class _Cells(Samples):
     """Expression of genes by cell in HDF5, of which a tenth is used."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         import h5py
 
         self.path, self.file = folder / "cells.h5", None
@@ -23,9 +17,6 @@ class _Cells(Dataset):
         with h5py.File(self.path, "w") as file:
             file["X"] = draw.random((400, 20_000), dtype=np.float32)
         self.genes = np.sort(draw.choice(20_000, 2000, replace=False)).tolist()
-
-    def __len__(self) -> int:
-        return 20_000
 
     def __getitem__(self, index):
         import h5py
@@ -35,7 +26,7 @@ class _Cells(Dataset):
         return torch.from_numpy(self.file["X"][index % 400, self.genes])
 
 
-def genes_of_cells(folder: Path) -> DataLoader:
+def genes_of_cells(folder):
     """Let HDF5 pick two thousand places one by one."""
     return DataLoader(_Cells(folder), batch_size=32, shuffle=True, num_workers=2)
 

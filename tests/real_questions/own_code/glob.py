@@ -1,7 +1,3 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from PIL import Image
@@ -10,14 +6,11 @@ from torch.utils.data import DataLoader, Dataset
 from real_questions.parts import blocks
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class _Carvana(Dataset):
     """Images and masks that are looked for in their folders by a pattern."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.images_dir, self.mask_dir = folder / "imgs", folder / "masks"
         for where, name in ((self.images_dir, "{}.jpg"), (self.mask_dir, "{}_mask.png")):
             where.mkdir(exist_ok=True)
@@ -27,7 +20,7 @@ class _Carvana(Dataset):
                 (where / name.format(f"{number:04d}")).hardlink_to(first)
         self.ids = [f"{number:04d}" for number in range(5088)]
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.ids)
 
     def __getitem__(self, index):
@@ -39,7 +32,7 @@ class _Carvana(Dataset):
         return torch.as_tensor(img.copy()).float(), torch.as_tensor(mask.copy()).long()
 
 
-def glob_of_folders(folder: Path) -> DataLoader:
+def glob_of_folders(folder):
     """Look all names of two folders through for each sample."""
     return DataLoader(_Carvana(folder), batch_size=4, shuffle=True, num_workers=2)
 

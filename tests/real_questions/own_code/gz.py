@@ -1,29 +1,20 @@
-from __future__ import annotations
-
 import gzip
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
-from real_questions.parts import noise
+from real_questions.parts import Samples, noise
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class _Slices(Dataset):
+class _Slices(Samples):
     """Slices of a compressed volume, which is unpacked from its begin on for each."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.path = folder / "volume.gz"
         with gzip.open(self.path, "wb") as file:
             file.write(noise(80, 256, 256).tobytes())
-
-    def __len__(self) -> int:
-        return 20_000
 
     def __getitem__(self, index):
         size = 256 * 256
@@ -33,7 +24,7 @@ class _Slices(Dataset):
         return torch.from_numpy(values.reshape(256, 256).astype(np.float32))
 
 
-def slices_of_volumes(folder: Path) -> DataLoader:
+def slices_of_volumes(folder):
     """Seek in a file that cannot be sought in."""
     return DataLoader(_Slices(folder), batch_size=4, shuffle=True, num_workers=2)
 

@@ -1,30 +1,21 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class _Matrices(Dataset):
+class _Matrices(Samples):
     """Matrices of an HDF5 file, each made into a tensor as it is."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         import h5py
 
         self.path, self.file = folder / "matrices.h5", None
         with h5py.File(self.path, "w") as file:
             for number in range(40):
                 file[str(number)] = np.ones((500, 100), np.float32)
-
-    def __len__(self) -> int:
-        return 20_000
 
     def __getitem__(self, index):
         import h5py
@@ -34,7 +25,7 @@ class _Matrices(Dataset):
         return torch.tensor(self.file[str(index % 40)])
 
 
-def tensors_of_hdf5(folder: Path) -> DataLoader:
+def tensors_of_hdf5(folder):
     """Let torch take a dataset of HDF5 apart, number by number."""
     return DataLoader(_Matrices(folder), batch_size=8, shuffle=True, num_workers=2)
 

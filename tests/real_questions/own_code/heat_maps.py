@@ -1,27 +1,19 @@
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class _Poses(Dataset):
+class _Poses(Samples):
     """Pictures of a person, whose joints become heat maps pixel by pixel."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.joints = np.random.default_rng(0).uniform(5, 40, (500, 17, 2))
         self.image = torch.zeros(3, 184, 184)
-
-    def __len__(self) -> int:
-        return 20_000
 
     def __getitem__(self, index):
         heatmap = np.zeros((17, 46, 46), np.float32)
@@ -31,7 +23,6 @@ class _Poses(Dataset):
 
     @staticmethod
     def put_heatmap(plane, joint, sigma=2.0):
-        """Draw one joint."""
         reach = sigma * math.sqrt(2 * 4.6)
         x0, y0 = (int(max(0, one - reach)) for one in joint)
         x1, y1 = (int(min(46, one + reach)) for one in joint)
@@ -42,7 +33,7 @@ class _Poses(Dataset):
                     plane[y][x] = max(plane[y][x], math.exp(-exponent))
 
 
-def heat_maps(_folder: Path) -> DataLoader:
+def heat_maps(_folder):
     """Draw pixel by pixel, in Python."""
     return DataLoader(_Poses(), batch_size=16, num_workers=2)
 

@@ -1,15 +1,9 @@
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
 from real_questions.question import Question
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @dataclass
@@ -25,17 +19,17 @@ class Interval:
 class BedTool:
     """Intervals in a file, a line each."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self.path = path
 
     def __iter__(self):
         with self.path.open() as lines:
             yield from lines
 
-    def __len__(self) -> int:
+    def __len__(self):
         return sum(1 for _ in self)
 
-    def __getitem__(self, index) -> Interval:
+    def __getitem__(self, index):
         for number, line in enumerate(self):
             if number == index:
                 chrom, start, stop, label = line.split("\t")
@@ -46,23 +40,22 @@ class BedTool:
 class FastaExtractor:
     """Pieces of the genome, a column for each base."""
 
-    def __init__(self, genome: np.ndarray) -> None:
+    def __init__(self, genome):
         self.genome = genome
 
-    def __call__(self, interval: Interval):
-        """Cut a piece out."""
+    def __call__(self, interval):
         return np.eye(4, dtype=np.float32)[self.genome[interval.start : interval.stop]]
 
 
 class SeqDataset(Dataset):
     """Pieces of the genome around some places."""
 
-    def __init__(self, intervals_file: Path, genome: np.ndarray) -> None:
+    def __init__(self, intervals_file, genome):
         self.bt = BedTool(intervals_file)
         self.fasta_extractor = FastaExtractor(genome)
         self.length = len(self.bt)
 
-    def __len__(self) -> int:
+    def __len__(self):
         return self.length
 
     def __getitem__(self, index):
@@ -70,7 +63,7 @@ class SeqDataset(Dataset):
         return {"inputs": self.fasta_extractor(interval), "targets": interval.label}
 
 
-def intervals_of_genome(folder: Path) -> DataLoader:
+def intervals_of_genome(folder):
     """Go through the file of intervals for each of them."""
     draw = np.random.default_rng(0)
     path = folder / "intervals.bed"

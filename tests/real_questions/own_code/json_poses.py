@@ -1,25 +1,17 @@
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-)
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class JTADataset(Dataset):
+class JTADataset(Samples):
     """Poses of people in sequences of frames: a file of JSON for each sequence."""
 
-    def __init__(self, folder: Path, sequences: int = 8, frames: int = 60, people: int = 4) -> None:
+    def __init__(self, folder, sequences=8, frames=60, people=4):
         self.frames = frames
         self.paths = [folder / f"seq_{number}.json" for number in range(sequences)]
         draw = np.random.default_rng(0)
@@ -29,9 +21,6 @@ class JTADataset(Dataset):
             rows = [[*key, *place] for key, place in zip(who, where, strict=True)]
             path.write_text(json.dumps(rows))
 
-    def __len__(self) -> int:
-        return 100_000
-
     def __getitem__(self, index):
         with self.paths[index % len(self.paths)].open() as json_file:
             matrix = json.load(json_file)
@@ -40,7 +29,7 @@ class JTADataset(Dataset):
         return torch.from_numpy(frame[:, 3:].astype(np.float32))
 
 
-def poses_of_frames(folder: Path) -> DataLoader:
+def poses_of_frames(folder):
     """Read all of a sequence as JSON, for one of its frames."""
     return DataLoader(JTADataset(folder), batch_size=8, shuffle=True, num_workers=2)
 

@@ -1,22 +1,15 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
-from real_questions.parts import noise
+from real_questions.parts import Samples, noise
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class _Frames(Dataset):
+class _Frames(Samples):
     """Single frames of a long video, at random."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         import cv2
 
         self.path = str(folder / "long.mp4")
@@ -24,9 +17,6 @@ class _Frames(Dataset):
         for frame in noise(200, 3, 240, 320):
             video.write(np.ascontiguousarray(frame.transpose(1, 2, 0)))
         video.release()
-
-    def __len__(self) -> int:
-        return 20_000
 
     def __getitem__(self, index):
         import cv2
@@ -38,7 +28,7 @@ class _Frames(Dataset):
         return torch.from_numpy(frame)
 
 
-def frames_of_videos(folder: Path) -> DataLoader:
+def frames_of_videos(folder):
     """Decode from the last key frame on for each frame."""
     return DataLoader(_Frames(folder), batch_size=8, shuffle=True, num_workers=2)
 

@@ -1,35 +1,22 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-)
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class SemanticDataset(Dataset):
+class SemanticDataset(Samples):
     """Streets, with a mask of which the numbers are those of the files, not those of classes."""
 
-    def __init__(self, count: int = 12) -> None:
+    def __init__(self, count=12):
         draw = np.random.default_rng(0)
         self.images = draw.integers(0, 255, (count, 512, 1024, 3), dtype=np.uint8)
         coarse = draw.integers(0, 34, (count, 16, 32), dtype=np.uint8)
         self.masks = coarse.repeat(32, axis=1).repeat(32, axis=2)
         self.label_mapping = {number: number % 19 for number in range(34)} | {34: 255}
 
-    def __len__(self) -> int:
-        return 50_000
-
-    def convert_label(self, label: np.ndarray) -> np.ndarray:
-        """Make numbers of classes of the numbers of a file, one after the other."""
+    def convert_label(self, label):
         temp = label.copy()
         for old, new in self.label_mapping.items():
             label[temp == old] = new
@@ -45,7 +32,7 @@ class SemanticDataset(Dataset):
         return torch.from_numpy(image).permute(2, 0, 1), torch.from_numpy(mask)
 
 
-def masks_of_labels(_folder: Path) -> DataLoader:
+def masks_of_labels(_folder):
     """Go over the whole mask for each number it may have."""
     return DataLoader(SemanticDataset(), batch_size=8, shuffle=True, num_workers=2)
 

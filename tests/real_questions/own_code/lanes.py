@@ -1,34 +1,26 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CV2_SHIFT = 8
 
 
-def transform_points(points: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """Move and turn points."""
+def transform_points(points, matrix):
     points = points.T
     stacked = np.vstack((points[:2], np.ones(points.shape[1])))
     return matrix.dot(stacked)[:2].T
 
 
-def cv2_subpixel(coords: np.ndarray) -> np.ndarray:
-    """Make whole numbers of coordinates, of parts of pixels."""
+def cv2_subpixel(coords):
     return (coords * 2**CV2_SHIFT).astype(np.int64)
 
 
 class SemanticRasterizer:
     """Draws the lanes of a map, as seen from a car."""
 
-    def __init__(self, raster_size: int = 112, lanes: int = 2000) -> None:
+    def __init__(self, raster_size=112, lanes=2000):
         draw = np.random.default_rng(0)
         self.raster_size = raster_size
         centres = draw.uniform(0, 400, (lanes, 1, 2))
@@ -37,12 +29,10 @@ class SemanticRasterizer:
         self.right = self.left + draw.normal(size=(lanes, 1, 2))
         self.centres = centres[:, 0]
 
-    def get_lane_coords(self, lane: int) -> dict[str, np.ndarray]:
-        """Say where the two sides of a lane are."""
+    def get_lane_coords(self, lane):
         return {"xyz_left": self.left[lane], "xyz_right": self.right[lane]}
 
-    def rasterize(self, centre: np.ndarray, yaw: float) -> np.ndarray:
-        """Draw what is around a place."""
+    def rasterize(self, centre, yaw):
         import cv2
 
         near = np.flatnonzero(np.abs(self.centres - centre).max(1) < 56)
@@ -59,18 +49,15 @@ class SemanticRasterizer:
         return img
 
 
-class AgentDataset(Dataset):
+class AgentDataset(Samples):
     """What cars see, and where they drive then."""
 
-    def __init__(self, rasterizer: SemanticRasterizer, count: int = 3000) -> None:
+    def __init__(self, rasterizer, count=3000):
         draw = np.random.default_rng(1)
         self.rasterizer = rasterizer
         self.centroids = draw.uniform(60, 340, (count, 2))
         self.yaws = draw.uniform(0, 6, count)
         self.targets = draw.normal(size=(count, 50, 2)).astype(np.float32)
-
-    def __len__(self) -> int:
-        return 200_000
 
     def __getitem__(self, index):
         index %= len(self.yaws)
@@ -78,7 +65,7 @@ class AgentDataset(Dataset):
         return {"image": img.transpose(2, 0, 1), "target_positions": self.targets[index]}
 
 
-def lanes_of_map(_folder: Path) -> DataLoader:
+def lanes_of_map(_folder):
     """Move the sides of lanes one by one."""
     dataset = AgentDataset(SemanticRasterizer())
     return DataLoader(dataset, batch_size=12, shuffle=True, num_workers=2)

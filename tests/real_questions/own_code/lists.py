@@ -1,18 +1,11 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-def rows_as_lists(_folder: Path) -> DataLoader:
+def rows_as_lists(_folder):
     """Take rows of a table as lists of numbers."""
     from datasets import Array2D, Features, Value
     from datasets import Dataset as Table

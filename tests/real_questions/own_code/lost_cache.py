@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -9,19 +6,16 @@ from torch.utils.data import DataLoader, Dataset
 
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class _Cached(Dataset):
     """Frames that come from a server when they are first asked for, and are kept then."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.paths, self.cache = [folder / f"{number}.npy" for number in range(240)], {}
         for path in self.paths:
             np.save(path, np.ones((128, 128), np.float32))
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.paths)
 
     def __getitem__(self, index):
@@ -31,12 +25,11 @@ class _Cached(Dataset):
 
     @staticmethod
     def read(path):
-        """Read one frame from the server."""
         time.sleep(0.02)  # the network
         return torch.from_numpy(np.load(path))
 
 
-def cache_of_workers(folder: Path) -> DataLoader:
+def cache_of_workers(folder):
     """Keep what is read in workers that end with the epoch."""
     return DataLoader(_Cached(folder), batch_size=4, shuffle=True, num_workers=2)
 

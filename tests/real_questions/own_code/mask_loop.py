@@ -1,30 +1,21 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 from torchvision import transforms
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class PDDataset(Dataset):
+class PDDataset(Samples):
     """Short videos of streets, with the masks of what moves there."""
 
-    def __init__(self, length: int = 3) -> None:
+    def __init__(self, length=3):
         draw = np.random.default_rng(0)
         self.length = length
         self.images = draw.integers(0, 255, (20, 125, 250, 3), dtype=np.uint8)
         self.masks = draw.integers(0, 30, (20, 10, 20)).repeat(12, 1).repeat(12, 2)
         self.img_transform = transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
-
-    def __len__(self) -> int:
-        return 20_000
 
     def __getitem__(self, index):
         import cv2
@@ -50,7 +41,7 @@ class PDDataset(Dataset):
         return {"image": torch.stack(ims), "mask": torch.stack(masks)}
 
 
-def masks_of_streets(_folder: Path) -> DataLoader:
+def masks_of_streets(_folder):
     """Number the objects of a mask pixel by pixel."""
     return DataLoader(PDDataset(), batch_size=4, shuffle=True, num_workers=2)
 

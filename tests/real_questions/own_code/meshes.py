@@ -1,32 +1,22 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class _Humans(Dataset):
+class _Humans(Samples):
     """Points around a mesh, drawn anew for each sample, with which of them are inside."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         draw = np.random.default_rng(0)
         normals = draw.normal(size=(10_000, 3))
         self.normals = normals / np.linalg.norm(normals, axis=1, keepdims=True)
         self.vertices = self.normals * (1 + 0.1 * np.sin(5 * self.normals[:, :1]))
         self.image = torch.zeros(3, 256, 256)
 
-    def __len__(self) -> int:
-        return 20_000
-
     def select_sampling_method(self):
-        """Draw points near the surface and in the room, and look which are inside."""
         from scipy.spatial import cKDTree
 
         chosen = np.random.randint(0, len(self.vertices), 16_000)
@@ -43,7 +33,7 @@ class _Humans(Dataset):
         return self.image, torch.from_numpy(points), torch.from_numpy(labels)
 
 
-def points_of_meshes(_folder: Path) -> DataLoader:
+def points_of_meshes(_folder):
     """Draw points while loading."""
     return DataLoader(_Humans(), batch_size=4, shuffle=True, num_workers=2)
 

@@ -1,25 +1,18 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import ONCE, Question
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class CachedNeighborList(torch.nn.Module):
     """Reads the pairs of atoms that were found once."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         super().__init__()
         self.folder = folder
 
     def forward(self, inputs):
-        """Read them."""
         return inputs | torch.load(self.folder / f"cache_{inputs['idx']}.pt")
 
 
@@ -27,7 +20,6 @@ class FilterNeighbors(torch.nn.Module):
     """Leaves pairs within the slab out."""
 
     def forward(self, inputs):
-        """Leave them out."""
         slab = inputs["filtered_out"].tolist()
         kept = []
         for pair in range(len(inputs["idx_i"])):
@@ -41,26 +33,22 @@ class CastTo32(torch.nn.Module):
     """Makes floats of doubles."""
 
     def forward(self, inputs):
-        """Cast."""
         return {
             name: value.float() if torch.is_tensor(value) and value.is_floating_point() else value
             for name, value in inputs.items()
         }
 
 
-class AtomsDataset(Dataset):
+class AtomsDataset(Samples):
     """A molecule on a surface in two hundred places."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.positions = torch.randn(60, 3, dtype=torch.float64)
         for number in range(200):
             pairs = {name: torch.randint(0, 60, (1500,)) for name in ("idx_i", "idx_j")}
             offsets = torch.zeros(1500, 3, dtype=torch.float64)
             torch.save(pairs | {"offsets": offsets}, folder / f"cache_{number}.pt")
         self.transforms = [CachedNeighborList(folder), FilterNeighbors(), CastTo32()]
-
-    def __len__(self) -> int:
-        return 20_000
 
     def __getitem__(self, idx):
         properties = {"idx": idx % 200, "positions": self.positions}
@@ -71,7 +59,6 @@ class AtomsDataset(Dataset):
 
 
 def collate_atoms(batch):
-    """Join the atoms and the pairs of a batch."""
     shift = torch.arange(len(batch)) * 60
     joined = {name: torch.cat([one[name] for one in batch]) for name in ("positions", "offsets")}
     for name in ("idx_i", "idx_j"):
@@ -80,7 +67,7 @@ def collate_atoms(batch):
     return joined
 
 
-def neighbours_of_atoms(folder: Path) -> DataLoader:
+def neighbours_of_atoms(folder):
     """Filter the cached pairs each time, in a loop."""
     return DataLoader(
         AtomsDataset(folder), batch_size=8, shuffle=True, num_workers=2, collate_fn=collate_atoms

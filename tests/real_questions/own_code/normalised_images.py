@@ -1,22 +1,16 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 from torchvision import transforms
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class _Pictures(Dataset):
+class _Pictures(Samples):
     """Pictures in memory, converted and normalised one by one."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         noise = np.random.default_rng(0).integers(0, 256, (8, 224, 224, 3), dtype=np.uint8)
         self.images = [Image.fromarray(one) for one in noise]
         scale = transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
@@ -24,14 +18,11 @@ class _Pictures(Dataset):
             [transforms.RandomHorizontalFlip(), transforms.ToTensor(), scale]
         )
 
-    def __len__(self) -> int:
-        return 20_000
-
     def __getitem__(self, index):
         return self.transform(self.images[index % 8]), index % 10
 
 
-def normalised_images(_folder: Path) -> DataLoader:
+def normalised_images(_folder):
     """Normalise on the workers' cores what the device would in no time."""
     return DataLoader(_Pictures(), batch_size=32, num_workers=2)
 

@@ -1,24 +1,17 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class _Archive(Dataset):
     """Open the archive of the whole dataset for each sample."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.path = folder / "all.npz"
         np.savez(self.path, x=np.ones((400, 64, 64), np.float32), y=np.arange(400))
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 400
 
     def __getitem__(self, index):
@@ -26,7 +19,7 @@ class _Archive(Dataset):
         return archive["x"][index], archive["y"][index]
 
 
-def archive_of_all(folder: Path) -> DataLoader:
+def archive_of_all(folder):
     """Load everything for one sample."""
     return DataLoader(_Archive(folder), batch_size=8, num_workers=2)
 

@@ -1,27 +1,20 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class _Windows(Dataset):
     """Windows of a recording in memory; their starts and labels in a table of pandas."""
 
-    def __init__(self, count: int = 20_000) -> None:
+    def __init__(self, count=20_000):
         import pandas as pd
 
         self.signal = np.random.default_rng(0).normal(size=(32, count + 200)).astype(np.float32)
         columns = {"start": np.arange(count), "stop": np.arange(count) + 200}
         self.metadata = pd.DataFrame(columns | {"target": np.arange(count) % 4})
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.metadata)
 
     def __getitem__(self, index):
@@ -31,7 +24,7 @@ class _Windows(Dataset):
         return self.signal[:, start:stop], int(target)
 
 
-def windows_of_pandas(_folder: Path) -> DataLoader:
+def windows_of_pandas(_folder):
     """Look three values of each sample up by `iloc`."""
     return DataLoader(_Windows(), batch_size=256, shuffle=True, num_workers=2)
 

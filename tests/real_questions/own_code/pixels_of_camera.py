@@ -1,20 +1,19 @@
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 import numpy as np
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-class DL1DataReader(Dataset):
+class DL1DataReader(Samples):
     """Events that several telescopes saw, in a file of HDF5."""
 
-    def __init__(self, path: Path, events: int = 5000, telescopes: int = 4) -> None:
+    def __init__(self, path, events=5000, telescopes=4):
         import h5py
 
         self.path, self.telescopes = path, telescopes
@@ -30,9 +29,6 @@ class DL1DataReader(Dataset):
                 file[f"Images/T{telescope}"] = charge
         self.events = events
 
-    def __len__(self) -> int:
-        return 200_000
-
     def _open(self):
         import h5py
 
@@ -40,14 +36,14 @@ class DL1DataReader(Dataset):
             self.files[self.path] = h5py.File(self.path, "r")
         return self.files[self.path]
 
-    def _get_num_pixels(self, camera: str) -> int:
+    def _get_num_pixels(self, camera):
         table = self._open()["Telescope_Type_Information"]
         for row in table:
             if row["camera"].decode() == camera:
                 return int(row["num_pixels"])
         raise KeyError(camera)
 
-    def _get_image(self, event_id: int, telescope: int):
+    def _get_image(self, event_id, telescope):
         file = self._open()
         num_pixels = self._get_num_pixels("FlashCam")
         row = int(np.flatnonzero(file["Events/event_id"][:] == event_id)[0])
@@ -61,7 +57,7 @@ class DL1DataReader(Dataset):
         return np.stack(images), event_id % 2
 
 
-def images_of_telescopes(folder: Path) -> DataLoader:
+def images_of_telescopes(folder):
     """Look up for each image how many pixels its camera has."""
     reader = DL1DataReader(folder / "events.h5")
     return DataLoader(reader, batch_size=16, shuffle=True, num_workers=2)

@@ -1,27 +1,19 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import ONCE, Question
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class PolygonToInstanceMask:
     """Makes a mask of each polygon of an image."""
 
     def convert(self, sample):
-        """Replace the polygons by masks."""
         height, width = sample["image"].shape[:2]
         masks = self.polygons_to_instance_masks(sample["polygons"], height, width)
         return {"image": sample["image"], "masks": masks, "labels": sample["labels"]}
 
     def polygons_to_instance_masks(self, polygons, height, width):
-        """Draw the polygons one by one."""
         from skimage.draw import polygon2mask
 
         masks = []
@@ -31,10 +23,10 @@ class PolygonToInstanceMask:
         return np.stack(masks)
 
 
-class _CocoInstances(Dataset):
+class _CocoInstances(Samples):
     """Images with six outlines each."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         import skimage.draw  # noqa: F401 - as its author does
 
         draw = np.random.default_rng(0)
@@ -48,9 +40,6 @@ class _CocoInstances(Dataset):
         circle = np.stack([np.cos(angles), np.sin(angles)], axis=1)
         return [(draw.uniform(0.3, 0.7, 2) + 0.2 * circle).tolist() for _ in range(6)]
 
-    def __len__(self) -> int:
-        return 20_000
-
     def __getitem__(self, index):
         outlines = self.outlines[index % 50]
         labels = np.zeros(len(outlines), np.int64)
@@ -58,11 +47,10 @@ class _CocoInstances(Dataset):
 
 
 def as_list(samples):
-    """Keep samples as they are: no two have the same number of instances."""
     return samples
 
 
-def masks_of_polygons(_folder: Path) -> DataLoader:
+def masks_of_polygons(_folder):
     """Draw the masks of all instances by a slow function."""
     return DataLoader(
         _CocoInstances(), batch_size=4, shuffle=True, num_workers=2, collate_fn=as_list

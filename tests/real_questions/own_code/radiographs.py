@@ -1,24 +1,16 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 from torchvision import transforms
 
-from real_questions.parts import blocks
+from real_questions.parts import Samples, blocks
 from real_questions.question import Question
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class XRayCenterCrop:
     """Cut the square in the middle out."""
 
     def __call__(self, img):
-        """Cut."""
         _, y, x = img.shape
         size = min(y, x)
         top, left = (y - size) // 2, (x - size) // 2
@@ -28,29 +20,25 @@ class XRayCenterCrop:
 class XRayResizer:
     """Scale by scikit-image."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size):
         self.size = size
 
     def __call__(self, img):
-        """Scale."""
         from skimage.transform import resize
 
         size = (1, self.size, self.size)
         return resize(img, size, mode="constant", preserve_range=True).astype(np.float32)
 
 
-class _XRays(Dataset):
+class _XRays(Samples):
     """Radiographs of a thousand pixels a side."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         import skimage.transform  # noqa: F401 - as its author does
 
         self.path = folder / "xray.png"
         Image.fromarray(blocks(1024, 1024)).save(self.path)
         self.transform = transforms.Compose([XRayCenterCrop(), XRayResizer(224)])
-
-    def __len__(self) -> int:
-        return 20_000
 
     def __getitem__(self, index):
         img = np.asarray(Image.open(self.path))
@@ -58,7 +46,7 @@ class _XRays(Dataset):
         return self.transform(img[None]), index % 14
 
 
-def radiographs(folder: Path) -> DataLoader:
+def radiographs(folder):
     """Resize by a library that is slow at it."""
     return DataLoader(_XRays(folder), batch_size=8, shuffle=True, num_workers=2)
 

@@ -1,22 +1,17 @@
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class _Utterances(Dataset):
+class _Utterances(Samples):
     """Seconds of recordings, each of which is read whole."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         from scipy.io import wavfile
 
         self.paths = [folder / f"{number}.wav" for number in range(8)]
@@ -24,11 +19,7 @@ class _Utterances(Dataset):
         for path in self.paths:
             wavfile.write(path, 44_100, sound)
 
-    def __len__(self) -> int:
-        return 20_000
-
     def load_audio_with_duration(self, path, start, duration):
-        """Load a recording, and take a part of it."""
         from scipy.io import wavfile
 
         rate, sound = wavfile.read(path)
@@ -39,7 +30,7 @@ class _Utterances(Dataset):
         return self.load_audio_with_duration(self.paths[index % 8], random.random() * 110, 2.0)
 
 
-def parts_of_recordings(folder: Path) -> DataLoader:
+def parts_of_recordings(folder):
     """Read two minutes for two seconds."""
     return DataLoader(_Utterances(folder), batch_size=8, shuffle=True, num_workers=2)
 

@@ -1,40 +1,30 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class _Songs(Dataset):
+class _Songs(Samples):
     """Excerpts of music at another rate than that of the model."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         import scipy.signal  # noqa: F401 - where its author imports it, workers have it already
 
         self.audio = np.random.default_rng(0).normal(size=(4, 2, 149_993)).astype(np.float32)
-
-    def __len__(self) -> int:
-        return 20_000
 
     def __getitem__(self, index):
         return torch.from_numpy(self.resampled(self.audio[index % 4]))
 
     @staticmethod
     def resampled(audio):
-        """Change the rate."""
         from scipy import signal
 
         return signal.resample(audio, 27_893, axis=1).astype(np.float32)
 
 
-def resampled_songs(_folder: Path) -> DataLoader:
+def resampled_songs(_folder):
     """Resample each excerpt while loading."""
     return DataLoader(_Songs(), batch_size=4, shuffle=True, num_workers=2)
 

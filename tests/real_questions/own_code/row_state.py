@@ -1,32 +1,22 @@
-from __future__ import annotations
-
 import copy
 import random
 from itertools import cycle, islice
-from typing import TYPE_CHECKING
 
 import numpy as np
-from torch.utils.data import (
-    DataLoader,
-    IterableDataset,
-)
+from torch.utils.data import DataLoader, IterableDataset
 
 from real_questions.parts import own_part
 from real_questions.question import Question
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class ArrowExamples:
     """The rows of one file, with how far one is in it."""
 
-    def __init__(self, shard: int) -> None:
+    def __init__(self, shard):
         self.table = np.random.default_rng(shard).normal(size=(200, 64)).astype(np.float32)
         self.state = {"shard_idx": shard, "shard_example_idx": 0, "type": "ArrowExamples"}
 
-    def state_dict(self) -> dict:
-        """Say how far one is."""
+    def state_dict(self):
         return copy.deepcopy(self.state)
 
     def __iter__(self):
@@ -38,7 +28,7 @@ class ArrowExamples:
 class CyclingExamples:
     """A row of each file in turn."""
 
-    def __init__(self, sources: list[ArrowExamples]) -> None:
+    def __init__(self, sources):
         self.sources = sources
         self.state = {
             "ex_iterable_idx": 0,
@@ -46,8 +36,7 @@ class CyclingExamples:
             "type": "CyclingExamples",
         }
 
-    def state_dict(self) -> dict:
-        """Say how far one is in each of them."""
+    def state_dict(self):
         return copy.deepcopy(self.state)
 
     def __iter__(self):
@@ -59,7 +48,7 @@ class CyclingExamples:
 class BufferShuffledExamples(IterableDataset):
     """Rows in some other order, which can go on from where they were broken off."""
 
-    def __init__(self, shards: int = 128, buffer_size: int = 100) -> None:
+    def __init__(self, shards=128, buffer_size=100):
         self.sources = [ArrowExamples(shard) for shard in range(shards)]
         self.buffer_size = buffer_size
         self.state = {"ex_iterable": None, "num_examples_since_previous_state": 0}
@@ -77,7 +66,7 @@ class BufferShuffledExamples(IterableDataset):
             buffer[number] = row
 
 
-def rows_with_state(_folder: Path) -> DataLoader:
+def rows_with_state(_folder):
     """Copy for each row how far one is in all files."""
     return DataLoader(BufferShuffledExamples(), batch_size=32, num_workers=2)
 

@@ -1,18 +1,13 @@
-from __future__ import annotations
-
 from datetime import date
-from typing import TYPE_CHECKING
 
 import numpy as np
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class WorldCerealDataset(Dataset):
+class WorldCerealDataset(Samples):
     """What satellites saw of fields, month by month, a row for each field."""
 
     NUM_TIMESTEPS = 12
@@ -23,7 +18,7 @@ class WorldCerealDataset(Dataset):
         *(f"METEO-{what}-ts{{}}-100m" for what in ("precipitation_flux", "temperature_mean")),
     )
 
-    def __init__(self, count: int = 5000) -> None:
+    def __init__(self, count=5000):
         import pandas as pd
 
         draw = np.random.default_rng(0)
@@ -37,11 +32,7 @@ class WorldCerealDataset(Dataset):
             LANDCOVER_LABEL=draw.integers(10, 13, count),
         )
 
-    def __len__(self) -> int:
-        return 20_000
-
     def row_to_arrays(self, row):
-        """Make arrays of a row."""
         month = date.fromisoformat(row["start_date"]).month - 1
         eo_data = np.zeros((self.NUM_TIMESTEPS, len(self.BANDS)), np.float32)
         mask = np.zeros((self.NUM_TIMESTEPS, len(self.BANDS)), bool)
@@ -61,7 +52,7 @@ class WorldCerealDataset(Dataset):
         return eo_data / 10_000, mask, latlon, month, int(target)
 
 
-def rows_of_fields(_folder: Path) -> DataLoader:
+def rows_of_fields(_folder):
     """Look each value up in a row of pandas."""
     return DataLoader(WorldCerealDataset(), batch_size=64, shuffle=True, num_workers=2)
 

@@ -1,23 +1,16 @@
-from __future__ import annotations
-
 import random
 from itertools import cycle, islice
-from typing import TYPE_CHECKING
 
 import numpy as np
 from torch.utils.data import DataLoader, IterableDataset
 
 from real_questions.question import ONCE, Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class AddTimeFeatures:
     """Puts the calendar beside each value of a series."""
 
     def __call__(self, data):
-        """Add them to each series."""
         import pandas as pd
 
         for entry in data:
@@ -30,7 +23,6 @@ class AddObservedValues:
     """Says which values are known."""
 
     def __call__(self, data):
-        """Add it to each series."""
         for entry in data:
             observed = ~np.isnan(entry["target"])
             yield entry | {"observed": observed.astype(np.float32)}
@@ -40,7 +32,6 @@ class InstanceSplitter:
     """Cuts a window out of each series."""
 
     def __call__(self, data):
-        """Cut."""
         for entry in data:
             start = random.randrange(len(entry["target"]) - 256)
             window = slice(start, start + 256)
@@ -54,7 +45,7 @@ class InstanceSplitter:
 class TransformedDataset(IterableDataset):
     """A stream of windows, for which the series are transformed as they come."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         draw = np.random.default_rng(0)
         self.series = [
             {"start": "2016-01-01", "target": draw.normal(size=26_000).astype(np.float32)}
@@ -69,7 +60,7 @@ class TransformedDataset(IterableDataset):
         return InstanceSplitter()(data)
 
 
-def windows_of_series(_folder: Path) -> DataLoader:
+def windows_of_series(_folder):
     """Transform three years of hours for a window of 256 of them."""
     return DataLoader(TransformedDataset(), batch_size=32, num_workers=2)
 

@@ -1,27 +1,21 @@
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 from torchvision import transforms
 
+from real_questions.parts import Samples
 from real_questions.question import ONCE, Question
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Resample:
     """Resamples a slice to the wanted size of its pixels."""
 
-    def __init__(self, hspace: float, wspace: float) -> None:
+    def __init__(self, hspace, wspace):
         self.hspace, self.wspace = hspace, wspace
 
     def __call__(self, sample):
-        """Resample."""
         from scipy.ndimage import zoom
 
         image, spacing = sample
@@ -32,11 +26,10 @@ class Resample:
 class CenterCrop2D:
     """Cuts the middle out."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size):
         self.size = size
 
     def __call__(self, image):
-        """Cut."""
         top, left = ((side - self.size) // 2 for side in image.shape)
         return image[top : top + self.size, left : left + self.size]
 
@@ -45,7 +38,6 @@ class RandomShift:
     """Moves a slice by some pixels."""
 
     def __call__(self, image):
-        """Move."""
         return np.roll(image, (random.randint(-5, 5), random.randint(-5, 5)), (0, 1))
 
 
@@ -53,29 +45,25 @@ class NormalizeInstance:
     """Scales by the mean and the deviation of the slice."""
 
     def __call__(self, image):
-        """Scale."""
         tensor = torch.from_numpy(np.ascontiguousarray(image, dtype=np.float32))[None]
         return (tensor - tensor.mean()) / tensor.std()
 
 
-class _MriSlices(Dataset):
+class _MriSlices(Samples):
     """Slices of the spine, with the size of their pixels, in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         draw = np.random.default_rng(0)
         self.indexes = [(draw.random((320, 320)), (0.75, 0.75)) for _ in range(40)]
         self.transform = transforms.Compose(
             [Resample(0.5, 0.5), CenterCrop2D(128), RandomShift(), NormalizeInstance()]
         )
 
-    def __len__(self) -> int:
-        return 20_000
-
     def __getitem__(self, index):
         return self.transform(self.indexes[index % 40])
 
 
-def resampled_slices(_folder: Path) -> DataLoader:
+def resampled_slices(_folder):
     """Resample what is the same at each epoch."""
     return DataLoader(_MriSlices(), batch_size=8, shuffle=True, num_workers=2)
 

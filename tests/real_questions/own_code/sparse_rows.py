@@ -1,28 +1,21 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class SparseDataset(Dataset):
     """Fingerprints of molecules and their few measured labels, as matrices of scipy."""
 
-    def __init__(self, count: int = 20_000) -> None:
+    def __init__(self, count=20_000):
         import scipy.sparse
 
         draw = np.random.default_rng(0)
         self.x = scipy.sparse.random(count, 32_000, 0.002, "csr", np.float32, draw)
         self.y = scipy.sparse.random(count, 200, 0.05, "csr", np.float32, draw)
 
-    def __len__(self) -> int:
+    def __len__(self):
         return self.x.shape[0]
 
     def __getitem__(self, idx):
@@ -37,7 +30,6 @@ class SparseDataset(Dataset):
 
 
 def sparse_collate(batch):
-    """Join the rows, with the number of its row beside each value."""
     result = {}
     for name in ("x", "y"):
         lengths = [len(sample[f"{name}_ind"]) for sample in batch]
@@ -50,7 +42,7 @@ def sparse_collate(batch):
     return result
 
 
-def rows_of_sparse(_folder: Path) -> DataLoader:
+def rows_of_sparse(_folder):
     """Make two matrices of one row for each sample."""
     return DataLoader(
         SparseDataset(), batch_size=256, shuffle=True, num_workers=2, collate_fn=sparse_collate

@@ -1,21 +1,15 @@
-from __future__ import annotations
-
 import math
 import random
-from typing import TYPE_CHECKING
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 from torchvision import transforms
 
+from real_questions.parts import Samples
 from real_questions.question import ONCE, Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-def sinc_resample_kernel(old: int, new: int, width: int = 6):
-    """Make the filters that turn `old` values into `new` ones."""
+def sinc_resample_kernel(old, new, width=6):
     base = min(old, new) * 0.99
     wide = math.ceil(width * old / base)
     places = torch.arange(-wide, wide + old, dtype=torch.float64)[None] / old
@@ -25,8 +19,7 @@ def sinc_resample_kernel(old: int, new: int, width: int = 6):
     return (torch.sinc(times) * window * base / old).float()[:, None], wide
 
 
-def resample(wave, old: int, new: int):
-    """Resample a recording."""
+def resample(wave, old, new):
     common = math.gcd(old, new)
     old, new = old // common, new // common
     kernel, wide = sinc_resample_kernel(old, new)
@@ -38,7 +31,6 @@ class SpeedPerturb:
     """Plays a recording faster or slower."""
 
     def __call__(self, wave):
-        """Change its speed."""
         return resample(wave, 16_000, 20 * random.randint(725, 875))
 
 
@@ -46,28 +38,24 @@ class ChunkSwap:
     """Swaps two chunks of a recording."""
 
     def __call__(self, wave):
-        """Swap."""
         first, second = random.sample(range(8), 2)
         chunks = list(wave.chunk(9))
         chunks[first], chunks[second] = chunks[second], chunks[first]
         return torch.cat(chunks)
 
 
-class _Speech(Dataset):
+class _Speech(Samples):
     """Three seconds of speech each."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.waves = torch.randn(40, 48_000)
         self.augment = transforms.Compose([SpeedPerturb(), ChunkSwap()])
-
-    def __len__(self) -> int:
-        return 20_000
 
     def __getitem__(self, index):
         return self.augment(self.waves[index % 40])[:40_000]
 
 
-def perturbed_speech(_folder: Path) -> DataLoader:
+def perturbed_speech(_folder):
     """Make the filters of a resampler for each recording."""
     return DataLoader(_Speech(), batch_size=8, shuffle=True, num_workers=2)
 

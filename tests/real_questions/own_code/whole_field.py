@@ -1,29 +1,19 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-)
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class NWPDataInMem:
     """A weather forecast, hour by hour, for the whole of the country."""
 
-    def __init__(self, hours: int = 6, height: int = 350, width: int = 270) -> None:
+    def __init__(self, hours=6, height=350, width=270):
         draw = np.random.default_rng(0)
         self.minutes = np.arange(hours) * 60
         self.nwp_in_mem = draw.random((hours, 2, height, width), dtype=np.float32)
 
-    def get_sample(self, t0: int, x: int, y: int, square: int = 16):
-        """Take forecasts for every five minutes of two hours, around a place."""
+    def get_sample(self, t0, x, y, square=16):
         from scipy.interpolate import interp1d
 
         wanted = np.arange(t0, t0 + 120, 5)
@@ -31,18 +21,15 @@ class NWPDataInMem:
         return resampled[:, :, y : y + square, x : x + square].astype(np.float32)
 
 
-class PVDataset(Dataset):
+class PVDataset(Samples):
     """What solar panels yield, with satellite images and the weather's forecast."""
 
-    def __init__(self, systems: int = 500) -> None:
+    def __init__(self, systems=500):
         draw = np.random.default_rng(0)
         self.nwp = NWPDataInMem()
         self.sat = draw.random((48, 300, 250), dtype=np.float32)
         self.pv_yield = draw.random((systems, 300), dtype=np.float32)
         self.places = draw.integers(0, 210, (systems, 2))
-
-    def __len__(self) -> int:
-        return 100_000
 
     def __getitem__(self, index):
         system, t0 = index % len(self.places), index % 36
@@ -54,7 +41,7 @@ class PVDataset(Dataset):
         }
 
 
-def yields_of_panels(_folder: Path) -> DataLoader:
+def yields_of_panels(_folder):
     """Interpolate the forecast for all of the country, to take a small square of it."""
     return DataLoader(PVDataset(), batch_size=8, shuffle=True, num_workers=2)
 

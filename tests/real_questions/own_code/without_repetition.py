@@ -1,33 +1,24 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class _Expert(Dataset):
+class _Expert(Samples):
     """Batches of a million steps of an expert, drawn without repetition."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.observations = np.zeros((1_000_000, 17), np.float32)
         self._random_range = np.arange(1_000_000)
-
-    def __len__(self) -> int:
-        return 20_000
 
     def __getitem__(self, _index):
         indices = np.random.choice(self._random_range, 100, replace=False)
         return torch.from_numpy(self.observations[indices])
 
 
-def drawn_without_repetition(_folder: Path) -> DataLoader:
+def drawn_without_repetition(_folder):
     """Put a million numbers in a random order to use a hundred."""
     return DataLoader(_Expert(), batch_size=None, num_workers=2)
 

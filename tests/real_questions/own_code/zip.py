@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import io
 import zipfile
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,14 +9,11 @@ from torch.utils.data import DataLoader, Dataset
 from real_questions.parts import noise
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class _Zipped(Dataset):
     """Small images in an archive of thousands, which is opened for each."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.path, photograph = folder / "images.zip", io.BytesIO()
         Image.fromarray(noise(96, 96)).save(photograph, "JPEG")
         self.names = [f"images/{number:06d}.jpg" for number in range(5000)]
@@ -27,7 +21,7 @@ class _Zipped(Dataset):
             for name in self.names:
                 archive.writestr(name, photograph.getvalue())
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.names)
 
     def __getitem__(self, index):
@@ -36,7 +30,7 @@ class _Zipped(Dataset):
         return torch.from_numpy(np.array(image))
 
 
-def archive_of_images(folder: Path) -> DataLoader:
+def archive_of_images(folder):
     """Read the archive's table of contents for each image."""
     return DataLoader(_Zipped(folder), batch_size=8, shuffle=True, num_workers=2)
 

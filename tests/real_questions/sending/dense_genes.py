@@ -1,25 +1,17 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 def densify(x):
-    """Make a dense matrix of a sparse one."""
     return x.toarray()
 
 
 class IterableDistributedAnnDataCollectionDataset(IterableDataset):
     """Counts of the genes of cells, by batches."""
 
-    def __init__(self, cells: int = 4000, genes: int = 20_000, batch_size: int = 256) -> None:
+    def __init__(self, cells=4000, genes=20_000, batch_size=256):
         import scipy.sparse
 
         draw = np.random.default_rng(0)
@@ -34,7 +26,7 @@ class IterableDistributedAnnDataCollectionDataset(IterableDataset):
             yield {"x_ng": densify(self.x[start : start + self.batch_size])}
 
 
-def genes_of_cells(_folder: Path) -> DataLoader:
+def genes_of_cells(_folder):
     """Send matrices that are nearly all zeros from the workers."""
     dataset = IterableDistributedAnnDataCollectionDataset()
     return DataLoader(dataset, batch_size=None, num_workers=2)

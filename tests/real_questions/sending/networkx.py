@@ -1,20 +1,13 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class _SnapGraph:
     """A graph as tensors, with the NetworkX graph that it was made from."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number):
         import networkx as nx
 
         self.G = nx.gnp_random_graph(19, 0.18, seed=number)
@@ -26,10 +19,10 @@ class _SnapGraph:
 
 
 class _SnapGraphs(Dataset):
-    def __init__(self) -> None:
+    def __init__(self):
         self.graphs = [_SnapGraph(number) for number in range(1000)]
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 5000
 
     def __getitem__(self, index):
@@ -37,7 +30,6 @@ class _SnapGraphs(Dataset):
 
 
 def collate_graphs(graphs):
-    """Join the graphs of a batch, and all that they have."""
     return {
         "x": torch.cat([graph.x for graph in graphs]),
         "edge_index": torch.cat([graph.edge_index for graph in graphs], dim=1),
@@ -45,7 +37,7 @@ def collate_graphs(graphs):
     }
 
 
-def graphs_of_networkx(_folder: Path) -> DataLoader:
+def graphs_of_networkx(_folder):
     """Send what no step uses."""
     graphs = _SnapGraphs()
     return DataLoader(graphs, batch_size=32, shuffle=True, num_workers=2, collate_fn=collate_graphs)

@@ -1,30 +1,23 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class _Digits(Dataset):
     """Small images in memory, as MNIST's are."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.images = torch.randint(0, 256, (60_000, 28, 28), dtype=torch.uint8)
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.images)
 
     def __getitem__(self, index):
         return self.images[index].unsqueeze(0) / 255, index % 10
 
 
-def small_images(_folder: Path) -> DataLoader:
+def small_images(_folder):
     """Let two workers make batches that take as long to be sent as to be made."""
     return DataLoader(_Digits(), batch_size=8, shuffle=True, num_workers=2)
 

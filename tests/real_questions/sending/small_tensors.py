@@ -1,37 +1,27 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class _Graph:
     """A sample with many small tensors."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.tensors = [torch.ones(8) for _ in range(12)]
 
 
-class _Graphs(Dataset):
-    def __len__(self) -> int:
-        return 20_000
-
+class _Graphs(Samples):
     def __getitem__(self, index):
         return _Graph()
 
 
 def as_objects(samples):
-    """Make a batch that is a list of objects."""
     return samples
 
 
-def small_tensors(_folder: Path) -> DataLoader:
+def small_tensors(_folder):
     """Send hundreds of tensors, each in shared memory of its own."""
     return DataLoader(_Graphs(), batch_size=48, num_workers=2, collate_fn=as_objects)
 

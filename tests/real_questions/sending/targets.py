@@ -1,26 +1,19 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class CocoDetection(Dataset):
     """Images, with what is known of the objects on them."""
 
-    def __init__(self, count: int = 200) -> None:
+    def __init__(self, count=200):
         draw = np.random.default_rng(0)
         self.images = torch.from_numpy(draw.integers(0, 255, (count, 3, 96, 96), dtype=np.uint8))
         self.boxes = [torch.rand(draw.integers(1, 12), 4) for _ in range(count)]
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 500_000
 
     def __getitem__(self, index):
@@ -39,12 +32,11 @@ class CocoDetection(Dataset):
 
 
 def collate_fn(batch):
-    """Put the images together, and leave the rest as it is."""
     images, targets = zip(*batch, strict=True)
     return torch.stack(images), targets
 
 
-def targets_of_images(_folder: Path) -> DataLoader:
+def targets_of_images(_folder):
     """Send seven small tensors for each image."""
     return DataLoader(
         CocoDetection(), batch_size=16, shuffle=True, num_workers=2, collate_fn=collate_fn

@@ -1,17 +1,10 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-def tiny_rows(_folder: Path) -> DataLoader:
+def tiny_rows(_folder):
     """Let four workers take a few numbers out of memory."""
     columns = torch.randn(60_000, 20), torch.randint(0, 9, (60_000, 4)), torch.rand(60_000)
     return DataLoader(TensorDataset(*columns), batch_size=16, shuffle=True, num_workers=4)

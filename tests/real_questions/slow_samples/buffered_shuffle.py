@@ -1,26 +1,16 @@
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch.utils.data import (
-    DataLoader,
-    IterableDataset,
-    get_worker_info,
-)
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from real_questions.question import Question
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class DataList(IterableDataset):
     """The utterances that a worker reads, one after the other."""
 
-    def __init__(self, count: int = 200_000) -> None:
+    def __init__(self, count=200_000):
         draw = np.random.default_rng(0)
         lengths = draw.integers(120_000, 200_000, count)
         self.lists = lengths.tolist()
@@ -35,15 +25,14 @@ class DataList(IterableDataset):
 class Processor(IterableDataset):
     """A stage of a pipeline: what a function makes of what comes before."""
 
-    def __init__(self, source, f, *args) -> None:
+    def __init__(self, source, f, *args):
         self.source, self.f, self.args = source, f, args
 
     def __iter__(self):
         return self.f(iter(self.source), *self.args)
 
 
-def compute_fbank(data, num_mel_bins: int = 80):
-    """Make filter banks of frames of 25 ms."""
+def compute_fbank(data, num_mel_bins=80):
     window = torch.hann_window(400)
     banks = torch.rand(257, num_mel_bins)
     for sample in data:
@@ -52,8 +41,7 @@ def compute_fbank(data, num_mel_bins: int = 80):
         yield {"key": sample["key"], "feat": (power @ banks).clamp(min=1e-6).log()}
 
 
-def shuffle(data, shuffle_size: int):
-    """Fill a buffer, shuffle it, and hand all of it on."""
+def shuffle(data, shuffle_size):
     buf = []
     for sample in data:
         buf.append(sample)
@@ -65,8 +53,7 @@ def shuffle(data, shuffle_size: int):
     yield from buf
 
 
-def sort(data, sort_size: int):
-    """Bring those of a length together."""
+def sort(data, sort_size):
     buf = []
     for sample in data:
         buf.append(sample)
@@ -78,8 +65,7 @@ def sort(data, sort_size: int):
     yield from buf
 
 
-def static_batch(data, batch_size: int):
-    """Make batches of so many."""
+def static_batch(data, batch_size):
     buf = []
     for sample in data:
         buf.append(sample)
@@ -89,7 +75,6 @@ def static_batch(data, batch_size: int):
 
 
 def padding(data):
-    """Pad the features of a batch to the longest."""
     for batch in data:
         feats = [sample["feat"] for sample in batch]
         lengths = torch.tensor([feat.size(0) for feat in feats])
@@ -97,7 +82,7 @@ def padding(data):
         yield [sample["key"] for sample in batch], padded, lengths
 
 
-def utterances_shuffled(_folder: Path) -> DataLoader:
+def utterances_shuffled(_folder):
     """Fill a buffer with utterances before the first of them is handed on."""
     dataset = Processor(DataList(), compute_fbank)
     dataset = Processor(dataset, shuffle, 192)

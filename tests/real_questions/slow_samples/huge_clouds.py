@@ -1,30 +1,19 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-)
+from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
 from real_questions.question import Question
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class ElasticDistortion:
     """Moves points by noise that changes little from one to the next."""
 
-    def __init__(self, distortion_params=((0.2, 0.4), (0.8, 1.6))) -> None:
+    def __init__(self, distortion_params=((0.2, 0.4), (0.8, 1.6))):
         self.distortion_params = distortion_params
 
     @staticmethod
-    def elastic_distortion(coords, granularity: float, magnitude: float):
-        """Blur noise on a grid, and interpolate it at the points."""
+    def elastic_distortion(coords, granularity, magnitude):
         from scipy.interpolate import RegularGridInterpolator
         from scipy.ndimage import convolve
 
@@ -43,7 +32,6 @@ class ElasticDistortion:
         return coords + interp(coords) * magnitude
 
     def __call__(self, data_dict):
-        """Distort finely, then coarsely."""
         for granularity, magnitude in self.distortion_params:
             coord = self.elastic_distortion(data_dict["coord"], granularity, magnitude)
             data_dict["coord"] = coord
@@ -53,11 +41,10 @@ class ElasticDistortion:
 class GridSample:
     """Leaves one point in each cell of a grid."""
 
-    def __init__(self, grid_size: float = 0.04) -> None:
+    def __init__(self, grid_size=0.04):
         self.grid_size = grid_size
 
     def __call__(self, data_dict):
-        """Choose the points."""
         cell = np.floor(data_dict["coord"] / self.grid_size).astype(np.int64)
         cell -= cell.min(0)
         key = np.ravel_multi_index(cell.T, cell.max(0) + 1)
@@ -68,11 +55,10 @@ class GridSample:
 class SphereCrop:
     """Keeps the points that are next to one of them."""
 
-    def __init__(self, point_max: int = 4096) -> None:
+    def __init__(self, point_max=4096):
         self.point_max = point_max
 
     def __call__(self, data_dict):
-        """Choose the points."""
         coord = data_dict["coord"]
         center = coord[np.random.randint(len(coord))]
         near = np.argsort(np.square(coord - center).sum(1))[: self.point_max]
@@ -82,7 +68,7 @@ class SphereCrop:
 class S3DISDataset(Dataset):
     """The points of rooms, two of which are huge."""
 
-    def __init__(self, rooms: int = 48, loop: int = 1000) -> None:
+    def __init__(self, rooms=48, loop=1000):
         draw = np.random.default_rng(0)
         sizes = [450_000, 400_000] + [9000] * (rooms - 2)
         self.data_list = []
@@ -94,7 +80,7 @@ class S3DISDataset(Dataset):
         self.loop = loop
         self.transform = transforms.Compose([ElasticDistortion(), GridSample(), SphereCrop()])
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.data_list) * self.loop
 
     def __getitem__(self, idx):
@@ -103,14 +89,13 @@ class S3DISDataset(Dataset):
 
 
 def point_collate_fn(batch):
-    """Put the points of all after each other, with where each ends."""
     offset = torch.tensor([len(data_dict["coord"]) for data_dict in batch]).cumsum(0)
     names = ("coord", "color")
     points = {name: torch.cat([data_dict[name] for data_dict in batch]) for name in names}
     return {**points, "offset": offset}
 
 
-def rooms_distorted(_folder: Path) -> DataLoader:
+def rooms_distorted(_folder):
     """Distort all points of a room, be it huge, before some are chosen."""
     return DataLoader(
         S3DISDataset(), batch_size=2, shuffle=True, num_workers=2, collate_fn=point_collate_fn

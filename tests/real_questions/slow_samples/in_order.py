@@ -1,29 +1,19 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
-from real_questions.parts import compute
+from real_questions.parts import Samples, compute
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class _FewSlow(Dataset):
+class _FewSlow(Samples):
     """One sample in forty takes forty times as long."""
-
-    def __len__(self) -> int:
-        return 20_000
 
     def __getitem__(self, index):
         compute(0.2 if index % 40 == 7 else 0.002)
         return torch.zeros(100)
 
 
-def few_slow_samples(_folder: Path) -> DataLoader:
+def few_slow_samples(_folder):
     """Return batches in order, whatever one of them takes."""
     return DataLoader(_FewSlow(), batch_size=2, num_workers=2)
 

@@ -1,22 +1,16 @@
-from __future__ import annotations
-
 import gzip
 import pickle
-from typing import TYPE_CHECKING
 
 import numpy as np
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class DiskDataset:
     """Molecules in files of some thousand each."""
 
-    def __init__(self, folder: Path, shards: int = 4, shard_size: int = 2560) -> None:
+    def __init__(self, folder, shards=4, shard_size=2560):
         draw = np.random.default_rng(0)
         self.folder, self.shards = folder, shards
         for number in range(shards):
@@ -25,13 +19,11 @@ class DiskDataset:
             with gzip.open(folder / f"shard-{number}.pkl.gz", "wb", 1) as file:
                 pickle.dump((x, y), file)
 
-    def get_shard(self, number: int):
-        """Read one of the files."""
+    def get_shard(self, number):
         with gzip.open(self.folder / f"shard-{number}.pkl.gz") as file:
             return pickle.load(file)  # noqa: S301 - written above
 
-    def iterbatches(self, shards, batch_size: int):
-        """Read a file, hand its batches out, read the next one."""
+    def iterbatches(self, shards, batch_size):
         for number in shards:
             x, y = self.get_shard(number)
             order = np.random.permutation(len(x))
@@ -41,7 +33,7 @@ class DiskDataset:
 
 
 class _TorchDiskDataset(IterableDataset):
-    def __init__(self, disk_dataset: DiskDataset, batch_size: int) -> None:
+    def __init__(self, disk_dataset, batch_size):
         self.disk_dataset, self.batch_size = disk_dataset, batch_size
 
     def __iter__(self):
@@ -51,7 +43,7 @@ class _TorchDiskDataset(IterableDataset):
         return self.disk_dataset.iterbatches(endless, self.batch_size)
 
 
-def shards_of_molecules(folder: Path) -> DataLoader:
+def shards_of_molecules(folder):
     """Read the next file only when all of the last one is used."""
     dataset = _TorchDiskDataset(DiskDataset(folder), 128)
     return DataLoader(dataset, batch_size=None, num_workers=2)

@@ -1,24 +1,17 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class _Prepared(Dataset):
     """Annotations that each worker reads at its first sample, and keeps."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.path, self.boxes = folder / "boxes.txt", None
         self.path.write_text("".join(f"{n} {n % 7} {n % 5}\n" for n in range(150_000)))
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 240
 
     def __getitem__(self, index):
@@ -27,12 +20,11 @@ class _Prepared(Dataset):
         return torch.zeros(3, 64, 64), torch.tensor(self.boxes[index])
 
     def read_annotations(self):
-        """Parse all boxes."""
         lines = self.path.read_text().splitlines()
         return [[float(number) for number in line.split()] for line in lines]
 
 
-def annotations_of_workers(folder: Path) -> DataLoader:
+def annotations_of_workers(folder):
     """Read a large table in each worker, again at each epoch."""
     return DataLoader(_Prepared(folder), batch_size=8, shuffle=True, num_workers=2)
 

@@ -1,27 +1,20 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class _Mnist(Dataset):
     """Digits in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.data = torch.randint(0, 255, (60_000, 28, 28), dtype=torch.uint8)
         self.transform = transforms.Compose(
             [transforms.ToPILImage(), transforms.ToTensor(), transforms.Normalize(0.5, 0.5)]
         )
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.data)
 
     def __getitem__(self, index):
@@ -31,10 +24,10 @@ class _Mnist(Dataset):
 class TrainingBatches:
     """The batches of a loop that asks the loader for `next(iter(loader))` in each of its steps."""
 
-    def __init__(self, loader: DataLoader, steps: int) -> None:
+    def __init__(self, loader, steps):
         self.loader, self.steps = loader, steps
 
-    def __len__(self) -> int:
+    def __len__(self):
         return self.steps
 
     def __iter__(self):
@@ -42,7 +35,7 @@ class TrainingBatches:
             yield next(iter(self.loader))
 
 
-def new_iterator(_folder: Path) -> TrainingBatches:
+def new_iterator(_folder):
     """Start the loader anew for each batch."""
     loader = DataLoader(_Mnist(), batch_size=64, shuffle=True, num_workers=1)
     return TrainingBatches(loader, 10_000)

@@ -1,31 +1,24 @@
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class _Few(Dataset):
-    def __len__(self) -> int:
+    def __len__(self):
         return 160
 
     def __getitem__(self, _index):
         return torch.zeros(3, 32, 32)
 
 
-def opens_its_files(_worker: int) -> None:
-    """Get ready for some time, as imports and indices do."""
+def opens_its_files(_worker):
     time.sleep(0.6)
 
 
-def short_epochs(_folder: Path) -> DataLoader:
+def short_epochs(_folder):
     """Start workers for epochs of twenty batches."""
     return DataLoader(_Few(), batch_size=8, num_workers=2, worker_init_fn=opens_its_files)
 

@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import io
 import random
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,14 +9,11 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from real_questions.parts import blocks
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class _Shuffled(IterableDataset):
     """A stream of small photographs, shuffled in a buffer that is filled before the first comes."""
 
-    def __init__(self, size: int = 1500) -> None:
+    def __init__(self, size=1500):
         photograph = io.BytesIO()
         Image.fromarray(blocks(96, 96, 3)).save(photograph, "JPEG")
         self.bytes, self.size = photograph.getvalue(), size
@@ -40,7 +34,7 @@ class _Shuffled(IterableDataset):
         yield from buffer
 
 
-def shuffle_buffer(_folder: Path) -> DataLoader:
+def shuffle_buffer(_folder):
     """Fill a large buffer at each epoch's begin."""
     return DataLoader(_Shuffled(), batch_size=32, num_workers=2)
 

@@ -1,28 +1,16 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-)
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class VisionDataset(Dataset):
+class VisionDataset(Samples):
     """Images that a model of images and language is asked about."""
 
-    def __init__(self, count: int = 16) -> None:
+    def __init__(self, count=16):
         draw = np.random.default_rng(0)
         self.images = draw.integers(0, 255, (count, 360, 480, 3), dtype=np.uint8)
-
-    def __len__(self) -> int:
-        return 40_000
 
     def __getitem__(self, index):
         import cv2
@@ -38,10 +26,10 @@ class VisionDataset(Dataset):
 class ResumedBatches:
     """The batches of a training that goes on where it was broken off."""
 
-    def __init__(self, loader: DataLoader, train_step: int) -> None:
+    def __init__(self, loader, train_step):
         self.loader, self.train_step = loader, train_step
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.loader) - self.train_step
 
     def __iter__(self):
@@ -51,7 +39,7 @@ class ResumedBatches:
         yield from iterator
 
 
-def batches_after_resuming(_folder: Path) -> ResumedBatches:
+def batches_after_resuming(_folder):
     """Load all that has been trained with already, to leave it out."""
     loader = DataLoader(VisionDataset(), batch_size=4, num_workers=2)
     return ResumedBatches(loader, train_step=700)

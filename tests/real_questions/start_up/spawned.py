@@ -1,31 +1,24 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class _Dialogues(Dataset):
     """Half a million dialogues as Python objects."""
 
-    def __init__(self, count: int = 500_000) -> None:
+    def __init__(self, count=500_000):
         self.rows = [{"speaker": n % 7, "text": f"utterance {n}"} for n in range(count)]
         self.features = torch.zeros(64, 3, 32, 32)
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 640
 
     def __getitem__(self, index):
         return self.features[index % 64], self.rows[index]["speaker"]
 
 
-def pickled_to_workers(_folder: Path) -> DataLoader:
+def pickled_to_workers(_folder):
     """Send the dataset to new workers at each epoch."""
     return DataLoader(
         _Dialogues(), batch_size=8, shuffle=True, num_workers=2, multiprocessing_context="spawn"

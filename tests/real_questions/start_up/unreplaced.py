@@ -1,35 +1,24 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-    WeightedRandomSampler,
-)
+from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
 
 from real_questions.question import Question
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class RareEvents(Dataset):
     """Very many events, of which few are of interest."""
 
-    def __init__(self, count: int = 6_000_000) -> None:
+    def __init__(self, count=6_000_000):
         self.count = count
         self.signal = torch.randn(10_000, 32)
 
-    def __len__(self) -> int:
+    def __len__(self):
         return self.count
 
     def __getitem__(self, index):
         return self.signal[index % len(self.signal)], index % 2
 
 
-def events_without_replacement(_folder: Path) -> DataLoader:
+def events_without_replacement(_folder):
     """Draw a few hundred of millions for each epoch, none of them twice."""
     dataset = RareEvents()
     weights = torch.tensor([0.1, 0.9, 0.4, 0.7, 3.0, 0.6]).repeat(len(dataset) // 6)

@@ -1,29 +1,21 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class PVNetDataset(Dataset):
     """The weather around some moments, from a store that each worker opens."""
 
-    def __init__(self, path: Path, size: int) -> None:
+    def __init__(self, path, size):
         self.path, self.size = path, size
         self.satellite: np.ndarray | None = None
 
-    def __len__(self) -> int:
+    def __len__(self):
         return self.size
 
-    def open_satellite(self) -> np.ndarray:
-        """Read the store."""
+    def open_satellite(self):
         with np.load(self.path) as store:
             return store["satellite"]
 
@@ -37,30 +29,28 @@ class PVNetDataset(Dataset):
 class StreamedDataModule:
     """Makes the loaders."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.path = folder / "satellite.npz"
         moving = np.random.default_rng(0).integers(0, 1024, (240, 11, 48, 48), dtype=np.int16)
         np.savez_compressed(self.path, satellite=moving)
         self._common = {"batch_size": 8, "num_workers": 2, "persistent_workers": False}
 
-    def train_dataloader(self) -> DataLoader:
-        """Make the one for training."""
+    def train_dataloader(self):
         return DataLoader(PVNetDataset(self.path, 160), shuffle=True, **self._common)
 
-    def val_dataloader(self) -> DataLoader:
-        """Make the one for validation."""
+    def val_dataloader(self):
         return DataLoader(PVNetDataset(self.path, 80), **self._common)
 
 
 class Trainer:
     """The batches of the epochs, each with its validation."""
 
-    def __init__(self, datamodule: StreamedDataModule, max_epochs: int) -> None:
+    def __init__(self, datamodule, max_epochs):
         self.max_epochs = max_epochs
         self.train_dataloader = datamodule.train_dataloader()
         self.val_dataloader = datamodule.val_dataloader()
 
-    def __len__(self) -> int:
+    def __len__(self):
         return self.max_epochs * (len(self.train_dataloader) + len(self.val_dataloader))
 
     def __iter__(self):
@@ -69,7 +59,7 @@ class Trainer:
             yield from self.val_dataloader
 
 
-def epochs_of_weather(folder: Path) -> Trainer:
+def epochs_of_weather(folder):
     """Start the workers anew for each epoch, and for each validation."""
     return Trainer(StreamedDataModule(folder), 500)
 

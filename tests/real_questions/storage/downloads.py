@@ -1,41 +1,20 @@
-from __future__ import annotations
-
 import http.client
-import http.server
-import threading
-import time
-from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torchvision import transforms
 
+from real_questions.parts import store
 from real_questions.question import Question
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-
-class _Bucket(http.server.SimpleHTTPRequestHandler):
-    """A store of objects that is some way off."""
-
-    def do_GET(self) -> None:
-        time.sleep(0.02)
-        super().do_GET()
-
-    def log_message(self, *_args) -> None:
-        pass
 
 
 class File:
     """A file of a bucket."""
 
-    def __init__(self, port: int, name: str) -> None:
+    def __init__(self, port, name):
         self.port, self.name = port, name
 
-    def read(self) -> bytes:
-        """Download it."""
+    def read(self):
         connection = http.client.HTTPConnection("127.0.0.1", self.port)
         connection.request("GET", f"/{self.name}")
         contents = connection.getresponse().read()
@@ -46,11 +25,11 @@ class File:
 class PytorchDataset(IterableDataset):
     """The rows of a chain, whose files are read as they come."""
 
-    def __init__(self, port: int, names: list[str]) -> None:
+    def __init__(self, port, names):
         self.port, self.names = port, names
         self.transform = transforms.Compose([transforms.ToTensor(), transforms.Resize((64, 64))])
 
-    def _rows_iter(self, total_rank: int, total_workers: int):
+    def _rows_iter(self, total_rank, total_workers):
         for number in range(total_rank, 20_000, total_workers):
             name = self.names[number % len(self.names)]
             yield File(self.port, name), number % 2
@@ -64,7 +43,7 @@ class PytorchDataset(IterableDataset):
             yield self.transform(cv2.imdecode(encoded, cv2.IMREAD_COLOR)), label
 
 
-def files_of_bucket(folder: Path) -> DataLoader:
+def files_of_bucket(folder):
     """Download a file when its turn has come."""
     import cv2
 
@@ -73,10 +52,7 @@ def files_of_bucket(folder: Path) -> DataLoader:
     for name in names:
         image = draw.integers(0, 255, (10, 10, 3), dtype=np.uint8)
         cv2.imwrite(str(folder / name), cv2.resize(image, (100, 100)))
-    handler = partial(_Bucket, directory=str(folder))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    dataset = PytorchDataset(server.server_port, names)
+    dataset = PytorchDataset(store(folder, 0.02), names)
     return DataLoader(dataset, batch_size=8, num_workers=2)
 
 

@@ -1,66 +1,34 @@
-from __future__ import annotations
-
 import http.client
-import http.server
 import io
-import threading
-import time
-from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples, store
 from real_questions.question import Question
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-
-class _Share(http.server.SimpleHTTPRequestHandler):
-    """A drive that is some way off."""
-
-    def do_GET(self) -> None:
-        start, end = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
-        time.sleep(0.006)
-        with open(self.translate_path(self.path), "rb") as file:  # noqa: PTH123
-            file.seek(start)
-            contents = file.read(end - start + 1)
-        self.send_response(206)
-        self.send_header("Content-Length", str(len(contents)))
-        self.end_headers()
-        self.wfile.write(contents)
-
-    def log_message(self, *_args) -> None:
-        pass
 
 
 class NetworkFile(io.RawIOBase):
     """A file of such a drive."""
 
-    def __init__(self, port: int, name: str, size: int) -> None:
+    def __init__(self, port, name, size):
         self.port, self.name, self.size, self.place = port, name, size, 0
 
-    def readable(self) -> bool:
-        """Say that it can be read."""
+    def readable(self):
         return True
 
-    def seekable(self) -> bool:
-        """Say that one can go to a place in it."""
+    def seekable(self):
         return True
 
-    def tell(self) -> int:
-        """Say where one is."""
+    def tell(self):
         return self.place
 
-    def seek(self, offset: int, whence: int = 0) -> int:
-        """Go to a place."""
+    def seek(self, offset, whence=0):
         self.place = offset + (0, self.place, self.size)[whence]
         return self.place
 
-    def readinto(self, buffer) -> int:
-        """Read from there."""
+    def readinto(self, buffer):
         connection = http.client.HTTPConnection("127.0.0.1", self.port)
         last = self.place + len(buffer) - 1
         headers = {"Range": f"bytes={self.place}-{last}"}
@@ -72,15 +40,12 @@ class NetworkFile(io.RawIOBase):
         return len(contents)
 
 
-class Hdf5Dataset(Dataset):
+class Hdf5Dataset(Samples):
     """Images of shapes, each of which is read when it is asked for."""
 
-    def __init__(self, port: int, name: str, size: int) -> None:
+    def __init__(self, port, name, size):
         self.port, self.name, self.size = port, name, size
         self.data = None
-
-    def __len__(self) -> int:
-        return 200_000
 
     def __getitem__(self, index):
         import h5py
@@ -91,7 +56,7 @@ class Hdf5Dataset(Dataset):
         return torch.from_numpy(image).permute(2, 0, 1).float() / 255
 
 
-def shapes_on_drive(folder: Path) -> DataLoader:
+def shapes_on_drive(folder):
     """Read images one by one, over a network."""
     import h5py
 
@@ -99,10 +64,7 @@ def shapes_on_drive(folder: Path) -> DataLoader:
     path = folder / "dsprites.h5"
     with h5py.File(path, "w") as file:
         file["data"] = draw.integers(0, 255, (2000, 64, 64, 3), dtype=np.uint8)
-    handler = partial(_Share, directory=str(folder))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    dataset = Hdf5Dataset(server.server_port, path.name, path.stat().st_size)
+    dataset = Hdf5Dataset(store(folder, 0.006), path.name, path.stat().st_size)
     return DataLoader(dataset, batch_size=16, shuffle=True, num_workers=2)
 
 

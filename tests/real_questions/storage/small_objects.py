@@ -1,52 +1,25 @@
-from __future__ import annotations
-
 import http.client
-import http.server
-import threading
-import time
-from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from functools import cached_property
 
 import numpy as np
 import torch
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-)
+from torch.utils.data import DataLoader, Dataset
 
+from real_questions.parts import store
 from real_questions.question import Question
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-
-class _Objects(http.server.SimpleHTTPRequestHandler):
-    """A bucket of objects that is some way off."""
-
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-
-    def do_GET(self) -> None:
-        time.sleep(0.015)
-        super().do_GET()
-
-    def log_message(self, *_args) -> None:
-        pass
 
 
 class Client:
     """Asks a bucket for its objects."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port):
         self.port = port
 
     @cached_property
-    def connection(self) -> http.client.HTTPConnection:
-        """Connect, in the process that asks."""
+    def connection(self):
         return http.client.HTTPConnection("127.0.0.1", self.port)
 
-    def download_single(self, object_name: str) -> bytes:
-        """Download an object, which is waited for."""
+    def download_single(self, object_name):
         self.connection.request("GET", f"/{object_name}")
         return self.connection.getresponse().read()
 
@@ -54,14 +27,13 @@ class Client:
 class DataFluxMapStyleDataset(Dataset):
     """The objects of a bucket, each of which is a sample."""
 
-    def __init__(self, port: int, objects: list[str]) -> None:
+    def __init__(self, port, objects):
         self.storage_client, self.objects = Client(port), objects
 
-    def data_format_fn(self, raw: bytes):
-        """Make a sample of an object."""
+    def data_format_fn(self, raw):
         return np.frombuffer(raw, np.uint8)
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 500_000
 
     def __getitem__(self, idx):
@@ -69,25 +41,20 @@ class DataFluxMapStyleDataset(Dataset):
         return self.data_format_fn(self.storage_client.download_single(name))
 
     def __getitems__(self, indices):
-        """Download the objects of a batch, one after the other."""
         return [self[idx] for idx in indices]
 
 
-def objects_in_sequence(folder: Path) -> DataLoader:
+def objects_in_sequence(folder):
     """Ask for small objects, one request after the other."""
     draw = np.random.default_rng(0)
     names = [f"object-{number}.bin" for number in range(300)]
     for name in names:
         (folder / name).write_bytes(draw.bytes(10_000))
-    handler = partial(_Objects, directory=str(folder))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    dataset = DataFluxMapStyleDataset(server.server_port, names)
+    dataset = DataFluxMapStyleDataset(store(folder, 0.015), names)
     return DataLoader(dataset, batch_size=16, num_workers=2, collate_fn=objects_to_batch)
 
 
 def objects_to_batch(samples):
-    """Put objects together."""
     return torch.from_numpy(np.stack(samples))
 
 

@@ -1,15 +1,9 @@
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from real_questions.question import Question
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class _Stream(IterableDataset):
@@ -23,15 +17,14 @@ class _Stream(IterableDataset):
                 yield sample
 
     @staticmethod
-    def preprocess(number: int):
-        """Compute for some milliseconds."""
+    def preprocess(number):
         end_s = time.thread_time() + 0.002
         while time.thread_time() < end_s:
             sum(range(500))
         return torch.full((3, 32, 32), float(number))
 
 
-def made_by_every_worker(_folder: Path) -> DataLoader:
+def made_by_every_worker(_folder):
     """Divide samples among workers after the work is done."""
     return DataLoader(_Stream(), batch_size=8, num_workers=2)
 

@@ -1,15 +1,8 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from real_questions.parts import compute
 from real_questions.question import Question
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class _Shards(IterableDataset):
@@ -22,7 +15,7 @@ class _Shards(IterableDataset):
                 yield torch.zeros(100)
 
 
-def few_shards(_folder: Path) -> DataLoader:
+def few_shards(_folder):
     """Start more workers than there are shards."""
     return DataLoader(_Shards(), batch_size=8, num_workers=4)
 

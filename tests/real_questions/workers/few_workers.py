@@ -1,17 +1,10 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from torch.utils.data import DataLoader
 
 from real_questions.parts import PlainSamples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-def one_worker(_folder: Path) -> DataLoader:
+def one_worker(_folder):
     """Let one worker do what several could."""
     return DataLoader(PlainSamples(0.001, 0.0015), batch_size=8, num_workers=1)
 

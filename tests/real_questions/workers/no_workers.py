@@ -1,41 +1,33 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 from torchvision import transforms
 
+from real_questions.parts import Samples
 from real_questions.question import Question
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class ToTensorVideo:
     """Makes a video of values between zero and one."""
 
     def __call__(self, clip):
-        """Scale, channels first."""
         return clip.float().permute(3, 0, 1, 2) / 255
 
 
 class ResizePreprocess:
     """Resizes the frames of a video."""
 
-    def __init__(self, size: tuple[int, int]) -> None:
+    def __init__(self, size):
         self.size = size
 
     def __call__(self, video):
-        """Resize."""
         return torch.nn.functional.interpolate(video, size=self.size, mode="bilinear")
 
 
-class VideoDataset(Dataset):
+class VideoDataset(Samples):
     """Short pieces of videos, with what is said of them."""
 
-    def __init__(self, folder: Path, num_frames: int = 9) -> None:
+    def __init__(self, folder, num_frames=9):
         import cv2
 
         self.num_frames = num_frames
@@ -50,10 +42,7 @@ class VideoDataset(Dataset):
         self.t5_embeddings = torch.randn(4, 64, 256)
         self.preprocess = transforms.Compose([ToTensorVideo(), ResizePreprocess((176, 320))])
 
-    def __len__(self) -> int:
-        return 20_000
-
-    def _load_video(self, path: Path, start: int):
+    def _load_video(self, path, start):
         import cv2
 
         capture = cv2.VideoCapture(str(path))
@@ -71,7 +60,7 @@ class VideoDataset(Dataset):
         }
 
 
-def videos_without_workers(folder: Path) -> DataLoader:
+def videos_without_workers(folder):
     """Leave `num_workers` as it is by default."""
     return DataLoader(VideoDataset(folder), batch_size=1, shuffle=True)
 

@@ -1,22 +1,16 @@
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
 
 from torch.utils.data import DataLoader
 
 from real_questions.parts import PlainSamples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-def _confine(_worker: int) -> None:
+def _confine(_worker):
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
-def one_core(_folder: Path) -> DataLoader:
+def one_core(_folder):
     """Let all workers run on one core."""
     plain = PlainSamples(0.0, 0.002)
     return DataLoader(plain, batch_size=8, num_workers=2, worker_init_fn=_confine)

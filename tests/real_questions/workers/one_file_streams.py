@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import random
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -10,14 +7,11 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class StreamingLeRobotDataset(IterableDataset):
     """Frames of a robot's episodes out of many files, some of which are read by turns."""
 
-    def __init__(self, folder: Path, files: int = 8) -> None:
+    def __init__(self, folder, files=8):
         import cv2
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -32,7 +26,7 @@ class StreamingLeRobotDataset(IterableDataset):
             pq.write_table(table, path)
         self.num_shards = files
 
-    def _iter_shard(self, files: list[Path]):
+    def _iter_shard(self, files):
         import pyarrow.parquet as pq
 
         info = get_worker_info()
@@ -42,7 +36,6 @@ class StreamingLeRobotDataset(IterableDataset):
             yield from chain.from_iterable(table.to_pylist() for _ in range(20))
 
     def make_frame(self, row):
-        """Decode the image of a frame."""
         import cv2
 
         encoded = np.frombuffer(row["observation.image"], np.uint8)
@@ -64,7 +57,7 @@ class StreamingLeRobotDataset(IterableDataset):
                 yield self.make_frame(row)
 
 
-def frames_of_streams(folder: Path) -> DataLoader:
+def frames_of_streams(folder):
     """Divide each stream of one file among two workers."""
     return DataLoader(StreamingLeRobotDataset(folder), batch_size=16, num_workers=2)
 

@@ -1,25 +1,16 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class _Augmented(Dataset):
+class _Augmented(Samples):
     """Photographs in memory, resized and blurred by OpenCV."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         shape = (8, 800, 1000, 3)
         self.images = np.random.default_rng(0).integers(0, 255, shape, dtype=np.uint8)
-
-    def __len__(self) -> int:
-        return 20_000
 
     def __getitem__(self, index):
         import cv2
@@ -29,14 +20,13 @@ class _Augmented(Dataset):
         return cv2.resize(image.astype(np.float32) / 255, (256, 256))
 
 
-def many_threads(_worker: int) -> None:
-    """Do what OpenCV does on a host of 64 cores."""
+def many_threads(_worker):
     import cv2
 
     cv2.setNumThreads(64)
 
 
-def threads_of_opencv(_folder: Path) -> DataLoader:
+def threads_of_opencv(_folder):
     """Start 64 threads in each worker."""
     return DataLoader(_Augmented(), batch_size=8, num_workers=2, worker_init_fn=many_threads)
 

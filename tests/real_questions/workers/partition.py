@@ -1,28 +1,21 @@
-from __future__ import annotations
-
 import json
 import random
 import re
-from typing import TYPE_CHECKING
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 class Tokenizer:
     """Makes numbers of the pieces of a text."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.pattern = re.compile(r"'(?:s|t|re|ve|m|ll|d)| ?\w+| ?[^\s\w]+|\s+")
         self.merges: dict[str, int] = {}
 
-    def encode(self, text: str) -> list[int]:
-        """Encode a text."""
+    def encode(self, text):
         ids = []
         for piece in self.pattern.findall(text):
             for start in range(0, len(piece), 3):
@@ -34,14 +27,14 @@ class Tokenizer:
 class JsonlDataset(Dataset):
     """Documents, a line each."""
 
-    def __init__(self, path: Path, tokenizer: Tokenizer) -> None:
+    def __init__(self, path, tokenizer):
         self.path, self.tokenizer = path, tokenizer
         self.offsets = [0]
         with path.open("rb") as lines:
             for line in lines:
                 self.offsets.append(self.offsets[-1] + len(line))
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.offsets) - 1
 
     def __getitem__(self, index):
@@ -54,7 +47,7 @@ class JsonlDataset(Dataset):
 class StreamingTokenBlockDataset(IterableDataset):
     """Blocks of tokens out of documents, one after the other."""
 
-    def __init__(self, dataset: JsonlDataset, block_size: int) -> None:
+    def __init__(self, dataset, block_size):
         self.dataset, self.block_size = dataset, block_size
 
     def __iter__(self):
@@ -70,7 +63,7 @@ class StreamingTokenBlockDataset(IterableDataset):
 class PartitionedStreamingDataset(IterableDataset):
     """What one of several readers of a stream keeps of it."""
 
-    def __init__(self, dataset: StreamingTokenBlockDataset) -> None:
+    def __init__(self, dataset):
         self.dataset = dataset
 
     def __iter__(self):
@@ -80,7 +73,7 @@ class PartitionedStreamingDataset(IterableDataset):
                 yield block
 
 
-def blocks_of_documents(folder: Path) -> DataLoader:
+def blocks_of_documents(folder):
     """Tokenize all documents in each worker, and divide the blocks then."""
     draw = random.Random(0)
     words = ["".join(draw.choices("etaoinshrdlu", k=draw.randint(2, 9))) for _ in range(3000)]

@@ -1,22 +1,13 @@
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-)
+from torch.utils.data import DataLoader
 from torchvision import transforms
 
+from real_questions.parts import Samples
 from real_questions.question import Question
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-class NuscData(Dataset):
+class NuscData(Samples):
     """What the six cameras of a car see at a time."""
 
     cams = (
@@ -28,7 +19,7 @@ class NuscData(Dataset):
         "CAM_BACK_RIGHT",
     )
 
-    def __init__(self, folder: Path, times: int = 8) -> None:
+    def __init__(self, folder, times=8):
         from PIL import Image
 
         draw = np.random.default_rng(0)
@@ -40,11 +31,7 @@ class NuscData(Dataset):
                 Image.fromarray(small).resize((1600, 900)).save(path)
             self.ixes.append(rec)
 
-    def __len__(self) -> int:
-        return 40_000
-
     def get_image_data(self, rec):
-        """Read an image of each camera, at a fraction of its size."""
         from PIL import Image
 
         imgs = []
@@ -58,7 +45,7 @@ class NuscData(Dataset):
         return imgs, rots, trans, torch.zeros(1, 200, 200)
 
 
-def cameras_of_cars(folder: Path) -> DataLoader:
+def cameras_of_cars(folder):
     """Let one worker read the images of all six cameras, with a second core idle."""
     return DataLoader(NuscData(folder), batch_size=1, shuffle=True, num_workers=1)
 
