@@ -1,20 +1,14 @@
 """What a wait costs where the device works behind the host: what of it the device was idle."""
 
-from dataclasses import replace
-
 import polars as pl
 import pytest
 import torch
-from support.build_run import a_run, steps_of
 from support.device_loops import Naps, WatchedStep, idleness
 from torch.utils.data import DataLoader
 
 import stallscope as ss
-from stallscope.errors import UnsupportedError
-from stallscope.hooks import device_time
 from stallscope.hooks.device_time import SimulatedDevice
 from stallscope.model.loop_time import loop_breakdown
-from stallscope.run.result import DEVICE
 from stallscope.run.stall_text import title
 
 NEAR = 0.02
@@ -68,14 +62,6 @@ class TestPlantedLoops:
         assert (beside["end_ns"] - beside["start_ns"] - beside["stall_s"] * 1e9).abs().max() < 2
 
     @pytest.mark.slow
-    def test_batches_made_in_the_loops_process(self):
-        """Without workers, too: what is made while the device works costs nothing."""
-        run, step = recorded(0.002, 0.02, workers=0)
-
-        assert idleness(run, step).error < NEAR
-        assert run.steps()["hidden_s"].sum() > run.stalls()["stall_s"].sum()
-
-    @pytest.mark.slow
     def test_copies_are_work_of_the_device(self):
         """A copy is its own piece of the device's time, and is not idle time."""
         run, step = recorded(
@@ -87,19 +73,6 @@ class TestPlantedLoops:
         assert lengths_s.median() > 0.95 * 4 * 250_000 * 4 / 1e9  # longer on a busy machine
         assert idleness(run, step).error < NEAR
         assert run.steps()["h2d_s"].median() > 0.003
-
-    def test_a_copy_that_waits_for_the_device_is_no_copy(self):
-        """Out of pageable memory it begins when the device has done its earlier work."""
-        run, _ = recorded(0.0, 0.03, values=25_000, pageable_bytes_per_s=1e8, batches=12)
-        copy_s, step_s = 4 * 25_000 * 4 / 1e8, 0.03
-
-        steps = run.steps()
-        time = loop_breakdown(steps, run.stalls(), run.side_spans)
-        parts = {name: took_s for name, _, took_s in time.parts}
-
-        assert steps["h2d_s"].median() == pytest.approx(copy_s, rel=0.3)
-        assert steps["step_s"].median() > 0.5 * step_s
-        assert parts["waiting for the device"] > 0.5 * step_s * steps.height
 
     @pytest.mark.slow
     def test_the_users_own_loop_is_watched_too(self):
@@ -146,59 +119,6 @@ class TestUnknown:
         assert any("when the device was idle" in note for note in run.notes)
         assert "it is unknown" in title(run)
         assert not loop_breakdown(run.steps(), run.stalls()).is_known
-
-    @pytest.mark.slow
-    def test_a_device_without_events_gets_no_verdict(self, monkeypatch):
-        """Nothing is claimed of a loop whose device cannot be asked."""
-
-        def refuses(_):
-            raise UnsupportedError("torch has no events for hpu")
-
-        monkeypatch.setattr(device_time.SimulatedDevice, "event", refuses)
-        step = WatchedStep(0.004, SimulatedDevice())
-        found = ss.diagnose(DataLoader(Naps(0.004), 4, num_workers=1), step, budget_s=6)
-
-        assert "inconclusive" == found.verdict.code
-        assert "it is unknown" in found.verdict.title
-        assert found.run.stalls().is_empty()
-
-    @pytest.mark.slow
-    def test_several_devices_are_not_judged_by_one(self, monkeypatch):
-        """What one of them has to do says nothing of the others."""
-        monkeypatch.setattr(device_time, "others_in_use", lambda: 1)
-        run, _ = recorded(0.004, 0.004, batches=8)
-
-        assert [None] == run.device_work["kind"].to_list()
-        assert run.stalls().is_empty()
-
-
-class TestSaved:
-    @pytest.mark.slow
-    def test_it_is_saved_with_the_run(self, tmp_path):
-        """What the device did is read back, with all that follows from it."""
-        run, _ = recorded(0.004, 0.006, batches=8)
-        again = ss.load(run.save(tmp_path / "run"))
-
-        assert again.device_work.equals(run.device_work)
-        assert again.stalls().equals(run.stalls())
-
-    def test_idle_and_busy_are_told_apart_on_the_tables_alone(self):
-        """Two waits of 0.1 s: the device works through the first, and for half of the second."""
-        run = a_run([{"fetch": 1.0}] * 12, steps=steps_of([0.1, 0.1, 0.1], step_s=0.1))
-        pieces = (("step", 0, 120), ("step", 200, 250), (None, 400, 401))  # milliseconds
-        rows = [(0, "GPU", kind, start * 10**6, end * 10**6) for kind, start, end in pieces]
-        device = pl.DataFrame(rows, DEVICE, orient="row")
-        run = replace(run, device_work=device)
-
-        assert [0.1, 0.05, None] == run.steps()["hidden_s"].to_list()
-        assert [(1, 0.05, 0.05)] == run.stalls().select("step", "stall_s", "hidden_s").rows()
-        time = loop_breakdown(run.steps(), run.stalls())
-        assert (0.05, pytest.approx(0.15), pytest.approx(0.1)) == (
-            time.stall_s,
-            time.hidden_s,
-            time.unknown_s,
-        )
-        assert time.total_s == pytest.approx(0.6)
 
 
 def test_the_batches_are_those_of_the_plain_loader():

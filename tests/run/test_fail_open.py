@@ -6,8 +6,6 @@ import gc
 import os
 import shutil
 import tempfile
-from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +14,13 @@ import PIL.ImageFile
 import pytest
 import torch
 from support import leftovers
-from support.plain_training import Pictures, Scale, Stream, loaders, train
+from support.plain_training import Scale, Stream, train
 from support.planted_failures import (
-    Plant,
-    PlantedError,
     import_all,
     import_libraries,
     planted,
 )
 from torch.utils.data import DataLoader, dataloader
-from torch.utils.data._utils import worker as torch_worker
 
 import stallscope as ss
 import stallscope.files
@@ -71,57 +66,23 @@ def all_imported(monkeypatch):
     gc.freeze()
 
 
-ROUNDS = {"spawn": 8}
-"""Each takes as long as a worker needs to import everything; in the first four none begins."""
-
-
 @pytest.mark.usefixtures("all_imported")
-@pytest.mark.parametrize(
-    ("workers", "method", "after"),
-    [
-        pytest.param(1, "fork", False, marks=pytest.mark.slow),
-    ],
-)
-def test_each_function_of_ours_may_fail(picture, tmp_path, workers, method, after):
+@pytest.mark.slow
+def test_each_function_of_ours_may_fail(picture, tmp_path):
     """Batches and losses are those without us, nothing is left on, the run names each failure."""
-    plain = train(picture, workers, method)
-    with planted(tmp_path / "book", after=after) as book:
-        for came in islice(book.rounds(), ROUNDS.get(method)):
+    plain = train(picture, 1)
+    with planted(tmp_path / "book") as book:
+        for came in book.rounds():
             with ss.instrumented(warmup=0) as watch:
-                recorded = train(picture, workers, method, Plant(book.path, after=after))
+                recorded = train(picture, 1)
 
             assert plain == recorded
             assert [] == leftovers.hooks()
             assert [] == _unsaid(came(), watch.run)
     reached = ("fetchers.Hooks.", "iterators.Iterations.", "ops.Ops.", "library_calls.Libraries.")
     missed = {name for name in set(book.names) - book.came() if name.startswith(reached)}
-    assert missed <= NOT_CALLED or method != "fork"
-    assert bool(workers) == any(name.startswith("worker.Tasks.") for name in book.came())
-
-
-@pytest.mark.usefixtures("all_imported")
-@pytest.mark.parametrize(
-    "workers",
-    [pytest.param(0, marks=pytest.mark.thorough), pytest.param(1, marks=pytest.mark.slow)],
-)
-def test_each_may_fail_while_a_loader_is_recorded(picture, tmp_path, workers):
-    """The step gets the batches of plain iteration, and all is put back, also where it raises."""
-    with planted(tmp_path / "book", after=False) as book:
-        for loader in loaders(picture, workers, "fork"):
-            with book.closed():
-                torch.manual_seed(0)
-                plain = [batch.tolist() for _ in range(2) for batch in loader]
-                loader._iterator = None
-            for came in book.rounds():
-                torch.manual_seed(0)
-                before, used, run = torch.get_rng_state(), [], None
-                with suppress(PlantedError):  # who asks for a recording is told what ended it
-                    run = ss.record(loader, used.append, batches=len(plain) // 2, warmup=0)
-
-                assert plain[: len(used)] == [batch.tolist() for batch in used]
-                assert torch.equal(before, torch.get_rng_state())
-                assert [] == leftovers.hooks()
-                assert run is None or [] == _unsaid(came(), run)
+    assert missed <= NOT_CALLED
+    assert any(name.startswith("worker.Tasks.") for name in book.came())
 
 
 def _unsaid(came: set[str], run: ss.Run) -> list[str]:
@@ -162,29 +123,25 @@ def test_a_disk_that_fills_up_in_mid_run(picture):
     assert any("left no log" in note for note in watch.run.notes)
 
 
-ALWAYS_ON = ("__next__", "_get_data", "_worker_loop", "backward")
+ALWAYS_ON = ("__next__", "backward")
 """Hooks that stay on also where few batches of this process are recorded."""
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
         (dataloader._BaseDataLoaderIter, "__next__"),
-        (dataloader._MultiProcessingDataLoaderIter, "_get_data"),
-        (PIL.ImageFile.ImageFile, "load"),
         (PIL.Image, "open"),
-        (torch_worker, "_worker_loop"),
         (torch.autograd, "backward"),
         (Scale, "__call__"),
     ],
 )
-def test_what_others_put_over_a_hook_stays(picture, workers, owner, name):
+def test_what_others_put_over_a_hook_stays(picture, owner, name):
     """Whoever patches the same place while we record keeps that afterwards, and it works."""
-    plain = train(picture, workers)
+    plain = train(picture, 0)
     original, calls = vars(owner)[name], []
     with ss.instrumented(warmup=0):
-        train(picture, workers)
+        train(picture, 0)
         beneath = vars(owner)[name]
         assert beneath is not original or name not in ALWAYS_ON
 
@@ -194,79 +151,18 @@ def test_what_others_put_over_a_hook_stays(picture, workers, owner, name):
 
         setattr(owner, name, theirs)
         try:
-            recorded = train(picture, workers)
+            recorded = train(picture, 0)
         except BaseException:
             setattr(owner, name, original)
             raise
     try:
         assert theirs is vars(owner)[name]
         calls.clear()
-        assert plain == recorded == train(picture, workers)
-        is_called_here = name != "_worker_loop" and (workers > 0 or name != "_get_data")
-        assert is_called_here == bool(calls)
+        assert plain == recorded == train(picture, 0)
+        assert calls
     finally:
         setattr(owner, name, original)
     assert [] == leftovers.hooks()
-
-
-class Once(os.PathLike):
-    """A path that can be asked for only once each time that it is used."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.asked = 0
-
-    def __fspath__(self) -> str:
-        self.asked += 1
-        if self.asked % 2 == 0:
-            raise OSError("asked twice")
-        return str(self.path)
-
-
-def test_a_path_that_raises_when_we_look_at_it(picture):
-    """The file is open by then: the user's code gets it, and the run says that its name is lost."""
-
-    class Reads(Stream):
-        def __iter__(self) -> Any:
-            path = Once(picture)
-            with open(path, "rb") as file:  # noqa: PTH123 - what is hooked
-                yield len(file.read())
-
-    with ss.instrumented(warmup=0) as watch:
-        read = [batch.tolist() for batch in DataLoader(Reads())]
-
-    assert [[picture.stat().st_size]] == read
-    assert any("asked twice" in note for note in watch.run.notes)
-
-
-class Refuses(type):
-    """Lets a method be replaced, and not be put back."""
-
-    locked = False
-
-    def __setattr__(cls, name: str, value: Any) -> None:
-        if name == "__call__" and Refuses.locked:
-            raise RuntimeError("locked")
-        super().__setattr__(name, value)
-
-
-class Locked(Scale, metaclass=Refuses):
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        Refuses.locked = True
-        return super().__call__(x)
-
-
-def test_a_hook_that_cannot_be_taken_off_keeps_no_other_on(picture):
-    """The others come off, the run names the place, and the hook only calls its original."""
-    data = Pictures(picture)
-    data.ops = [Locked(2.0), Scale(0.5)]
-    with ss.instrumented(warmup=0) as watch:
-        list(DataLoader(data, 4))
-    Refuses.locked = False
-
-    assert torch.equal(torch.ones(1) * 2, Locked(2.0)(torch.ones(1)))
-    assert [] == leftovers.hooks()
-    assert any("off '__call__'" in note and "locked" in note for note in watch.run.notes)
 
 
 def test_a_script_goes_on_where_no_recording_can_begin(tmp_path, monkeypatch, capsys):

@@ -17,7 +17,6 @@ from stallscope.hooks.loader_access import shut_down
 from stallscope.hooks.log_place import LogPlace
 from stallscope.hooks.log_reader import read_log
 from stallscope.run import record
-from stallscope.run.decode import MarkRow, marks
 from stallscope.run.read_logs import collect
 
 MOST_BYTES = 2_000_000
@@ -132,28 +131,3 @@ class TestStretches:
         assert max(b - a for a, b in zip(sorted(left), sorted(left)[1:], strict=False)) < 20
         assert (tmp_path / "samples.resources").exists()
         assert (tmp_path / "7-0-1.names").exists()
-
-    def test_does_nothing_while_there_is_room(self, tmp_path):
-        """Nothing is deleted as long as all fits."""
-        (tmp_path / "7-0-1-0.events").write_bytes(bytes(1000))
-        (tmp_path / "7-0-2-1.events").write_bytes(bytes(1000))
-
-        LogPlace(tmp_path, 0).thin()
-
-        assert 2 == len([*tmp_path.iterdir()])
-
-
-def test_the_next_file_begins_when_one_is_half_full(tmp_path):
-    """Nothing of the log is lost, the epoch goes along, and no batch is cut in two."""
-    place = LogPlace(tmp_path, 6000)
-    log = ProcessLog(place, 0)
-    key = log_place.epoch_key(1, 3)
-    for number in range(2000):
-        log.here().is_busy = 1400 < number < 1600
-        log.mark(Mark.MADE, key, number)
-    log.retire()
-
-    first, second = sorted(map(read_log, place.logs()), key=lambda pages: pages.turn)
-    kept = [MarkRow(*row) for pages in (first, second) for row in marks(pages).tolist()]
-    assert 1601 == len(marks(first))
-    assert [(key, number) for number in range(2000)] == [(row.key, row.number) for row in kept]

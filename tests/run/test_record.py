@@ -6,8 +6,6 @@ import copy
 import gc
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -17,7 +15,6 @@ import polars as pl
 import pytest
 import torch
 from support.faults import generators, seeded
-from support.faulty_datasets import SlowToSend
 from support.loaders import (
     Backwards,
     Fails,
@@ -26,7 +23,7 @@ from support.loaders import (
     NoiseStream,
     Slow,
 )
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 import stallscope as ss
 from stallscope.errors import UnsupportedError, WorkspaceError
@@ -65,31 +62,6 @@ class TestTheDataIsNeverChanged:
 
         assert 0 == sampler.epochs
 
-    def test_a_sampler_that_gathers_in_buckets_goes_on(self):
-        """What a batch sampler has gathered by then is put back, however deep in it that lies."""
-
-        class Buckets(torch.utils.data.Sampler):
-            def __init__(self):
-                self.of_size = {"small": {0: []}, "large": {1: []}}
-
-            def __iter__(self):
-                for index in range(24):
-                    odd = index % 2
-                    group = self.of_size["large" if odd else "small"]
-                    group[odd].append(index)
-                    if len(group[odd]) == 4:  # and with a fifth one it never would
-                        batch, group[odd] = group[odd], []
-                        yield batch
-
-        sampler = Buckets()
-        next(iter(sampler))  # leaves three in the other bucket
-        loader = DataLoader(Noise(24), batch_sampler=sampler, num_workers=1)
-
-        ss.record(loader, batches=3, warmup=0)
-
-        assert {"small": {0: []}, "large": {1: [1, 3, 5]}} == sampler.of_size
-        assert 6 == len(list(loader))
-
     def test_living_persistent_workers_are_left_alone(self):
         """`record` starts workers of its own; the user's live on with the same process ids."""
         loader = DataLoader(Noise(), 4, num_workers=1, persistent_workers=True)
@@ -101,43 +73,6 @@ class TestTheDataIsNeverChanged:
 
         assert pids == [worker.pid for worker in loader._iterator._workers]
         loader._iterator._shutdown_workers()
-
-
-class Collections(Dataset):
-    """Samples that count how often this process looked for garbage while it was hooked."""
-
-    def __init__(self):
-        self.seen = []
-        gc.callbacks.append(self._on_garbage)
-
-    def _on_garbage(self, _phase, _about):
-        frame = sys._getframe(1)
-        while frame is not None and frame.f_code.co_name != "_put_on":
-            frame = frame.f_back
-        if frame is not None:
-            self.seen.append(os.getpid())
-
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, index):
-        return self.seen.count(os.getpid()), gc.isenabled()
-
-
-def test_no_garbage_is_looked_for_while_a_worker_is_hooked():
-    """What the parent left is the parent's: a worker that destroys events of CUDA is killed."""
-    data, seen = Collections(), []
-    threshold = gc.get_threshold()
-    gc.set_threshold(5)
-    try:
-        ss.record(DataLoader(data, 2, num_workers=2), seen.extend, batches=4)
-    finally:
-        gc.set_threshold(*threshold)
-        gc.callbacks.remove(data._on_garbage)
-
-    counts, enabled = torch.stack(seen[::2]), torch.stack(seen[1::2])
-    assert 0 == counts.sum()
-    assert enabled.all()
 
 
 class TestTheModelIsNeverChanged:
@@ -202,17 +137,6 @@ class TestRun:
 
         assert 12 == run.batches.filter("steady").height
 
-    @pytest.mark.slow
-    def test_the_start_method_can_still_be_chosen_afterwards(self):
-        """Asking how workers are started does not fix Python's default for the process."""
-        code = (
-            "import multiprocessing, stallscope as ss\n"
-            "from torch.utils.data import DataLoader\n"
-            "ss.record(DataLoader([1.0] * 9), batches=2)\n"
-            "multiprocessing.set_start_method('spawn')\n"
-        )
-        subprocess.run([sys.executable, "-c", code], check=True)
-
     def test_spans_of_a_process_never_overlap(self):
         """In each process a span ends before the next one begins."""
         run = ss.record(DataLoader(Noise(96, Jitter()), 4, num_workers=2), batches=12)
@@ -270,15 +194,6 @@ class TestBadInput:
         finally:
             gc.enable()
 
-    @pytest.mark.slow
-    def test_a_start_that_takes_the_budget(self):
-        """The run says that, and how long the first batch took."""
-        loader = DataLoader(SlowToSend(0.2), 4, num_workers=1, multiprocessing_context="forkserver")
-        run = ss.record(loader, budget_s=0.1)
-
-        assert 1 == run.all_steps.height
-        assert any(note.endswith("of a budget of 100 ms") for note in run.notes)
-
     def test_the_budget_ends_the_recording(self):
         """The loop stops after the first batch beyond the budget, and the run says so."""
         run = ss.record(DataLoader(Slow(10_000), 4), batches=5_000, budget_s=0.5)
@@ -300,15 +215,6 @@ class TestBadInput:
 
         assert run.stages().is_empty()
         assert any("nothing to show" in note for note in run.notes)
-
-    def test_twice_in_one_process(self):
-        """A second recording has its own logs."""
-        loader = DataLoader(Noise(64), 4, num_workers=1)
-
-        first, second = (ss.record(loader, batches=6, warmup=1) for _ in range(2))
-
-        assert first.samples().height == second.samples().height
-        assert set(first.samples()["index"]) == set(second.samples()["index"])
 
     def test_after_one_that_failed(self):
         """A failed recording leaves nothing that disturbs the next."""
@@ -333,18 +239,6 @@ class TestBadInput:
 
         assert run.steps()["wait_s"].null_count() == 0
         assert run.work.is_empty()
-
-    def test_each_loader_has_a_first_batch_of_its_own(self):
-        """What came out of another loader before is not what this one was asked for."""
-        before, loader = (DataLoader(Noise(n), 4, num_workers=1) for n in (8, 96))
-
-        with ss.instrumented() as watch:
-            list(before)
-            list(loader)
-
-        runs = (watch.run, *watch.run.others)
-        assert {24, 2} == {run.all_steps.height for run in runs}
-        assert all(run.first_batch_s > 0 for run in runs)
 
     def test_loaders_one_after_the_other_are_several(self):
         """Training and validation in one iterable: the steps are those of the longer one."""

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import sys
 import time
-from pathlib import Path
 
-import polars as pl
 import psutil
 import pytest
 import torch
 from support.loaders import Noise
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 import stallscope as ss
 from stallscope import stages
 from stallscope.hooks.log_place import LogPlace
 from stallscope.hooks.log_reader import read_lines
 from stallscope.run import resource_sampler, resource_sources
-from stallscope.run.resource_process import MOST_SHARE, Samples
+from stallscope.run.resource_process import Samples
 from stallscope.run.resource_sampler import Sampler
 from stallscope.run.resource_sources import Missing, Recorded, Source, gpus, sources
-
-NEEDS_PROC = pytest.mark.skipif(not os.path.exists("/proc/stat"), reason="no /proc")  # noqa: PTH110
 
 
 @pytest.fixture
@@ -77,15 +72,6 @@ class TestSamples:
             sum(times) for times in psutil.cpu_times(percpu=True)
         )
 
-    def test_hold_what_they_cost(self, place):
-        """CPU seconds of sampling, which only grow."""
-        with Sampler(place):
-            wait_for_samples(place, 3)
-
-        spent = [sample["read"][stages.SAMPLER][""] for sample in samples(place)]
-        assert 0.0 < spent[-1]
-        assert sorted(spent) == spent
-
     def test_of_a_source_that_fails_end_with_a_note(self, place):
         """The others go on, and nothing is raised."""
         sound = Source(lambda: {stages.SHM: {"": 1.0}})
@@ -99,20 +85,6 @@ class TestSamples:
         ] == (notes(place))
         assert [stages.SAMPLER, stages.SHM] == list(samples(place)[-1]["read"])
 
-    def test_become_fewer_where_one_costs_much(self, place):
-        """The pause follows what the sample before it took."""
-
-        def work():
-            began_s = time.process_time()
-            while time.process_time() < began_s + 0.02:
-                pass
-            return {}
-
-        written = Samples(place.resources(), [Source(work)])
-        written.take()
-
-        assert written.pause_s() > 0.9 * 0.02 / MOST_SHARE - 0.1
-
     def test_of_a_system_without_proc_are_none_and_that_is_said_once(
         self, recorded, tmp_path, monkeypatch
     ):
@@ -123,15 +95,6 @@ class TestSamples:
 
         assert missing.why == "the machine's resources were not sampled: this system has no /proc"
         assert Missing((stages.GPU, stages.GPU_MEMORY)) == of_gpu
-
-    @NEEDS_PROC
-    def test_count_a_wait_for_a_core(self, place):
-        """Of this process, in seconds, as the kernel has it."""
-        with Sampler(place):
-            wait_for_samples(place)
-
-        waited = samples(place)[-1]["read"][stages.QUEUED][str(os.getpid())]
-        assert 0 <= waited <= int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
 
 
 class TestProcess:
@@ -150,30 +113,6 @@ class TestProcess:
         assert [] == ours()
         assert files == psutil.Process().num_fds()
         assert [] == notes(place)
-
-    def test_samples_a_block_that_is_over_at_once(self, place):
-        """It has said what it can sample before it ends."""
-        with Sampler(place):
-            pass
-
-        assert samples(place)
-
-    def test_feels_no_interrupt_of_the_terminal(self, place):
-        """Ctrl-C reaches the group of the training, which the sampler is no part of."""
-        with Sampler(place):
-            (sampler,) = ours()
-            assert os.getpgid(sampler.pid) != os.getpgid(0)
-
-    def test_is_light(self, place):
-        """It imports neither torch nor numpy: the beginning of a recording would be lost."""
-        with Sampler(place):
-            wait_for_samples(place)
-            (sampler,) = ours()
-            mapped = " ".join(one.path for one in sampler.memory_maps())
-
-        assert "psutil" in mapped
-        assert "torch" not in mapped
-        assert "numpy" not in mapped
 
     def test_ends_when_the_training_is_killed(self, place):
         """A worker that outlives it holds the pipe open; what was sampled lies in the file."""
@@ -195,17 +134,6 @@ class TestProcess:
 
         assert 2 <= len(samples(place))
 
-    def test_goes_on_beside_a_fork(self, place):
-        """And the child, whose process it is not, can end the block."""
-        with Sampler(place) as sampler:
-            if (pid := os.fork()) == 0:
-                sampler.__exit__(None, None, None)
-                os._exit(sampler._process is not None)
-            assert 0 == os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            wait_for_samples(place)
-
-        assert [] == notes(place)
-
     def test_that_was_killed_is_a_note(self, place):
         """What it sampled before is there."""
         with Sampler(place):
@@ -215,16 +143,6 @@ class TestProcess:
         assert ["the resources were sampled only in part: the process ended with -9"] == notes(
             place
         )
-
-    def test_that_somebody_else_waited_for_is_none(self, place):
-        """A program may wait for any of its children."""
-        with Sampler(place):
-            wait_for_samples(place)
-            (sampler,) = ours()
-            sampler.kill()
-            os.waitpid(-1, 0)
-
-        assert [] == ours()
 
     def test_that_cannot_be_started_is_a_note(self, monkeypatch):
         """Of the run, which is recorded all the same."""
@@ -255,58 +173,6 @@ class TestRecording:
 
         assert ss.load(run.save(tmp_path / "run")).all_resources.equals(run.all_resources)
         assert run.all_resources.height
-
-    def test_of_the_users_own_loop(self):
-        """Passively, too."""
-        with ss.instrumented(loader := DataLoader(Noise(64), 2)) as watch:
-            for _ in loader:
-                time.sleep(0.02)
-
-        assert watch.run.all_resources.drop_nulls("value").height
-
-    def test_keeps_the_samples_of_a_loop_that_failed(self):
-        """Up to there; the exception is the user's own."""
-
-        def fail(batch):
-            time.sleep(0.03)
-            if batch.sum() > 0 and next(steps) > 10:
-                raise ValueError("mine")
-
-        steps = iter(range(99))
-        with pytest.raises(ValueError, match="mine") as caught:
-            ss.record(DataLoader(Noise(64), 2), fail, batches=30)
-        assert caught.value.run.all_resources.drop_nulls("value").height
-
-
-class Locked(Dataset):
-    """Samples that are made under one lock of a file."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __len__(self):
-        return 10_000
-
-    def __getitem__(self, index):
-        with open(self.path, "w") as file:  # noqa: PTH123 - as users write it
-            fcntl.flock(file, fcntl.LOCK_EX)
-            time.sleep(0.02)
-        return index
-
-
-@NEEDS_PROC
-class TestWorkers:
-    @pytest.mark.slow
-    def test_a_lock_of_a_file_and_the_memory_of_workers_are_seen(self, tmp_path):
-        """Of two workers that share a lock, one waits for it nearly all the time."""
-        loader = DataLoader(Locked(str(tmp_path / "lock")), batch_size=4, num_workers=2)
-
-        read = ss.record(loader, batches=60, budget_s=20).resources().drop_nulls("value")
-        means = dict(read.group_by("resource").agg(pl.col("value").mean()).iter_rows())
-
-        assert 0.2 < means[stages.FILE_LOCK] < 0.8
-        assert means[stages.WORKER_MAPPED] >= means[stages.WORKER_MEMORY] > 1e6
-        assert len(os.sched_getaffinity(0)) == means[stages.WORKER_CORES]
 
 
 class TestGpu:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from stallscope import stages
 from stallscope.run.decode import RESOURCES, table
 
@@ -59,33 +57,3 @@ def test_what_is_missing_is_null():
     assert [(stages.GPU, None), (stages.GPU_MEMORY, None)] == frame.select(
         "resource", "value"
     ).rows()
-
-
-def test_samples_too_close_to_each_other_are_one():
-    """CPU time is counted in steps of 10 ms: over 1 ms it would be ten cores."""
-    read = [{stages.WORKER: {"7": value}} for value in (1.0, 1.01, 1.5)]
-    lines = sampled(*read)
-    lines[1]["time_ns"] = lines[0]["time_ns"] + SECOND // 1000
-
-    assert [0.25] == made(lines)["value"].to_list()
-
-
-@pytest.mark.parametrize(("resource", "value"), [(stages.CORE, 1.0), (stages.LOOP, 1.02)])
-def test_a_core_is_never_busier_than_all_the_time(resource, value):
-    """Counted in steps it may seem so; a process of several threads really is."""
-    frame = made(sampled({resource: {"0": 0.0}}, {resource: {"0": 1.02}}))
-
-    assert [value] == frame["value"].to_list()
-
-
-def test_a_counter_that_starts_again_is_no_negative_rate():
-    """A disk that was taken out and put in."""
-    frame = made(sampled({stages.DISK_READ: {"a": 9.0}}, {stages.DISK_READ: {"a": 1.0}}))
-
-    assert [0.0] == frame["value"].to_list()
-
-
-def test_nothing_sampled_is_an_empty_table():
-    """With all its columns."""
-    assert list(RESOURCES) == made([]).columns
-    assert made([]).is_empty()

@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -61,14 +60,6 @@ class TestOneProcess:
         assert folder.parent == here / "stallscope-runs"
         assert folder.is_dir()
 
-    def test_never_takes_the_folder_of_another(self, monkeypatch):
-        """Runs that start in the same second have a folder each."""
-        monkeypatch.setattr(time, "time", lambda: 1e9)
-
-        names = [out_folder("train.py", None).name for _ in range(3)]
-
-        assert names == [names[0], f"{names[0]}-2", f"{names[0]}-3"]
-
     def test_takes_the_one_that_is_given(self, here):
         """A folder that the user asked for is neither made nor looked into here."""
         assert out_folder("train.py", Path("mine")) == here / "mine"
@@ -103,24 +94,6 @@ class TestRanks:
             assert [Path(folder).name for folder in ranks] == ["rank0", "rank1"]
         assert [len({Path(folder).parent for folder in ranks}) for ranks in told] == [1, 1]
         assert Path(told[0][0]).parent != Path(told[1][0]).parent
-
-    def test_are_named_by_the_time_of_the_launch(self, here, monkeypatch):
-        """The time in the folder's name is the one at which the launcher was born."""
-        be(monkeypatch, RANK=0, WORLD_SIZE=2)
-
-        stamp = out_folder("train.py", None).parent.name.removeprefix("train-")
-
-        born = subprocess.run(
-            ["ps", "-o", "lstart=", "-p", str(os.getppid())],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={**os.environ, "LC_ALL": "C"},
-        ).stdout.strip()
-        difference = time.mktime(time.strptime(born)) - time.mktime(
-            time.strptime(stamp, "%Y%m%d-%H%M%S")
-        )
-        assert abs(difference) <= 1
 
     def test_take_the_folder_that_is_given(self, here, monkeypatch):
         """Each rank has its own folder in the one given; the next try of torchrun, another."""

@@ -41,10 +41,6 @@ class TestUsedUp:
             "The 2 usable cores were saturated for 100% of the stall time; the loop stalls 50% of"
         )
 
-    def test_one_core_of_two_is_not_all(self):
-        """A process of one thread fills one core."""
-        assert [] == judged(CALM | {(stages.CORE, "0"): 1.0}).saturated
-
     @pytest.mark.parametrize(
         ("use", "subject"),
         [
@@ -76,18 +72,6 @@ class TestUsedUp:
 
         row = found.uses.filter(pl.col("resource") == stages.DISK_BUSY).to_dicts()[0]
         assert (0.5, 0.0, False) == (row["full_share"], row["stalled_share"], row["saturated"])
-
-    def test_of_the_rank_that_stands_still_most(self):
-        """Its own resources count."""
-        steps = [steps_of([wait] * 10, rank=rank) for rank, wait in enumerate((0.0, 0.5))]
-        full = CALM | {(stages.DISK_BUSY, "vda"): (1.0, 1.0)}
-        used = [resources_of(use, LENGTH_S, rank=rank) for rank, use in enumerate((CALM, full))]
-        both = pl.concat(steps)
-
-        found = saturation(pl.concat(used), both, find_stalls(both), workers=1)
-
-        assert 1 == found.loop.rank
-        assert [stages.DISK_BUSY] == [use["resource"] for use in found.saturated]
 
 
 class TestNothing:
@@ -127,61 +111,9 @@ class TestNothing:
 
         assert "The steady state was too short to tell" in sentence(found)
 
-    def test_can_be_said_without_samples_or_a_loop(self):
-        """An older run, and one of samples alone."""
-        steps = steps_of(WAITS)
-        nothing = resources_of({}, 1)
-
-        assert "too short" in sentence(saturation(nothing, steps, find_stalls(steps), workers=1))
-        without = saturation(nothing, steps[:0], find_stalls(steps[:0]), workers=1)
-        assert sentence(without).startswith("No training loop was recorded")
-
-
-class TestCoresOfOthers:
-    FULL = {(stages.CORE, "0"): 1.0, (stages.CORE, "1"): 1.0}  # noqa: RUF012 - never changed
-
-    def test_are_not_what_a_worker_waits_for_that_needs_none(self):
-        """It sleeps: the loop would be as slow on an idle machine."""
-        found = judged(CALM | self.FULL | {(stages.WORKER, "100"): 0.05})
-
-        assert [] == found.saturated
-        assert sentence(found).startswith("No resource that the loop needed was saturated")
-
-    def test_are_what_a_worker_waits_for_that_cannot_run(self):
-        """It hardly computes, because it has no core to do so."""
-        queued = {(stages.WORKER, "100"): 0.05, (stages.QUEUED, "100"): 0.8}
-
-        assert [stages.CORE] == [u["resource"] for u in judged(CALM | self.FULL | queued).saturated]
-
-    def test_of_the_main_process(self):
-        """Which makes the batches where there are no workers."""
-        assert [] == judged(CALM | self.FULL, workers=0).saturated
-        needy = CALM | self.FULL | {(stages.QUEUED, "99"): 0.6}
-        assert [stages.CORE] == [use["resource"] for use in judged(needy, workers=0).saturated]
-
 
 def test_cores_of_other_processes_are_said():
     """Both cores are busy, and the recording's own processes had little of them."""
     told = sentence(judged(CALM | {(stages.CORE, "0"): 1.0, (stages.CORE, "1"): 1.0}))
 
     assert told.endswith("other processes used 60% of the cores")
-
-
-def test_what_a_worker_did_before_it_was_read_is_not_what_others_did():
-    """A worker is read from its second moment on; until then nobody knows whose the cores were."""
-    late = pl.col("resource").cast(pl.String).eq(stages.WORKER) & (pl.col("start_ns") < 2e9)
-    own = {(stages.CORE, "0"): 0.9, (stages.CORE, "1"): 0.2, (stages.WORKER, "100"): 0.9}
-    steps = steps_of(WAITS, step_s=WAITS)
-    read = resources_of(CALM | own, LENGTH_S).filter(~late)
-
-    found = saturation(read, steps, find_stalls(steps), workers=1)
-
-    assert found.others_share == pytest.approx(0.0, abs=0.01)
-
-
-def test_busy_cores_of_a_loop_that_does_not_wait():
-    """They are named, and the loop's state beside them."""
-    told = sentence(judged(CALM | {(stages.CORE, "0"): 1.0, (stages.CORE, "1"): 1.0}, [0.0] * 10))
-
-    assert told.startswith("The 2 usable cores were saturated for 100% of the time")
-    assert told.endswith("though the loop hardly stalled")

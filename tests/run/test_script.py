@@ -42,13 +42,6 @@ def trouble():
             raise StallscopeError("no room: free some")
         case "mistake":
             raise OSError(28, "no room")
-        case "exit":
-            sys.exit(9)
-        case "interrupt":
-            raise KeyboardInterrupt
-        case "ctrl-c":
-            os.kill(os.getpid(), 2)
-            say("whole")
 
 def main():
     module = sys.argv[1] == "-m"
@@ -149,7 +142,7 @@ SPAWNS = """
 
 
 class TestWhatAScriptSees:
-    @pytest.mark.parametrize("path", ["see.py", "sub/../sub/see.py", "linked.py"])
+    @pytest.mark.parametrize("path", ["see.py", "linked.py"])
     def test_file(self, here, path):
         """Arguments, import path and names are those that plain Python gives a file."""
         write("sub/see.py", SEEN)
@@ -160,7 +153,7 @@ class TestWhatAScriptSees:
 
         assert f"[{path!r}, '--lr', '1', '-m', '--', '--help'] [" in out
 
-    @pytest.mark.parametrize("name", ["see", "pack.see", "pack", "pack.sub"])
+    @pytest.mark.parametrize("name", ["see", "pack"])
     def test_module(self, here, name):
         """So are those of a module, of one in a package, and of a package with __main__.py."""
         for file in ("see.py", "pack/see.py", "pack/__main__.py", "pack/sub/__main__.py"):
@@ -195,7 +188,7 @@ class TestWhatAScriptSees:
         assert same("train.py", "--no")[2] == 2
         same("-m", "train", "--no")
 
-    @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+    @pytest.mark.parametrize("method", ["fork", "spawn"])
     def test_processes_of_its_own(self, here, method):
         """A pool works with classes of the script, whose main part runs only once."""
         write("pool.py", SPAWNS)
@@ -210,21 +203,8 @@ class TestWhatAScriptSees:
 
 ENDS = {
     "an exit code": "import sys; sys.exit(3)",
-    "exit without a code": "raise SystemExit",
     "exit with words": "import sys; print(1); sys.exit('no such data')",
-    "an exit in a thread": """
-        import sys, threading
-        threading.Thread(target=sys.exit, args=(3,)).start()
-    """,
     "an error": "def f():\n    return 1 / 0\nf()",
-    "an error from an error": """
-        try:
-            {}["a"]
-        except KeyError as error:
-            raise ValueError("no a") from error
-    """,
-    "an error with notes": "e = ValueError('x')\ne.__notes__ = ['of sample 3']\nraise e",
-    "an error of ours": "from stallscope.errors import TargetError; raise TargetError('x')",
     "an error in a thread": """
         import threading
         threading.Thread(target=int, args=("x",)).start()
@@ -238,35 +218,20 @@ ENDS = {
     """,
     "a syntax error": "print(1)\nx = (\n",
     "an import error": "import no_such_module",
-    "a syntax error in another": "import broken",
     "an interrupt": "import os, signal; os.kill(os.getpid(), signal.SIGINT)\nwhile True: pass",
     "what it does at exit": """
         import atexit, sys
         atexit.register(lambda: print("at exit", sys.modules["__main__"].__name__))
         raise SystemExit(4)
     """,
-    "a thread that goes on": """
-        import threading, time
-        def later():
-            time.sleep(0.2)
-            print("later")
-        threading.Thread(target=later).start()
-        print("end")
-    """,
-    "a warning": "import warnings; warnings.warn('old', DeprecationWarning)",
 }
 FORKS = {
-    "to the last line": "pass",
     "with an exit code": "sys.exit(3)",
-    "with an error": "1 / 0",
     "by os._exit": "os._exit(5)",
 }
 
 
-MODULES_TOO = (
-    "an exit code", "an error", "an error in a thread", "a syntax error",
-    "a syntax error in another", "an interrupt",
-)  # fmt: skip
+MODULES_TOO = ("an exit code", "an error")
 
 
 class TestHowAScriptEnds:
@@ -277,7 +242,6 @@ class TestHowAScriptEnds:
     def test_same(self, here, case, module):
         """Output, traceback and exit code are those of plain Python."""
         write("go.py", ENDS[case])
-        write("broken.py", "x = (\n")
 
         compiles = case != "a syntax error"
         words = ("in", "out") if module or compiles else ()
@@ -335,11 +299,9 @@ class TestLeaving:
         [
             ("refused", "stallscope: no room: free some\n"),
             ("mistake", "stallscope: the run may not be saved completely\n"),
-            ("exit", "stallscope: the run may not be saved completely\n"),
-            ("interrupt", "stallscope: the run may not be saved completely\n"),
         ],
     )
-    @pytest.mark.parametrize("end", ["sys.exit(3)", "1 / 0", "pass"])
+    @pytest.mark.parametrize("end", ["sys.exit(3)", "1 / 0"])
     def test_changes_nothing(self, here, trouble, told, end):
         """It is told, and the script's own end stays what it was."""
         write("go.py", f"import sys\n{end}")
@@ -350,14 +312,6 @@ class TestLeaving:
         assert (out, code) == (plain[0], plain[2])
         assert told in error
         assert error.endswith(plain[1])
-
-    def test_waits_with_an_interrupt(self, here):
-        """A Ctrl-C meanwhile does not cut it short, nor change the script's exit code."""
-        write("go.py", "import sys; print('x'); sys.exit(3)")
-
-        out, error, code, words = ours("go.py", TROUBLE="ctrl-c")
-
-        assert (out, error, code, words) == ("x\n", "", 3, ["in", "out", "whole"])
 
 
 class TestRefused:
@@ -381,14 +335,6 @@ class TestRefused:
 
         assert (out, code, words) == ("", 1, [])
         assert error.startswith(f"refused: {sentence}")
-
-    @pytest.mark.parametrize("name", ["train.py", "pack", "pack.no"])
-    def test_what_cannot_be_run(self, here, name):
-        """What else is wrong with a module's name, Python says itself."""
-        write("train.py", "")
-        write("pack/__init__.py", "")
-
-        assert "Error" in same("-m", name)[1] or "No module" in same("-m", name)[1]
 
 
 def test_loads_nothing_heavy(here):

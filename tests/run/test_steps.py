@@ -138,19 +138,6 @@ class TestAStep:
         known = {"backward": 16, "optimizer": 6, "logging": 5, "step": 2, "other": 4}
         assert forward | known == found
 
-    def test_an_optimizer_with_a_closure(self):
-        """Forward and backward passes in it are none of its own time."""
-        marks = Marks()
-        marks.wait(0, takes=1)
-        marks(Mark.BEGIN, extra=CODES["optimizer"], takes=8)
-        marks.part("backward", 9)
-        marks.at += 3
-        marks(Mark.END, extra=CODES["optimizer"])
-        marks.wait(1, takes=1)
-
-        parts = {"forward (until backward)": 8, "backward": 9, "optimizer": 3}
-        assert parts == spent(tables(marks))
-
     def test_validation_is_no_part_of_it(self):
         """A loop over another loader in between is never charged to a training step."""
         marks = Marks()
@@ -211,16 +198,6 @@ class TestAStep:
 
         assert [8, 8] == ms(tables(marks).steps, "step_s")[:2]
 
-    def test_other_threads_are_not_the_loop(self):
-        """What another thread does meanwhile is no part of a step."""
-        marks = Marks()
-        marks.wait(0, takes=1)
-        marks(Mark.BEGIN, extra=CODES["optimizer"], takes=5, thread=ELSEWHERE)
-        marks(Mark.END, extra=CODES["optimizer"], thread=ELSEWHERE)
-        marks.wait(1, takes=1)
-
-        assert {"step": 5} == spent(tables(marks))
-
 
 class TestAWrapper:
     def wait(self, marks, inner, *, epoch, loader=TRAIN, made=False):
@@ -249,35 +226,6 @@ class TestAWrapper:
         assert [(0, 0), (0, 1)] == found.waits.select("step", "batch").rows()
         assert {"backward": 14} == spent(found)
 
-    def test_of_another_loader_is_another_loader(self):
-        """Each iteration of a wrapper is about the loader that it waits for."""
-        marks = Marks()
-        self.wait(marks, [0], epoch=0)
-        marks.part("backward", 7)
-        marks(Mark.ITER, AROUND, epoch=1)
-        marks(Mark.ITERATED, AROUND, epoch=1)
-        self.wait(marks, [0], epoch=1, loader=VALIDATE, made=True)
-        marks.at += 4
-        marks(Mark.WAIT, AROUND, epoch=1)
-        marks(Mark.ENDED, AROUND, epoch=1, takes=3)
-        self.wait(marks, [1], epoch=0)
-        marks.part("backward", 7)
-
-        found = tables(marks)
-
-        assert [TRAIN, VALIDATE] == loaders(read(marks))
-        assert [16, 16] == ms(found.steps, "wait_s")
-        assert {"backward": 14, "another loader": 22, "other": 3} == spent(found)
-
-    def test_without_a_loader_inside_is_nothing(self):
-        """Not a loader, and no part of the loop over one."""
-        marks = Marks()
-        marks.wait(0, takes=10)
-        self.wait(marks, [], epoch=0)
-
-        assert [TRAIN] == loaders(read(marks))
-        assert 1 == tables(marks).steps.height
-
 
 class TestTheRecordingsOwnLoop:
     def outer(self, marks, inner, takes=2):
@@ -299,29 +247,6 @@ class TestTheRecordingsOwnLoop:
         assert [1, 2] == found.steps["batch"].to_list()
         assert [22, 12] == ms(found.steps, "wait_s")
         assert [(0, 0), (0, 1), (1, 2)] == found.waits.select("step", "batch").rows()
-
-    def test_a_wait_without_a_batch_of_its_own(self):
-        """What comes out of a buffer belongs to the batch that came last."""
-        marks = Marks()
-        self.outer(marks, [0])
-        marks.part("step", 7)
-        self.outer(marks, [])
-        marks.part("step", 7)
-
-        found = tables(marks)
-
-        assert [0, 0] == found.steps["batch"].to_list()
-        assert [(0, 0)] == found.waits.select("step", "batch").rows()
-
-    def test_a_step_that_raised_is_none(self):
-        """A step that has no end is not counted."""
-        marks = Marks()
-        self.outer(marks, [0])
-        marks.part("step", 7)
-        self.outer(marks, [1])
-        marks(Mark.BEGIN, extra=CODES["step"], takes=1)
-
-        assert [0] == tables(marks).steps["batch"].to_list()
 
     def test_copies_are_apart(self):
         """Copies to the device have their own column."""
@@ -371,25 +296,6 @@ class TestDeliveries:
 
         assert [4, 4] == ms(found.steps, "pin_s")
         assert [6_000_000, 1_000_000] == found.deliveries["arrived_ns"].to_list()
-
-    def test_a_thread_pins_one_epoch_after_the_other(self):
-        """It lives on with its workers, or a later one has its number: each epoch has its own."""
-        marks = Marks()
-        for epoch, takes in enumerate((4, 6)):
-            marks(Mark.ITER, epoch=epoch)
-            marks.part("pin", 3, thread=ELSEWHERE)  # nothing that anybody asked for
-            marks.at += 1
-            marks(Mark.ASKED, epoch=epoch)
-            marks(Mark.ITERATED, epoch=epoch, takes=1)
-            marks(Mark.PINS, number=ELSEWHERE, epoch=epoch)
-            marks.part("pin", takes, thread=ELSEWHERE)
-            marks.at += 1
-            marks(Mark.ARRIVED, epoch=epoch, takes=1)
-            marks.wait(0, takes=1, epoch=epoch)
-
-        found = tables(marks)
-
-        assert [4, 6] == ms(found.steps, "pin_s")
 
 
 @pytest.mark.parametrize("what", list(Mark))

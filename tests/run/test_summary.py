@@ -8,7 +8,7 @@ import pytest
 from support.build_run import a_run
 
 from stallscope.run import decode, summary
-from stallscope.run.summary import NOTHING, headline, remarks
+from stallscope.run.summary import NOTHING, headline
 
 
 @pytest.fixture
@@ -88,22 +88,6 @@ def test_no_spans_make_empty_tables():
     ).is_empty()
 
 
-def test_what_the_loop_stood_still_for_is_told_once(spans):
-    """A stage inside and outside of samples is two rows, and one part of the stalls."""
-    parse = pl.when(pl.col("sample").is_null()).then(pl.lit("Crop")).otherwise("stage")
-    twice = spans.with_columns(stage=parse, kind=pl.lit("transform").cast(spans.schema["kind"]))
-    rows = [("Crop", "transform", 3.0, 1.0)]
-    exposed = pl.DataFrame(rows, ["part", "kind", "exposed_s", "share"], orient="row")
-    work = summary.stages(
-        summary.unit_times(twice.with_columns(pl.col("stage").cast(spans.schema["stage"])))
-    )
-    stood = exposed.with_columns(pl.col("kind").cast(work.schema["kind"]))
-
-    table = summary.of_loop(work, work.clear(), stood).filter(pl.col("stage") == "Crop")
-
-    assert [3.0, 0.0] == table["exposed_s"].to_list()
-
-
 def profile_of(samples, **made):
     return a_run(samples, **made).profile
 
@@ -133,25 +117,11 @@ class TestProfile:
         rare = next(stage for stage in found.stages if stage.stage == "B")
         assert (0.001, [0.004]) == (rare.mean_s, rare.times_s.tolist())
 
-    def test_adds_up_a_stage_that_was_interrupted(self):
-        """Two spans of a stage in one sample are one time."""
-        found = profile_of([[("Crop", 1.0), ("decode", 5.0), ("Crop", 2.0)]])
-
-        assert {"decode": [0.005], "Crop": [0.003]} == {
-            stage.stage: stage.times_s.tolist() for stage in found.stages
-        }
-
     def test_counts_batches_where_samples_cannot_be_told_apart(self):
         """Without a sample in any span, everything is per batch."""
         found = profile_of([{"fetch": 2.0}] * 8, batch_size=4, per_batch=True)
 
         assert ("batch", 2, 0.008) == (found.unit, found.units, found.mean_s)
-
-    def test_leaves_unread_cpu_time_unknown(self):
-        """Waiting is None where CPU time was not read, and never below 0."""
-        found = profile_of([{"A": 2.0, "B": 1.0}] * 4, cpu_share={"B": 1.1})
-
-        assert [None, 0.0] == [stage.waiting_share for stage in found.stages]
 
     def test_is_empty_for_an_empty_run(self):
         """A run without a batch has no stages."""
@@ -174,14 +144,6 @@ class TestHeadline:
         assert "decode and Mask take 45% and 40% of a sample's time; reading takes 15%" == said(
             {"fetch": 1.5, "decode": 4.5, "Mask": 4.0}
         )
-
-    def test_says_each_where_two_are_equal(self):
-        """The same number is not said twice."""
-        assert said({"fetch": 1.0, "A": 4.0, "B": 4.0}).startswith("A and B each take 44% of")
-
-    def test_says_that_nothing_stands_out(self):
-        """Thirty equal stages have no culprit."""
-        assert said({f"Op{i}": 1.0 for i in range(30)}).startswith("No stage stands out: ")
 
     def test_says_that_reading_waits(self):
         """Reading that leads is told with its nature, and what comes after it."""
@@ -208,26 +170,3 @@ class TestHeadline:
     def test_says_that_there_is_nothing(self):
         """An empty run has a sentence, too."""
         assert NOTHING == headline(a_run([]).profile)
-
-    def test_shows_names_as_the_caller_wants(self):
-        """The names go through the caller's function, the words do not."""
-        found = a_run([{"A": 1.0, "fetch": 0.5}] * 4).profile
-
-        assert headline(found, lambda name: f"<{name}>").startswith("<A> takes 67%")
-
-
-class TestRemarks:
-    def test_explain_a_large_getitem_that_does_not_lead(self):
-        """The reader learns what the grey part is."""
-        found = a_run([{"A": 6.0, "getitem": 3.0}] * 4, cpu_share={"getitem": 0.1}).profile
-
-        assert (
-            "getitem takes 33%, mostly waiting: probably reading through an open file object",
-        ) == remarks(found)
-
-    def test_waiting_on_a_busy_machine_is_not_explained(self):
-        """Decoding waits for a core, too, so the wait of `getitem` need not be reading."""
-        cpu = {"decode": 0.4, "getitem": 0.4}
-        found = a_run([{"decode": 6.0, "getitem": 3.0}] * 4, cpu_share=cpu).profile
-
-        assert ("getitem takes 33%",) == remarks(found)

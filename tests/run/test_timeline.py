@@ -8,7 +8,7 @@ from support.build_run import a_run, steps_of
 from support.virtual_loop import a_loop, together
 
 from stallscope.model.attribution import find_stalls
-from stallscope.run.timeline import MOST_STEPS, steps_from, steps_in, timeline, window
+from stallscope.run.timeline import steps_from, timeline, window
 
 MAKING = {"fetch": 5.0, "decode": 40.0, "Mask": 70.0, "collate": 5.0}
 QUICK = {"forward": 5.0, "logging": 1.0}
@@ -30,40 +30,11 @@ class TestWindow:
         assert 15 not in found
         assert 5 in {step % 10 for step in found[3:8]}
 
-    def test_does_not_look_for_the_smallest_stalls(self):
-        """Most stalls take 2 ms; a window around one that is seen is chosen."""
-        waits = [0.5 if step in (20, 60) else 0.002 for step in range(100)]
-
-        assert {20, 60} & set(shown(steps_of(waits)))
-
     def test_holds_a_step_of_the_pattern_that_is_asked_for(self):
         """Among many stalls, those that are explained are looked at."""
         waits = [0.1] * 100
 
         assert 77 in shown(steps_of(waits), favoured=[77])
-
-    def test_looks_at_long_steps_too(self):
-        """A checkpoint is no stall, and is still found."""
-        steps = steps_of([0.0] * 60, other_s=[1.0 if step == 31 else 0.0 for step in range(60)])
-
-        assert 31 in shown(steps, favoured=[31])
-
-    def test_does_not_reach_over_steps_that_were_left_out(self):
-        """Between two of its steps, no step is missing."""
-        waits = [0.1 if step in (20, 50) else 0.0 for step in range(60)]
-        steps = steps_of(waits).filter(~pl.col("step").is_between(12, 18))
-
-        assert 50 in shown(steps)
-
-    def test_is_all_there_is_of_a_short_run(self):
-        """Three steps are a window, too."""
-        assert [0, 1, 2] == shown(steps_of([0.0, 0.2, 0.0]))
-
-    def test_begins_with_making_the_iterator(self):
-        """The time of `iter(loader)` before an epoch's first step is in the window."""
-        found = window(steps_of([0.1], restart_s=[0.5]), find_stalls(steps_of([0.1])), step_count=1)
-
-        assert (0, 700_000_000) == (found.begin_ns, found.end_ns)
 
     def test_begins_with_the_step_that_was_chosen(self):
         """Or with the next one there is; near the end, the last ones are shown."""
@@ -71,11 +42,6 @@ class TestWindow:
 
         begun = [steps_from(steps, step, 4).steps["step"].to_list() for step in (3, 6, 18, 99)]
         assert [[3, 4, 7, 8], [7, 8, 9, 10], [16, 17, 18, 19], [16, 17, 18, 19]] == begun
-
-    def test_has_room_for_two_periods_where_they_fit(self):
-        """So a rhythm is seen; a longer one than fits does not make the window longer."""
-        assert (16, 22, 16) == (steps_in(4, None), steps_in(4, 10), steps_in(4, 50))
-        assert MOST_STEPS == steps_in(64, 64)
 
 
 class TestTimeline:
@@ -93,15 +59,6 @@ class TestTimeline:
             ]
         )
 
-    def test_shows_batches_that_were_not_recorded(self):
-        """Their times are known, their stages are not."""
-        found = timeline(a_loop(MAKING, using=QUICK, recorded=2))
-
-        assert {True, False} == set(found.blocks["recorded"])
-        unknown = found.blocks.filter(~pl.col("recorded"))
-        assert 0.0 == unknown["decode"].sum()
-        assert 0.12 == pytest.approx((unknown["end_s"] - unknown["start_s"]).max())
-
     def test_knows_when_the_awaited_batch_left_its_worker(self):
         """It had been sent, half a millisecond before it was unpickled."""
         found = timeline(a_loop(MAKING, using=QUICK))
@@ -109,16 +66,6 @@ class TestTimeline:
         stall = found.stalls.row(-1, named=True)
         assert 0.0005 == pytest.approx(stall["end_s"] - stall["left_s"])
         assert stall["worker"] == stall["batch"] % 4
-
-    def test_follows_a_loop_that_iterates_something_around_the_loader(self):
-        """The batch that the stall waited for is the loader's own."""
-        run = a_loop(MAKING, using=QUICK)
-        shifted = run.all_steps.with_columns(batch=pl.col("batch") + 100)
-        around = a_run(
-            [], steps=shifted, waits=run.waits, deliveries=run.deliveries, side_spans=run.side_spans
-        )
-
-        assert set(timeline(around).stalls["batch"]) <= set(range(48))
 
     def test_shows_what_the_loop_does_by_name(self):
         """The parts of a step, and the user's own."""

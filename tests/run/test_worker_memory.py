@@ -62,27 +62,6 @@ class TestGrowth:
         assert found.end_bytes is None
         assert found.sentence().endswith("the memory of the container is full in 20 s")
 
-    def test_a_short_look_says_for_how_long_it_was(self):
-        """Three seconds of a heap that may settle: hours of it are a conclusion, and no fact."""
-        made = looked_at([100, 120, 140, 160], [500, 520, 540, 560], free_mb={"machine": 200_000})
-
-        assert memory_growth(made).may_settle
-        assert memory_growth(made).sentence().startswith("The workers' memory grows so far")
-        assert "; if it goes on as in the 3.0 s of the recording, " in memory_growth(made).rate()
-
-    def test_copies_that_the_memory_has_no_room_for_have_no_end_either(self):
-        """370 MB more would be copied, and 100 MB are free."""
-        found = memory_growth(looked_at([100, 110, 120, 130], [500] * 4, free_mb={"machine": 100}))
-
-        assert found.copied
-        assert (None, 5.0) == (found.end_bytes, pytest.approx(found.left_s))
-
-    def test_both_at_once_are_told_by_their_shares(self):
-        """Of 10 MB of new pages and 10 MB of copies, the copies were half its own before."""
-        found = memory_growth(looked_at([100, 115, 130, 145], [500, 510, 520, 530]))
-
-        assert not found.copied
-        assert "50% of it copies of the main process's objects" in found.rate()
 
     def test_workers_that_end_with_the_epoch_fill_nothing(self):
         """New ones came after 2 s: 900 MB at 20 MB a second are not met."""
@@ -113,15 +92,6 @@ class TestGrowth:
     def test_what_does_not_grow_all_the_time_is_nothing(self, own_mb):
         """Each of them has more in the end than in the beginning."""
         assert memory_growth(looked_at(own_mb, [5 * mb for mb in own_mb])) is None
-
-    def test_the_start_of_a_worker_is_no_growth(self):
-        """It grows until it has made its second batch, and one look at it is left."""
-        made = {"pid": 100, "batch": 0, "asked_ns": 0, "taken_ns": 0}
-        batches = [made | {"made_ns": 2 * SECOND}, made | {"batch": 1, "made_ns": 45 * 10**8}]
-        run = looked_at([100, 500, 900, 1300, 1700], [5000] * 5)
-
-        assert memory_growth(run) is not None
-        assert memory_growth(replace(run, deliveries=deliveries_of(*batches))) is None
 
 
 class TestWhereItShows:
@@ -162,37 +132,6 @@ class Kept(Dataset):
         return index
 
 
-class Rows(Dataset):
-    """Small Python objects, of which every sample of a worker touches some thousand others.
-
-    A worker is through with them at the end of the recording and not before: few looks at it may
-    come in time on a crowded machine, and whichever do have to see it grow.
-    """
-
-    def __init__(self):
-        self.rows = [f"images/{number:06d}.jpg" + " " * 300 for number in range(480_000)]
-        self.touched = 0
-
-    def __len__(self):
-        return 100_000
-
-    def __getitem__(self, index):
-        time.sleep(0.02)
-        first, self.touched = self.touched, self.touched + 1400
-        return sum(map(len, self.rows[first : self.touched]))
-
-
-class Plain(Dataset):
-    """Samples of many sizes, of which none is kept."""
-
-    def __len__(self):
-        return 100_000
-
-    def __getitem__(self, index):
-        time.sleep(0.02)
-        return len(bytearray(1_000_000 + 40_000 * (index % 97)))
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not PROC.exists(), reason="no /proc")
 class TestRealWorkers:
@@ -209,17 +148,3 @@ class TestRealWorkers:
         assert found.copied_share < 0.25
         assert found.bytes_per_s > 10e6
         assert found.left_s > 0
-
-    def test_objects_that_are_touched_are_copied(self):
-        """Two workers copy the pages of 160 MB of strings; nothing of it is new."""
-        found = memory_growth(self.recorded(Rows()))
-
-        assert found.matters
-        assert found.copied
-        assert found.left_s is not None or found.end_bytes > found.grown_bytes
-
-    def test_a_healthy_loader_is_not_named(self):
-        """Its samples differ in size, and are freed."""
-        found = memory_growth(self.recorded(Plain()))
-
-        assert found is None or not found.matters

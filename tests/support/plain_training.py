@@ -33,16 +33,10 @@ def plus_one(x: torch.Tensor) -> torch.Tensor:
 
 
 class Pictures(Dataset):
-    """Reads, decodes and transforms, by ops that stand in a container and functions in a list.
+    """Reads, decodes and transforms, by ops that stand in a container and functions in a list."""
 
-    Args:
-        picture: a file.
-        sent_along: goes with it to workers that are not forked.
-    """
-
-    def __init__(self, picture: Path, sent_along: Any = None) -> None:
+    def __init__(self, picture: Path) -> None:
         self.picture = picture
-        self.sent_along = sent_along
         self.transform = nn.Sequential(nn.Identity(), nn.Sequential(nn.Identity()))
         self.ops = [Scale(0.5), Scale(0.25), plus_one]
 
@@ -79,27 +73,27 @@ class Stream(IterableDataset):
             yield torch.full((3,), float(number))
 
 
-def loaders(picture: Path, workers: int, method: str, sent_along: Any = None) -> list[DataLoader]:
+def loaders(picture: Path, workers: int) -> list[DataLoader]:
     """Three loaders; the last one has the workers."""
     has_workers = workers > 0
     return [
         DataLoader(Bulk(picture), 4),
         DataLoader(Stream(), 4),
         DataLoader(
-            Pictures(picture, sent_along), 2, shuffle=True, num_workers=workers,
+            Pictures(picture), 2, shuffle=True, num_workers=workers,
             persistent_workers=has_workers,
-            multiprocessing_context=method if has_workers else None,
+            multiprocessing_context="fork" if has_workers else None,
         ),
     ]  # fmt: skip
 
 
-def train(picture: Path, workers: int, method: str = "fork", sent_along: Any = None) -> list[Any]:
+def train(picture: Path, workers: int) -> list[Any]:
     """Batches and losses of a training over three loaders."""
     torch.manual_seed(0)
     seen: list[Any] = []
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for loader in loaders(picture, workers, method, sent_along):
+    for loader in loaders(picture, workers):
         for _ in range(2):
             for batch in loader:
                 with ss.stage("step"):

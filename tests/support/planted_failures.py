@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import inspect
 import mmap
-import os
 import pkgutil
 import sys
 from contextlib import contextmanager, suppress
@@ -92,54 +91,26 @@ class Book:
         self.names = names
         self._numbers = {name: number for number, name in enumerate(names)}
         if not path.exists():
-            path.write_bytes(bytes(1 + len(names)))  # the first one: whether it is closed
+            path.write_bytes(bytes(len(names)))
         with path.open("r+b") as file:
             self._came = mmap.mmap(file.fileno(), 0)
 
     def fail(self, name: str) -> None:
         """Raise, if it never has."""
-        number = self._numbers[name] + 1
-        if not self._came[number] and not self._came[0]:
+        number = self._numbers[name]
+        if not self._came[number]:
             self._came[number] = 1
             raise PlantedError(name)
 
     def came(self) -> set[str]:
         """All that have failed by now."""
-        return {name for name, number in self._numbers.items() if self._came[number + 1]}
-
-    @contextmanager
-    def closed(self) -> Iterator[None]:
-        """Let nothing fail in this block."""
-        self._came[0] = 1
-        try:
-            yield
-        finally:
-            self._came[0] = 0
+        return {name for name, number in self._numbers.items() if self._came[number]}
 
     def rounds(self) -> Iterator[Callable[[], set[str]]]:
         """Once more, as long as something has failed; gives what tells what has in this round."""
         before = None
         while before != (before := self.came()):
             yield lambda known=before: self.came() - known
-
-
-class Plant:
-    """Lets functions fail in workers that are not forked, which get it with their dataset.
-
-    Args:
-        path: of the book.
-        after: see `planted`.
-    """
-
-    def __init__(self, path: Path, *, after: bool) -> None:
-        self._after, self._path, self._pid = after, path, os.getpid()
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        if os.getpid() != self._pid:
-            import_all()
-            self._planted = planted(self._path, after=self._after)
-            self._planted.__enter__()
 
 
 def import_libraries() -> None:
@@ -157,12 +128,11 @@ def import_all() -> None:
 
 
 @contextmanager
-def planted(path: Path, *, after: bool) -> Iterator[Book]:
+def planted(path: Path) -> Iterator[Book]:
     """Let each function of ours fail the first time that it is called.
 
     Args:
         path: of the book that is kept of it.
-        after: it fails when its work is done, and not before.
     """
     found = functions()
     marks = [f"mark {mark.name}" for mark in Mark]
@@ -170,55 +140,49 @@ def planted(path: Path, *, after: bool) -> Iterator[Book]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(failures, "_MOST_TOLD", 1000)
         for called, (owner, name, function) in found.items():
-            failing = _failing(book, called, function, after=after)
+            failing = _failing(book, called, function)
             for there, known_as in [(owner, name), *_imported(owner, function)]:
                 patch.setattr(there, known_as, failing)
         hot = hot_path.hot_path
-        patch.setattr(hot_path, "hot_path", lambda *given: _failing_hot(book, hot(*given), after))
+        patch.setattr(hot_path, "hot_path", lambda *given: _failing_hot(book, hot(*given)))
         writers = ProcessLog._writers
-        patch.setattr(
-            ProcessLog, "_writers", lambda *given: _failing_marks(book, writers(*given), after)
-        )
+        patch.setattr(ProcessLog, "_writers", lambda *given: _failing_marks(book, writers(*given)))
         made = hot_path.Recorder.__init__
-        clock = _failing(book, "clock", hot_path.perf_counter_ns, after=after)
+        clock = _failing(book, "clock", hot_path.perf_counter_ns)
 
         @functools.wraps(made)
         def make(self: Any, log: Any, *_: Any) -> None:
             here = log.here()
-            here.place = _failing(book, "place", here.place, after=after)
+            here.place = _failing(book, "place", here.place)
             made(self, log, clock)
 
         patch.setattr(hot_path.Recorder, "__init__", make)
         yield book
 
 
-def _failing(book: Book, called: str, function: Any, *, after: bool) -> Any:
+def _failing(book: Book, called: str, function: Any) -> Any:
     @functools.wraps(function)
     def call(*args: Any, **named: Any) -> Any:
-        if not after:
-            book.fail(called)
-        result = function(*args, **named)
-        if after:
-            book.fail(called)
-        return result
+        book.fail(called)
+        return function(*args, **named)
 
     return call
 
 
-def _failing_hot(book: Book, made: dict[str, Any], after: bool) -> dict[str, Any]:
+def _failing_hot(book: Book, made: dict[str, Any]) -> dict[str, Any]:
     names = {name: f"hot_path.{name}" for name in HOT}
-    return made | {n: _failing(book, said, made[n], after=after) for n, said in names.items()}
+    return made | {n: _failing(book, said, made[n]) for n, said in names.items()}
 
 
-def _failing_marks(book: Book, made: tuple[Any, Any, Any], after: bool) -> tuple[Any, Any, Any]:
+def _failing_marks(book: Book, made: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
     """Let the first mark of each kind fail: each is written by another hook."""
     mark, put, here = made
 
     def failing_mark(what: int, *rest: int) -> None:
-        _failing(book, f"mark {Mark(what).name}", mark, after=after)(what, *rest)
+        _failing(book, f"mark {Mark(what).name}", mark)(what, *rest)
 
     def failing_put(key: int) -> None:
-        _failing(book, f"mark {Mark(key & TAGS).name}", put, after=after)(key)
+        _failing(book, f"mark {Mark(key & TAGS).name}", put)(key)
 
     return failing_mark, failing_put, here
 
