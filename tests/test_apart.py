@@ -1,15 +1,11 @@
 """Computing with polars in a child: what comes back, and that nothing is left in this process."""
 
 import os
-import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import polars as pl
-import psutil
 import pytest
 
 from stallscope import apart as apart_module
@@ -46,35 +42,6 @@ class TestAChild:
             apart(lambda: 1 / 0)
 
         assert "<lambda>" == caught.traceback[-1].name
-
-    def test_whose_result_cannot_be_pickled(self):
-        """It is computed here."""
-        assert 7 == apart(lambda: lambda: 7)()
-
-    def test_that_waits_for_ever(self, monkeypatch):
-        """It is given up, and what it was asked for is computed here."""
-        monkeypatch.setattr(apart_module, "_LOOK_EVERY_S", 0.02)
-        here = os.getpid()
-
-        def compute():
-            if os.getpid() != here:
-                threading.Event().wait()
-            return os.getpid()
-
-        assert here == apart(compute)
-
-    @pytest.mark.usefixtures("lost_interrupts_come_again")
-    def test_when_the_user_interrupts(self):
-        """KeyboardInterrupt, and the child is gone."""
-        before = psutil.Process().children()  # Python's own, of tests before this one
-        interrupt = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-        interrupt.start()
-
-        with pytest.raises(KeyboardInterrupt):
-            apart(lambda: time.sleep(60))
-
-        interrupt.join()
-        assert before == psutil.Process().children()
 
 
 class TestHere:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tarfile
 
 import pytest
@@ -51,22 +49,3 @@ class TestCaseA:
         with tarfile.open(shards[0]) as one, tarfile.open(again[0]) as other:
             name = one.getnames()[0]
             assert one.extractfile(name).read() == other.extractfile(name).read()
-
-    @pytest.mark.slow
-    def test_temporary_shards_end_with_the_process(self, tmp_path):
-        """What the target makes for itself is deleted."""
-        code = (
-            "import os; from stallscope import cases; cases.IMAGES = 1; cases._shards(); "
-            "print(os.listdir())"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=tmp_path,
-            env={"PYTHONPATH": ":".join(sys.path), "TMPDIR": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-
-        assert "stallscope-" in done.stdout
-        assert not list(tmp_path.glob("stallscope-*"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import random
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -112,29 +111,6 @@ def test_a_step_is_searched_to_its_inner_functions():
         return model(batch), closure()
 
     assert {MODEL, given} == set(trainable(step))
-
-
-def test_what_has_no_state_to_put_back_is_no_hindrance():
-    """Randomness of the operating system."""
-    safe = random.SystemRandom()
-
-    with as_before(DataLoader(Noise()), lambda batch: (batch, safe.random())) as notes:
-        assert "reaches no model" in notes[0]
-
-
-def test_a_dataset_that_has_a_state_is_left_alone():
-    """Putting a stream's state back would make its next iteration begin in the middle."""
-
-    class Stream(Noise):
-        def state_dict(self) -> dict[str, int]:
-            return {"at": 0}
-
-        def load_state_dict(self, _: dict[str, int]) -> None:
-            raise AssertionError
-
-    stream = Stream()
-
-    assert [] == trainable(lambda batch: (batch, stream))
 
 
 def test_training_is_undone():

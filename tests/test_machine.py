@@ -51,15 +51,6 @@ class TestCores:
 
         assert 0.5 == cores_available(root)
 
-    def test_quota_of_version_1(self, plant):
-        """The same in the words of version 1."""
-        quota = {
-            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "25000\n",
-            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-        }
-
-        assert 0.25 == cores_available(plant(version_1() | quota))
-
     @pytest.mark.parametrize(
         "files",
         [
@@ -85,24 +76,6 @@ class TestCores:
         root = plant(version_2() | {"sys/fs/cgroup/cpu.max": "99900000 100000"})
 
         assert float(CORES) == cores_available(root)
-
-    def test_the_tightest_group_counts(self, plant):
-        """A group is limited by those that it lies in."""
-        files = {
-            "sys/fs/cgroup/job/cpu.max": "20000 100000",
-            "sys/fs/cgroup/job/task/cpu.max": "max 100000",
-        }
-
-        assert 0.2 == cores_available(plant(version_2("/job/task") | files))
-
-    def test_a_container_that_sees_its_own_group_as_the_root_of_the_mount(self, plant):
-        """Without a namespace of its own, its group's path is the host's (Docker, version 1)."""
-        quota = {
-            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "50000",
-            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
-        }
-
-        assert 0.5 == cores_available(plant(version_1("/docker/abc") | quota))
 
 
 class TestMemory:
@@ -131,21 +104,6 @@ class TestMemory:
         }
 
         assert 2 * MIB == memory_available_bytes(plant(version() | group))
-
-    def test_the_tightest_limit_comes_first(self, plant):
-        """The groups that limit, with their limits in bytes."""
-        files = {"sys/fs/cgroup/memory.max": "900", "sys/fs/cgroup/job/memory.max": "700"}
-
-        groups = memory_groups(plant(version_2("/job") | files))
-        assert [700, 900] == [group.limit_bytes for group in groups]
-
-    @pytest.mark.parametrize(("hard", "limit"), [("900", 400), ("300", 300), ("max", 400)])
-    def test_what_throttles_is_a_limit_too(self, plant, hard, limit):
-        """memory.high of 400 bytes, unless memory.max is below."""
-        files = {"sys/fs/cgroup/memory.high": "400", "sys/fs/cgroup/memory.max": hard}
-
-        (group,) = memory_groups(plant(version_2("/") | files))
-        assert limit == group.limit_bytes
 
 
 def test_of_this_machine():

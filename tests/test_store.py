@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from contextlib import contextmanager
 from dataclasses import fields
 
 import polars as pl
@@ -60,20 +56,6 @@ def refusal(folder, words):
         ss.load(folder)
     assert str(folder) in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@contextmanager
-def another_process_has(folder):
-    """Another process holds the lock of a folder."""
-    code = (
-        "import sys, stallscope.files as f\nwith f.locked(sys.argv[1]): print(flush=True); input()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", code, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
-        process.stdout.readline()
-        yield
-        process.communicate(b"\n")
 
 
 def everything(folder):
@@ -182,43 +164,12 @@ class TestHostileFolders:
 
         refusal(saved, "only a link")
 
-    def test_a_pipe(self, saved):
-        """It is not waited for."""
-        table = min(saved.glob("*.arrow"))
-        table.unlink()
-        os.mkfifo(table)
-
-        refusal(saved, f"{table.name} is no file")
-
-    def test_a_circle_of_parts(self, tmp_path):
-        """A run that is among its own others."""
-        folder = built("run").save(tmp_path / "run")
-        (folder / "others").mkdir()
-        (folder / "others" / "1").symlink_to(folder)
-        change_head(folder, parts={"others": 1})
-
-        refusal(folder, "only a link")
-
     def test_a_part_that_is_missing(self, tmp_path):
         """A diagnosis whose run is gone is not one without a run."""
         folder = built("diagnosis").save(tmp_path / "result")
         (folder / "run").rename(tmp_path / "run")
 
         refusal(folder, "run is missing")
-
-    @pytest.mark.parametrize(
-        "findings",
-        [[], [{}], "healthy", [{"code": "aliens"}]],
-        ids=["none", "empty", "text", "odd"],
-    )
-    def test_findings_that_are_none(self, tmp_path, findings):
-        """A verdict has a known cause and everything that a finding has."""
-        folder = built("diagnosis").save(tmp_path / "result")
-        known = json.loads(head_of(folder).read_text())["findings"][0]
-        odd = [{**known, **findings[0]}] if findings == [{"code": "aliens"}] else findings
-        change_head(folder, findings=odd)
-
-        refusal(folder, "diagnosis")
 
     def test_nothing_there(self, tmp_path):
         """Says what can be opened."""
@@ -264,31 +215,12 @@ class TestSaving:
 
         assert (tmp_path / "logs" / "1.events").exists()
 
-    def test_of_fewer_parts_than_before(self, tmp_path):
-        """What the older result had and the new one has not is gone."""
-        built("diagnosis").save(tmp_path)
-        built("diagnosis_inconclusive").save(tmp_path)
-
-        kept = {f"{table}.arrow" for table in ("spent", "accounts", "fixes")}
-        assert {"diagnosis.json", *kept} == set(everything(tmp_path))
-
     def test_not_over_another_kind(self, kind, saved):
         """A run's folder is no place for a ladder."""
         other = KINDS[KINDS.index(kind) - 1]
 
         with pytest.raises(RunFormatError, match="holds other files"):
             built(other).save(saved)
-
-    def test_where_it_was_loaded_from(self, kind, saved):
-        result = ss.load(saved)
-
-        assert ss.load(result.save(saved)).table().equals(result.table())
-
-    def test_in_a_folder_of_any_name(self, saved):
-        """A name that looks like a pattern of names is one."""
-        odd = saved.rename(saved.with_name("run[1]*?"))
-
-        assert str(ss.load(odd))
 
     @pytest.mark.parametrize("place", ["file", "file/run"])
     def test_not_over_a_file(self, tmp_path, place):
@@ -298,10 +230,3 @@ class TestSaving:
         with pytest.raises(RunFormatError, match=r"is a file|cannot be written into"):
             built("run").save(tmp_path / place)
         assert (tmp_path / "file").read_text() == "mine"
-
-    def test_not_while_another_process_saves_there(self, saved, kind):
-        """Else the result of one of both would be lost without a word."""
-        with another_process_has(saved), pytest.raises(RunFormatError, match="another process"):
-            built(kind).save(saved)
-
-        built(kind).save(saved)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 
 import pytest
 
-from stallscope import files as workspaces
 from stallscope.errors import WorkspaceError
-from stallscope.files import log_capacity, sizes, workspace
+from stallscope.files import workspace
 
 
 def test_it_is_private_and_gone_afterwards(tmp_path):
@@ -58,36 +56,3 @@ def test_a_folder_that_cannot_be_made(tmp_path):
     """One sentence names the folder and what to do."""
     with pytest.raises(WorkspaceError, match="TMPDIR"), workspace(tmp_path / "none"):
         pass
-
-
-def test_logs_take_a_part_of_the_room(tmp_path, monkeypatch):
-    """However many processes there are, a quarter of the free space is the most they get."""
-    import shutil
-
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": 256 << 20}))
-
-    assert 32 * (log_capacity(tmp_path, 32) + 64) * 8 <= 64 << 20
-
-
-def test_the_folders_of_another_machine_are_left_alone(tmp_path, monkeypatch):
-    """A process id means nothing there: nodes of a cluster may share a temporary folder."""
-    monkeypatch.setattr(workspaces, "_place", lambda: "0a1b2c3d")
-    with workspace(tmp_path) as folder:
-        elsewhere = tmp_path / re.sub(r"-\d+-", "-999999999-", folder.name, count=1)
-        elsewhere.mkdir()
-        monkeypatch.undo()
-
-        with workspace(tmp_path):
-            assert elsewhere.exists()
-        monkeypatch.setattr(workspaces, "_place", lambda: "0a1b2c3d")
-        with workspace(tmp_path):
-            assert not elsewhere.exists()
-
-
-def test_only_regular_files_have_a_size(tmp_path):
-    """Folders, missing files and names that cannot be are left out."""
-    (tmp_path / "a.jpg").write_bytes(b"123")
-
-    found = sizes([str(tmp_path / "a.jpg"), str(tmp_path), str(tmp_path / "b.jpg"), "a\0b"])
-
-    assert {str(tmp_path / "a.jpg"): 3} == found

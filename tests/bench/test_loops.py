@@ -14,7 +14,6 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from stallscope.bench import loops
 from stallscope.bench.loops import InTurns, blocks_of, compared, rate
 from stallscope.bench.measurement import Measurement
 from stallscope.errors import ArgumentError
@@ -40,22 +39,6 @@ class Computes(Dataset):
         while time.thread_time() < until_s:
             pass
         return torch.tensor(index)
-
-
-class Locks(Computes):
-    """A dataset that only one process may have open, as LevelDB does."""
-
-    def __init__(self, file, waits):
-        super().__init__()
-        self.file, self.waits, self.held = file, waits, None
-
-    def __getitem__(self, index):
-        if self.held is None:
-            import fcntl
-
-            self.held = os.open(self.file, os.O_RDWR | os.O_CREAT)
-            fcntl.flock(self.held, fcntl.LOCK_EX | (0 if self.waits else fcntl.LOCK_NB))
-        return super().__getitem__(index)
 
 
 def loop(dataset, step=None, workers=1):
@@ -126,22 +109,6 @@ def test_an_interrupt_while_one_is_stopped_leaves_nothing():
     assert not workers()
 
 
-def test_a_worker_stopped_while_it_looks_whether_to_end_can_be_ended(monkeypatch):
-    """It holds the lock of the event that ends it; asking before it goes on would wait for ever."""
-
-    def slow_look(event):
-        with event._cond:
-            time.sleep(0.02)
-            return event._flag.acquire(False) and (event._flag.release() or True)
-
-    monkeypatch.setattr("multiprocessing.synchronize.Event.is_set", slow_look)
-    with Measurement("ladder", 20.0) as measurement:
-        turns = turns_of(measurement, loop(Computes()), loop(Computes()))
-        turns.run(until(turns, 6))
-
-    assert not workers()
-
-
 def test_a_worker_that_dies_while_it_is_stopped():
     """Its variant is out, and the other goes on; the user's own passes."""
     killed = []
@@ -159,22 +126,6 @@ def test_a_worker_that_dies_while_it_is_stopped():
     assert killed
     assert 1 in turns.failed
     assert "exited unexpectedly" in turns.failed[1] or "killed" in turns.failed[1]
-
-
-@pytest.mark.parametrize("waits", [False, True])
-def test_workers_that_cannot_exist_twice_come_one_after_the_other(tmp_path, monkeypatch, waits):
-    """Whether the second one raises or waits; said in one sentence."""
-    monkeypatch.setattr(loops, "_USUAL_START_S", 1.0)
-    monkeypatch.setattr(loops, "_TIMES_START", 1)
-    file = str(tmp_path / "LOCK")
-    with Measurement("ladder", 30.0) as measurement:
-        turns = turns_of(measurement, loop(Locks(file, waits)), loop(Locks(file, waits)))
-        turns.run(until(turns, 6))
-
-    assert not turns.failed
-    assert {0, 1} == {block.variant for block in turns.blocks}
-    (note,) = measurement.notes
-    assert "one after the other: its workers cannot exist twice" in note
 
 
 KILLED = """

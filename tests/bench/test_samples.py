@@ -5,13 +5,11 @@ Costs are planted: what is made says how long it took.
 
 from __future__ import annotations
 
-import time
 from itertools import count
 
 import numpy as np
 import pytest
 
-from stallscope.bench import samples
 from stallscope.bench.measurement import Measurement
 from stallscope.bench.samples import Contest, OwnClock, PairedSamples
 
@@ -104,28 +102,3 @@ def test_draws_are_the_same_for_both(planted):
 
     assert all(one == other for one, other in pairs)
     assert len(set(pairs)) == len(pairs)
-
-
-class TestClock:
-    """What a call takes by itself."""
-
-    def test_counts_waiting_and_computing(self):
-        """A nap is waiting for something; a busy loop is work."""
-        clock = OwnClock()
-
-        def busy():
-            ends = time.process_time() + 0.02
-            while time.process_time() < ends:
-                pass
-
-        took = [clock.took_s(lambda: time.sleep(0.02)), clock.took_s(busy)]
-        clock.close()
-
-        assert min(took) > 0.015  # what it was late to wake up for others is not its own
-
-    def test_does_without_what_the_system_does_not_tell(self, monkeypatch):
-        """Then it is the wall clock."""
-        monkeypatch.setattr(samples, "_OF_SCHEDULER", "/proc/nothing")
-        clock = OwnClock()
-
-        assert clock.took_s(lambda: time.sleep(0.01)) >= 0.01

@@ -183,26 +183,6 @@ def test_an_exported_page_works_without_a_kernel(browser, tmp_path):
     page.close()
 
 
-def test_the_fallback_in_a_cell_zooms_without_a_kernel(browser, tmp_path):
-    """The HTML that stands in for the widget, in a frame that may do nothing else."""
-    page, errors = browser.new_page(), []
-    page.on("pageerror", lambda error: errors.append(error))  # noqa: PLW0108 - not builtins
-    html = a_flame().panel()._repr_mimebundle_()[0]["text/html"]
-    path = tmp_path / "exported.html"
-    path.write_text(f"<!DOCTYPE html><meta charset='utf-8'><body>{html}", encoding="utf-8")
-    page.goto(path.as_uri())
-    viewer = Viewer(page.frame_locator("iframe").locator(".stallscope-flame"), page.keyboard)
-
-    viewer.click("dilate")
-    assert 1 == viewer.share("dilate")
-    viewer.shown.get_by_role("button", name="Reset").click()
-    assert 0.428 == viewer.share("dilate")
-    assert_every_control_works(viewer)
-
-    assert not errors
-    page.close()
-
-
 def test_a_difference_shows_both(browser, tmp_path):
     """What is gone is still there to be seen, with its share before."""
     from support.build_flame import COLLATE, CROP, JPEG

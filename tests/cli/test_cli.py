@@ -1,10 +1,7 @@
 """The command line: what it prints where, and with which exit code it ends."""
 
-import contextlib
-import io
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -22,7 +19,7 @@ from typer.testing import CliRunner
 
 import stallscope
 from stallscope import files
-from stallscope.cli import measure, output
+from stallscope.cli import output
 from stallscope.cli.main import app
 from stallscope.diagnose import diagnose as diagnose_module
 from stallscope.storage import layouts as layouts_module
@@ -132,18 +129,6 @@ class Stops(Numbers):
 def stops(): return DataLoader(Stops(), batch_size=2)
 """
 
-FILES = """
-from pathlib import Path
-from torch.utils.data import DataLoader
-
-class Files:
-    def __init__(self): self.paths = sorted(map(str, Path().absolute().glob("*.bin")))
-    def __len__(self): return len(self.paths)
-    def __getitem__(self, index): return len(Path(self.paths[index]).read_bytes())
-
-def loader(): return DataLoader(Files(), batch_size=2)
-"""
-
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
@@ -187,15 +172,6 @@ class TestHelp:
 
         assert f"  stallscope {' '.join(command)}" in shown.partition("Examples:\n")[2]
 
-    @pytest.mark.parametrize(
-        "command", ["diagnose", "lab", "lines", "notebooks", "orders", "record"]
-    )
-    def test_says_that_a_target_may_be_code(self, command):
-        """Whoever reads it knows that a factory is imported and called, and from where."""
-        shown = " ".join(CliRunner().invoke(app, [command, "--help"]).stdout.split())
-
-        assert "which is imported, from the current folder too, and called" in shown
-
     def test_is_shown_without_a_command(self):
         """Without a command the help is shown, which names every command."""
         shown = CliRunner().invoke(app, []).output
@@ -229,20 +205,6 @@ class TestHelp:
         result = CliRunner().invoke(app, ["record", "sample", "--batch", "3"])
 
         assert (result.exit_code, "--batch" in result.output) == (2, True)
-
-
-@pytest.mark.parametrize("command", [["show", "nowhere"], ["run", "nowhere.py"]])
-def test_notes_never_go_to_standard_output(here, command):
-    """With standard error closed they go nowhere: standard output may be JSON for a program."""
-    line = shlex.join([sys.executable, "-m", "stallscope", *command])
-    done = subprocess.run(
-        ["sh", "-c", f"{line} 2>&-"],
-        stdout=subprocess.PIPE,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONSAFEPATH": "1"},
-    )
-
-    assert (2, b"") == (done.returncode, done.stdout)
 
 
 class TestNotebooks:
@@ -511,53 +473,12 @@ class TestOrders:
         assert "as it is" in done.stdout
         assert "ended early, by KeyboardInterrupt" in done.stdout
 
-    def test_takes_several_rewrites_of_one_op(self, here, monkeypatch):
-        """None of them is lost."""
-        (here / "ops.py").write_text(OPS)
-        monkeypatch.syspath_prepend(here)
-        given = [f"Slow=ops:{name}" for name in ("Fast", "Slow")]
-
-        found = measure._alternatives(given)
-
-        assert {"Slow": ["Fast", "Slow"]} == {
-            name: [type(op).__name__ for op in ops] for name, ops in found.items()
-        }
-
     def test_says_how_a_rewrite_is_given(self, here):
         """One line on stderr, with exit code 2."""
         done = CliRunner().invoke(app, ["orders", "mine:good", "--alternative", "Slow"])
 
         assert 2 == done.exit_code
         assert "give NAME=package.module:factory" in done.stderr
-
-
-class TestFilesThatAreRead:
-    @pytest.mark.parametrize(
-        ("command", "words"),
-        [
-            pytest.param("storage", "a sample", id="storage"),
-            pytest.param("layouts", "files", id="layouts", marks=pytest.mark.slow),
-        ],
-    )
-    def test_an_interrupt_keeps_what_was_read(self, here, monkeypatch, command, words):
-        """The table until then, and 130; Ctrl-C comes after the first files were read."""
-        for number in range(40):
-            (here / f"{number:02}.bin").write_bytes(bytes([number]) * 20_000)
-        (here / "mine.py").write_text(FILES)
-        advise, asked = os.posix_fadvise, []
-
-        def stops(*given):
-            asked.append(given)
-            if len(asked) > 90:
-                raise KeyboardInterrupt
-            return advise(*given)
-
-        monkeypatch.setattr(os, "posix_fadvise", stops)
-        done = stallscope_does(command, "mine:loader", "--budget", "20")
-
-        assert 130 == done.returncode, done.stderr
-        assert "partial result" in done.stderr
-        assert words in done.stdout
 
 
 class TestRecord:
@@ -569,13 +490,6 @@ class TestRecord:
         assert "getitem" in done.stdout
         assert "stallscope: saved in run" in done.stderr
         assert stallscope.load("run").settings.name == "mine:good"
-
-    def test_obeys_its_numbers(self, here):
-        """`--batches` and `--warmup` are passed on."""
-        stallscope_does("record", "mine:good", "--batches", "5", "--warmup", "3", "--out", "run")
-
-        run = stallscope.load("run")
-        assert (run.all_steps.height, run.settings.warmup) == (8, 3)
 
     @pytest.mark.slow
     def test_shows_the_users_exception_with_our_notes(self, here):
@@ -591,19 +505,6 @@ class TestRecord:
         assert stallscope.load("run").all_steps.height == 12
 
     @pytest.mark.parametrize(
-        ("factory", "words"),
-        [
-            ("ended", "EOFError: truncated"),
-            ("pipe", "BrokenPipeError: [Errno 32] my socket"),
-        ],
-    )
-    def test_hides_no_exception(self, here, factory, words):
-        """What command-line libraries swallow (end of file, broken pipe) is shown, too."""
-        done = stallscope_does("record", f"mine:{factory}")
-
-        assert (done.returncode, words in done.stderr) == (1, True)
-
-    @pytest.mark.parametrize(
         ("how", "status"), [("interrupted", 130), ("terminated", 143), ("hung_up", 129)]
     )
     def test_what_ends_it_keeps_what_was_recorded(self, here, how, status):
@@ -614,20 +515,6 @@ class TestRecord:
         assert "getitem" in done.stdout
         assert stallscope.load("run").all_steps.height == 12
         assert signal.SIG_DFL == signal.getsignal(signal.SIGTERM)
-
-    def test_a_run_that_cannot_be_saved_is_printed(self, here):
-        """Somebody has put a file in the folder's place meanwhile: the table, then one sentence."""
-        done = stallscope_does("record", "mine:spoils", "--out", "run")
-
-        assert (2, True) == (done.returncode, "getitem" in done.stdout), done.stderr
-        assert "run is a file" in done.stderr
-        assert "Traceback" not in done.stderr
-
-    def test_leaves_no_empty_folder(self, here):
-        """Where there was nothing to save."""
-        stallscope_does("record", "mine:broken", "--out", "run")
-
-        assert not (here / "run").exists()
 
     @pytest.mark.parametrize(
         ("target", "words"),
@@ -652,21 +539,6 @@ class TestRecord:
 
         assert done.returncode == 2
         assert done.stderr == "stallscope: --out run is not empty: give a new folder\n"
-
-    @pytest.mark.parametrize("command", [["record", "mine:good"], ["run", "mine.py"]])
-    def test_refuses_a_folder_that_another_command_saves_to(self, here, command):
-        """The second is refused at once: it would take the place of what the first one saves."""
-        (here / "run").mkdir()
-        code = "import fcntl, os; fcntl.flock(os.open('run', 0), 2); print(flush=True); input()"
-        with subprocess.Popen(
-            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        ) as first:
-            first.stdout.readline()
-            done = a_process_of_stallscope(command[0], "--out", "run", command[1])
-            first.communicate(b"\n")
-
-        assert done.returncode == 2
-        assert "another process saves" in done.stderr
 
     @pytest.mark.parametrize("out", ["mine.py", "mine.py/run", "/proc/run"])
     def test_refuses_a_place_that_cannot_be_written(self, here, out):
@@ -754,45 +626,6 @@ def test_a_current_folder_that_is_gone_is_one_sentence(here, monkeypatch, start,
 
     assert done.returncode == 2
     assert done.stderr == "stallscope: the current folder is gone: cd to one that exists\n"
-
-
-def test_output_that_takes_ascii_only():
-    """A letter that it has not is replaced; nothing is lost."""
-    ascii_only = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-
-    with contextlib.redirect_stdout(ascii_only), contextlib.redirect_stderr(ascii_only):
-        output.print_result("12 µs in a\u0308.jpg")
-        output.print_note("30 µs")
-
-    ascii_only.seek(0)
-    assert ["12 ?s in a?.jpg", "stallscope: 30 ?s"] == ascii_only.read().splitlines()
-
-
-def test_an_interrupt_of_the_very_end_changes_nothing():
-    """All was printed; what libraries still do at exit ends in no traceback of Ctrl-C's."""
-    code = (
-        "import atexit, sys, time\n"
-        "def ending(): print('ending', flush=True); sys.stdin.readline(); time.sleep(0.2)\n"
-        "atexit.register(ending)\n"
-        "from stallscope.cli.main import main\n"
-        "sys.argv = ['stallscope', '--version']\n"
-        "main()\n"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
-    )
-    while process.stdout.readline() != "ending\n":
-        assert process.poll() is None
-
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate("\n", timeout=60)
-
-    assert (0, "") == (process.returncode, said)
 
 
 class TestReadersThatGoAway:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import random
-import time
-import zlib
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.loaders import Fails, Noise, NoiseStream
+from support.loaders import Fails, Noise
 from support.planted_costs import SlowFetchDataset
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import DataLoader, get_worker_info
 
 import stallscope as ss
 from stallscope.diagnose import diagnose, verdict
@@ -48,17 +45,6 @@ class SlowSampler:
         yield from ([0, 1] for _ in range(4))
 
 
-class Unpacked:
-    """Takes the batches of a loader apart."""
-
-    def __init__(self, loader):
-        self.loader = loader
-
-    def __iter__(self):
-        for batch in self.loader:
-            yield list(batch)
-
-
 def phases(diagnosis: ss.Diagnosis) -> list[str]:
     """What the budget went to."""
     return diagnosis.spent["phase"].to_list()
@@ -76,27 +62,6 @@ def only_the_loop(monkeypatch):
     """Nothing else fits into what is left of the budget."""
     monkeypatch.setattr(diagnose.Examination, "next_question", one_worker_is_open)
     monkeypatch.setattr(diagnose.Examination, "wanted_s", lambda *_: 1e9)
-
-
-class SizedStream(NoiseStream):
-    """A stream that knows its length."""
-
-    def __len__(self) -> int:
-        return self.inner.entries
-
-
-class ThreadedCodec(Dataset):
-    """Unpacks each sample in two threads of its own, and only waits for them in Python."""
-
-    def __init__(self) -> None:
-        self.packed = zlib.compress(bytes(8_000_000))
-
-    def __len__(self) -> int:
-        return 4000
-
-    def __getitem__(self, _: int) -> float:
-        with ThreadPoolExecutor(2) as pool:  # zlib lets go of Python's lock, as PyAV's codecs do
-            return float(sum(map(len, pool.map(zlib.decompress, [self.packed] * 2))))
 
 
 def needs_two(_worker: int) -> None:
@@ -152,17 +117,6 @@ class TestResult:
         assert any("simulated" in note for note in storage.notes)
 
 
-@pytest.mark.usefixtures("only_the_loop")
-@pytest.mark.slow
-def test_a_codec_in_threads_of_its_own_is_no_storage():
-    """Python waits while native threads compute: none of the findings says that storage is slow."""
-    loader = DataLoader(ThreadedCodec(), 4, num_workers=1)
-
-    found = ss.diagnose(loader, ss.simulated_step(0.002), budget_s=15).findings
-
-    assert {"storage-latency", "storage-bandwidth", "lock"}.isdisjoint(one.code for one in found)
-
-
 class TestTarget:
     @pytest.mark.slow
     def test_no_worker_is_the_main_process(self):
@@ -178,12 +132,6 @@ class TestTarget:
 
         assert setup.sampler.startswith("SlowSampler.__iter__ (test_diagnose.py:")
         assert "" == diagnose.setup_of(target(DataLoader(Noise(), 4, shuffle=True))).sampler
-
-    def test_a_wrapper_that_computes_is_named_likewise(self):
-        """What goes on around a loader runs in the main process, as a sampler does."""
-        setup = diagnose.setup_of(target(Unpacked(DataLoader(Noise(), 4, num_workers=2))))
-
-        assert setup.sampler.startswith("Unpacked.__iter__ (test_diagnose.py:")
 
     @pytest.mark.slow
     def test_without_a_step_it_says_what_cannot_be_told(self):
@@ -252,14 +200,6 @@ class TestLeftAlone:
         assert verdict.ONE_WORKER in phases(storage)
         assert 2 == LOADER.num_workers
 
-    def test_a_stream_is_not_asked_for_its_length(self, only_the_loop):
-        """Torch would remember that, and warn of every sample beyond it."""
-        loader = DataLoader(SizedStream(400), None, num_workers=1)
-
-        ss.diagnose(loader, ss.simulated_step(0.001))
-
-        assert loader._IterableDataset_len_called is None
-
     def test_an_exception_of_the_users_passes(self):
         """What the dataset raises comes out as it is."""
         with pytest.raises(KeyError, match="no sample 17"):
@@ -277,35 +217,3 @@ def test_a_loader_that_cannot_do_with_one_worker_is_said(monkeypatch):
 
     assert any("with one worker the loader raises" in note for note in found.notes)
     assert found.run.steps().height
-
-
-def test_an_iterator_says_why_no_more_was_measured(monkeypatch):
-    """Not for want of time: its batches are there once."""
-    monkeypatch.setattr(diagnose.Examination, "next_question", one_worker_is_open)
-
-    found = ss.diagnose(iter(slow_storage()), ss.simulated_step(0.005))
-
-    assert "the batches can be measured only once: no one worker" == found.spent["why"][-1]
-
-
-class Threaded(Noise):
-    """Each sample takes the longer, the more threads torch has."""
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        time.sleep(0.001 * torch.get_num_threads() ** 2)
-        return super().__getitem__(index)
-
-
-def test_the_loops_own_torch_threads_are_timed_beside_one():
-    """A loader without workers is recorded with one thread; the loop has more, which may cost."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(4)
-    try:
-        found = ss.diagnose(DataLoader(Threaded(4000), 2), ss.simulated_step(0.001), budget_s=3)
-        assert 4 == torch.get_num_threads()
-    finally:
-        torch.set_num_threads(threads)
-
-    (said,) = (one for one in found.findings if one.code == "main-process")
-    assert "with your loop's 4 torch threads" in said.title
-    assert said.evidence["batch_own_threads_s"] > said.evidence["batch_one_thread_s"]

@@ -12,10 +12,9 @@ from support.build_storage import a_storage
 
 from stallscope.diagnose.accounting import accounting
 from stallscope.diagnose.facts import Gain, ThreadTimes
-from stallscope.diagnose.text import numbers_of
 from stallscope.diagnose.verdict import judge, side_notes
 from stallscope.loops.cached_values import BatchBytes
-from stallscope.model.batch_times import HandoverTimes, Quartiles
+from stallscope.model.batch_times import HandoverTimes
 from stallscope.model.exposure import Exposure
 from stallscope.model.starts import Starts
 
@@ -82,20 +81,6 @@ def test_evidence_has_the_numbers_of_its_rule(code, facts, evidence):
     assert evidence == pytest.approx({name: found.evidence[name] for name in evidence})
 
 
-@pytest.mark.parametrize(
-    ("work", "batch"),
-    [
-        ({("collate", "collate"): 0.7, ("Flip", "transform"): 0.3}, BatchBytes(100, 40, 10)),
-        ({("send", "sending"): 0.9, ("Flip", "transform"): 0.1}, BatchBytes(100, 40, 10)),
-        ({("Blur", "transform"): 0.5, ("ToTensor", "transform"): 0.3}, SCALED),
-    ],
-    ids=["mostly something else", "sent", "no conversion"],
-)
-def test_what_uint8_would_not_hold_changes_nothing(work, batch):
-    """Of a batch that is mostly something else, or of a blur, uint8 is no remedy."""
-    assert judge(known(work=work)) == judge(known(work=work, batch=batch))
-
-
 def test_without_a_step_nothing_is_said_of_one():
     """Full cores are then cores, not so many times what a step leaves."""
     alone = replace(CASES["cpu-saturated"].setup, has_step=False)
@@ -109,18 +94,6 @@ def test_without_a_step_nothing_is_said_of_one():
 def test_a_rule_that_nobody_tried_says_so():
     """Pinning that holds half of the loop's time is named, and that the rule is not tested."""
     assert not judge(known(stalled=0.5, work={("pin", "pin"): 1.0}))[0].tested
-
-
-@pytest.mark.parametrize(
-    ("low", "text"), [(0.2, "no significant difference"), (1.1, "27\N{MULTIPLICATION SIGN} (1.1")]
-)
-def test_a_factor_that_may_be_a_loss_has_no_digits(low, text):
-    """They would look like a gain."""
-    evidence = {"headroom_factor": 27.0, "headroom_factor_low": low, "headroom_factor_high": 252.0}
-
-    (number,) = numbers_of(evidence)
-
-    assert number.value.startswith(text)
 
 
 class TestAccounts:
@@ -177,67 +150,11 @@ class TestAccounts:
             accounts.filter(~is_begin)["loop_share"].to_list()
         )
 
-    def test_count_begins_within_the_steady_state_once(self):
-        """Workers that live on begin the later epochs there; what is left is of an epoch, too."""
-        works = {("decode", "decode"): 0.2, ("Blur", "transform"): 0.2}
-        starts = Starts(2.0, epoch_s=8.0, epochs=3, again=True)
-        facts = known(stalled=0.5, work={("start workers", "start"): 0.6, **works}, starts=starts)
-
-        parts = dict(accounting(facts).select("part", "loop_share").iter_rows())
-        costs = {one.code: one.severity for one in judge(facts)}
-
-        assert "start-up" in costs
-        # Of what was seen 30% are begins, 10% each stage and 50% the step: 80% of it is steady
-        steady = {"step": 50, "decode": 10, "Blur": 10}
-        whole = {name: 0.8 * part / 70 for name, part in steady.items()}
-        assert parts == pytest.approx(whole | {"begin of the epochs": 0.2})
-        assert whole["decode"] == pytest.approx(costs["decode"])
-
-
-def test_a_finding_about_all_stalls_costs_no_more_than_those_that_are_no_begins():
-    """One worker that all stalls wait for: the begins among them are a finding of their own."""
-    works = {("start workers", "start"): 0.4, ("decode", "decode"): 0.6}
-    starts = Starts(2.0, epoch_s=18.0, epochs=3, again=True)
-    slow = {"making": {"by_worker": {0: Quartiles(0.3, 0.3, 0.3), 1: Quartiles(0.1, 0.1, 0.1)}}}
-    facts = known(stalled=0.9, work=works, starts=starts, stalled_by_worker={0: 1.0}, **slow)
-
-    costs = {one.code: one.severity for one in judge(facts)}
-
-    assert 0.9 * 0.54 / 0.64 == pytest.approx(costs["slow-worker"])
-
 
 class TestSideNotes:
     LATE = Starts(before=700, before_s=9.5, epoch_s=300.0, extra_s=9.4, again=True)
-
-    def test_a_late_begin_is_the_verdict_where_nothing_else_can_be_told(self):
-        """Where one step was seen, it is said why there are not more."""
-        facts = known(starts=self.LATE)
-        short = replace(facts, time=replace(facts.time, steps=1))
-
-        (found,) = judge(short)
-
-        assert "start-up" == found.code
-        assert "it takes 700 batches from the loader before its first step, in 9.5 s" in found.title
-        assert "sampler" in found.next_step
-        assert not side_notes(short, (found,))
-
-    def test_it_is_a_note_beside_any_other(self):
-        """It happens once."""
-        facts = known(starts=self.LATE)
-        found = judge(facts)
-
-        assert "start-up" not in {one.code for one in found}
-        assert "700 batches" in side_notes(facts, found)[0]
-        assert not side_notes(known(starts=replace(self.LATE, before=3)), found)
 
     def test_a_validation_is_told_beside_the_verdict(self):
         """It is another loop, which may wait as well."""
         assert "validation" in side_notes(known(validation_share=0.3), ())[0]
         assert not side_notes(known(validation_share=0.05), ())
-
-
-def test_cores_that_cannot_keep_up_are_behind():
-    """Also where each worker would be quick enough with a core for itself."""
-    assert known(load=0.5).pace.is_behind
-    assert not known(load=0.5, use={"worker_cpu": 0.1}).pace.is_behind
-    assert known(load=2.0, use={"worker_cpu": 0.1}).pace.is_behind

@@ -84,19 +84,6 @@ class TestPredicted:
 
         assert (code, True) == (row["code"], row["measurable"])
 
-    def test_workers_that_live_on_already_are_not_asked_to(self):
-        """An epoch that begins slowly with them has another reason."""
-        rows = fixes_of(causes.START_UP.code, now=replace(NOW, persistent_workers=True))
-
-        assert all("start-up" != row["code"] for row in rows.values())
-
-    def test_samples_in_memory_bound_all_others(self):
-        """No change to the dataset gives more."""
-        rows = fixes_of(causes.DECODE.code, causes.TRANSFORMS.code)
-        own = {row["predicted_gain"] for row in rows.values() if not row["measurable"]}
-
-        assert max(own) < rows["samples in memory"]["predicted_gain"]
-
     def test_the_best_setting_is_among_them(self):
         """The one that `ss.tune` would look at first."""
         rows = fixes_of(causes.DECODE.code)
@@ -178,53 +165,6 @@ class TestMeasured:
             diagnosis.try_fix("rewrite it all")
 
 
-def test_without_the_loader_nothing_can_be_measured():
-    """A diagnosis that was loaded has figures only."""
-    with pytest.raises(StallscopeError, match="no loader here"):
-        a_diagnosis(DECODE).try_fix("decode")
-
-
-@pytest.mark.slow
-def test_a_handful_of_batches_promises_nothing_and_can_be_measured():
-    """As in a notebook on a busy machine, whose budget was over after a few steps."""
-    slow = DataLoader(Slow(each_s=0.1), 4, num_workers=1)
-    diagnosis = ss.diagnose(slow, ss.simulated_step(0.002), budget_s=3)
-    assert "inconclusive" == diagnosis.verdict.code
-    assert diagnosis.fixes.is_empty()
-
-    found = diagnosis.try_fix({"num_workers": 2}, budget_s=2)
-
-    assert found.settings()["setting"].to_list() == ["as it is", "num_workers=2"]
-
-
-def test_nothing_known_is_a_sheet_that_says_so():
-    """An older diagnosis has no fixes."""
-    assert "Nothing is known" in a_diagnosis(DECODE).plot("fixes").title
-
-
-def test_an_epoch_is_counted():
-    """What it takes as it is, and what it would take; for no epoch without a length."""
-    row = ("num_workers=4", "", 1.5, 1.4, 1.6, True, "", *NOT_TRIED)
-    found = replace(a_diagnosis(DECODE), fixes=pl.DataFrame([row], FIXES, orient="row"))
-    counted = replace(found, circumstances=replace(found.circumstances, epoch_s=5400.0))
-
-    assert "an epoch in 60 minutes instead of 90 minutes" in " ".join(str(counted).split())
-    assert "epoch" not in str(found)
-
-
-def test_a_gain_that_may_be_none_is_no_line():
-    """What its interval does not tell from nothing is in the table, and is not promised."""
-    rows = [
-        ("decode 2× as fast", "decode", 1.4, 1.2, 1.6, False, "", *NOT_TRIED),
-        ("num_workers=3", "", 1.1, 0.7, 1.4, True, "", *NOT_TRIED),
-    ]
-    found = replace(a_diagnosis(DECODE), fixes=pl.DataFrame(rows, FIXES, orient="row"))
-
-    assert "num_workers=3" not in str(found)
-    # A finding leads by what its remedy gains
-    assert "decode · 1.4× faster with decode 2× as fast (predicted); costs 46%" in str(found)
-
-
 def test_what_promises_most_for_sure_is_tried_first():
     """Then what is likely to gain much; not what only the user can write."""
     rows = [
@@ -244,12 +184,3 @@ def test_what_promises_most_for_sure_is_tried_first():
     assert "num_workers=3" == replace(found, fixes=wide).fix_to_try
     assert "num_workers=8" == replace(found, fixes=wide[:1]).fix_to_try
     assert found.fix_to_try is None
-
-
-def test_a_gain_that_may_be_none_stands_last():
-    """However large it may be."""
-    fixes = list(fixes_of(causes.MAIN_PROCESS.code, causes.COLLATE.code, now=Setting(0)).values())
-    sure = [row["predicted_gain_low"] > 1 for row in fixes]
-
-    assert len(set(sure)) == 2
-    assert sure == sorted(sure, reverse=True)

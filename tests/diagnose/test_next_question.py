@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.build_facts import COPIES, IDLE, WAITS_IN_FETCH, known
+from support.build_facts import IDLE, WAITS_IN_FETCH, known
 
 from stallscope.diagnose import verdict
 from stallscope.diagnose.verdict import (
     BATCH,
     LADDER,
     LOOP_STACKS,
-    MEMORY,
     ONE_WORKER,
     STACKS,
     WAITING_STACKS,
@@ -120,19 +119,3 @@ def test_asks(facts, before, phase):
 def test_does_not_ask(facts, before, phase):
     """What would decide nothing."""
     assert phase != asked(facts, *before)
-
-
-@pytest.mark.parametrize(
-    ("copied", "looked_s", "asks"), [(0.0, 5.0, True), (0.0, 60.0, False), (0.95, 5.0, False)]
-)
-def test_memory_that_grows_is_looked_at_for_longer(copied, looked_s, asks):
-    """A heap that settles grows, too, for some seconds; copies end by themselves."""
-    grown = {"copied_share": copied, "grown_bytes": looked_s * COPIES.bytes_per_s}
-    growth, setup = replace(COPIES, **grown), {"epoch_batches": None}
-    facts = known(stalled=0.01, load=0.4, memory_growth=growth, setup=setup)
-
-    assert "memory-growth" == judge(facts)[0].code
-    assert asks == (asked(facts) == MEMORY)
-    assert MEMORY != asked(facts, MEMORY)
-    full = replace(facts, memory_growth=replace(facts.memory_growth, left_s=60.0))
-    assert MEMORY != asked(full)

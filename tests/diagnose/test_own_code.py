@@ -45,13 +45,6 @@ class TestLocks:
 
         assert 0.0 == lock_share(flame)
 
-    def test_threads_of_one_process_wait_for_each_other(self):
-        """Waiting for a pool of one's own, as reading from object storage does, is no lock."""
-        waits = "load (mine.py:7);Future.result (concurrent/futures/_base.py:1);"
-        flame = a_flame(("fetch", waits + "Condition.wait (threading.py:327)", 90))
-
-        assert 0.0 == lock_share(flame)
-
     def test_few_samples_say_nothing(self):
         """From nine samples no share is told."""
         assert lock_share(a_flame(("fetch", self.ACQUIRES, 9))) is None
@@ -92,12 +85,6 @@ class TestFunction:
         found = own_code(flame, "getitem")
 
         assert "braindecode: load (braindecode/base.py:7)" == found.place
-
-    def test_a_librarys_transform_names_no_function(self):
-        """It has a name already."""
-        flame = a_flame(("Blur", "blur (braindecode/blur.py:7)", 90))
-
-        assert own_code(flame, "Blur") is None
 
 
 class TestCalls:
@@ -176,49 +163,8 @@ class TestCalls:
             stack = f"load ({mine}:2)" + (f";{frames}" if frames else "")
             assert name == own_code(a_flame(("getitem", stack, 30)), "getitem").call.name
 
-    def test_a_librarys_function_is_named_where_its_kind_is_not_known(self):
-        """The deepest that most of the samples are inside of; of several, none."""
-        stack = "load (mine.py:7);call (site-packages/{}/c.py:9);{} (site-packages/{}/a.py:9)"
-        index, search = stack.format(*("faiss", "index") * 2), stack.format(*("annoy", "get") * 2)
-
-        one = own_code(a_flame(("getitem", index, 30)), "getitem")
-        two = own_code(
-            a_flame(*(("getitem", text, 10) for text in (index, search, "load (mine.py:8)"))),
-            "getitem",
-        )
-
-        assert "faiss.index()" == one.does
-        assert two.call.does == two.does
-
-    def test_compiled_code_without_a_frame_is_the_librarys_that_shows_beside_it(self):
-        """A filter of HDF5 is sampled now with the frame of h5py's function, now without."""
-        read = "load (mine.py:7)"
-        flame = a_flame(
-            ("fetch", f"{read};get (site-packages/h5py/a.py:9)", 12), ("fetch", read, 18)
-        )
-
-        assert "reading" == own_code(flame, "fetch").call.name
-
 
 MODEL = "Module._call_impl (torch/nn/modules/module.py:9);forward (mine.py:4)"
-
-
-class TestWaiting:
-    def test_a_line_that_is_none_to_wait_in_wants_a_core(self):
-        """On a machine that others use, too; a request may wait, whoever else is there."""
-        calm = known(work={("getitem", "getitem"): (0.9, 0.6)})
-        busy = replace(calm, others_share=0.6)
-        indexes, asks = (
-            a_flame(("getitem", f"load (mine.py:7);x ({file}:9)", 30), idle=True)
-            for file in ("site-packages/scipy/sparse/a.py", "lib/python3.11/socket.py")
-        )
-
-        def waits(facts, flame):
-            return with_stacks(facts, flame).exposure.waiting(GETITEM_) > 0
-
-        assert not waits(busy, indexes)
-        assert waits(busy, asks)
-        assert waits(calm, indexes)
 
 
 class TestLoop:
@@ -251,18 +197,6 @@ class TestLoop:
         assert "count (mine.py:31)" == found.place
         assert 0.7 == pytest.approx(found.share)
 
-    def test_a_model_alone_names_nothing(self):
-        """Forward, backward and the optimizer are what the loop is there for."""
-        rows = (
-            MODEL,
-            "Tensor.backward (torch/_tensor.py:9)",
-            "step (torch/optim/sgd.py:9)",
-        )
-
-        assert (
-            loop_code(a_flame(*(("step", f"train (mine.py:6);{row}", 30) for row in rows))) is None
-        )
-
     def test_the_main_process_is_named_with_what_helps(self):
         """A step that waits for its device and computes: in which function, and who could do it."""
         named = loop_code(a_flame(("step", "train (mine.py:7);mask (mine.py:31)", 60)))
@@ -277,52 +211,6 @@ class TestLoop:
         assert "mask (mine.py:31)" in verdict.title
         assert "collate_fn" in verdict.next_step
         assert "look at mask (mine.py:31)" in verdict.next_step
-
-    def test_a_sampler_that_computes_is_named_with_what_helps_a_sampler(self):
-        """Workers cannot draw for it."""
-        draws = "BalancedSampler.__iter__ (mine.py:31)"
-        named = loop_code(a_flame((None, draws, 60)))
-        sampler = known(work={("main process", "main"): 1.0}, load=0.4, use={"loop_cpu": 0.9})
-
-        verdict = judge(replace(sampler, loop_code=named))[0]
-
-        assert draws in verdict.title
-        assert "draw indices beforehand or with arrays" in verdict.next_step
-
-    def test_a_healthy_loop_that_computes_all_the_time_is_told_where(self):
-        """It may be the model, or not: nothing is blamed, and the function is named."""
-        named = loop_code(a_flame(("step", "train (mine.py:7);count (mine.py:31)", 60)))
-        use = {"worker_cpu": 0.1, "loop_cpu": 0.95}
-        facts = known(
-            stalled=0.01, load=0.4, setup={"simulated": False}, use=use, own_parts={"step": 0.97}
-        )
-
-        verdict = judge(replace(facts, loop_code=named))[0]
-
-        assert "healthy" == verdict.code
-        assert "count (mine.py:31) for 95% of it" in verdict.title
-        assert "no part of the model" in verdict.next_step
-        assert "count" not in judge(facts)[0].title
-
-    def test_a_step_that_copies_objects_computes_beside_its_model(self, tmp_path):
-        """What it calls is no model's: that leads where it takes more than the loop waits."""
-        mine = tmp_path / "mine.py"
-        mine.write_text("def evaluate(batch):\n    return copy.deepcopy(batch)\n")
-        below = ";deepcopy (copy.py:128);__deepcopy__ (torch/_tensor.py:120)"
-        named = loop_code(a_flame(("step", f"evaluate ({mine}:2){below}", 60)))
-        facts = known(
-            stalled=0.25,
-            setup={"simulated": False},
-            use={"worker_cpu": 0.1, "loop_cpu": 0.9},
-            own_parts={"step": 0.7},
-        )
-
-        verdict = judge(replace(facts, loop_code=named))[0]
-
-        assert "main-process" == verdict.code
-        assert "evaluate (mine.py:2): objects are copied" in verdict.title
-        assert pytest.approx(0.7) == verdict.severity
-        assert "main-process" != judge(facts)[0].code
 
 
 BLUR = ("Blur", "transform")
@@ -382,24 +270,3 @@ class TestFinding:
         assert "load (mine.py:2) is the bottleneck: 90% of the stall time" in verdict.title
         assert "pandas" in verdict.title
         assert "to_numpy" in verdict.next_step
-
-    def test_collate_is_named_likewise(self, tmp_path):
-        """A collate function is the user's own code, too."""
-        code = "def merge(samples):\n    return torch.tensor(samples)\n"
-
-        verdict = verdict_on(tmp_path, code, {("collate", "collate"): 0.9, BLUR: 0.1})
-
-        assert "collate" == verdict.code
-        assert "merge (mine.py:2)" in verdict.title
-        assert "np.stack" in verdict.next_step
-
-    def test_decoding_of_what_is_no_image_has_the_remedy_for_its_call(self, tmp_path):
-        """A slice of a compressed volume is read quickly once the volume is stored unpacked."""
-        code = "def cut():\n    return image.dataobj[3]\n"
-        below = ";read (lib/python3.11/gzip.py:9)"
-
-        verdict = verdict_on(tmp_path, code, {("decode", "decode"): 0.9, BLUR: 0.1}, below)
-
-        assert "decode" == verdict.code
-        assert "cut (mine.py:2)" in verdict.title
-        assert "unpacked" in verdict.next_step

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
-from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -18,13 +15,11 @@ from torch.utils.data import DataLoader
 
 import stallscope as ss
 from stallscope import isolation
-from stallscope.bench.comparison import FASTER, SAME
+from stallscope.bench.comparison import FASTER
 from stallscope.experiments import experiments as verb
-from stallscope.experiments.changes import CHANGES, COMPILE, StepContext, as_it_is
-from stallscope.experiments.result import PAIRS
+from stallscope.experiments.changes import CHANGES, StepContext, as_it_is
 from stallscope.experiments.waits import StepFacts, StepWatch, use_watched
 from stallscope.hooks.device_time import SimulatedDevice
-from stallscope.loops.cached_values import as_bytes
 from stallscope.targets.target import SimulatedStep
 
 HERE = Path(__file__).name
@@ -143,15 +138,6 @@ class TestChanges:
     def test_one_that_is_there_already_is_not_tried(self, name, facts, why):
         assert why in BY_NAME[name].why_not(context_of(Trainer(), **facts))
 
-    def test_a_fused_optimizer_stays_one(self):
-        """It is not tried, and optimizers without such a kind are named."""
-        fused = Trainer(fused=True)
-        plain = torch.optim.Rprop(fused.model.parameters())
-        why_not = BY_NAME["fused optimizer"].why_not
-
-        assert "so already" in why_not(context_of(fused))
-        assert "Rprop has no fused kind" == why_not(context_of(fused, plain))
-
     def test_nothing_to_change(self):
         """A step that reaches no module and no optimizer."""
         context = StepContext(print, [], [], "cpu", StepFacts())
@@ -159,30 +145,6 @@ class TestChanges:
         assert all(change.why_not(context) for change in CHANGES)
         with as_it_is(context) as step:
             assert step is print
-
-    @pytest.mark.slow
-    def test_compiling_leaves_the_module_as_it_was(self, monkeypatch):
-        """Without a compiler's work: the backend that runs the graph as it is."""
-        import torch._dynamo
-
-        trainer = Trainer()
-        compiled = nn.Module.compile
-        monkeypatch.setattr(nn.Module, "compile", lambda self: compiled(self, backend="eager"))
-        before, environment = trainer.model._compiled_call_impl, dict(os.environ)
-        context = StepContext(
-            trainer.step, [trainer.model], [trainer.optimizer], "cpu", StepFacts()
-        )
-        with verb.as_before([], trainer.step), COMPILE.make(context) as step:
-            assert trainer.model._compiled_call_impl is not None
-            assert "does so already" in COMPILE.why_not(context)
-            step(torch.rand(4, 32))
-            first = trainer.model._compiled_call_impl
-        with verb.as_before([], trainer.step), COMPILE.make(context):  # in the next lap
-            assert first is trainer.model._compiled_call_impl
-        torch._dynamo.reset()
-
-        assert before is trainer.model._compiled_call_impl
-        assert environment == dict(os.environ)
 
 
 class Halved:
@@ -227,22 +189,6 @@ class TestVerb:
         assert "needs CUDA" in str(found)
         assert "minutes" in rows(found)["torch.compile"]["why_not"]
 
-    def test_a_loss_that_rounding_takes_as_far_apart_is_told_beside_it(self):
-        """Differences grow from step to step: those of weights that differ in their last bits."""
-        found = ss.experiments(images(), Trainer().step, budget_s=20)
-        only = found.trials.filter(pl.col("experiment") == "fused optimizer")
-        told = replace(found.circumstances, loss=2.0, loss_steps=20)
-
-        assert 0 < found.circumstances.rounding
-        for rounding, words in ((0.2, "no more than by rounding"), (0.1, "by at most 0.4")):
-            known = replace(
-                found,
-                trials=only.with_columns(loss_difference=pl.lit(0.4)),
-                pairs=pl.DataFrame([("fused optimizer", 2.0, 1.0)] * 8, PAIRS, orient="row"),
-                circumstances=replace(told, rounding=rounding),
-            )
-            assert words in str(known).partition("\n\n")[0].replace("\n", " ")
-
     def test_a_change_that_the_step_cannot_bear_says_why(self):
         """The others are tried all the same."""
 
@@ -256,41 +202,6 @@ class TestVerb:
 
         assert "no bfloat16 here" in rows(found)["bfloat16 autocast"]["why_not"]
         assert rows(found)["fused optimizer"]["pairs"]
-
-    def test_a_change_that_makes_it_much_slower_takes_no_more_of_the_budget(self):
-        """Once it is known: a tenth of a second instead of a millisecond."""
-
-        class Slower(Halved):
-            def __call__(self, batch):
-                if torch.is_autocast_enabled("cpu"):
-                    time.sleep(0.1)
-                return super().__call__(batch)
-
-        found = ss.experiments(images(), Slower(), budget_s=20)
-
-        assert "a step takes" in rows(found)["bfloat16 autocast"]["why_not"]
-        assert not rows(found)["bfloat16 autocast"]["pairs"]
-
-    def test_a_gain_of_next_to_nothing_is_none(self):
-        """Steps of a timer vary so little that every 2000th could be told."""
-        found = ss.experiments(images(), Trainer().step, budget_s=2)
-        pairs = [("fused optimizer", 1.0005, 1.0)] * 8
-        known = replace(found, pairs=pl.DataFrame(pairs, PAIRS, orient="row"))
-
-        assert SAME == rows(known)["fused optimizer"]["says"]
-        assert str(known).startswith("No change makes the step faster")
-
-    def test_no_time_is_said_to_be_no_time(self):
-        """Where the budget is over before the first change is tried."""
-
-        class Long(Halved):
-            def __call__(self, batch):
-                time.sleep(0.1)
-                return super().__call__(batch)
-
-        found = ss.experiments(images(), Long(), budget_s=0.5)
-
-        assert str(found).startswith("No change could be tried in this time")
 
     def test_an_exception_of_the_steps_passes(self):
         """With what was measured before."""
@@ -310,13 +221,6 @@ class TestVerb:
         """Quickly."""
         with pytest.raises(ss.StallscopeError, match=why):
             ss.experiments(images(), **named)
-
-    def test_a_step_without_a_loss_and_without_a_model(self):
-        """Nothing can be tried, and it is said."""
-        found = ss.experiments(images(), lambda _: time.sleep(0.001), budget_s=5)
-
-        assert "No change could be tried" in str(found)
-        assert found.circumstances.loss is None
 
     def test_what_was_measured_is_saved_and_read_again(self, tmp_path):
         """To the last number."""
@@ -387,23 +291,6 @@ class TestWaits:
         assert all(HERE == Path(line.file).name for line in each)
         assert all(line.source for line in each)
 
-    def test_a_line_inside_of_torch_is_that_of_its_caller(self):
-        """Clipping gradients asks whether their norm is finite."""
-        model = nn.Linear(4, 1)
-
-        def step(batch):
-            model(batch).sum().backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
-
-        (line,) = waits_of(step)
-        assert "clip_grad_norm_" in line.source
-
-    def test_what_an_optimizer_keeps_on_the_host_waits_for_nothing(self):
-        """Its counters are there on a GPU, too."""
-        trainer = Trainer()
-
-        assert not waits_of(trainer.step, batch=torch.rand(4, 32))
-
     def test_on_the_simulated_device_it_takes_what_is_still_to_be_done(self):
         """10 ms of work, then `.item()`: the host stands there for what is left of it."""
         device = SimulatedDevice()
@@ -419,22 +306,6 @@ class TestWaits:
         assert {".item()", "synchronize()"} == set(found)
         assert first.end_ns <= second.start_ns
         assert sum(found["synchronize()"]) > 0.005
-
-    def test_warnings_of_torchs_debug_mode_are_heard(self, recwarn):
-        """As CUDA gives them from inside of its code; other warnings are shown as ever."""
-        watch = StepWatch("cpu", None)
-
-        def step(_):
-            warnings.warn("called a synchronizing CUDA operation (from C++)", stacklevel=1)
-            warnings.warn("the user's own", stacklevel=1)
-
-        with ExitStack() as ends:
-            watch.hear_warnings(ends)
-            use_watched(step, None)
-
-        (line,) = watch.facts.waits
-        assert "inside of torch" == line.what
-        assert HERE == Path(line.file).name
 
     def test_nothing_is_left_of_the_watch(self):
         """Torch's functions are its own again."""
@@ -505,17 +376,3 @@ class TestOnTheSimulatedDevice:
         found = ss.experiments(images(), step, budget_s=5)
         assert "bound by launches" not in str(found)
         assert "batch.sum().item()" in str(found)
-
-
-def test_floats_that_are_bytes_are_given_as_such():
-    """Normalised images come back to a rounding error; noise is no image."""
-    image = torch.randint(0, 256, (8, 3, 32, 32)).to(torch.uint8)
-    mean, std = torch.tensor([0.4, 0.5, 0.6]), torch.tensor([0.2, 0.3, 0.25])
-    floats = (image / 255 - mean.view(3, 1, 1)) / std.view(3, 1, 1)
-    found = as_bytes(floats)
-
-    assert torch.uint8 == found.values.dtype
-    assert (found.floats() - floats).abs().max() < 1e-5
-    assert found.to("cpu").equal(found.floats())
-    assert as_bytes(torch.rand(8, 3, 32, 32)) is None
-    assert as_bytes(image) is None

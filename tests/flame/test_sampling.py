@@ -83,29 +83,6 @@ def test_own_code_lies_in_the_project_or_beside_the_script(tmp_path):
     assert [False, False, True] == [is_library(StackFunction("f", one)) for one in shown_as]
 
 
-def test_code_that_a_notebook_imports_from_elsewhere_is_the_users(tmp_path):
-    """Only where the loader has no code in the project: then that is whose it is."""
-    for file in ("lab/my_target.py", "mine/data.py", "mine/pack/ops.py", "mine/pack/__init__.py"):
-        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / file).touch()
-    data, ops = str(tmp_path / "mine/data.py"), str(tmp_path / "mine/pack/ops.py")
-    installed = "/x/lib/python3.12/site-packages/six.py"
-
-    own = own_folders(str(tmp_path / "lab"), "", (data, ops, installed))
-
-    assert [data, ops] == [shown(data, own), shown(ops, own)]
-    assert is_library(StackFunction("f", shown(installed, own)))
-    beside = own_folders(str(tmp_path / "lab"), "", (str(tmp_path / "lab/my_target.py"), data))
-    assert "site-packages/data.py" == shown(data, beside)
-
-
-def test_a_module_of_one_file_is_a_library_where_it_is_installed():
-    """Its name alone could be the user's."""
-    text = shown("/x/lib/python3.12/site-packages/six.py")
-
-    assert is_library(StackFunction("f", text))
-
-
 def test_the_innermost_stage():
     """The decoder is at work inside of a transform."""
     crop, decode = Stage("RandomCrop", "transform"), DECODE
@@ -137,13 +114,6 @@ def test_what_gives_way():
     assert "resize" == collapsed([LOOP, hook(helper), MINE])[0]
 
 
-def test_a_frame_of_the_users_that_only_looks_like_a_stage():
-    """The file decides."""
-    fake = StackFrame("stage transform: Fake", "/home/me/mine.py", 1)
-
-    assert collapsed([LOOP, fake])[0] is None
-
-
 @pytest.mark.parametrize(
     ("name", "file", "stage"),
     [
@@ -157,23 +127,9 @@ def test_what_well_known_code_tells(name, file, stage):
     assert stage == collapsed([LOOP, StackFrame(name, file, 1)])[0]
 
 
-def test_nobody_who_watches_is_in_it():
-    """Our own threads and our own loop are no part of what is measured."""
-    watching = StackFrame("sample", str(OURS / "hooks/self_sampler.py"), 1)
-    ours = StackFrame("Session.run", str(OURS / "flame/sampling.py"), 1)
-
-    assert collapsed([THREAD, watching]) is None
-    assert collapsed([START[0], ours]) is None
-
-
 def test_a_name_cannot_break_the_form():
     """A semicolon would end a frame."""
     assert "a: b (/x/c: d.py:1)" == str(StackFrame("a; b", "/x/c; d.py", 1))
-
-
-def test_a_torn_name_holds_nothing_that_cannot_be_shown():
-    """A name that was read while its process went on may hold a NUL byte."""
-    assert "re ad (/x/mi ne.py:1)" == str(StackFrame("re\0ad", "/x/mi\x1fne.py", 1))
 
 
 @pytest.mark.parametrize(

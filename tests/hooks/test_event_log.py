@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from stallscope.errors import RunFormatError
-from stallscope.hooks.event_log import Header, Mark, ProcessLog, Tag, stop_hooks
+from stallscope.hooks.event_log import Mark, ProcessLog, Tag
 from stallscope.hooks.log_place import LogPlace
 from stallscope.hooks.log_reader import read_log
 from stallscope.run.decode import MarkRow, marks
-from stallscope.stages import FORWARD, Stage
+from stallscope.stages import FORWARD
 
 
 @pytest.fixture
@@ -100,23 +100,6 @@ def test_a_full_log_says_so(place):
     log.retire()
 
 
-def test_names_survive_a_half_written_line(place):
-    """A process that is killed while it writes a name loses that name only."""
-    log = ProcessLog(place, 3)
-    log.numbered(Stage("decode", "decode"))
-    log.here().add_paths(["/data/\udcff.jpg"])
-    for kind in ("names", "paths"):
-        (path,) = place.folder.glob(f"*.{kind}")
-        with path.open("a") as names:
-            names.write('{"code": 2, "sta')
-
-    (pages,) = read(place)
-
-    assert {1: Stage("decode", "decode")} == pages.names.stages
-    assert ["/data/\udcff.jpg", None] == pages.paths
-    log.retire()
-
-
 def test_a_retired_log_is_written_no_more(place):
     """Hooks that somebody still holds write nowhere, in new threads, too."""
     log = ProcessLog(place, -1)
@@ -133,20 +116,6 @@ def test_a_retired_log_is_written_no_more(place):
     assert not pages.words.size
     assert not pages.names.notes
     assert [] == list(place.failures.sentences())
-
-
-def test_none_begins_after_the_recording(tmp_path):
-    """A worker that lives on is told to stop, also where it is about to begin a file."""
-    place = LogPlace(tmp_path, 100, stretch_ns=1)
-    log = ProcessLog(place, 0)
-    stop_hooks(place)
-    log.here().header[Header.STOP] = 0
-
-    log.mark(Mark.TAKEN)
-
-    assert log.here().header[Header.STOP]
-    assert 1 == len(place.logs())
-    log.retire()
 
 
 def test_another_file_is_refused(tmp_path):

@@ -99,16 +99,6 @@ def whole(examples: Any) -> Any:
     return spend(50, examples)
 
 
-class Hidden:
-    """A dataset that keeps the one it reads where nobody looks."""
-
-    def __init__(self, kept: list[Any]) -> None:
-        self.kept = kept
-
-    def __getitem__(self, index: int) -> Any:
-        return self.kept[0][index]
-
-
 def test_nested_steps_have_their_own_time(tmp_path):
     """A step's time is not that of the steps it pulls from; the end of the data is no failure."""
     wds = pytest.importorskip("webdataset")
@@ -135,17 +125,6 @@ def test_a_mapped_function_is_a_stage(tmp_path):
     assert times == {"double": 4 * 200, "whole": 4 * 50}
 
 
-def test_formatting_text_is_no_decoding(tmp_path):
-    """Columns that become tensors: what `datasets` does for them is a stage, and none of images."""
-    datasets = pytest.importorskip("datasets")
-    texts = datasets.Dataset.from_list([{"text": str(number)} for number in range(4)])
-    dataset = texts.to_iterable_dataset().with_format("torch")
-    decoded = record(dataset, tmp_path, batches=[(0, 0), (0, 0)], collate=list)
-    kinds = dict(decoded.spans.select("stage", "kind").iter_rows())
-    assert "format" in kinds
-    assert "decode" not in kinds.values()
-
-
 def test_a_transform_of_whole_batches_is_a_stage(tmp_path):
     """`set_transform` with a plain function; a batch is not taken for a sample."""
     datasets = pytest.importorskip("datasets")
@@ -156,15 +135,6 @@ def test_a_transform_of_whole_batches_is_a_stage(tmp_path):
     assert time_of(decoded) == {"whole": 2 * 50}
     assert decoded.spans.filter(decoded.spans["stage"] == "whole").height == 2
     assert decoded.samples.is_empty()
-
-
-def test_a_transform_that_nobody_finds_is_a_stage(tmp_path):
-    """The function of a dataset that hangs under a name of the user's own."""
-    datasets = pytest.importorskip("datasets")
-    inner = datasets.Dataset.from_list([{"number": number} for number in range(4)])
-    inner.set_transform(whole)
-    times = time_of(record(Hidden([inner]), tmp_path, batches=[[0, 1], [2, 3]], collate=list))
-    assert times == {"whole": 4 * 50}
 
 
 def test_samples_of_fastai_have_their_numbers():

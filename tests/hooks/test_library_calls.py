@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
-import io
-import shutil
-import subprocess
 import sys
 import tarfile
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,8 +19,6 @@ from torch.utils.data import Dataset
 from torchvision import io as vision_io
 from torchvision import transforms as v1
 from torchvision.transforms import functional as F  # noqa: N812 - as everybody calls it
-
-from stallscope.run.decode import decode
 
 
 class Files(Dataset):
@@ -77,12 +70,6 @@ class TestReading:
 
         assert {"getitem": 4, "fetch": 4} == stages_of(read, tmp_path)
 
-    def test_path_read_bytes(self, photograph, tmp_path):
-        """`Path.read_bytes` is fetch."""
-        assert {"getitem": 4, "fetch": 4} == stages_of(
-            lambda _: len(photograph.read_bytes()), tmp_path
-        )
-
     def test_numpy(self, tmp_path):
         """`numpy.load` and `numpy.fromfile` are fetch."""
         np.save(tmp_path / "x.npy", np.zeros(9))
@@ -95,11 +82,6 @@ class TestReading:
         with h5py.File(tmp_path / "x.h5", "w") as file:
             data = file.create_dataset("x", data=np.arange(8))
             assert {"getitem": 4, "fetch": 4} == stages_of(lambda i: data[i], tmp_path)
-
-    def test_a_failing_call_fails_as_it_did(self, tmp_path):
-        """A member that is not there."""
-        with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive, pytest.raises(KeyError):
-            stages_of(lambda _: archive.read("none"), tmp_path)
 
 
 class TestContainers:
@@ -135,17 +117,6 @@ class TestContainers:
 
             assert {"getitem": 4, "seek": 4, "fetch": 4} == stages_of(read, tmp_path)
 
-    def test_gzip(self, tmp_path):
-        """Reading and decompressing are one call, whose name says what it mostly is."""
-        with gzip.open(tmp_path / "x.gz", "wb") as file:
-            file.write(bytes(100_000))
-
-        def read(_: int) -> int:
-            with gzip.open(tmp_path / "x.gz") as file:
-                return len(file.read())
-
-        assert {"getitem": 4, "fetch": 4, "unpack": 4} == stages_of(read, tmp_path)
-
     def test_a_failing_call_fails_as_before(self, tmp_path):
         """A missing file raises what it always raises."""
         with pytest.raises(FileNotFoundError):
@@ -168,39 +139,6 @@ class TestDecoding:
         Image.open(photograph).save(path, format=format_)
 
         assert 4 == stages_of(lambda _: Image.open(path), tmp_path)["decode"]
-
-    @pytest.mark.slow
-    def test_pil_in_workers_that_make_one_batch_each(self, photograph, tmp_path):
-        """A format is imported by the first image that has it: that one is decoded, too."""
-        script = f"""if True:
-            import sys
-            import stallscope as ss
-            from torch.utils.data import DataLoader
-            from torchvision.datasets import ImageFolder
-            from torchvision.transforms.v2 import Compose, PILToTensor, Resize
-
-            data = ImageFolder({str(tmp_path / "data")!r}, Compose([Resize(9), PILToTensor()]))
-            assert "PIL.ImageFile" not in sys.modules
-            run = ss.record(DataLoader(data, batch_size=1, num_workers=2), batches=6, budget_s=30)
-            print(*run.samples()["decode_s"])
-        """
-        (tmp_path / "data" / "class").mkdir(parents=True)
-        for number in range(2):
-            shutil.copy(photograph, tmp_path / "data" / "class" / f"{number}.jpg")
-
-        found = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120
-        )
-
-        decoded = [float(took_s) for took_s in found.stdout.split()]
-        assert len(decoded) >= 6
-        assert min(decoded) > 0
-
-    def test_pil_from_memory(self, photograph, tmp_path):
-        """An image in memory is decoded just the same."""
-        data = photograph.read_bytes()
-
-        assert 4 == stages_of(lambda _: Image.open(io.BytesIO(data)), tmp_path)["decode"]
 
     @pytest.mark.filterwarnings("ignore::DeprecationWarning")
     def test_torchvision(self, photograph, tmp_path):
@@ -263,60 +201,6 @@ class TestShapes:
         assert np.array_equal(np.eye(3)[1:], READ[0](0))
         assert original is InputContainer.decode
 
-    def test_a_class_that_cannot_be_changed_is_left_alone(self, tmp_path, monkeypatch):
-        """As those made in C: the data comes, and its time is the dataset's own."""
-
-        class Fixed(type):
-            def __setattr__(cls, name: str, value: Any) -> None:
-                raise TypeError(name)
-
-        class Array(metaclass=Fixed):
-            def __getitem__(self, index: Any) -> Any:
-                return np.zeros(index)
-
-        module_of(monkeypatch, "zarr", Array=Array)
-
-        assert {"getitem": 4} == stages_of(lambda _: Array()[9], tmp_path)
-
-    def test_nothing_is_imported_by_looking(self, tmp_path, monkeypatch):
-        """A library that imports its parts when they are asked for is not asked."""
-        asked = []
-        lazy = module_of(monkeypatch, "imageio.v3", __getattr__=asked.append)
-
-        stages_of(lambda _: 0, tmp_path)
-
-        assert not asked
-        assert lazy.imread is None  # it would have answered
-
-    def test_a_method_of_a_library_is_a_stage(self, tmp_path, monkeypatch):
-        """As nibabel's: reading happens when the array is taken, after a stage of its own."""
-
-        class ArrayProxy:
-            def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-                return np.zeros(9)
-
-        module_of(monkeypatch, "nibabel", load=lambda path: ArrayProxy())
-        module_of(monkeypatch, "nibabel.arrayproxy", ArrayProxy=ArrayProxy)
-        read = lambda _: sys.modules["nibabel"].load("x.nii")  # noqa: E731 - as a dataset's line
-
-        assert {"getitem": 4, "fetch": 4, "decode": 4} == stages_of(read, tmp_path)
-
-    @pytest.mark.slow
-    def test_rows_of_a_table_are_the_datasets_own_code(self, tmp_path):
-        """Stacks name the function that looks them up, which is what to change, and at no cost."""
-        pandas = pytest.importorskip("pandas")
-        frame = pandas.DataFrame({"x": range(8)})
-
-        assert {"getitem": 4} == stages_of(lambda i: frame.iloc[i], tmp_path)
-
-    def test_compressed_arrays_are_read_where_they_are_taken(self, tmp_path):
-        """`numpy.load` of an npz opens it; its arrays are read by their names."""
-        np.savez_compressed(tmp_path / "x.npz", x=np.zeros(99))
-        READ[0] = lambda _: np.load(tmp_path / "x.npz")["x"]
-        spans = record(Files(None), tmp_path).spans
-
-        assert 4 * 2 <= spans["stage"].cast(str).to_list().count("fetch")
-
 
 class TestTransforming:
     def test_in_the_datasets_own_code_a_call_is_a_stage(self, photograph, tmp_path):
@@ -333,14 +217,6 @@ class TestTransforming:
 
         assert {"getitem": 4, "Resize": 4} == found
 
-    def test_cv2_resize(self, tmp_path):
-        """cv2's calls are known, too."""
-        pixels = np.zeros((64, 64, 3), dtype=np.uint8)
-
-        assert {"getitem": 4, "cv2.resize": 4} == stages_of(
-            lambda _: cv2.resize(pixels, (32, 32)), tmp_path
-        )
-
 
 def test_file_and_pixels_of_each_sample(photograph, tmp_path):
     """Each sample knows the image it opened: its path and its size in pixels."""
@@ -350,16 +226,6 @@ def test_file_and_pixels_of_each_sample(photograph, tmp_path):
 
     assert [str(photograph)] * 4 == samples["path"].to_list()
     assert [(400, 300)] * 4 == list(samples.select("width", "height").iter_rows())
-
-
-def test_a_file_that_was_never_named_is_unknown(photograph, tmp_path):
-    """A process that ends before it has named a file leaves the path open, not another's."""
-    READ[0] = lambda _: Image.open(photograph)
-    log = record(Files(None), tmp_path).log
-
-    samples = decode(replace(log, paths=[]), origin_ns=0).samples
-
-    assert [None] * 4 == samples["path"].to_list()
 
 
 def test_nothing_stays_replaced(photograph, tmp_path):

@@ -116,77 +116,9 @@ class TestAnImportMeanwhile:
         assert hooked is not vars(type(loader))["__iter__"]
         assert hooked.__wrapped__ is vars(type(loader))["__iter__"]
 
-    def test_none_of_two_is_counted_twice(self, around):
-        """The stall belongs to the outermost one."""
-        with ss.instrumented(warmup=0) as watch:
-            module = around()
-            batches = list(module.Around(module.Around(a_loader())))
-
-        assert 4 == len(batches) == watch.run.all_steps.height
-
-    def test_a_loop_that_breaks_closes_it_at_once(self, around):
-        """As a generator of the library's own is."""
-        with ss.instrumented(warmup=0):
-            module = around()
-            for _ in module.Around(a_loader(workers=1)):
-                break
-            closed = len(module.closed)
-
-        assert 1 == closed
-
-    def test_an_iterator_outlives_the_recording(self, around):
-        """It goes on, and writes nothing."""
-        with ss.instrumented(warmup=0):
-            third_party_loaders.seed()
-            iterator = iter(around().Around(a_loader()))
-            first = next(iterator)
-        batches = [first, *iterator]
-
-        third_party_loaders.seed()
-        assert same(batches, list(around().Around(a_loader())))
-
     def test_an_error_passes_unchanged(self, around):
         """Of the library's, in its own work."""
         with pytest.raises(TypeError, match="unsupported operand"), ss.instrumented():
             module = around()
             list(module.Around(DataLoader([None], batch_size=None)))
         assert 1 == len(module.closed)
-
-    def test_without_a_loader_inside_it_is_nothing(self, around):
-        """Only loaders are recorded; a list of batches beside one is not taken for a loader."""
-        with ss.instrumented(warmup=0) as watch:
-            numbers = list(around().Around([1, 2, 3]))
-            batches = list(a_loader())
-
-        assert ([2, 3, 4], 4) == (numbers, len(batches))
-        assert (4, ()) == (watch.run.all_steps.height, watch.run.others)
-
-
-class Guarded:
-    """A loader that raises on any attribute; it can only be iterated."""
-
-    def __init__(self, loader):
-        self.__dict__["__loader__"] = loader
-
-    def __iter__(self):
-        return iter(self.__dict__["__loader__"])
-
-    def __getattribute__(self, name):
-        if name.startswith("__"):
-            return object.__getattribute__(self, name)
-        raise RuntimeError(name)
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_loader_that_raises_on_any_attribute_is_recorded(workers):
-    """Driven and watched; the batches are those of plain iteration."""
-    loader, used = Guarded(DataLoader(range(64), 4, num_workers=workers)), []
-    plain = [batch.tolist() for batch in loader]
-
-    run = ss.record(loader, lambda batch: used.append(batch.tolist()), batches=6, warmup=1)
-    with ss.instrumented(loader, warmup=0) as watch:
-        watched = [batch.tolist() for batch in loader]
-
-    assert plain[: len(used)] == used
-    assert plain == watched
-    assert (7, 16) == (run.all_steps.height, watch.run.all_steps.height)

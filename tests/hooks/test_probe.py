@@ -21,9 +21,7 @@ from torch.utils.data import (
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from stallscope.hooks import ops
 from stallscope.hooks.event_log import TAGS, Tag
-from stallscope.hooks.log_place import COST_SHARE_WATCHED, is_chosen
 from stallscope.run.decode import decode
 
 SAMPLES = 4  # two batches of two
@@ -330,19 +328,6 @@ def _without_line(stage: str) -> str:
     return f"{head}:*)" if colon else stage
 
 
-def test_functions_that_are_new_for_each_sample_are_no_leak(tmp_path, monkeypatch):
-    """A pipeline that `__getitem__` makes each time: after some of them the rest are its own."""
-    monkeypatch.setattr(ops, "_MOST_FUNCTIONS", 3)
-
-    class Anew(Numbers):
-        def __getitem__(self, index: int) -> Any:
-            return v1.Compose([lambda x: (CLOCK.spend(4), x)[1]])(super().__getitem__(index))
-
-    found = {_without_line(stage): ns for stage, ns in time_of(record(Anew(), tmp_path)).items()}
-
-    assert {"getitem": SAMPLES + 4, "lambda (test_probe.py:*)": 4 * (SAMPLES - 1)} == found
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_samples_are_numbered_and_known_by_index(case, tmp_path):
     """Every sample has its place in the batch and, in a map-style dataset, the sampler's index."""
@@ -430,15 +415,6 @@ def test_quick_samples_are_recorded_rarely(tmp_path):
     assert 60 == skipped + decoded.batches.height
 
 
-def test_samples_of_some_milliseconds_are_all_recorded(tmp_path):
-    """Recording costs less than 1% of them."""
-    dataset = Numbers(v1.Compose([Op(10**6)] * 4))
-
-    decoded = record(dataset, tmp_path, batches=[range(8)] * 40, cost_share=COST_SHARE_WATCHED)
-
-    assert 40 == decoded.batches.height
-
-
 def test_a_batch_that_fills_its_log_is_incomplete(tmp_path):
     """The samples that found room are recorded; the reader knows that later words are missing."""
     decoded = record(Numbers(Op(10**8)), tmp_path, batches=[(0,) * 50], capacity=200)
@@ -462,14 +438,3 @@ def test_the_innermost_failing_stage_is_named(tmp_path):
     raised = decode(log_in(tmp_path), origin_ns=0).raised
     assert raised is not None
     assert (1, 1, 3, "Outer") == (raised.batch, raised.sample, raised.index, raised.stage)
-
-
-@pytest.mark.parametrize("every", [2, 3, 7])
-@pytest.mark.parametrize("period", [2, 6, 10, 20])
-def test_batches_are_chosen_without_a_rhythm(every, period):
-    """Of what comes with any period, about one in so many is recorded: never all, never none."""
-    for first in range(period):
-        numbers = range(first, 200 * period, period)
-        recorded = sum(is_chosen(number, every) for number in numbers)
-
-        assert 0.5 * 200 / every < recorded < 1.5 * 200 / every

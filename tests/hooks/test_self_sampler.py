@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-import sys
 import threading
-import time
 
 from support import busy_loaders
 
@@ -58,66 +55,3 @@ def test_a_thread_that_waits_is_seen_when_asked_for():
 
     assert not [stack for stack in names(seen) if "deep" in stack]
     assert 101 == max(stack.count("deep") for stack in names(idle))
-
-
-def test_threads_that_come_and_go():
-    """A stack is read whole or not at all."""
-    ending = threading.Event()
-
-    def short_lived():
-        while not ending.is_set():
-            thread = threading.Thread(target=busy_loaders.spin, args=(0.0005,))
-            thread.start()
-            thread.join()
-
-    busy = [threading.Thread(target=short_lived) for _ in range(3)]
-    for thread in busy:
-        thread.start()
-    seen = sampled(0.5, 1000.0)
-    ending.set()
-    for thread in busy:
-        thread.join()
-
-    assert seen.looks
-    ours = [stack for stack in names(seen) if {"spin", "short_lived"} & set(stack)]
-    assert ours
-    assert all("_bootstrap" == stack[0] for stack in ours)
-
-
-def test_no_garbage_is_looked_for_while_stacks_are_read(monkeypatch):
-    """CPython's lock of all threads is held meanwhile: what garbage does could wait for them."""
-    read, was_enabled = sys._current_frames, []
-
-    def watched():
-        was_enabled.append(gc.isenabled())
-        return read()
-
-    monkeypatch.setattr(sys, "_current_frames", watched)
-    sampled(0.2)
-
-    assert was_enabled
-    assert not any(was_enabled)
-    assert gc.isenabled()
-
-
-def test_the_switch_interval_is_put_back():
-    """It is the process's own."""
-    before = sys.getswitchinterval()
-    sampled(0.05)
-
-    assert before == sys.getswitchinterval()
-
-
-def test_a_request_is_answered_once(tmp_path):
-    """Also when it lies there for longer."""
-    end = self_sampler.serve_requests(tmp_path)
-    self_sampler.request(tmp_path, Request(7, 100.0, 0.05))
-    deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("*-7.sampled")) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    first = next(tmp_path.glob("*-7.sampled"))
-    first.unlink()
-    time.sleep(0.2)
-    end()
-
-    assert not first.exists()

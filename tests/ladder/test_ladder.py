@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import multiprocessing
 import pickle
 import random
 from itertools import chain, islice
@@ -32,8 +31,7 @@ from stallscope.ladder.result import (
     TRANSFORMED,
     WARM,
 )
-from stallscope.loops.devices import device_of
-from stallscope.targets.target import SimulatedStep, Target
+from stallscope.targets.target import SimulatedStep
 
 IN_WORKERS = (AS_IT_IS.name, WARM.name, FETCHED.name, TRANSFORMED.name)
 
@@ -178,20 +176,6 @@ class TestWhichRungsThereAre:
         assert 0 < ladder.table()["cached_bytes"].sum() <= 20_000
         assert BATCHES.name in measured(ladder)
 
-    @pytest.mark.slow
-    def test_that_give_no_more_batches(self):
-        """A generator is used up once: its batches are kept while there are some."""
-        ladder = quick(torch.rand(4) for _ in range(12))
-
-        assert [BATCHES.name] == measured(ladder)[-1:]
-
-    def test_that_are_too_short(self):
-        """A stream of fewer batches than the warm-up has no steady state."""
-        ladder = quick(DataLoader(NoiseStream(8), 4, num_workers=2))
-
-        assert "the loader ended after 2 batches" in why_not(ladder, AS_IT_IS)
-        assert "was not measured" in str(ladder)
-
 
 class Doubling(SlowFetchDataset):
     """Does something to what its transform gives."""
@@ -239,16 +223,6 @@ class TestOnADeviceWithMemory:
         assert "simulated" in str(ladder)
         assert "memory 0% full" in str(ladder)
 
-    def test_a_loader_that_pins_is_taken_at_its_word(self):
-        """Without CUDA nothing is pinned, so the simulated device asks the loader."""
-        loaders = [DataLoader(Noise(64), 4, pin_memory=pins) for pins in (False, True)]
-        devices = [device_of(Target(loader, SimulatedStep(0, self.device()))) for loader in loaders]
-        for device in devices:
-            device.move(torch.zeros(16))
-
-        took_ns = [work.end_ns - work.start_ns for one in devices for work in one.behind.work]
-        assert [6_000_000, 2_000_000] == took_ns
-
     @pytest.mark.parametrize(
         ("room", "step_bytes", "fit"), [(2, 0, 2), (1, 0, 1), (6, 3, 2), (4, 3, 1)]
     )
@@ -262,24 +236,6 @@ class TestOnADeviceWithMemory:
         assert f"repeats {fit} batch" in str(ladder)
         assert 0 == device.held_bytes
 
-    def test_no_room_for_a_batch_beside_the_step(self):
-        """The top rung is missing, with the reason; an error of the step's own still passes."""
-        device = self.device(memory_bytes=2 * self.BATCH_BYTES)
-        ladder = quick(DataLoader(Noise(64), 4), Greedy(device, 2 * self.BATCH_BYTES))
-
-        assert PINNED.name in measured(ladder)
-        assert "no memory for the step and a batch" in why_not(ladder, ON_DEVICE)
-        with pytest.raises(torch.cuda.OutOfMemoryError):
-            quick(DataLoader(Noise(64), 4), Greedy(device, 3 * self.BATCH_BYTES))
-
-    def test_no_room_for_any_batch(self):
-        """Said with the device's own words."""
-        device = self.device(memory_bytes=self.BATCH_BYTES - 1)
-        ladder = quick(DataLoader(Noise(64), 4), SimulatedStep(0.001, device))
-
-        assert "the device's memory takes no batch" in why_not(ladder, ON_DEVICE)
-        assert PINNED.name in measured(ladder)
-
 
 class Greedy:
     """A step that needs memory of its device."""
@@ -291,6 +247,25 @@ class Greedy:
         self.device.reserve(self.size)
         self.device.launch(0.001)
         self.device.release(self.size)
+
+
+class RaisesLate:
+    """A step that raises when many batches were used."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.left, self.error = 300, error
+
+    def __call__(self, _: Any) -> None:
+        self.left -= 1
+        if not self.left:
+            raise self.error
+
+
+class Halve:
+    """A transform."""
+
+    def __call__(self, sample: torch.Tensor) -> torch.Tensor:
+        return sample / 2
 
 
 class TestNothingIsChanged:
@@ -334,18 +309,6 @@ class TestNothingIsChanged:
         assert BATCHES.name in measured(ladder)
         assert not any(spoilt)
 
-    @pytest.mark.slow
-    def test_a_living_worker_of_the_users(self):
-        """Persistent workers that live already go on living."""
-        loader = DataLoader(Noise(64), 4, num_workers=1, persistent_workers=True)
-        its = iter(loader)
-        living = multiprocessing.active_children()
-
-        quick(loader)
-
-        assert living == multiprocessing.active_children()
-        assert 4 == len(next(its))
-
 
 class TestBadInput:
     def test_a_step_that_raises_on_its_third_batch(self):
@@ -362,14 +325,6 @@ class TestBadInput:
 
         assert isinstance(caught.value.ladder, ss.Ladder)
         assert any("'as it is'" in note for note in caught.value.__notes__)
-
-    @pytest.mark.slow
-    def test_a_step_that_raises_while_batches_come_from_memory(self):
-        """It is not taken for a fault of the cached loader."""
-        with pytest.raises(ArithmeticError, match="late") as caught:
-            quick(DataLoader(Noise(64), 4, num_workers=2), RaisesLate(ArithmeticError("late")))
-
-        assert AS_IT_IS.name in measured(caught.value.ladder)
 
     def test_a_dataset_that_raises(self):
         """Its own exception."""
@@ -395,34 +350,12 @@ class TestBadInput:
         with pytest.raises(ss.StallscopeError, match="one of 2 ranks"):
             ss.ladder(DataLoader(Noise(8), 4))
 
-    @pytest.mark.slow
-    def test_a_budget_that_is_over_at_once(self):
-        """What it did not come to is said."""
-        ladder = ss.ladder(
-            DataLoader(SlowFetchDataset(64, 0.05), 4), ss.simulated_step(0.01), budget_s=1.0
-        )
-
-        assert AS_IT_IS.name in measured(ladder)
-        assert "budget" in (why_not(ladder, WARM) or "budget")
-
     def test_an_interrupt(self):
         """Ctrl-C comes out as it is, with what was measured before."""
         with pytest.raises(KeyboardInterrupt) as caught:
             quick(DataLoader(Noise(64), 4, num_workers=2), RaisesLate(KeyboardInterrupt()))
 
         assert AS_IT_IS.name in measured(caught.value.ladder)
-
-
-class RaisesLate:
-    """A step that raises when many batches were used."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.left, self.error = 300, error
-
-    def __call__(self, _: Any) -> None:
-        self.left -= 1
-        if not self.left:
-            raise self.error
 
 
 class TestWhatItSays:
@@ -438,12 +371,6 @@ class TestWhatItSays:
         assert "the step is simulated" in str(ladder)
         assert "the step is simulated" in ladder._repr_mimebundle_()["text/html"]
         assert any("the step is simulated" in note for note in figure.notes)
-
-    def test_a_simulated_device_is_busy_while_its_step_takes(self, ladder):
-        """That share is the device's, under its own name."""
-        rows = ladder.table().drop_nulls("samples_per_s")
-
-        assert rows["device_busy_share"].to_list() == rows["step_share"].to_list()
 
 
 def test_the_cached_samples_are_those_of_the_dataset():
@@ -466,28 +393,3 @@ def test_the_cached_samples_are_those_of_the_dataset():
         given = iter(cached)
         assert all(torch.equal(next(given), batch) for batch in plain)
         given._shutdown_workers()
-
-
-class Halve:
-    """A transform."""
-
-    def __call__(self, sample: torch.Tensor) -> torch.Tensor:
-        return sample / 2
-
-
-class Around:
-    """Something of the user's that holds a loader whose workers live on after an epoch."""
-
-    def __init__(self) -> None:
-        self.loader = DataLoader(Noise(16), 4, num_workers=1, persistent_workers=True)
-
-    def __iter__(self) -> Any:
-        yield from self.loader
-
-
-@pytest.mark.slow
-def test_a_held_loader_with_persistent_workers_can_start_again():
-    """Workers of one start are gone, and the next start does not ask them."""
-    ladder = quick(Around(), budget_s=10)
-
-    assert AS_IT_IS.name in measured(ladder)

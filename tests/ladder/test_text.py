@@ -7,7 +7,7 @@ import re
 import pytest
 from support.build_ladder import a_ladder
 
-from stallscope.bench.comparison import FASTER, OPEN, SAME, SLOWER, Rate, of_rates
+from stallscope.bench.comparison import FASTER, SAME, SLOWER
 from stallscope.ladder.result import AS_IT_IS, BATCHES, FETCHED, TRANSFORMED, WARM, sentence
 
 FULL = {AS_IT_IS: 0.4, WARM: 0.4, FETCHED: 0.2, TRANSFORMED: 0.15, BATCHES: 0.1}
@@ -24,11 +24,6 @@ class TestTable:
         assert [0.25, 0.25, 0.5, pytest.approx(2 / 3), 1] == table["step_share"][:5].to_list()
         for rate, low in table[:5].select("samples_per_s", "samples_per_s_low").iter_rows():
             assert 0.02 < 1 - low / rate < 0.05
-
-    def test_one_block_has_no_interval(self):
-        table = a_ladder({AS_IT_IS: 0.4}, starts=1, blocks=1).table()
-
-        assert table["samples_per_s_low"][0] is None
 
 
 class TestGains:
@@ -57,30 +52,12 @@ class TestGains:
         ]
         assert words.count(FASTER) + words.count(SLOWER) <= 3
 
-    def test_of_single_starts_are_claimed_where_they_are_far_apart(self):
-        """Ten times as fast is no accident of the machine; a twentieth may be one."""
-        far = a_ladder({AS_IT_IS: 0.4, BATCHES: 0.04}, starts=1, noise=0.05)
-        near = a_ladder({AS_IT_IS: 0.42, BATCHES: 0.4}, starts=1, noise=0.05)
-
-        assert FASTER == far.headroom()["says"].item()
-        assert OPEN == near.headroom()["says"].item()
-        assert "not settled" not in sentence(far)
-        assert "not settled; set budget_s to" in sentence(near)
-
     def test_are_the_ratios_of_the_rates(self):
         """A page shows one factor."""
         ladder = a_ladder(FULL, noise=0.2, start_noise=0.05)
         table, head = ladder.table(), ladder.headroom()["factor"].item()
 
         assert head == pytest.approx(table["samples_per_s"][4] / table["samples_per_s"][0])
-
-    def test_rates_whose_intervals_do_not_meet_are_told_apart(self):
-        """Whatever their pairs say."""
-        faster, slower = Rate(303, 295, 310), Rate(102, 71, 134)
-
-        assert FASTER == of_rates(faster, slower).says
-        assert SLOWER == of_rates(slower, faster).says
-        assert of_rates(slower, Rate(120, 100, 140)) is None
 
 
 class TestSentence:

@@ -12,7 +12,6 @@ import types
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 import torch
 from support import slow_lines
@@ -20,10 +19,7 @@ from support.loaders import Backwards, Fails
 from support.slow_lines import (
     Bulk,
     Decorated,
-    Holder,
     Items,
-    Locks,
-    NeedsWorker,
     Recursive,
     Sleeper,
     Slow,
@@ -32,11 +28,10 @@ from support.slow_lines import (
     plain,
     slow_collate,
 )
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader
 
 import stallscope as ss
 from stallscope.lines.result import sentence
-from stallscope.targets.object_graph import LoaderCallables
 
 Transform = Any
 
@@ -101,10 +96,6 @@ class TestTheHottestLine:
         assert "time.sleep" in hottest(lines)["source"]
         assert hottest(lines)["share"] <= 1
 
-    def test_is_in_a_short_stream(self):
-        """It begins again when it ends, and no batch of it is half timed."""
-        assert "Stream.__iter__" == hottest(ss.lines(DataLoader(Stream(6), 4)))["function"]
-
     def test_is_in_the_collate_function(self):
         """Which is called once a batch."""
         lines = ss.lines(DataLoader(Items(), 2, collate_fn=slow_collate), samples=4)
@@ -141,12 +132,6 @@ class TestTheHottestLine:
         assert ("batch", 3) == (lines.circumstances.unit, lines.circumstances.samples)
         assert "time.sleep(SLEEP_S)" in hottest(lines)["source"]
 
-    def test_is_timed_with_batches_of_the_users_own(self):
-        """Which stay whole."""
-        loader = DataLoader(Items(plain), batch_sampler=[[1, 2, 3], [4, 5]])
-
-        assert 10 == ss.lines(loader, samples=9).circumstances.samples
-
     def test_counts_no_time_twice_in_recursion(self):
         """Own times add up to no more than there was."""
         lines = ss.lines(DataLoader(Items(Recursive()), 2), samples=4)
@@ -165,29 +150,6 @@ class TestFunctions:
             names(ss.lines(loader, functions=["Sleeper.after", "Sleeper"], samples=2))
         )
         assert ["slow_collate"] == names(ss.lines(loader, functions="collate", samples=2))
-
-    def test_that_an_op_keeps_belong_to_the_line_that_calls_them(self):
-        """A library's function in an attribute is no op, for the recorder as for the lines."""
-        loader = DataLoader(Items(Holder()), 2)
-
-        lines = ss.lines(loader, samples=4)
-
-        assert {"Holder.__call__", "Items.__getitem__"} == set(names(lines))
-        assert ("Holder", "return value - self.mean(many)  # the planted line") == (
-            hottest(lines)["stage"],
-            hottest(lines)["source"].strip(),
-        )
-        assert "mean" not in ss.record(loader, batches=2).stages()["stage"]
-
-    def test_that_an_op_keeps_can_be_an_op_elsewhere(self):
-        """What the dataset itself holds is a stage, also where an op was met with it before."""
-        dataset = Items(Holder())
-        dataset.also = dataset.transform.mean
-
-        stages = LoaderCallables(DataLoader(dataset, 2)).stages.values()
-
-        assert {"Holder", "mean", "getitem", "collate"} >= {stage.name for stage in stages}
-        assert "mean" in {stage.name for stage in stages}
 
     def test_are_chosen_as_objects(self):
         """Also one that a library has made, and an object with a `__call__`."""
@@ -220,20 +182,6 @@ class TestFunctions:
         """One sentence, with the names that there are."""
         with pytest.raises(ss.StallscopeError, match=said):
             ss.lines(DataLoader(Items(Sleeper()), 2), functions=functions, samples=2)
-
-    def test_without_python_source_are_said(self):
-        """A transform made in C, and one typed in as text."""
-        space: dict[str, Any] = {}
-        exec("def typed(value):\n    return value.abs()", space)  # noqa: S102
-        transforms = torch.nn.Sequential(torch.jit.script(torch.nn.Identity()))
-        assert "compiled by TorchScript" in noted(ss.lines(DataLoader(Items(transforms), 2)))
-
-        lines = ss.lines(DataLoader(Items(space["typed"]), 2), functions="typed")
-
-        assert "made from text" in lines.functions["why_not"][0]
-        assert "its source is not shown" in str(lines)
-        assert lines.table()["source"].is_null().all()
-        assert "made from text" in lines._repr_mimebundle_()["text/html"]
 
 
 class TestNothingChanges:
@@ -269,33 +217,6 @@ class TestNothingChanges:
             ss.lines(DataLoader(Fails(64, bad=3), 2), samples=16)
 
         assert all(code is before[name] for name, code in codes().items())
-
-    def test_of_a_tracer_and_a_profiler(self):
-        """What a debugger and another profiler have set is set again."""
-
-        def tracer(*_: Any) -> None:
-            return None
-
-        def profiler(*_: Any) -> None:
-            return None
-
-        before = sys.gettrace(), sys.getprofile()
-        try:
-            sys.settrace(tracer)
-            sys.setprofile(profiler)
-            ss.lines(DataLoader(Items(Sleeper()), 2), samples=2)
-            after = sys.gettrace(), sys.getprofile()
-        finally:
-            sys.settrace(before[0])
-            sys.setprofile(before[1])
-
-        assert (tracer, profiler) == after
-
-    def test_of_torchs_threads(self):
-        """As many as before."""
-        before = torch.get_num_threads()
-        ss.lines(DataLoader(Items(), 2), samples=2)
-        assert before == torch.get_num_threads()
 
     def test_of_living_workers(self):
         """Persistent workers of the user's go on."""
@@ -334,13 +255,6 @@ class TestWhatCannotBe:
         assert caught.value.lines.circumstances.samples > 0
         assert any("while 'where the time goes' was" in one for one in caught.value.__notes__)
 
-    def test_a_dataset_that_needs_a_worker_says_so(self):
-        """Its own exception, with a note on where it was raised."""
-        with pytest.raises(AttributeError) as caught:
-            ss.lines(DataLoader(NeedsWorker(), 4, num_workers=1))
-
-        assert any("get_worker_info() is None" in one for one in caught.value.__notes__)
-
     @pytest.mark.parametrize("samples", [0, -1, 2.5, "3", None, True, float("nan")])
     def test_a_number_that_is_none(self, samples):
         """One sentence."""
@@ -364,26 +278,6 @@ class TestWhatCannotBe:
         monkeypatch.setenv("WORLD_SIZE", "2")
         with pytest.raises(ss.StallscopeError, match="one of 2 ranks"):
             ss.lines(DataLoader(Items(), 2))
-
-
-def test_a_subset_and_a_dataset_without_anything_to_say():
-    """A Subset's own code is torch's; a sample that takes no time is still measured."""
-    lines = ss.lines(DataLoader(Subset(Items(), range(8)), 2), samples=4)
-
-    assert "Items.__getitem__" in names(lines)
-    assert pl.Int64 == lines.table().schema["hits"]
-
-
-def test_a_call_that_holds_pythons_lock_counts_as_long_as_it_takes():
-    """No other thread can look meanwhile: about half of the time is one call of Python's.
-
-    Where each look counted alike it would have a tenth of what the sleep beside it has, or less.
-    """
-    lines = ss.lines(DataLoader(Items(Locks()), 2), samples=4)
-
-    shares = {row["source"].strip(): row["own_share"] for row in lines.table().to_dicts()}
-    sleeps = shares["time.sleep(LOCKED_S)"]
-    assert shares["sorted(NUMBERS)  # holds the lock"] > 0.3 * sleeps > 0
 
 
 @pytest.mark.parametrize("samples", [4, 400])

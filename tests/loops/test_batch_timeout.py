@@ -3,16 +3,12 @@
 Hooks, processes, threads and folders that were left would fail every test (`conftest.py`).
 """
 
-import gc
-import sys
 import time
 
-import polars as pl
 import pytest
 from support.faulty_datasets import (
     Hangs,
     StandsStill,
-    UsesPolars,
     as_generator,
 )
 from support.loaders import Noise
@@ -20,9 +16,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import _utils as torch_utils
 
 import stallscope as ss
-from stallscope import pyspy_calls
 from stallscope.errors import NoBatchError
-from stallscope.hooks.loader_access import shut_down
 from stallscope.loops import batch_timeout
 
 WAIT_S = 0.8
@@ -91,24 +85,6 @@ class TestWorkersThatStandStill:
         assert "load_for_ever (faulty_datasets.py:" in verdict.title
         assert error.diagnosis.fixes.is_empty()
 
-    def test_where_py_spy_is_not_there(self, monkeypatch):
-        """The error says so, and what the system knows of the worker."""
-        monkeypatch.setattr(pyspy_calls, "executable", lambda: None)
-
-        error = hanging(monkeypatch, StandsStill("stopped", bad=0))
-
-        assert "its stack cannot be read (py-spy is not installed" in str(error)
-        assert "it is stopped" in str(error)
-
-    @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="workers are spawned")
-    def test_for_threads_of_polars(self, monkeypatch):
-        """The error says why it waits, and what helps."""
-        pl.DataFrame({"a": [1]}).filter(pl.col("a") > 0)
-        error = hanging(monkeypatch, UsesPolars())
-
-        assert "polars had been used in this process" in str(error)
-        assert 'multiprocessing_context="forkserver"' in str(error)
-
     def test_beside_a_loader_of_the_users(self, monkeypatch):
         """The workers of another loader that is going on stay alive."""
         mine = iter(DataLoader(Noise(64), 2, num_workers=1))
@@ -118,33 +94,6 @@ class TestWorkersThatStandStill:
 
         assert mine._workers[0].is_alive()
         mine._shutdown_workers()
-
-    def test_of_a_loader_that_gc_does_not_see(self, monkeypatch):
-        """A training that freezes what it has, as before a fork, hides no worker."""
-        gc.collect()
-        dataset = StandsStill()
-
-        def record(loader, step):
-            return ss.record(loader, lambda batch: (step(batch), gc.freeze()))
-
-        try:
-            error = hanging(monkeypatch, dataset, record)
-            assert gc.get_freeze_count()
-        finally:
-            gc.unfreeze()
-
-        assert "owes batch 4 and stands in Hangs.load_for_ever (faulty_data" in str(error)
-
-    def test_when_the_loop_ends_before_it_waits_for_them(self, monkeypatch):
-        """A stopped worker, which cannot be told to end, is killed."""
-        monkeypatch.setattr(torch_utils, "MP_STATUS_CHECK_INTERVAL", 0.2)
-        dataset = StandsStill("stopped", bad=0)
-        iterator = iter(DataLoader(dataset, 1, num_workers=1))
-        dataset.stands.wait()
-
-        shut_down(iterator)
-
-        assert not iterator._workers[0].is_alive()
 
     def test_with_a_batch_that_cannot_be_sent(self, monkeypatch):
         """A worker that waits for its next task has lost that batch: it could not be pickled."""

@@ -7,17 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from stallscope.loops.cached_loaders import CachedBatches
 from stallscope.loops.cached_values import (
     batch_bytes,
-    bytes_of,
-    compact,
     fresh,
     same,
     samples_in,
-    shell,
     versions,
 )
 
@@ -81,17 +77,6 @@ def test_a_fresh_copy_shares_nothing():
     assert isinstance(copy["more"][1], Pair)
 
 
-def test_a_shell_shares_tensors_alone():
-    """Its containers are new."""
-    batch = a_batch()
-    copy = shell(batch)
-
-    copy["more"].clear()
-
-    assert copy["image"] is batch["image"]
-    assert 2 == len(batch["more"])
-
-
 def test_a_change_in_place_is_seen():
     """A tensor's version grows."""
     batch = a_batch()
@@ -100,21 +85,6 @@ def test_a_change_in_place_is_seen():
     batch["more"][1].image.add_(1)
 
     assert before != versions(batch)
-
-
-def test_counts_bytes():
-    """Tensors and arrays by their elements, images by their pixels, views by what they show."""
-    assert 4 * 3 * 4 == bytes_of(torch.zeros(4, 3))
-    assert 8 * 5 == bytes_of([np.zeros(5)])
-    assert 2 * 3 * 3 == bytes_of(Page(Image.new("RGB", (2, 3))))
-    assert 4 == bytes_of(torch.zeros(1000)[:1])
-
-
-def test_a_view_is_pickled_without_the_rest():
-    """A view of a large tensor would take all of it along."""
-    (made,) = compact([torch.zeros(1000)[:1]])
-
-    assert 4 == made.untyped_storage().nbytes()
 
 
 class TestCachedBatches:
@@ -138,28 +108,6 @@ class TestCachedBatches:
             assert [5.0, 5.0] == batch.tolist()
             batch.zero_()
         assert cached.copies
-
-    def test_that_are_changed_late_are_not_used_again(self):
-        """A step that changes some batches only spoils one, and meets it once."""
-        cached = CachedBatches([torch.full((2,), float(number)) for number in range(3)])
-        given = iter(cached)
-        seen = [next(given).tolist()[0] for _ in range(4)]
-
-        next(given).fill_(-1)
-        seen += [next(given).tolist()[0] for _ in range(5)]
-
-        assert -1 not in seen
-        assert cached.copies
-
-    def test_end_when_all_are_spoilt(self):
-        """There is nothing left to give."""
-        cached = CachedBatches([torch.zeros(2)])
-        given = iter(cached)
-        next(given)
-        next(given).fill_(1)
-
-        with pytest.raises(StopIteration):
-            next(given)
 
 
 IMAGES = torch.randint(0, 256, (8, 3, 32, 32), dtype=torch.uint8)

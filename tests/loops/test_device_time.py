@@ -8,11 +8,8 @@ from itertools import pairwise
 from statistics import median
 from time import perf_counter_ns
 
-import polars as pl
 import pytest
 import torch
-from support.loaders import Noise
-from torch.utils.data import DataLoader
 
 import stallscope as ss
 from stallscope.errors import UnsupportedError
@@ -24,7 +21,7 @@ from stallscope.hooks.device_time import (
     works_behind,
 )
 from stallscope.loops.devices import device_of
-from stallscope.targets.target import SimulatedStep, Target
+from stallscope.targets.target import Target
 
 NEAR_NS = 100_000
 """The host stands for some microseconds between an event and the work; more by far is wrong."""
@@ -94,22 +91,6 @@ class TestEventClock:
         assert device.events - before[1] < 64
         read.ends()
 
-    def test_reads_late_what_ends_late_and_in_order(self):
-        """A step that is under way is not read; at the end all are, none twice."""
-        device = SimulatedDevice(depth=100)
-        read = Read(device)
-        for _ in range(30):
-            read.clock.edge(Edge.STEP)
-            device.launch(0.003)
-            read.clock.edge(Edge.NOTHING)
-
-        under_way = len(read.edges)
-        edges = read.ends()
-
-        assert under_way < 61
-        assert [Edge.START, *[Edge.STEP, Edge.NOTHING] * 30, Edge.END] == [one for one, _ in edges]
-        assert all(at <= later for (_, at), (_, later) in pairwise(edges))
-
 
 class TestSimulatedDevice:
     def test_works_behind_the_host_until_that_waits(self):
@@ -124,14 +105,6 @@ class TestSimulatedDevice:
         assert perf_counter_ns() >= device.work[-1].end_ns
         assert 1 == device.synchronisations
 
-    def test_the_host_waits_when_the_queue_is_full(self):
-        """Never more pieces than its depth are given and not done."""
-        device = SimulatedDevice(depth=2)
-        for _ in range(6):
-            device.launch(0.005)
-            under_way = [work for work in device.work if work.end_ns > perf_counter_ns()]
-            assert len(under_way) <= 2
-
     def test_a_copy_takes_its_bytes_time_and_the_host_waits_for_pageable_memory(self):
         """10 MB at 1 GB/s are 10 ms, and 40 GB at 10 GB/s are 4 s, which nobody waits for."""
         device = SimulatedDevice(pageable_bytes_per_s=1e9, pinned_bytes_per_s=10e9)
@@ -141,29 +114,6 @@ class TestSimulatedDevice:
         assert perf_counter_ns() < device.work[1].end_ns
 
         assert [10_000_000, 4_000_000_000] == [end - start for start, end, _ in device.work]
-
-    def test_a_copy_stream_goes_on_beside_a_step_and_the_next_step_waits_for_it(self):
-        """A copy overlaps the step that was given before, and not the one after."""
-        device = SimulatedDevice(pinned_bytes_per_s=1e9, copy_stream=True)
-        device.launch(0.02)
-        device.copy(40_000_000, pinned=True)
-        device.launch(0.01)
-
-        first, copy, second = device.work
-        assert copy.start_ns < first.end_ns < copy.end_ns <= second.start_ns
-
-    def test_a_distance_to_an_event_that_was_not_reached_is_refused(self):
-        """As torch refuses it."""
-        device = SimulatedDevice()
-        early, late = device.event(), device.event()
-        device.record(early)
-        device.launch(0.05)
-        device.record(late)
-
-        assert early.query()
-        assert not late.query()
-        with pytest.raises(RuntimeError, match="reached"):
-            early.elapsed_time(late)
 
 
 class TestSimulatedStep:
@@ -199,17 +149,3 @@ def test_a_device_without_events_is_refused_in_one_sentence():
     """Nothing is claimed of it."""
     with pytest.raises(UnsupportedError, match="no events for hpu"):
         Accelerator(torch.device("hpu")).event()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("synchronises", [False, True])
-def test_a_ladder_times_steps_that_run_behind_by_the_devices_clock(synchronises):
-    """The host is through with a step at once; the loop is no faster than its device."""
-    step = SimulatedStep(0.02, SimulatedDevice(), synchronises=synchronises)
-    found = ss.ladder(DataLoader(Noise(64), 4), step, budget_s=4)
-
-    measured = found.table().filter(pl.col("blocks") > 0)
-    assert measured["step_share"][-1] > 0.9
-    each_s = found.blocks["step_s"] / found.blocks["samples"] * 4
-    assert each_s.median() > 0.0195  # the host's own is next to nothing
-    assert "simulated" in found.circumstances.device

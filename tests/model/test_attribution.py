@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given, settings
@@ -16,7 +15,7 @@ from stallscope.model.attribution import (
     stall_parts,
     table,
 )
-from stallscope.model.lifecycle import MAIN_GARBAGE, lifecycle_of
+from stallscope.model.lifecycle import MAIN_GARBAGE
 from stallscope.run.decode import SPANS
 from stallscope.run.result import DELIVERIES, STEPS
 from stallscope.stages import KINDS
@@ -101,25 +100,6 @@ class TestParts:
             ("main process", 3),
         ]
 
-    def test_keeps_the_kind_of_each_part(self):
-        """A stage keeps its own kind, the rest is named by the contract."""
-        found = cut(
-            [stall(12, 83)],
-            [elsewhere(), delivery(**USUAL)],
-            [span("decode", 20, 45)],
-            [span("pin", 81, 82, pid=MAIN, worker=None)],
-        )
-        assert dict(found.select("part", "kind").iter_rows()) == {
-            "queued": "send",
-            "decode": "decode",
-            "unattributed": None,
-            "send": "send",
-            "unpickle": "send",
-            "pin": "pin",
-            "main process": "other",
-        }
-        assert found.schema == pl.Schema(PARTS)
-
     def test_counts_only_what_overlaps_the_stall(self):
         """What was done before the loop waited was hidden, and what is done later is not owed."""
         assert {"decode": 15, "Crop": 5} == one(30, 50, SPANS_OF_USUAL, **USUAL)
@@ -136,20 +116,6 @@ class TestParts:
             12, 30, SPANS_OF_USUAL, also=[other], **USUAL
         )
 
-    def test_does_not_blame_another_worker(self):
-        """What another process makes at that time is no earlier batch of this one."""
-        other = delivery(7, pid=WORKER + 1, worker=1, asked=0, taken=5, made=18)
-
-        assert {"queued": 8, "decode": 10} == one(12, 30, SPANS_OF_USUAL, also=[other], **USUAL)
-
-    def test_finds_an_earlier_batch_from_before_the_task_was_asked_for(self):
-        """A worker that is still on its last batch is so too before the loop asks for the next."""
-        other = delivery(7, asked=-5, taken=-4, made=12)
-
-        assert {"earlier batch": 12, "main process": 0, "queued": 8}.items() >= one(
-            0, 20, also=[other], **USUAL
-        ).items()
-
     def test_separates_pinning_from_waiting_for_the_pin_thread(self):
         """Between arrival and pinning the batch is queued, after it the loop has to take it."""
         pin = beside("pin", 84, 90, kind="pin")
@@ -158,33 +124,10 @@ class TestParts:
             80, 92, (), [pin], **{**USUAL, "arrived": 80}
         )
 
-    def test_ignores_the_pinning_of_another_batch(self):
-        """Only the batch waited for is followed."""
-        pin = beside("pin", 84, 90, batch=3, kind="pin")
-
-        assert {"main process": 12} == one(80, 92, (), [pin], **USUAL)
-
     def test_says_when_a_batch_was_not_recorded(self):
         """A batch without any span was left out by the recorder; one with spans has gaps."""
         assert {"not recorded": 40} == one(20, 60, **USUAL)
         assert {"unattributed": 40} == one(20, 60, [("decode", 0, 1)], **USUAL)
-
-    def test_takes_the_batch_of_the_row_when_they_come_out_of_order(self):
-        """Two stalls of one worker, the later batch first: each has its own way."""
-        rows = [elsewhere(), delivery(2, **USUAL)]
-        rows.append(delivery(1, asked=10, taken=60, made=90, pickle=90, sent=90, arrived=91))
-        spans = [span("Flip", 20, 60, batch=2), span("Blur", 60, 90, batch=1)]
-
-        found = cut([stall(30, 80, batch=2), stall(80, 91, batch=1, step=1)], rows, spans)
-
-        assert {"Flip": 30, "queued": 5, "send": 10, "unpickle": 5} == in_ms(found)
-        assert {"Blur": 10, "unpickle": 1} == in_ms(found, step=1)
-
-    def test_counts_two_threads_at_once_as_one(self):
-        """Spans that overlap, from threads of a worker, do not make a stall longer than it was."""
-        spans = [("decode", 20, 50), ("Crop", 30, 40), ("Flip", 45, 60)]
-
-        assert {"decode": 30, "Flip": 10} == one(20, 60, spans, **USUAL)
 
     def test_keeps_ranks_apart(self):
         """The same batch number and process id on another rank is another batch."""
@@ -199,18 +142,6 @@ class TestStartOfAnEpoch:
         found = in_ms(cut([stall(0, 60)], [delivery(**USUAL)], [span("decode", 20, 60)]))
 
         assert {"start workers": 20, "decode": 40} == found
-
-    def test_queues_the_first_task_of_a_worker_that_lives_already(self):
-        """A persistent worker has made batches in the epoch before."""
-        before = delivery(9, epoch=7, asked=-50, taken=-40, made=-30)
-
-        found = in_ms(cut([stall(0, 60)], [before, delivery(**USUAL)], [span("decode", 20, 60)]))
-
-        assert {"start workers": 10, "queued": 10, "decode": 40} == found
-
-    def test_does_not_call_a_late_task_a_start(self):
-        """A task asked for within a later stall waited for the main process."""
-        assert {"main process": 10, "queued": 10} == one(0, 20, **USUAL)
 
 
 class TestUnseenMilestones:
@@ -227,51 +158,6 @@ class TestUnseenMilestones:
 
         assert {"main process": 5 + 2, "unattributed": 1, "decode": 34} == found
 
-    def test_follows_pinning_in_the_main_process(self):
-        """Without a pin thread a batch waits for nobody before it is pinned."""
-        rows = [delivery(pid=MAIN, worker=None, taken=0, made=40)]
-        pin = beside("pin", 42, 45, kind="pin")
-
-        found = in_ms(cut([stall(39, 46)], rows, [], [pin]))
-
-        assert {"not recorded": 1, "main process": 3, "pin": 3} == found
-
-    @pytest.mark.parametrize(
-        ("unseen", "expected"),
-        [
-            ("asked", {"queued": 20 + 5, "made": 40, "send": 10, "unpickle": 5, "main": 20}),
-            ("taken", {"queued": 5, "main": 10 + 20, "made": 50, "send": 10, "unpickle": 5}),
-            ("made", {"main": 10 + 20, "queued": 10, "made": 45, "send": 10, "unpickle": 5}),
-            ("pickle", {"main": 10 + 20, "queued": 10, "made": 40, "send": 15, "unpickle": 5}),
-            ("sent", {"main": 10 + 20, "queued": 10 + 5, "made": 40, "send": 15}),
-            ("arrived", {"main": 10, "queued": 15, "made": 40, "send": 10, "unpickle": 25}),
-        ],
-    )
-    def test_gives_the_time_to_a_neighbour(self, unseen, expected):
-        """A milestone that was not seen takes none of the other parts away."""
-        found = one(0, 100, **{name: ms for name, ms in USUAL.items() if name != unseen})
-
-        short = {"made": "not recorded", "main": "main process"}
-        assert {short.get(name, name): ms for name, ms in expected.items()} == found
-
-    def test_takes_pinning_for_the_arrival(self):
-        """What is pinned has arrived."""
-        seen = {name: ms for name, ms in USUAL.items() if name != "arrived"}
-
-        assert {"unpickle": 9, "pin": 6} == one(
-            75, 90, (), [beside("pin", 84, 90, kind="pin")], **seen
-        )
-
-    def test_lets_the_quicker_clock_decide(self):
-        """A feeder thread that notes late that it has sent does not hide what the loop did."""
-        late = {**USUAL, "sent": 200}
-
-        assert {"send": 15, "main process": 10} == one(65, 90, **late)
-
-    def test_survives_a_worker_that_takes_before_the_loop_has_noted_the_task(self):
-        """The batch itself is never an earlier one."""
-        assert {"not recorded": 10} == one(20, 30, **{**USUAL, "asked": 25})
-
 
 class TestGarbageCollection:
     def test_replaces_what_the_main_process_should_have_done(self):
@@ -279,12 +165,6 @@ class TestGarbageCollection:
         found = one(70, 100, (), [beside("garbage collection", 78, 90)], **USUAL)
 
         assert {"send": 5, "unpickle": 3, MAIN_GARBAGE: 12, "main process": 10} == found
-
-    def test_does_not_matter_while_the_worker_works(self):
-        """The main process had nothing to do at that time."""
-        assert {"not recorded": 30} == one(
-            30, 60, (), [beside("garbage collection", 30, 60)], **USUAL
-        )
 
 
 class TestExactSums:
@@ -324,19 +204,6 @@ class TestExactSums:
         assert (whole["ns"] > 0).all()
         sums = dict(whole.group_by("step").agg(pl.col("ns").sum()).iter_rows())
         assert sums == {row[1]: row[6] - row[5] for row in waits if row[6] > row[5]}
-
-    @settings(deadline=None)
-    @given(rows, st.lists(st.tuples(moments, moments), max_size=5))
-    def test_milestones_stay_in_order_and_inside(self, rows, windows):
-        """Each section begins where the one before ends, within the window of the stall."""
-        deliveries = [(0, WORKER, 0, 0, number, *row[:6]) for number, row in enumerate(rows)]
-        waits = [
-            (0, step, 0, step, 0, *sorted(window), 0.0, 0.0) for step, window in enumerate(windows)
-        ]
-        found = lifecycle_of(frame(waits, STALLS), frame(deliveries, DELIVERIES), frame([], SPANS))
-
-        assert (np.diff(found.moments_ns, axis=1) >= 0).all()
-        assert found.moments_ns[:, [0, -1]].tolist() == [list(row[5:7]) for row in waits]
 
 
 def step(wait_ms, *, start_ms=0, restart_ms=None, step_ms=10.0, number=0):
@@ -379,12 +246,6 @@ class TestStalls:
         expected = [(ns(0), ns(50), 0.05, 0.0), (ns(130), ns(150), 0.02, 0.03)]
         assert expected == found.select("start_ns", "end_ns", "stall_s", "hidden_s").rows()
 
-    def test_needs_to_know_when(self):
-        """Steps whose waits were not timed have no stalls."""
-        rows = [(0, 0, 0, 0, *[None] * 5, 0, None, None, None, True)]
-
-        assert find_stalls(frame(rows, STEPS)).is_empty()
-
 
 def part(name, seconds, *, step=0, kind="other"):
     return (0, step, name, kind, seconds)
@@ -404,12 +265,6 @@ class TestTable:
             ("unattributed", None, 0.5, 0.125, 1),
         ]
 
-    def test_keeps_stages_of_one_name_and_two_kinds_apart(self):
-        """A user's transform called queued is not the queue."""
-        rows = [part("queued", 1.0, kind="transform"), part("queued", 2.0, kind="send")]
-
-        assert 2 == table(frame(rows, PARTS)).height
-
 
 class TestNotRecorded:
     rows = (
@@ -428,12 +283,6 @@ class TestNotRecorded:
         assert found == pytest.approx(
             {"decode": 0.9, "Crop": 0.3, "queued": 5.0, "earlier batch": 5.0, "send": 0.2}
         )
-
-    def test_stays_a_part_where_no_stage_was_seen(self):
-        """Dividing it would be a guess."""
-        alone = [row for row in self.rows if row[2] not in {"decode", "Crop"}]
-
-        assert "not recorded" in table(frame(alone, PARTS))["part"].to_list()
 
 
 class TestNothing:

@@ -9,7 +9,7 @@ import pytest
 from support.build_run import resources_of
 from support.virtual_loop import a_loop
 
-from stallscope.model.costs import Handover, costs_of
+from stallscope.model.costs import costs_of
 from stallscope.model.settings import Setting
 from stallscope.model.simulator import predict
 from stallscope.stages import LOOP, QUEUED, THREADS, WORKER, WORKER_CORES
@@ -47,18 +47,6 @@ class TestCrowded:
 
         assert found.wait_s < 0.02 * found.compute_s
         assert two == pytest.approx(eight, rel=0.03)
-
-    def test_a_stage_whose_cpu_time_was_not_read_computes_no_more_than_the_others(self):
-        """Of a short recording, most stages are never read."""
-        run = crowded(0.74)
-        second = run.all_spans.with_columns(stage=pl.lit("Warp"), cpu_ns=None)
-        spans = run.all_spans.with_columns(pl.col("stage").cast(pl.String))
-        both = pl.concat([spans, second], how="vertical_relaxed").cast(run.all_spans.schema)
-
-        found = costs(replace(run, all_spans=both))
-
-        blur, warp = found.computing_s.mean(axis=0)
-        assert warp == pytest.approx(blur)
 
     def test_waiting_for_something_else_is(self):
         """Workers that sleep for most of their time are needed, all eight."""
@@ -115,39 +103,6 @@ class TestCores:
 
         assert found.worker_cores == pytest.approx(1.0)
         assert eight == pytest.approx(two, rel=0.03)
-
-    def test_each_may_have_a_core_of_its_own(self):
-        """Then nobody queues, and they have one each."""
-        run = in_two_workers(each_worker(cpu=0.5, queued=0.0, cores=1.0))
-
-        assert costs_of(
-            run, TWO, epoch_batches=None, batch_bytes=None, cores=4.0
-        ).worker_cores == pytest.approx(2.0)
-
-    def test_threads_of_a_library_are_seen_in_the_cpu_time(self):
-        """A worker that keeps two cores busy leaves nothing to a second one, and it is said."""
-        run = in_two_workers(each_worker(cpu=2.0, queued=0.0, threads=9.0))
-
-        found = costs_of(run, TWO, epoch_batches=None, batch_bytes=None, cores=2.0)
-        one, eight = (predict(found, Setting(many, 2)) for many in (1, 8))
-
-        assert found.threads == pytest.approx(2.0, rel=0.1)
-        assert eight.samples_per_s.value == pytest.approx(one.samples_per_s.value, rel=0.05)
-        assert "threads" in eight.outside
-
-    def test_what_handing_over_takes_is_taken_where_no_worker_was_recorded(self):
-        """A loop that makes its batches says nothing of it: one is handed over beside."""
-        run = in_two_workers({(LOOP, "1"): 0.9}, workers=0)
-        how = {"epoch_batches": None, "batch_bytes": 4_000, "cores": 2.0}
-
-        guess, seen = (
-            costs_of(run, Setting(0), handover=one, **how)
-            for one in (None, Handover(0.2, 0.004, 0.03))
-        )
-        slower, two = (predict(one, TWO).samples_per_s.value for one in (seen, guess))
-
-        assert (seen.start_s, seen.send_s, seen.receive_s) == (0.2, 0.004, 0.03)
-        assert 1e3 * (1 / slower - 1 / two) * seen.samples.mean() == pytest.approx(25, abs=3)
 
 
 class TestSlowWorker:

@@ -77,14 +77,6 @@ class TestSentence:
         still = "The training loop stalls 50% of the time; 72% of that is Mask, in the"
         assert [f"{still} workers", f"{still} main process"] == told
 
-    def test_names_two_that_are_alike(self):
-        """Neither is called the reason."""
-        parts = exposed(("fetch", "fetch", 0.5), ("Mask", "transform", 0.45))
-
-        told = sentence(time_of(steps_of([0.1])), parts, 2)
-
-        assert told.endswith("; 50% of that is reading and 45% Mask, in the workers")
-
     @pytest.mark.parametrize(
         ("part", "kind", "words"),
         [
@@ -106,16 +98,6 @@ class TestSentence:
             "The training loop never stalls: the longest of 2 waits takes 500 µs"
             == sentence(time_of(steps_of([0.0005, 0.0])), exposed(), 4)
         )  # fmt: skip
-
-    def test_does_not_explain_what_does_not_matter(self):
-        """Under 5% of the time, the parts are not worth a sentence."""
-        times = [time_of(steps_of([wait_s, *[0.0] * 99])) for wait_s in (0.002, 0.12, 0.4)]
-
-        told = [sentence(time, exposed(("send", "send", 1.0)), 4) for time in times]
-
-        assert [
-            f"The training loop hardly waits: it stalls {a}% of the time" for a in ("<1", 1, 4)
-        ] == told
 
     def test_says_when_nothing_is_known(self):
         """No loop, no judgement."""

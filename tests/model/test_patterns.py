@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import polars as pl
 import pytest
@@ -57,56 +55,6 @@ class TestWorkersTogether:
         assert row["share"] > 0.8
         assert row["chance"] < 1e-6
 
-    @pytest.mark.parametrize(("workers", "steps"), [(3, 20), (4, 20), (8, 40)])
-    def test_few_steps_suffice(self, workers, steps):
-        """A short run is enough, if it is clear."""
-        row = only(looped(noisy(100.0, steps), 40.0 / workers, workers=workers))
-
-        assert ("workers_together", workers) == (row["pattern"], row["period"])
-        assert row["chance"] < 0.01
-
-    def test_a_phase_that_drifts_over_epochs_does_no_harm(self):
-        """Epochs of 30 batches are no multiple of 4 workers; every 4th step waits all the same."""
-        row = only(looped(noisy(80.0, 240), 10.0, per_epoch=30))
-
-        assert ("workers_together", 4) == (row["pattern"], row["period"])
-
-    def test_says_only_what_was_seen(self):
-        """Without the workers' times, it is not claimed that they finish together."""
-        row = only(stopped(at(range(0, STEPS, 4), 50.0)))
-
-        assert "workers_together" == row["pattern"]
-        assert "they probably finish together" in row["title"]
-
-    def test_compares_the_round_where_they_take_turns(self):
-        """Workers of varying speed are a bottleneck too: a round of theirs against its steps."""
-        makes = np.random.default_rng(1).lognormal(np.log(100), 0.3, STEPS)
-
-        row = found(looped(makes, 10.0))[0]
-
-        assert "workers_together" == row["pattern"]
-        assert row["title"].endswith(" to make a batch, 4 steps take 40 ms")
-
-    def test_compares_what_sending_takes_where_that_is_more(self):
-        """A worker that sends one batch while it makes the next is as slow as the slower one."""
-        evidence = looped(noisy(100.0), 10.0)
-        sent = pl.col("made_ns") + 60_000_000 * (1 + pl.col("batch") % 4)
-        deliveries = evidence.deliveries.with_columns(
-            taken_ns=pl.col("made_ns") - 5_000_000, pickle_ns=sent - 90_000_000, sent_ns=sent
-        )
-
-        row = found(replace(evidence, deliveries=deliveries))[0]
-
-        assert "each takes 90 ms to send a batch" in row["title"]
-
-    def test_takes_in_the_small_waits_of_the_round(self):
-        """The waits for the second and third worker belong to that for the first."""
-        row = only(stopped(np.tile([100.0, 3.0, 2.0, 0.0], 50)))
-
-        assert 150 == row["stalls"]
-        assert row["share"] > 0.999
-        assert list(range(0, STEPS, 4)) == row["named"]
-
 
 class TestSlowWorker:
     def test_is_named(self):
@@ -128,29 +76,12 @@ class TestSlowWorker:
         assert [0] == waited
         assert ["workers_together"] == names(evidence)
 
-    def test_the_smaller_last_batch_of_an_epoch_makes_nobody_slow(self):
-        """Of epochs of two batches one worker always makes the second, of half the samples."""
-        makes = noisy(100.0)
-        makes[1::2] /= 2
-
-        assert "slow_worker" not in names(looped(makes, 5.0, workers=2, per_epoch=2))
-
     def test_a_little_slower_is_not_enough(self):
         """A worker that takes 10% longer is not why every 4th step waits."""
         makes = noisy(100.0)
         makes[2::4] *= 1.1
 
         assert "workers_together" == names(looped(makes, 5.0))[0]
-
-    def test_is_told_with_its_rank(self):
-        """Of two ranks, the one whose worker is slow is named."""
-        slow = np.where(np.arange(STEPS) % 4 == 2, 120.0, 40.0)
-        own = stopped(at(range(2, STEPS, 4), 60.0), makes=slow + noisy(1.0), rank=1)
-
-        row = only(together(stopped(np.zeros(STEPS), makes=noisy(40.0)), own))
-
-        assert ("slow_worker", 1) == (row["pattern"], row["rank"])
-        assert row["title"].endswith("(rank 1)")
 
 
 class TestEpochBoundary:
@@ -163,21 +94,9 @@ class TestEpochBoundary:
         assert "iter(loader) takes 300 ms of it" in row["title"]
         assert 0 in row["steps"]
 
-    def test_two_epochs_are_enough(self):
-        """Two long waits in a hundred steps, both at an epoch's begin, are no accident."""
-        row = only(stopped(at([50, 100], 400.0, 130), per_epoch=50))
-
-        assert ("epoch_boundary", 2) == (row["pattern"], row["stalls"])
-
     def test_one_epoch_is_not(self):
         """A single wait at a single boundary is nothing to speak of."""
         assert [] == names(stopped(at([50], 400.0, 100), per_epoch=50))
-
-    def test_beside_the_workers_rhythm(self):
-        """The restart stands out of the stalls that come every 4th step anyway."""
-        rows = found(looped(noisy(100.0, 300), 10.0, per_epoch=50, restart=300.0))
-
-        assert ["workers_together", "epoch_boundary"] == [row["pattern"] for row in rows]
 
 
 class TestGarbageCollection:
@@ -202,23 +121,6 @@ class TestGarbageCollection:
         assert ("garbage_collection", 50) == (row["pattern"], row["period"])
         assert "where the batch is made" in row["title"]
 
-    def test_short_collections_are_not_blamed(self):
-        """A collection that takes little of the wait is not its reason."""
-        garbage = dict.fromkeys(self.PLACES, 5.0)
-
-        assert "garbage_collection" not in names(
-            stopped(at(self.PLACES, 52.0, 400), garbage=garbage)
-        )
-
-    def test_as_a_long_step(self):
-        """A collection during the step makes the step long."""
-        busy = noisy(20.0) + at(range(19, STEPS, 20), 240.0)
-        parts = {"garbage collection": dict.fromkeys(range(19, STEPS, 20), 240.0)}
-
-        row = only(stopped(np.zeros(STEPS), busy=busy, parts=parts))
-
-        assert ("garbage_collection", "step", 20) == (row["pattern"], row["side"], row["period"])
-
 
 class TestSamples:
     def test_slow_ones_are_named(self):
@@ -239,30 +141,6 @@ class TestSamples:
 
         assert row["title"].endswith("index 160 (160.jpg) and index 532 (532.jpg)")
 
-    def test_win_over_a_rhythm_alone(self):
-        """One slow sample in 200, read in order, is the reason; that it is periodic is said too."""
-        places = list(range(13, 400, 50))
-        makes = noisy(80.0, 400) + at(places, 300.0, 400)
-        samples = stopped(np.zeros(400), slow=dict.fromkeys(places, 300.0)).samples
-
-        row = found(replace(looped(makes, 25.0), samples=samples))[0]
-
-        assert ("slow_samples", 50) == (row["pattern"], row["period"])
-        assert row["title"].startswith("Every 50th step waits")
-
-    def test_that_nobody_waits_for_are_not_blamed(self):
-        """Slow samples whose batches were ready in time have nothing to do with the stalls."""
-        slow = dict.fromkeys(scattered(20), 230.0)
-        waits = [step for step in scattered(20, seed=8) if step not in slow]
-
-        assert ["irregular"] == names(stopped(at(waits, 200.0), slow=slow))
-
-    def test_that_are_too_short_are_not_blamed(self):
-        """A slow sample of 30 ms does not explain a wait of 200 ms."""
-        places = scattered(8)
-
-        assert ["irregular"] == names(stopped(at(places, 200.0), slow=dict.fromkeys(places, 30.0)))
-
     def test_at_the_begin_of_a_shard(self):
         """Stalls where a worker comes to a new file of many samples are the file's."""
         places = [step for step in range(64, 400) if step % 64 < 4]
@@ -272,24 +150,6 @@ class TestSamples:
         assert ("shard_boundary", 24) == (row["pattern"], row["stalls"])
         assert "new file of about 6" in row["title"]
         assert "its first one takes 60 ms, the others 1.0 ms" in row["title"]
-
-    def test_at_the_begin_of_a_shard_that_only_its_first_sample_names(self):
-        """A file that is opened once is still the file of the samples after that one."""
-        places = [step for step in range(64, 400) if step % 64 < 4]
-        named = stopped(at(places, 80.0, 400), files=16, slow=dict.fromkeys(places, 60.0))
-        again = pl.col("path") == pl.col("path").shift(1).over("worker")
-        first = pl.when(again.fill_null(False)).then(None).otherwise("path").alias("path")
-        samples = named.samples.sort("start_ns").with_columns(first)
-
-        assert "shard_boundary" == only(replace(named, samples=samples))["pattern"]
-
-    def test_of_many_ranks_are_told_apart(self):
-        """The samples of one rank are not laid over the steps of another."""
-        places = scattered(8)
-        one = stopped(at(places, 200.0), slow=dict.fromkeys(places, 230.0))
-        other = stopped(at(scattered(8, seed=9), 200.0), rank=1)
-
-        assert "slow_samples" in names(together(one, other))
 
 
 class TestLongSteps:
@@ -315,15 +175,6 @@ class TestLongSteps:
         assert ("named_part", 20) == (row["pattern"], row["period"])
         assert row["title"].endswith("13 times as long as usual: checkpoint takes 240 ms")
 
-    def test_in_a_part_of_the_model(self):
-        """Where the backward pass is longer every 20th step, it is told, not blamed."""
-        backward = {step: 250.0 if step % 20 == 19 else 10.0 for step in range(STEPS)}
-
-        row = only(stopped(np.zeros(STEPS), busy=self.BUSY, parts={"backward": backward}))
-
-        assert "periodic_step" == row["pattern"]
-        assert row["title"].endswith("mostly in backward")
-
     def test_a_loop_over_another_loader(self):
         """Validation after every epoch is told as what was seen of it."""
         places = range(49, STEPS, 50)
@@ -341,18 +192,6 @@ class TestLongSteps:
         row = only(stopped(np.zeros(STEPS), busy=busy, per_epoch=50))
 
         assert ("epoch_end", 4) == (row["pattern"], row["stalls"])
-
-    def test_two_rhythms_in_one(self):
-        """Logging every 10 steps and a checkpoint every 100 are two patterns."""
-        busy = (
-            noisy(20.0, 400)
-            + at(range(9, 400, 10), 60.0, 400)
-            + at(range(99, 400, 100), 900.0, 400)
-        )
-
-        rows = found(stopped(np.zeros(400), busy=busy))
-
-        assert [100, 10] == [row["period"] for row in rows]
 
     def test_without_any_pattern(self):
         """Long steps by chance are called irregular."""
@@ -380,48 +219,6 @@ class TestRest:
         assert ("constant", None, STEPS) == (row["pattern"], row["period"], row["stalls"])
         assert row["title"].startswith("Every step waits 30 ms")
 
-    def test_a_wait_of_its_own_out_of_the_same_everywhere(self):
-        """Slow samples are found where every step waits."""
-        places = scattered(8, 400)
-        waits = noisy(30.0, 400) + at(places, 200.0, 400)
-
-        rows = found(stopped(waits, slow=dict.fromkeys(places, 230.0)))
-
-        assert ["constant", "slow_samples"] == [row["pattern"] for row in rows]
-        assert places == rows[1]["steps"]
-        assert [392, 8] == [row["stalls"] for row in rows]
-
-    def test_collections_out_of_the_same_everywhere(self):
-        """So are collections every 50 steps, and the rest has no period because of the holes."""
-        places = range(10, 400, 50)
-        waits = noisy(30.0, 400) + at(places, 52.0, 400)
-
-        rows = found(stopped(waits, garbage=dict.fromkeys(places, 50.0)))
-
-        assert ["constant", "garbage_collection"] == [row["pattern"] for row in rows]
-        assert [None, 50] == [row["period"] for row in rows]
-
-    def test_a_checkpoint_beside_the_workers(self):
-        """Both sides of the loop are explained, each by its own."""
-        busy = np.where(np.arange(STEPS) % 20 == 19, 240.0, 8.0)
-
-        rows = found(looped(noisy(100.0), busy))
-
-        assert {("periodic_step", 20), ("workers_together", 4)} == {
-            (row["pattern"], row["period"]) for row in rows
-        }
-        assert abs(1.0 - sum(row["share"] for row in rows)) < 0.05
-
-    def test_slow_samples_beside_the_workers(self):
-        """Slow samples stand out of the stalls of the workers' rhythm."""
-        places = scattered(8, 400)
-        makes = noisy(80.0, 400) + at(places, 300.0, 400)
-        samples = stopped(np.zeros(400), slow=dict.fromkeys(places, 300.0)).samples
-
-        rows = found(replace(looped(makes, 10.0), samples=samples))
-
-        assert ["workers_together", "slow_samples"] == [row["pattern"] for row in rows]
-
     def test_ranks_that_agree_are_one_row(self):
         """The same pattern on four ranks is told once, with all stalls."""
         ranks = [stopped(at(range(0, STEPS, 4), 50.0), rank=rank) for rank in range(4)]
@@ -446,24 +243,6 @@ class TestNothing:
     def test_no_steps(self):
         """An empty run gives an empty table."""
         assert PATTERNS == dict(patterns(stopped([])).schema)
-
-    def test_steps_of_which_little_is_known(self):
-        """Steps without times are no stalls."""
-        evidence = stopped(at(range(0, STEPS, 4), 50.0))
-        nothing = [
-            pl.lit(None, pl.Int64).alias("start_ns"),
-            pl.lit(None, pl.Int64).alias("end_ns"),
-            pl.lit(None, pl.Float64).alias("step_s"),
-        ]
-
-        assert patterns(replace(evidence, steps=evidence.steps.with_columns(nothing))).is_empty()
-
-    def test_twenty_thousand_steps(self):
-        """Long runs are explained as short ones are."""
-        size = 20_000
-        waits = at(range(0, size, 4), 50.0, size) + at(scattered(500, size), 20.0, size)
-
-        assert "workers_together" == names(stopped(waits))[0]
 
 
 def bursts(generator, size):
@@ -497,32 +276,3 @@ class TestFalseAlarms:
         claims = [self._claims(RANDOM[kind], generator) for _ in range(64)]
 
         assert sum(map(bool, claims)) <= 4
-
-    @staticmethod
-    def _claims(draw, generator):
-        size = int(generator.choice([20, 50, 100, 200]))
-        places = np.flatnonzero(generator.random(size) < 0.05).tolist()
-        waits = draw(generator, size)
-        evidence = stopped(
-            waits,
-            busy=20 + draw(generator, size),
-            workers=int(generator.choice([2, 3, 4, 8])),
-            per_epoch=int(generator.choice([10, 25, 1000])),
-            makes=generator.lognormal(4, 0.5, size),
-            slow=dict.fromkeys(places, 60.0),
-            files=3,
-        )
-        rows = [row for row in found(evidence) if row["pattern"] not in ("constant", "irregular")]
-        return [row["title"] for row in rows]
-
-    def test_loaders_of_random_speed_have_no_period(self):
-        """Batches whose making takes wildly varying times make stalls without any rhythm."""
-        generator = np.random.default_rng(6)
-        claims = [
-            row["period"]
-            for _ in range(60)
-            for row in found(looped(generator.lognormal(4.6, 1.0, STEPS), 80.0))
-            if row["period"]
-        ]
-
-        assert len(claims) <= 3

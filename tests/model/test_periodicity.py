@@ -69,30 +69,6 @@ class TestRhythm:
 
         assert 8 == rhythm(flags).period
 
-    def test_a_phase_that_drifts_does_no_harm(self):
-        """Epochs of 30 batches with a period of 4: each one begins anew."""
-        flags = np.concatenate([every(4, 30, first=0) for _ in range(8)])
-
-        assert 4 == rhythm(flags).period
-
-    def test_a_run_is_one_event(self):
-        """Three steps in a row out of every ten are a period of ten."""
-        flags = every(10, 200) | every(10, 200, 2) | every(10, 200, 3)
-
-        assert 10 == rhythm(flags).period
-
-    def test_needs_less_evidence_for_a_period_that_is_expected(self):
-        """Five events suffice for the number of workers, and not for just any number."""
-        flags = every(4, 20, first=0)
-
-        assert rhythm(flags, expected=4).chance < 0.002 < rhythm(flags).chance
-
-    def test_passes_over_steps_that_are_not_free(self):
-        """A run that other events interrupt stays one run: no rhythm comes from the holes."""
-        free = ~every(50, 400)
-
-        assert rhythm(free.copy(), free) is None
-
     def test_two_events_are_no_rhythm(self):
         """Nor are none, nor is a loop of no steps."""
         for flags in (every(10, 20), every(9, 0), np.zeros(50, dtype=bool), every(1, 90)):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-
 import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
@@ -12,7 +10,6 @@ from stallscope.errors import ArgumentError
 from stallscope.model.settings import (
     HAS_IN_ORDER,
     Setting,
-    WorkerThreads,
     code_of,
     given_settings,
     grid,
@@ -77,13 +74,6 @@ class TestTheSameBatches:
         names = ("dataset", "sampler", "batch_sampler", "generator", "collate_fn", "worker_init_fn")
         assert all(getattr(old, name) is getattr(new, name) for name in names)
 
-    @pytest.mark.skipif(not HAS_IN_ORDER, reason="this torch delivers in order only")
-    def test_out_of_order_they_are_the_same_batches(self):
-        """The same set, in whatever order."""
-        new = with_setting(seeded(), Setting(2, 2, in_order=False))
-
-        assert sorted(torch.cat(list(seeded())).tolist()) == sorted(torch.cat(list(new)).tolist())
-
     def test_threads_are_limited_beside_the_users_own_start(self):
         """Each worker has so many, and does what the user's `worker_init_fn` does, too."""
         old = DataLoader(Worker(), 4, num_workers=1, worker_init_fn=noted)
@@ -92,14 +82,6 @@ class TestTheSameBatches:
 
         assert [2.0, 8.0] == found[0].tolist()
         assert noted is old.worker_init_fn
-
-    def test_limiting_threads_twice_wraps_once(self):
-        """And it can be pickled, as spawn wants it."""
-        limits = Setting(1, 2, threads=1)
-        twice = with_setting(with_setting(seeded(worker_init_fn=noted), limits), limits)
-
-        assert WorkerThreads(1, noted) == twice.worker_init_fn
-        assert pickle.dumps(twice.worker_init_fn)
 
 
 class TestWords:
@@ -121,16 +103,6 @@ class TestWords:
 
         assert setting_of(made).num_workers == new.num_workers
         assert setting_of(made) == setting_of(with_setting(old, new))
-
-    def test_names_what_is_changed_alone(self):
-        """A setting's name is the difference."""
-        now = Setting(2, 2)
-
-        assert "as it is" == now.text(now)
-        assert "num_workers=4" == now.text(Setting(4, 2))
-        assert "prefetch_factor=8, persistent_workers=True" == now.text(Setting(2, 8, True))
-        assert "num_workers=0" in now.text(Setting(0))
-        assert "1 thread in each worker" == now.text(Setting(2, 2, threads=1))
 
 
 class TestGrid:
@@ -186,11 +158,3 @@ class TestGrid:
 class Stream(IterableDataset):
     def __iter__(self):
         return iter(range(8))
-
-
-def test_a_stream_keeps_its_loader(recwarn):
-    """A shallow copy of a loader over a stream gives what it gives, without torch's warnings."""
-    new = with_setting(DataLoader(Stream(), 4), Setting(1, 2))
-
-    assert [[0, 1, 2, 3], [4, 5, 6, 7]] == [batch.tolist() for batch in new]
-    assert not recwarn.list

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from planted.recipe import Op, Recipe, SlowSamples, loop_s
@@ -15,7 +13,6 @@ from stallscope.model.simulator import (
     enough_workers,
     predict,
     replay,
-    timeline,
 )
 
 BATCH = 8
@@ -52,17 +49,6 @@ class TestRates:
         """Workers that compute are no faster than the cores are."""
         assert rate(costs(compute_s=0.1), workers) == near(wanted / 0.1)
 
-    def test_a_quota_may_be_a_fraction_of_a_core(self):
-        """Cores are what may be used, not what there are."""
-        assert rate(costs(compute_s=0.1, cores=1.5), 4) == near(1.5 / 0.1)
-
-    def test_computing_and_waiting_meet_by_chance(self):
-        """Two workers that each compute half of the time use less than one whole core."""
-        found = rate(costs(compute_s=0.05, wait_s=0.05, cores=1.0), 2)
-
-        assert 1 / 0.1 < found < 2 / 0.1
-        assert found == near(2 / 0.125)  # of one core: queueing theory's exact answer
-
     def test_the_step_is_the_ceiling(self):
         """The loop is no faster than it uses batches."""
         assert rate(costs(compute_s=0.01, use_s=0.05), 2) == near(1 / 0.05)
@@ -89,28 +75,6 @@ class TestRates:
         slow = np.where(np.arange(60) % 4 == 1, 0.2, 0.02)
 
         assert rate(costs(wait_s=slow[:, None], workers=4), 4) == near(4 / 0.2, rel=0.05)
-
-    def test_sending_has_its_own_track(self):
-        """A batch is sent while its worker makes the next one, and the slower of both counts."""
-        assert rate(costs(wait_s=0.02, send_s=0.05, cores=8.0), 1) == near(1 / 0.05)
-        assert rate(costs(wait_s=0.05, send_s=0.02, cores=8.0), 1) == near(1 / 0.05)
-
-    def test_a_step_that_computes_competes(self):
-        """What the loop computes is missing for the workers, and the other way round."""
-        alone = rate(costs(compute_s=0.1, use_s=0.04), 2)
-        together = rate(costs(compute_s=0.1, use_s=0.04, use_cores=1.0), 2)
-
-        assert together < 0.95 * alone
-        assert together <= 2 / (0.1 + 0.04) * 1.02  # both cores together have no more
-
-    def test_a_batch_that_is_late_holds_up_those_behind_it(self):
-        """Out of order, those that are ready pass it; a deeper prefetch bridges it."""
-        slow = np.where(np.arange(60) % 12 == 5, 0.5, 0.02)
-        made = costs(wait_s=slow[:, None], use_s=0.03)
-
-        kept = rate(made, 3, prefetch_factor=1)
-        assert rate(made, 3, prefetch_factor=1, in_order=False) > 1.1 * kept
-        assert rate(made, 3, prefetch_factor=8) > 1.1 * kept
 
     @pytest.mark.parametrize(
         "recipe",
@@ -162,41 +126,6 @@ class TestPrediction:
         assert even.low >= 0.98 * even.value / (1 + off)
         assert uneven.low < 0.95 * uneven.value < 1.05 * uneven.value < uneven.high
 
-    def test_a_single_batch_leaves_nearly_everything_open(self):
-        """Resampled it is always the same, which tells nothing of others."""
-        made, one = costs(wait_s=0.05), slice(1)
-        few = replace(made, computing_s=made.computing_s[one], waiting_s=made.waiting_s[one])
-        few = replace(few, samples=made.samples[one])
-
-        found = predict(few, Setting(2, 2)).samples_per_s
-
-        assert found.low < 0.7 * found.value < 2 * found.value < found.high
-
-    def test_others_get_their_share_of_the_cores_and_may_have_more_or_none(self):
-        """More workers get more of it; the interval reaches from what was left to all cores."""
-        alone, beside = (
-            predict(costs(compute_s=0.1, others_cores=had), Setting(4, 2)).samples_per_s
-            for had in (0.0, 1.0)
-        )
-
-        assert beside.value == near(alone.value * 4 / 5)  # four of five that want a core
-        assert beside.low <= alone.value / 2 * 1.02
-        assert beside.high >= alone.value
-
-    def test_what_all_wait_for_may_be_one_thing(self):
-        """More workers may be no faster then, and fewer no slower: the interval says so."""
-        four = costs(wait_s=0.1, workers=4)
-        now, twice, half = (predict(four, Setting(many, 2)).samples_per_s for many in (4, 8, 2))
-
-        assert twice.low <= now.value * 1.02
-        assert half.high >= now.value * 0.98
-
-    def test_stalls_are_what_the_loop_waits(self):
-        """A loop that is fast enough has none; one at half of its speed stalls half of its time."""
-        assert predict(costs(compute_s=0.01, use_s=0.05), Setting(2, 2)).stall_share.value == 0
-        found = predict(costs(wait_s=0.1, use_s=0.05), Setting(1, 2)).stall_share
-        assert found.value == near(0.5)
-
     def test_workers_that_live_on_start_once(self):
         """What starting takes is shared out over an epoch, only where it is paid in each."""
         made = costs(wait_s=0.1, start_s=1.0, first_s=0.5, epoch_batches=20, use_s=0.05)
@@ -206,22 +135,6 @@ class TestPrediction:
         assert kept == near(20 / (0.1 + 20 * 0.05))  # they begin with nothing made ahead
         assert 1 / anew - 1 / kept == near(1.5 / 20, rel=0.06)
         assert predict(made, Setting(2, 2)).first_batch_s == near(1.6)
-
-    def test_a_short_epoch_uses_no_more_workers_than_it_has_batches(self):
-        """Eight workers make its two batches as fast as two do, and none for the next one."""
-        made = costs(compute_s=0.1, use_s=0.001, epoch_batches=2, start_s=0.1, end_s=0.02)
-
-        kept = [rate(made, many, persistent_workers=True) for many in (1, 2, 8)]
-
-        assert kept == near([2 / 0.201, 2 / 0.102, 2 / 0.102])
-        assert 2 / rate(made, 2) == near(0.102 + 0.12)
-
-    def test_memory_is_that_of_workers_and_batches(self):
-        """Each worker's own, and each batch on its way."""
-        made = costs(wait_s=0.1, batch_bytes=10, worker_bytes=1_000)
-
-        assert predict(made, Setting(3, 4)).memory_bytes == 3_000 + 13 * 10
-        assert predict(costs(wait_s=0.1), Setting(3, 4)).memory_bytes is None
 
     @pytest.mark.parametrize(
         ("made", "setting", "why"),
@@ -306,23 +219,6 @@ class TestReplay:
             for taken, used in zip(found.taken[3:40], found.used_from, strict=False)
         )
 
-    def test_a_picture_of_it_begins_in_the_steady_state(self):
-        """Batches and steps of a stretch, from zero."""
-        found = timeline(costs(wait_s=0.1, use_s=0.02), Setting(2, 2), 8)
-
-        assert len(found["used"]) == pytest.approx(8, abs=1)
-        assert {worker for worker, *_ in found["made"]} == {0, 1}
-        assert min(begin for begin, _ in found["used"]) >= 0
-
-
-def test_a_longer_recording_takes_no_longer():
-    """Steps of a replay are bounded, however much was recorded (see `benchmarks/prediction.py`)."""
-    long = replace(costs(), computing_s=np.full((5_000, 1), 0.01), waiting_s=np.zeros((5_000, 1)))
-
-    found = timeline(long, Setting(4, 2), 10)
-
-    assert len(found["made"]) < 40
-
 
 class TestSlowWorker:
     """One takes four times as long as the others for each batch."""
@@ -335,16 +231,3 @@ class TestSlowWorker:
         made = costs(wait_s=0.05, use_s=1e-4, slower_workers={0: 4.0}, workers=4)
 
         assert 1 / rate(made, workers) == near(batch_s, rel=0.1)
-
-    def test_does_not_where_it_is_not_among_them(self):
-        """The fourth of two."""
-        slow, even = (costs(wait_s=0.05, slower_workers=one) for one in ({3: 4.0}, {}))
-
-        assert rate(slow, 2) == near(rate(even, 2))
-
-    def test_gets_less_to_do_where_order_does_not_matter(self):
-        """The other three make twelve batches while it makes one."""
-        made = costs(wait_s=0.05, use_s=1e-4, slower_workers={0: 4.0}, workers=4)
-        by_order = [1 / rate(made, 4, in_order=in_order) for in_order in (True, False)]
-
-        assert by_order[1] < 0.5 * by_order[0]

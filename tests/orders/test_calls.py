@@ -10,7 +10,6 @@ import polars as pl
 import pytest
 import torch
 import torchvision.transforms.functional as tv
-from PIL import Image
 from support.pipelines import Smooth, halve, middle, triple
 from torch.utils.data import DataLoader, Subset
 
@@ -234,26 +233,5 @@ def test_orders_of_calls_are_compared_and_applied(monkeypatch):
     assert orders.bench.measure(orders.bench.compare(variant)).measured is not None
 
 
-def test_workers_make_calls_in_another_order():
-    """Forked ones; what a spawned one needs is pickled above."""
-    loader = DataLoader(Straight(), 4, num_workers=1, worker_init_fn=_seed)
-    calls = find_calls(loader.dataset, list(range(8)), ROOM)
-    other = calls.place.loader_with(Variant((2, 0, 1, 3, 5, 4, 6)), loader)
-
-    assert all(same(one, two) for one, two in zip(loader, other, strict=True))
-
-
 def _seed(_):
     random.seed(0)
-
-
-def test_an_image_that_is_opened_is_no_call_of_the_chain(tmp_path):
-    """Reading and decoding stay in front; decoding is no op's time."""
-    Smooth(None).image(0).save(tmp_path / "0.jpg")
-
-    class Files(Smooth):
-        def __getitem__(self, index):
-            image = Image.open(tmp_path / "0.jpg")
-            return tv.pil_to_tensor(tv.center_crop(image, 8))
-
-    assert [["center_crop", "pil_to_tensor"]] == found(Files(None))

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torchvision import tv_tensors
 
-from stallscope.orders.equivalence import described, digest, layout
+from stallscope.orders.equivalence import digest
 
 ZEROS = torch.zeros(2, 3)
 GREY = Image.new("L", (4, 2))
@@ -96,27 +96,3 @@ def test_what_differs_has_another_digest(one, other):
 def test_what_is_equal_has_the_same_digest(one, other):
     """However it lies in memory, in whatever order its keys came, whatever it has been through."""
     assert digest(one) == digest(other)
-
-
-def test_layout_tells_how_it_lies_in_memory():
-    """Channels last is another layout than channels first; a part of an image is not."""
-    image = torch.zeros(3, 8, 8)
-
-    assert layout(image) != layout(torch.zeros(8, 8, 3).permute(2, 0, 1))
-    assert layout(image) == layout(image[:, 2:6, 2:6])
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (torch.zeros(3, 4, dtype=torch.uint8), "uint8 (3, 4)"),
-        (np.zeros(3, np.float32), "ndarray float32 (3,)"),
-        (GREY, "PIL L 4×2"),
-        ({"image": ZEROS, "name": "a"}, "{image: float32 (2, 3), name: str}"),
-        ((ZEROS, 1), "(float32 (2, 3), int)"),
-        ([ZEROS, ZEROS], "list of 2 (float32 (2, 3), …)"),
-    ],
-)
-def test_described(value, text):
-    """Type, dtype and shape in a few words."""
-    assert text == described(value)

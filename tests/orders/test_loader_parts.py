@@ -13,7 +13,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from stallscope.orders.fused import ResizedCrop
-from stallscope.orders.loader_parts import CachedPrefix, Draft
+from stallscope.orders.loader_parts import CachedPrefix
 
 
 def jpeg():
@@ -21,19 +21,6 @@ def jpeg():
     file = io.BytesIO()
     Smooth(None).image(0).resize((288, 256)).save(file, "JPEG", quality=95)
     return Image.open(file)
-
-
-def test_a_draft_is_no_smaller_than_wanted():
-    """A half of the size is the smallest that holds 100 by 100 pixels."""
-    assert (144, 128) == Draft(100, 100)(jpeg()).size
-    assert (288, 256) == Draft(200, 200)(jpeg()).size
-
-
-def test_what_is_decoded_already_stays():
-    """As it is when a dataset converts some of its images itself."""
-    image = Smooth(None).image(0)
-
-    assert Draft(32, 32)(image) is image
 
 
 class Counted(Tensors):

@@ -30,7 +30,7 @@ from support.pipelines import (
     triple,
 )
 from support.planted_costs import BusyOp
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
@@ -230,19 +230,6 @@ class TestInWorkers:
         assert "identical" == comparison.grade.equivalence
         assert (24, 24, 3) == comparison.pictures[0][1].shape
 
-    def test_an_order_can_be_measured_by_itself(self, orders):
-        """Beside the original, with progress from 0 to 1; generators stay."""
-        seen: list[float] = []
-        before = generators()
-
-        variant = orders.bench.measure(orders.bench.predict((1, 0)), 2.0, seen.append)
-
-        assert variant.speedup.low <= variant.speedup.factor <= variant.speedup.high
-        assert variant.measured.value > 0
-        assert sorted(seen) == seen
-        assert 1 == seen[-1]
-        assert before == generators()
-
     @pytest.mark.parametrize("wrong", [(0,), (0, 0), (0, 1, 2), 99])
     def test_what_is_no_order_is_refused(self, orders, loader, wrong):
         """The error lists what there is."""
@@ -385,20 +372,6 @@ def test_the_part_that_is_always_the_same_can_be_kept():
         assert same(batches(loader), batches(other))
 
 
-@pytest.mark.slow
-def test_two_hundred_samples_of_a_changed_order_are_the_same():
-    """The crop before the conversion, over 200 samples of a seed, bit for bit."""
-    pipeline = v2.Compose([v2.PILToTensor(), v2.RandomCrop(24), floats])
-    loader = DataLoader(Smooth(pipeline, entries=200), batch_size=20, shuffle=True)
-    orders = quick(loader)
-    trial = orders.trials.filter(pl.col("order").str.starts_with("RandomCrop")).row(0, named=True)
-
-    other = orders.apply(loader, trial["trial"])
-
-    assert "identical" == trial["equivalence"]
-    assert same(batches(loader), batches(other))
-
-
 @pytest.mark.parametrize(
     ("dataset", "error", "what"),
     [
@@ -433,24 +406,6 @@ def test_what_cannot_be_used_is_said(named, what):
         quick(loader_of(halve, middle), **named)
 
 
-class Unspeakable:
-    """An op that cannot say what it is."""
-
-    def __call__(self, sample: Any) -> Any:
-        return sample + 1
-
-    def __repr__(self) -> str:
-        raise ValueError("of mine")
-
-
-@pytest.mark.slow
-def test_an_op_with_a_broken_repr_has_its_types_name():
-    """Nothing measured is lost for it."""
-    found = quick(loader_of(Unspeakable(), halve))
-
-    assert ["Unspeakable", "halve"] == found.ops["name"].to_list()
-
-
 def test_a_pipeline_of_one_op_has_no_other_order():
     """It is said; the rest is still looked at."""
     orders = quick(DataLoader(Noise(transform=Jitter()), batch_size=4), budget_s=2)
@@ -460,23 +415,9 @@ def test_a_pipeline_of_one_op_has_no_other_order():
     assert 0 == orders.trials["trial"][0]
 
 
-class Slices(Tensors):
-    """Calls its one op with several values, as fastMRI does, which returns something else."""
-
-    def __getitem__(self, index: int) -> Any:
-        return self.transform(self.image(index), None, {"slice": index}, index)
-
-
 def masked(kspace: Any, mask: Any, attributes: dict[str, Any], index: int) -> Any:
     """An op of the user's that makes a sample out of several values."""
     return {"image": kspace + index, "slice": attributes["slice"], "masked": mask is not None}
-
-
-def test_an_only_op_may_return_anything():
-    """No op is called with what the only one gives."""
-    orders = quick(DataLoader(Slices(masked), 4), budget_s=1)
-
-    assert "The pipeline has a single op, masked" in str(orders)
 
 
 @pytest.mark.slow
@@ -490,34 +431,6 @@ def test_an_order_that_raises_is_kept_with_its_reason():
     assert "PILToTensor → Contrast" == row["order"]
 
 
-@pytest.mark.slow
-def test_an_order_that_draws_in_another_order_is_told():
-    """A seed gives other samples than before, whatever the statistics say."""
-    orders = quick(loader_of(v2.RandomHorizontalFlip(), v2.RandomCrop(24)), budget_s=3)
-
-    row = orders.trials.row(by_predicate=pl.col("positions") == pl.lit([1, 0]), named=True)
-    assert "random numbers are drawn in another order" in row["changes"]
-
-
-def test_an_op_with_a_state_is_told():
-    """What was found, and that it is not comparable on other inputs."""
-    orders = quick(loader_of(EverySecond(), middle), budget_s=3)
-
-    assert any("EverySecond gives other data for the same sample" in note for note in orders.notes)
-    assert not orders.table()["recommended"].any()
-
-
-@pytest.mark.slow
-def test_the_pipeline_of_a_subset_is_found():
-    """It is applied to a copy of the subset and of what is inside."""
-    loader = DataLoader(Subset(Tensors(v2.Compose([triple, middle])), range(8)), batch_size=4)
-
-    orders = quick(loader, budget_s=3)
-
-    assert "dataset.dataset.transform, a torchvision v2 Compose" == orders.circumstances.pipeline
-    assert same(batches(loader), batches(orders.apply(loader, (1, 0))))
-
-
 def test_an_exception_of_the_datasets_passes_unchanged():
     """In type and text; nothing of the search replaces it."""
 
@@ -527,35 +440,6 @@ def test_an_exception_of_the_datasets_passes_unchanged():
 
     with pytest.raises(KeyError, match="no such image"):
         quick(DataLoader(Broken(halve), batch_size=2))
-
-
-@pytest.mark.slow
-def test_an_op_may_be_called_as_something_else():
-    """The kind of a part says what it is: an op by the name of `decode` is an op."""
-
-    def decode(image):
-        return image
-
-    parts = quick(loader_of(decode, halve)).bench.predict((1, 0)).parts
-
-    assert ["fetch", "halve", "decode", "collate and send"] == [part.name for part in parts]
-    assert ["fetch", "transform", "transform", "collate"] == [part.kind for part in parts]
-
-
-@pytest.mark.slow
-def test_a_candidate_that_fails_is_noted(monkeypatch):
-    """The others are tried, and the result is there."""
-
-    def broken(evaluator):
-        raise OSError("a file is gone")
-        yield
-
-    monkeypatch.setattr(proposals, "CANDIDATES", (broken, *proposals.CANDIDATES))
-
-    orders = quick(loader_of(middle, halve))
-
-    assert any("a change could not be tried: OSError" in note for note in orders.notes)
-    assert "batch" in orders.trials["kind"].to_list()
 
 
 def test_a_budget_that_is_over_at_once_still_gives_an_answer():

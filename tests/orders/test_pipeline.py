@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.pipelines import InTurn, OneMoreInPlace, Tensors, halve, middle, triple
+from support.pipelines import InTurn, Tensors, halve, middle, triple
 from torch import nn
 from torchvision import transforms as v1
 from torchvision.transforms import v2
@@ -76,15 +76,6 @@ def test_more_ops_than_one_need_a_compose():
     made = Chain(halve).put_together([triple, halve])
 
     assert torch.equal(made(IMAGE), halve(triple(IMAGE)))
-
-
-def test_settings_are_readable():
-    """An op without a text of its own shows its public attributes."""
-    op = OneMoreInPlace()
-    op.amount, op._secret = 3, 4
-
-    assert "amount=3" == Chain(op).ops[0].settings
-    assert "size=(8, 8)" in Chain(v2.CenterCrop(8)).ops[0].settings
 
 
 def test_knows_where_its_code_is():

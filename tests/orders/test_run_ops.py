@@ -11,21 +11,18 @@ from support.pipelines import (
     EverySecond,
     HiddenNoise,
     Locked,
-    Noise,
     OwnNoise,
-    RareHole,
     Tensors,
     ThroughNumpy,
     TwiceInPlace,
     floats,
     halve,
     named_noise,
-    no_return,
 )
 
 from stallscope.orders import run_ops
 from stallscope.orders.pipeline import Chain
-from stallscope.orders.run_ops import Draw, OpInput, OpResultError, Stream, named_by, restored
+from stallscope.orders.run_ops import Draw, OpInput, Stream, named_by, restored
 
 
 def givens(samples=12):
@@ -95,19 +92,6 @@ def test_an_op_that_counts_is_told():
     assert 0 == op.calls
 
 
-def test_an_op_that_cannot_be_copied_is_put_back():
-    """It is used as it is, and its attributes hold what they held."""
-    op = Locked()
-    stream = Stream(op, 0)
-
-    with restored(lambda: [stream]):
-        run_ops.measure_op(Chain(op).ops[0], stream, givens())
-        moved = op.calls
-
-    assert not stream.copied
-    assert (True, 0) == (moved > 0, op.calls)
-
-
 def test_a_generator_of_a_functions_module_is_found_and_put_back():
     """It is seeded for each draw, and stands afterwards where it stood."""
     (generator,) = named_by(named_noise)
@@ -119,40 +103,6 @@ def test_a_generator_of_a_functions_module_is_found_and_put_back():
 
     assert "" == outcome.unsteady
     assert before == str(generator.bit_generator.state)
-
-
-def test_an_op_that_rarely_acts_is_compared_where_it_does():
-    """One in thirty images would have no hole in most samples: draws are looked for that have."""
-    op = RareHole()
-    stream, (one,) = Stream(op, 0), Chain(op).ops
-
-    acting = run_ops.find_telling_draws(
-        one, stream, givens(), run_ops.run_op(one, stream, givens()), lambda: False
-    )
-
-    made = run_ops.run_op(one, stream, givens())
-    holes = sum(bool((given.args[0][..., :8, :8] == 0).all()) for given in made)
-    assert holes == acting >= 6
-
-
-def test_without_time_the_first_draws_are_looked_at_all_the_same():
-    """An op that acts on its first draws is not called idle because the budget is over."""
-    stream, (one,) = Stream(Noise(), 0), Chain(Noise()).ops
-    first = run_ops.run_op(one, stream, givens())
-
-    assert len(first) == run_ops.find_telling_draws(one, stream, givens(), first, lambda: True)
-    assert not stream.telling
-
-
-def test_another_turn_gives_other_draws():
-    """Independent ones, for statistics."""
-    stream, (one,) = Stream(Noise(), 0), Chain(Noise()).ops
-    turns = [
-        run_ops.digest_of(run_ops.run_op(one, stream, givens(3), turn)) for turn in (0, 1, 2, 1)
-    ]
-
-    assert turns[1] == turns[3]
-    assert 3 == len(set(turns))
 
 
 def test_seeding_moves_every_global_generator():
@@ -168,9 +118,3 @@ def test_seeding_moves_every_global_generator():
         random.setstate(before[2])
 
     assert 3 == len({one for one, _, _ in seen}) == len({two for _, two, _ in seen})
-
-
-def test_an_op_that_returns_nothing_is_named():
-    """None is no sample: the error names the op and says what to do."""
-    with pytest.raises(OpResultError, match=r"no_return returns None.*let its __call__ return"):
-        tried(no_return)

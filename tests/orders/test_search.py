@@ -129,30 +129,3 @@ def test_the_order_as_it_is_comes_first():
 
     assert [(0, ()), (1, (0,)), (2, (0, 1))] == bench.tried
     assert 3 == found.unexplored  # ops 1 and 2 in the beginning, op 2 after op 0
-
-
-def test_usual_orders_are_tried_whatever_time_is_left():
-    """No op twice, where orders share their beginning."""
-    numbers = Numbers(adding(1, 10, 100))
-    numbers.first = [(0, 2, 1), (2, 1, 0)]
-
-    found = numbers.found(is_over=lambda: True)
-
-    assert [(0, 1, 2), (0, 2, 1), (2, 1, 0)] == [
-        tuple(p for p, tried in found.follow(order) if tried)
-        for order in [(0, 1, 2), *numbers.first]
-    ]
-    assert len(numbers.tried) == len(set(numbers.tried))
-
-
-def test_an_order_can_be_followed():
-    """Along an order one sees what was tried, and where nothing was."""
-    found = Numbers(adding(1, 2, 3)).found(is_over=lambda: True)
-
-    assert [True, True, True] == [tried is not None for _, tried in found.follow((0, 1, 2))]
-    assert [True, False, False] == [tried is not None for _, tried in found.follow((0, 2, 1))]
-
-
-def test_counts_what_trying_every_order_would_need():
-    """N times n! ops, if each order is tried by itself."""
-    assert 4 * 24 == Numbers(adding(1, 2, 3, 4)).found().exhaustive

@@ -62,24 +62,3 @@ def test_the_source_can_be_run(dataset):
     made = Chain(place.found_in(dataset))
     assert [before[2], before[0], before[1]] == [op.call for op in made.ops]
     assert type(made.value) is type(place.value)
-
-
-def test_a_replaced_op_is_written_as_it_was_given():
-    """The user's rewrite stands in the user's dictionary."""
-    dataset = Tensors(v2.Compose([triple, middle]))
-    (place,) = places(dataset)
-    site = Site(place, Chain(place.value), ())
-
-    names = {0: "alternatives['triple']"}
-    code = site.code_of(Variant((0, 1), replaced={0: halve}, names=names))
-    exec(code, {"loader": DataLoader(dataset), "alternatives": {"triple": halve}})  # noqa: S102 - our own text
-
-    assert [halve, middle] == dataset.transform.transforms
-
-
-def test_what_is_no_row_of_ops_has_no_source():
-    """It is applied by the result instead."""
-    dataset = Tensors(v2.Compose([triple, middle]))
-    (place,) = places(dataset)
-
-    assert "" == Site(place, Chain(place.value), ()).code_of(Variant((0, 1), on_batch=(1,)))

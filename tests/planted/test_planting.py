@@ -10,13 +10,11 @@ from random import Random
 import pytest
 import torch
 
-import stallscope as ss
-from planted import ASKED, NOT_PLANTED, PAIRS, PLANTED, loader, plant, plant_pair
+from planted import ASKED, NOT_PLANTED, PAIRS, PLANTED, loader, plant
 from planted.planting import together
 from planted.recipe import slowdown
 from planted.sound import HEALTHY, Given, base
 from stallscope.diagnose.causes import CAUSES
-from stallscope.errors import ArgumentError, UnsupportedError
 
 MEASURED = {"sending", "oversubscription"}
 """What these take is nothing that arithmetic knows."""
@@ -114,11 +112,6 @@ class TestEveryCause:
         assert {*PLANTED} | {*NOT_PLANTED} | {*ASKED} == named
         assert {code for code in named if not CAUSES[code].tested} == {*NOT_PLANTED}
 
-    def test_threads_that_cost_nothing_are_refused(self):
-        """Where many threads cost too little, the error says what they cost, and what to do."""
-        with pytest.raises(UnsupportedError, match=r"here a batch takes 5\.0 ms .* 50 ms with 16"):
-            two("oversubscription", strength=20.0)
-
 
 class TestPairs:
     @pytest.mark.parametrize("pair", PAIRS, ids="+".join)
@@ -134,19 +127,6 @@ class TestPairs:
             assert 1.2 < slowdown(found.second, cores)
             assert slowdown(found.both.without, cores) < HEALTHY_AGAIN
 
-    def test_not_all_go_together(self):
-        """A pair that is none is refused, with those that there are."""
-        with pytest.raises(ArgumentError, match=r"take storage-latency \+ collate,"):
-            plant_pair("collate", "collate")
-
-    def test_both_are_told(self):
-        """A planted pair names its causes, the worse one first, and has neither when healthy."""
-        planted = plant_pair("one-transform", "collate", seed=1)
-
-        assert planted.causes == ("one-transform", "collate")
-        assert planted.taken_away.truth == "healthy"
-        assert planted.recipe.collate_s > planted.taken_away.recipe.collate_s
-
 
 class TestHealthy:
     @pytest.mark.parametrize("kind", HEALTHY, ids=lambda kind: kind.__name__)
@@ -157,45 +137,12 @@ class TestHealthy:
 
             assert slowdown(kind(base(draw, cores), draw), cores) < 1.05
 
-    def test_seeds_go_through_the_kinds(self):
-        """As many seeds as there are kinds plant all of them."""
-        steps = {plant("healthy", seed).recipe for seed in range(len(HEALTHY))}
-
-        assert len(steps) == len(HEALTHY)
-
 
 class TestPlant:
     def test_a_seed_is_always_the_same_loop(self):
         """The same seed gives the same numbers, another one others."""
         assert plant("lock", 5).recipe == plant("lock", 5).recipe
         assert plant("lock", 5).recipe != plant("lock", 6).recipe
-
-    def test_what_cannot_be_planted_is_said(self):
-        """An unknown cause is refused in one sentence that lists the known ones."""
-        with pytest.raises(ArgumentError, match="'copy' cannot be planted: give one of healthy, "):
-            plant("copy")
-
-    def test_a_cause_has_to_slow_the_loop(self):
-        """A strength of 1 would be no cause."""
-        with pytest.raises(ArgumentError, match="strength=1: give a number above 1"):
-            plant("lock", strength=1)
-
-    def test_the_step_is_called_simulated(self):
-        """The step is one that every output calls simulated, but where it really computes."""
-        simulated = type(ss.simulated_step(0.0))
-
-        assert isinstance(plant("collate").step, simulated)
-        assert all(isinstance(plant("main-process", seed).step, simulated) for seed in range(6))
-        computing = [plant("cpu-saturated", seed) for seed in range(6)]
-        assert all(isinstance(one.step, simulated) is not one.recipe.busy_step for one in computing)
-        assert {one.recipe.busy_step for one in computing} == {True, False}
-
-    def test_is_a_target_by_its_name(self):
-        """`planted:slow_worker` can be given wherever a target can."""
-        target = ss.target("planted:slow_worker")
-
-        assert target.loader.dataset.recipe.slow_worker_s > 0
-        assert target.step is not None
 
     def test_without_the_cause_the_samples_are_the_same(self):
         """Taking a cause away changes no sample, unless its size was the cause."""

@@ -62,7 +62,6 @@ class TestGrowth:
         assert found.end_bytes is None
         assert found.sentence().endswith("the memory of the container is full in 20 s")
 
-
     def test_workers_that_end_with_the_epoch_fill_nothing(self):
         """New ones came after 2 s: 900 MB at 20 MB a second are not met."""
         run = looked_at([100, 120, 140, 160], [500, 520, 540, 560], free_mb={"machine": 900})

@@ -19,13 +19,12 @@ from torch.utils.data import DataLoader, Dataset
 
 import stallscope as ss
 from stallscope.loops.cached_values import same
-from stallscope.storage import layouts as layouts_module
 from stallscope.storage import serving
-from stallscope.storage.containers import KINDS, missing, shuffle_share
+from stallscope.storage.containers import KINDS, missing
 from stallscope.storage.layout_result import sentence
 from stallscope.storage.reads import COLD
 from stallscope.storage.recipes import RECIPES
-from stallscope.storage.serving import MakeTimes, RawSample, RawSamples, ReadTimes
+from stallscope.storage.serving import RawSamples, ReadTimes
 
 PIXELS = 96
 BLOBS = [[bytes([number]) * (number * 700 + 1), b"two"] for number in range(20)]
@@ -108,16 +107,6 @@ class TestContainers:
             path.stat().st_size for path in container.files()
         )
 
-    def test_how_far_a_shuffle_is_from_uniform(self):
-        """A buffer as large as the data is uniform; a small one over few shards is not."""
-        tar = next(kind for kind in KINDS if not kind.is_random)
-
-        found = [shuffle_share(tar, 8_000, buffer) for buffer in (8_000, 1_000, 1)]
-
-        assert 0.95 < found[0] <= 1.0
-        assert found == sorted(found, reverse=True)
-        assert 1.0 == shuffle_share(KINDS[0], 8_000, 0)
-
 
 class TestServing:
     def test_keeps_every_file_that_a_sample_opens(self, photos):
@@ -152,23 +141,6 @@ class TestServing:
 
         assert set(order) == {number for number, _ in found} and 20 == len(found)
         assert all(took_s > 0 for _, took_s in found)
-
-    def test_samples_are_made_of_their_own_files_and_of_smaller_ones(self, photos):
-        """Where there are some."""
-        first, second = raws_of(photos, [4, 5])
-        samples = [(4, first, None), (5, second, list(second.blobs))]
-
-        found = list(DataLoader(MakeTimes(photos, samples), batch_size=None, num_workers=1))
-
-        assert [4, 5] == [number for number, _, _ in found]
-        assert found[0][2] is None and min(found[0][1], *found[1][1:]) > 0
-
-    def test_nothing_is_replaced_in_this_process(self, photos):
-        """The user's own `open` is theirs."""
-        before = open
-
-        assert "label 0" == FromBytes(photos, [RawSample(0, ("x",), (b"other",))])[0][1]
-        assert open is before
 
 
 def compared(dataset, budget_s=8.0, **named):
@@ -214,14 +186,6 @@ class TestLayouts:
 
         with pytest.raises(ss.StallscopeError, match=words):
             ss.layouts(loader, budget_s=3.0)
-
-    def test_a_full_disk_is_seen_before(self, photos, tmp_path, monkeypatch):
-        """Nothing is written where there is no room for all of it."""
-        monkeypatch.setattr(layouts_module, "_ROOM_SHARE", 1e-9)
-
-        with pytest.raises(ss.StallscopeError, match="ask for fewer samples"):
-            compared(photos, 4.0, folder=tmp_path)
-        assert not list(tmp_path.iterdir())
 
     def test_samples_and_budget_are_numbers(self, photos):
         """Said at once."""

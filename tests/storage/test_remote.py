@@ -17,7 +17,6 @@ from torch.utils.data import DataLoader
 import stallscope as ss
 from stallscope import arrow_files
 from stallscope.lab.notebooks import Aim
-from stallscope.targets import remote
 from stallscope.targets.factory import is_address
 from stallscope.targets.images import find_images
 from stallscope.targets.remote import RemoteImages
@@ -80,29 +79,6 @@ class TestWeb:
         for index, (pixels, _) in enumerate(DataLoader(found, None, num_workers=2)):
             with Image.open(local[index].path) as image:
                 assert np.array_equal(np.asarray(image.convert("RGB")), pixels)
-
-    def test_a_server_that_cuts_the_connection(self, web):
-        """What it was, and how often, in one sentence."""
-        loader = ss.target(address(web)).loader
-        with Proxy(web, stops_after=2_000, cuts=True) as proxy:
-            loader.dataset.address = address(proxy.port)
-            loader.dataset.files = [
-                file._replace(path=file.path.replace(str(web), str(proxy.port)))
-                for file in loader.dataset.files
-            ]
-            with pytest.raises(
-                ss.StallscopeError, match=r"images cannot be read .*ayload|isconnect"
-            ):
-                [loader.dataset[index] for index in range(IMAGES)]
-
-    def test_a_server_that_stalls(self, web, monkeypatch):
-        """It is not waited for."""
-        monkeypatch.setattr(remote, "_ANSWER_S", 0.5)
-        with (
-            Proxy(web, stops_after=0) as proxy,
-            pytest.raises(ss.StallscopeError, match="was not listed within"),
-        ):
-            ss.target(address(proxy.port))
 
     @pytest.mark.parametrize(
         ("given", "words"),

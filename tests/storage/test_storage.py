@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
-import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,19 +11,15 @@ import numpy as np
 import pytest
 import torch
 from support.build_storage import a_storage, no_storage, warm_storage
-from support.device_loops import Naps
 from support.loaders import Noise
 from torch.utils.data import DataLoader, Dataset
 
 import stallscope as ss
-from stallscope.hooks.device_time import SimulatedDevice
 from stallscope.storage import places, reads
 from stallscope.storage import storage as storage_module
 from stallscope.storage.page_cache import drop, opened, resident_bytes, resident_share
 from stallscope.storage.reads import COLD, RANDOM, SAMPLE, SEQUENTIAL, WARM, Backend
 from stallscope.storage.result import describe, sentence
-from stallscope.storage.storage import demand_of
-from stallscope.targets.target import SimulatedStep
 
 PAGE = 4096
 DELIVERS = "Your storage delivers 3,176 samples/s with 8 readers"
@@ -119,22 +113,6 @@ class TestPageCache:
         assert 0.0 == resident_share(str(path))
         assert bytes(64 * PAGE) == path.read_bytes()
 
-    def test_files_of_others_are_unknown(self, tmp_path, monkeypatch):
-        """The kernel would call them all cached."""
-        path = written(tmp_path / "a")
-        monkeypatch.setattr(os, "geteuid", lambda: 12345)
-        monkeypatch.setattr(os, "access", lambda *_, **__: False)
-
-        assert resident_share(path) is None
-
-
-def test_demand_is_bounded_by_the_device():
-    """A wait while the device works is not time to spare."""
-    step = SimulatedStep(0.02, SimulatedDevice(depth=1))
-    run = ss.record(DataLoader(Naps(0.002), 4, num_workers=1), step, batches=30)
-
-    assert demand_of(run)["wanted_per_s"] == pytest.approx(4 / 0.02, rel=0.25)
-
 
 class TestReads:
     @pytest.mark.parametrize(
@@ -167,39 +145,6 @@ class TestReads:
         cold, warm = (reads.timed(wanted, 2, 30.0, Backend()) for _ in range(2))
 
         assert (0.0, 1.0) == (cold.cached_share, warm.cached_share)
-
-    @pytest.mark.parametrize("readers", [1, 3])
-    def test_readers_read_at_once(self, files, readers):
-        now, most, lock = [0], [0], threading.Lock()
-
-        def read(file, length, offset):
-            with lock:
-                now[0] += 1
-                most[0] = max(most[0], now[0])
-            time.sleep(0.01)
-            with lock:
-                now[0] -= 1
-            return os.pread(file, length, offset)
-
-        reads.timed(reads.requests(files, SAMPLE, None, 0), readers, 30.0, Backend(read))
-
-        assert readers == most[0]
-
-    def test_a_read_that_hangs_is_abandoned(self, files):
-        release = threading.Event()
-        before = threading.active_count()
-
-        def read(file, length, offset):
-            release.wait()
-            return os.pread(file, length, offset)
-
-        backend = Backend(read, grace_s=0.1)
-        reading = reads.timed(reads.requests(files, SAMPLE, None, 0), 1, 0.1, backend)
-
-        release.set()
-        assert reading.hangs
-        while threading.active_count() > before:
-            time.sleep(0.01)
 
 
 class TestPlaces:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import multiprocessing
 import os
 import random
 import signal
@@ -102,26 +101,6 @@ class PlantedStream(IterableDataset):
     def __iter__(self) -> Any:
         inner = Planted()
         return (inner[index] for index in range(self.entries))
-
-
-class ShortAtFirst(IterableDataset):
-    """Ends at once when it is iterated first, and after long from then on."""
-
-    def __init__(self) -> None:
-        self.begun = multiprocessing.Value("i", 0)
-
-    def __iter__(self) -> Any:
-        self.begun.value += 1
-        return iter(PlantedStream(8 if self.begun.value == 1 else 4000))
-
-
-class DiesSoon(Planted):
-    """A worker that is killed by the system in the middle of its work."""
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        if index == 90:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().__getitem__(index)
 
 
 class Raises(Planted):

@@ -97,13 +97,6 @@ class Stream(IterableDataset):
             yield torch.tensor(float(index))
 
 
-class NeedsWorker(Items):
-    """Works in a worker only."""
-
-    def __getitem__(self, index: int) -> Any:
-        return torch.tensor(torch.utils.data.get_worker_info().id + index)
-
-
 class Recursive:
     """Calls itself."""
 
@@ -153,37 +146,3 @@ def slow_collate(samples: list[Any]) -> Any:
     """A collate function with one slow line."""
     time.sleep(SLEEP_S)
     return default_collate(samples)
-
-
-def long_function(value: Any) -> Any:
-    """Many lines, one of which is slow."""
-    a = 1
-    b = 2
-    c = 3
-    d = 4
-    e = 5
-    f = 6
-    g = 7
-    h = 8
-    i = 9
-    j = 10
-    k = 11
-    l = 12  # noqa: E741
-    m = 13
-    n = 14
-    time.sleep(0.005)
-    o = 15
-    p = 16
-    q = 17
-    r = 18
-    s = 19
-    t = 20
-    u = 21
-    v = 22
-    w = 23
-    x = 24
-    y = 25
-    z = 26
-    total = a + b + c + d + e + f + g + h + i + j + k + l + m
-    total += n + o + p + q + r + s + t + u + v + w + x + y + z
-    return value if total else None

@@ -71,15 +71,6 @@ def test_a_stage_that_was_not_seen_cannot_be_made_faster(board, costs):
     assert (False, False) == (board.decode.disabled, board.reading.disabled)
 
 
-def test_without_workers_there_is_nothing_to_prefetch(board):
-    """The timeline has a lane for the loop that makes its batches."""
-    board.workers.value = 0
-
-    assert board.ahead.disabled
-    assert "making" in board.answer.value
-    assert "worker 0" not in board.answer.value
-
-
 def test_the_button_measures_what_the_sliders_say(board):
     """Beside what was predicted; the setting as it is needs no measuring."""
     board.run.click()
@@ -91,14 +82,6 @@ def test_the_button_measures_what_the_sliders_say(board):
     assert "1.9× as now" in board.said.value
     assert "1.9× as now" in board.answer.value
     assert not board.run.disabled
-
-
-def test_what_is_raised_is_said(board):
-    """A callback's exception would be shown nowhere."""
-    board.workers.value = 9
-    board.run.click()  # the planted bench knows four workers only
-
-    assert "AssertionError" in board.said.value
 
 
 def test_without_the_loader_it_says_so():

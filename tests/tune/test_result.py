@@ -6,13 +6,10 @@ import re
 
 import pytest
 from support.build_tuning import (
-    BROKEN,
     FOUR,
     HERE,
-    HUGE,
     NOW,
     PASSING,
-    PICKLE,
     a_full_tuning,
     a_tuning,
 )
@@ -99,14 +96,6 @@ class TestBest:
         assert trial == found.best["trial"]
         assert re.match(words, sentence(found))
 
-    def test_what_fails_has_its_reason(self):
-        row = {row["setting"]: row for row in a_full_tuning().settings().to_dicts()}
-        broken, huge = row[NOW.text(BROKEN)], row[NOW.text(HUGE)]
-
-        assert ("fails", PICKLE) == (broken["status"], broken["reason"])
-        assert "not tried" == huge["status"]
-        assert "allowed" in huge["reason"]
-
 
 class TestTable:
     def test_has_its_columns(self):
@@ -180,8 +169,3 @@ class TestFit:
         found = measured({NOW: STEADY, FOUR: times(factor)})
 
         assert re.search(rf"Predicted 2\.00× \(.*\), measured {factor:.2f}×: {word}", str(found))
-
-    def test_of_several_is_the_error_of_the_rates(self):
-        found = measured({NOW: STEADY, FOUR: STEADY, SIX: STEADY})
-
-        assert "Prediction error: 100% (median), 200% (most), of 3 settings" in str(found)

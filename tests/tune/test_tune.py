@@ -92,22 +92,6 @@ class TestDirection:
         assert fewer["memory_bytes"] < of_workers(found, 4 * cores)["memory_bytes"]
 
     @pytest.mark.slow
-    def test_what_handing_a_batch_over_takes_is_measured_where_no_worker_does(self, tmp_path):
-        """By one worker that makes none; the answer is saved, and no generator was used."""
-        before = torch.get_rng_state()
-
-        given = [{"num_workers": 1}]
-        found = ss.tune(loader(compute_s=0.001), STEP, budget_s=3, settings=given)
-
-        found.save(tmp_path / "tuning")
-        saved = ss.load(tmp_path / "tuning").circumstances
-        assert saved == found.circumstances
-        assert 0 <= saved.worker_start_s < 3
-        assert 0 <= saved.send_s < 3
-        assert 0 < saved.receive_s < 3
-        assert torch.equal(before, torch.get_rng_state())
-
-    @pytest.mark.slow
     def test_a_loader_that_keeps_up_is_left(self):
         """A step that takes longer than its batches gains nothing."""
         found = ss.tune(loader(2, wait_s=0.001), ss.simulated_step(0.03), budget_s=6)
@@ -145,19 +129,6 @@ class TestHeedsTheUser:
         assert row["status"] == FAILED
         assert "no worker may have this file" in row["reason"]
         assert found.best["trial"] == 0
-
-    @pytest.mark.slow
-    def test_workers_that_cannot_be_started_are_a_reason_too(self):
-        """Spawn has to pickle what fork does not."""
-        mine = DataLoader(Samples(), 4, collate_fn=lambda samples: torch.stack(samples) + 0)
-
-        found = ss.tune(
-            mine, budget_s=20, settings=[{"num_workers": 1, "multiprocessing_context": "spawn"}]
-        )
-
-        row = the_other(found)
-        assert row["status"] == FAILED
-        assert "pickle" in row["reason"].lower()
 
     def test_what_needs_too_much_memory_is_not_tried(self):
         """It is predicted from the bytes of a batch, and said."""

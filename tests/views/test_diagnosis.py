@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
-import polars as pl
 import pytest
-from support.build_diagnosis import COPY, DECODE, HEALTHY, LOCK, UNKNOWN, a_diagnosis
-from support.build_run import resources_of
+from support.build_diagnosis import DECODE, HEALTHY, LOCK, UNKNOWN, a_diagnosis
 from support.chart_texts import check_texts
-from support.virtual_loop import a_loop
 
-from stallscope.diagnose.accounting import ACCOUNTING, BEGIN
 from stallscope.diagnose.causes import CAUSES
 from stallscope.diagnose.result import Finding
-from stallscope.diagnose.text import HOW_SURE, NOT_TESTED, SHARES, all_words
+from stallscope.diagnose.text import HOW_SURE, all_words
 from stallscope.views import diagnosis as face
 
 LOOP = {"fetch": 5.0, "decode": 40.0, "Mask": 70.0, "collate": 5.0}
@@ -91,87 +86,8 @@ def test_a_simulated_step_is_called_simulated(view):
     assert "simulated" not in view(a_diagnosis(DECODE, parts=False))
 
 
-@pytest.mark.parametrize("view", [str, html, lambda d: " ".join(row(d))])
-def test_a_rule_that_was_never_tried_says_so(view):
-    """A cause that could not be planted is marked where it is shown, and only there."""
-    assert NOT_TESTED in view(a_diagnosis(DECODE, COPY))
-    assert NOT_TESTED not in view(a_diagnosis(DECODE, LOCK))
-
-
 def row(diagnosis):
     return [text.get_text() for ax in diagnosis.plot().axes for text in ax.texts]
-
-
-@pytest.mark.parametrize("verdict", [DECODE, HEALTHY], ids=["decode", "healthy"])
-def test_what_is_said_of_a_simulated_step_is_said_with_it(verdict):
-    """Whether a loader is too slow depends on the step, so the costs name it in one breath."""
-    costs = [all_words(a_diagnosis(verdict, simulated_step_s=one))[0].costs for one in (0.1, None)]
-
-    assert f"{costs[1]}, with a simulated step" == costs[0]
-
-
-def test_a_share_is_said_to_be_of_what_it_is():
-    """Of the loop, of an epoch, of the making of batches, or of how long the loop stalls."""
-    begins = pl.DataFrame([(BEGIN, "stall", True, None, 0.2)], ACCOUNTING, orient="row")
-
-    assert "an epoch's time" in str(replace(a_diagnosis(DECODE), accounts=begins))
-    assert "an epoch's time" in str(a_diagnosis(Finding("start-up", "Starting late", 0.2)))
-    assert "the loop's time" in str(a_diagnosis(DECODE))
-    assert "in which batches are made" in str(a_diagnosis(DECODE, has_step=False))
-    assert "the loop stalls 30% of the time" in str(a_diagnosis(UNKNOWN))
-    assert "unexplained" not in str(a_diagnosis(Finding("inconclusive", "Too few", 0.001)))
-    assert "costs" not in str(a_diagnosis(HEALTHY))
-
-
-def test_a_value_and_its_unit_stand_on_one_line():
-    """In the large title of the page, and in that of the picture."""
-    title = "The loop waits for decoding: " + "it takes 2.9 ms " * 20
-    told = a_diagnosis(Finding("decode", title.strip(), 0.5, {}, 0.9, ""), parts=False)
-    lines = [text.get_text() for text in told.plot().texts]
-
-    assert "2.9\N{NO-BREAK SPACE}ms" in html(told)
-    assert "2.9 ms" not in html(told)
-    assert sum("2.9 ms" in line for line in lines) > 1
-    assert not any(line.startswith("ms") for line in lines)
-
-
-def test_says_of_which_stalls_a_share_is():
-    """Where waiting for a core was taken out of it, and only there."""
-    shared = Finding("decode", "Decoding", 0.3, {"decode_exposed_share": 0.4}, 0.9, "")
-
-    assert SHARES[:40] in str(a_diagnosis(HEALTHY, shared))
-    assert SHARES[:40] not in str(a_diagnosis(HEALTHY))
-
-
-def test_a_busy_machine_is_told_beside_how_sure_it_is():
-    """Milliseconds are then the neighbours', too."""
-    run = a_loop(LOOP, workers=2)
-    pids = run.batches["pid"].unique().sort().to_list()
-    use = {("core_busy_share", "0"): 1.0, ("core_busy_share", "1"): 1.0}
-    use |= {("worker_cpu_share", str(pid)): 0.3 for pid in pids} | {("loop_cpu_share", "1"): 0.2}
-    busy = replace(run, all_resources=resources_of(use, int(run.all_steps["end_ns"].max() / 1e9)))
-
-    said = [all_words(replace(a_diagnosis(DECODE), run=one))[0].sure for one in (run, busy)]
-
-    assert "other processes" not in said[0]
-    beside = "; other processes had 60% of the cores: read shares, not milliseconds"
-    assert said[1] == f"{said[0]}{beside}"
-
-
-def test_what_is_missing_is_no_number():
-    """Evidence that was not measured is said to be that, and never 0."""
-    evidence = {"lock_s": None, "fetch_s": float("nan")}
-    (found,) = all_words(a_diagnosis(Finding("lock", "", 0.1, evidence), parts=False))
-
-    assert "lock not measured · fetch not measured" == found.because
-
-
-def test_an_interval_stands_beside_its_number():
-    """Low and high end are no numbers of their own; an end without its number is."""
-    evidence = {"a_factor": 2.0, "a_factor_low": 1.5, "a_factor_high": 2.5, "b_low": 3}
-    (found,) = all_words(a_diagnosis(Finding("lock", "", 0.1, evidence), parts=False))
-
-    assert "a 2.0× (1.5× to 2.5×) · b low 3" == found.because
 
 
 def test_a_guided_notebook_is_a_link():
@@ -252,20 +168,6 @@ class TestPanel:
 
         assert before != panel.children[1].value
         assert DIAGNOSES["three findings"].plot("ladder").title in panel.children[1].value
-
-    @pytest.mark.slow
-    def test_begins_with_a_picture_that_says_more_than_the_verdict(self):
-        """The findings are the page over it; without a run there is nothing else."""
-        begins = {name: DIAGNOSES[name].panel().children[0].children[0].value for name in DIAGNOSES}
-
-        assert begins["three findings"] == "stages"
-        assert begins["many"] == "findings"
-
-    def test_offers_only_what_was_measured(self):
-        """Without run, ladder and stacks there are only the findings."""
-        panel = DIAGNOSES["many"].panel()
-
-        assert ["findings"] == [value for _, value in panel.children[0].children[0].options]
 
     def test_has_a_picture_for_places_without_widgets(self):
         """The verdict itself."""

@@ -21,7 +21,6 @@ from support.build_flame import (
 from support.chart_texts import check_texts
 
 import stallscope as ss
-from stallscope.charts.flame import change_colour
 from stallscope.flame.result import IN_PROCESS, SAMPLES, Flame
 from stallscope.flame.tree import COLOURS, of_difference, of_flame
 
@@ -88,22 +87,6 @@ def test_a_change_that_cannot_be_told_from_chance_is_said_so():
     assert "-42.8 points" in str(DIFFERENCES["planted"])
 
 
-@pytest.mark.parametrize(
-    ("after", "before", "colour"),
-    [(0.4, 0.0, "#D55E00"), (0.0, 0.4, "#0072B2"), (0.3, 0.3, "#E8E8E8"), (0.0, 0.0, "#E8E8E8")],
-)
-def test_colours_of_a_change(after, before, colour):
-    """Orange grew, blue shrank, grey is alike."""
-    assert colour == change_colour(after, before)
-
-
-def test_a_small_change_is_pale():
-    """What is new but hardly takes any time is not shouted out."""
-    red, _, blue = (int(change_colour(0.001, 0.0)[at : at + 2], 16) for at in (1, 3, 5))
-
-    assert abs(red - blue) < 20
-
-
 class TestData:
     def test_every_frame_has_a_colour(self):
         """Of its kind."""
@@ -120,14 +103,6 @@ class TestData:
         assert ["worker 0", "worker 1"] == data["workers"]
         assert "RandomMask" in data["stages"]
         assert 2 == len(of_difference(DIFFERENCES["planted"])["recordings"])
-
-    def test_the_narrowest_are_left_out_and_counted(self):
-        """A tree of many frames is cut to what can be drawn, and says so."""
-        data = of_flame(many_stacks(8000))
-
-        assert 20_000 == len(data["parents"])
-        assert any("not drawn" in note for note in data["notes"])
-        assert 8000 == sum(data["recordings"][0]["counts"])
 
 
 class TestPanel:
@@ -235,20 +210,3 @@ class TestExport:
         with pytest.raises(ss.StallscopeError, match=r"ends in none of \.html, \.svg"):
             FLAMES["planted"].export(tmp_path / f"x{ending}")
         assert not list(tmp_path.iterdir())
-
-    def test_a_place_that_cannot_be_written_is_named(self, tmp_path):
-        """A folder of that name, or a file where a folder should be."""
-        (tmp_path / "x.html").mkdir()
-        (tmp_path / "file").write_text("")
-        for path in (tmp_path / "x.html", tmp_path / "file" / "x.html"):
-            with pytest.raises(ss.StallscopeError, match="cannot be written"):
-                FLAMES["planted"].export(path)
-        assert {"x.html", "file"} == {path.name for path in tmp_path.iterdir()}
-
-    def test_an_older_file_is_written_over(self, tmp_path):
-        """Also in a folder that is not there yet."""
-        path = tmp_path / "new" / "x.txt"
-        FLAMES["planted"].export(path)
-        one = path.read_text()
-        FLAMES["library"].export(path)
-        assert one != path.read_text()

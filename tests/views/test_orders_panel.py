@@ -88,24 +88,6 @@ class TestOrder:
         assert labels(AS_IT_IS) == board.tags.value
         assert not bench.asked["measure"]
 
-    def test_an_op_that_was_taken_away_comes_back(self):
-        """An order has every op once."""
-        board, bench = a_board()
-        board.tags.value = labels((CROP, MASK, COLOUR, SCALE))
-
-        assert labels(AS_IT_IS) == board.tags.value
-        assert "undone" in board.message.value
-        assert not bench.asked["compare"]
-
-    def test_an_order_is_asked_for_once(self):
-        """Going back and forth compares nothing again."""
-        board, bench = a_board()
-        for order in (CROP_FIRST, AS_IT_IS, CROP_FIRST):
-            board.tags.value = labels(order)
-
-        assert [CROP_FIRST] == bench.asked["compare"]
-        assert [AS_IT_IS, CROP_FIRST] == bench.asked["predict"]
-
     def test_an_order_that_fails_says_why(self):
         """In one line; it is drawn up to the op that fails, and not measured."""
         board, bench = a_board()
@@ -146,35 +128,6 @@ class TestMeasuring:
         assert not board.run.disabled
         assert "hidden" == board.progress.layout.visibility
 
-    def test_a_narrow_interval_around_one_is_no_difference(self):
-        """No gain is claimed that cannot be told from none."""
-        board, _ = a_board(measured=())
-        board.tags.value = labels((TO_TENSOR, CROP, MASK, SCALE, COLOUR))
-
-        assert "no significant difference (95% interval" in board.bars.value
-
-    def test_an_error_of_an_op_is_shown_and_the_panel_goes_on(self):
-        """What a callback raises would be shown nowhere."""
-        bench = PlannedBench(fails=OSError(f"no disk {HOSTILE}"))
-        board, _ = a_board(bench, measured=())
-        board.tags.value = labels(CROP_FIRST)
-
-        assert "That did not work. OSError: no disk" in board.message.value
-        assert HOSTILE not in board.message.value
-        assert not board.run.disabled
-        bench.fails = None
-        board.run.click()
-        assert "" == board.message.value
-
-    def test_an_interrupt_passes_and_the_panel_goes_on(self):
-        """Ctrl-C ends the measurement; the button can be pressed again."""
-        board, _ = a_board(PlannedBench(fails=KeyboardInterrupt()))
-        with pytest.raises(KeyboardInterrupt):
-            board.run.click()
-
-        assert "not measured: it was stopped" in board.message.value
-        assert not board.run.disabled
-
 
 class TestTable:
     def test_keeps_what_was_tried(self):
@@ -211,11 +164,3 @@ class TestPanel:
 
         assert NO_BENCH in panel.children[0].value
         assert panel.still is not None
-
-    def test_two_panels_do_not_know_each_other(self):
-        """A cell that runs twice makes a second, equal panel."""
-        orders = some_orders(bench=PlannedBench())
-        first, second = orders.panel(), orders.panel()
-        first.children[1].value = labels(CROP_FIRST)
-
-        assert labels(AS_IT_IS) == second.children[1].value

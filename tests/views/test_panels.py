@@ -6,21 +6,18 @@ import base64
 from dataclasses import replace
 
 import pytest
-from matplotlib.colors import to_rgba
 from support.build_run import a_run, steps_of
-from support.chart_texts import check_texts, texts
+from support.chart_texts import check_texts
 from support.virtual_loop import a_loop, together
 
 from stallscope.charts import sheet
 from stallscope.charts.loop import parts_of, stall_figure
 from stallscope.model.loop_time import NO_LOOP
 from stallscope.run.result import Settings
-from stallscope.stages import STALL_COLOUR
 from stallscope.units import seconds
 from stallscope.views.run_panels import ALL, EMPTY, LONGEST, Moments, Stalls, Tails
 
 ATTACK = "<script>alert(1)</script>"
-LOUD = to_rgba(STALL_COLOUR)
 
 
 @pytest.fixture(autouse=True)
@@ -52,15 +49,6 @@ class TestPanel:
             seen.append((panel.children[1].value, panel.children[2].value))
 
         assert 4 == len(set(seen))
-
-    def test_can_be_made_and_used_many_times(self, run):
-        """Two panels of one run do not know each other."""
-        first, second = run.panel(), run.panel()
-        before = second.children[1].value
-        for percentile in range(60, 90, 5):
-            controls(first)[2].value = percentile
-
-        assert before == second.children[1].value
 
     def test_has_a_still_picture_for_places_without_widgets(self, run):
         """Beside the widget stand a PNG and a sentence."""
@@ -97,13 +85,6 @@ class TestTails:
         assert (
             "No sample takes longer than 2.0 ms in A" == tails.draw(tails.stages[0], ALL, 95).title
         )
-
-    def test_counts_batches_for_a_stage_of_batches(self, run):
-        """Collate has no samples."""
-        tails = Tails(run)
-        collate = next(stage for stage in tails.stages if "collate" in stage)
-
-        assert "batches" in tails.draw(collate, ALL, 50).notes[0]
 
     def test_asks_one_worker(self, run):
         """A worker's own samples only."""
@@ -162,19 +143,6 @@ class TestStallPanel:
         assert STALLING["stalls"].stalls().height == slider.max
         assert len(shown) == len(seen)
 
-    def test_keeps_the_stall_in_another_order(self):
-        """In the order in which they came, the same stall is shown, and its neighbours are near."""
-        panel = STALLING["stalls"].panel("stalls")
-        order, slider, _ = controls(panel)
-        before = panel.children[1].value
-
-        order.index = 1
-
-        steps = STALLING["stalls"].stalls()["step"].to_list()
-        assert before == panel.children[1].value
-        slider.value = slider.value + 1
-        assert f"Step {steps[slider.value - 1]} waits" in panel.children[1].value
-
     def test_has_no_controls_for_a_single_stall(self):
         """There is nothing to choose."""
         run = a_run([], steps=steps_of([0.0, 0.2, 0.0]))
@@ -224,20 +192,6 @@ class TestTimelinePanel:
 
         assert (4, 42, 3) == (slider.min, slider.max, len(seen))
 
-    @pytest.mark.slow
-    def test_keeps_the_step_when_more_are_shown(self):
-        """As far as there are so many after it."""
-        panel = STALLING["stalls"].panel("timeline")
-        many, slider = controls(panel)
-        slider.value = 20
-        many.value = 24
-        assert "Steps 20 to 43" in panel.children[1].value
-
-        many.value = 36
-        assert "Steps 12 to 47" in panel.children[1].value
-        many.value = 3
-        assert "Steps 12 to 14" in panel.children[1].value
-
     def test_chooses_among_ranks(self):
         """Only where there are several; each has its own steps."""
         panel = STALLING["ranks"].panel("timeline")
@@ -248,12 +202,6 @@ class TestTimelinePanel:
 
         assert (0, 1, 2) == rank.options
         assert before != panel.children[1].value
-
-    def test_of_a_single_step_is_that_step(self):
-        """There is nothing to slide over."""
-        panel = a_run([], steps=steps_of([0.2])).panel("timeline")
-
-        assert panel.still.title.startswith("Step 0: the training loop stalls")
 
     @pytest.mark.slow
     @pytest.mark.parametrize("name", STALLING)
@@ -277,20 +225,6 @@ class TestStall:
         for stall in {0, stalls.stall(LONGEST, 1), stalls.number - 1}:
             check_texts(stalls.draw(stall))
 
-    def test_marks_only_the_batch_that_it_waited_for(self):
-        """Once in its worker's lane, once under the loop."""
-        run = STALLING["stalls"]
-        stall = run.stalls().row(5, named=True)
-
-        loud = [
-            text.get_text()
-            for text in texts(stall_figure(run, stall))
-            if text.get_color() == STALL_COLOUR
-            or (text.get_bbox_patch() and text.get_bbox_patch().get_facecolor() == LOUD)
-        ]
-
-        assert [str(stall["batch"])] * 2 == loud
-
     def test_says_whose_batch_it_was_and_why_it_was_late(self):
         """The title names step, batch, worker and the longest part."""
         run = a_loop(MAKING)
@@ -309,32 +243,8 @@ class TestStall:
         for stall in run.stalls().iter_rows(named=True):
             assert 1.0 == pytest.approx(parts_of(run, stall)["share"].sum())
 
-    def test_does_not_guess_at_a_batch_that_was_not_recorded(self):
-        """Title and table say that its stages are not known."""
-        run = STALLING["thinned"]
-        known = run.batches["batch"].to_list()
-        place = next(
-            place for place, batch in enumerate(run.stalls()["batch"]) if batch not in known
-        )
-        stalls = Stalls(run)
-
-        assert stalls.draw(place).title.endswith("the making of batches that were not recorded")
-        assert "not recorded" in stalls.table(place)
-
     def test_says_that_the_step_is_simulated(self):
         """A timer is called one."""
         run = replace(STALLING["stalls"], settings=Settings(simulated_step_s=0.02))
 
         assert "simulated" in " ".join(stall_figure(run, run.stalls().row(0, named=True)).notes)
-
-    def test_names_the_slowest_sample_of_the_batch(self):
-        """With its file, its index and what a usual sample takes."""
-        samples = [{"decode": 5.0}] * 9 + [{"decode": 40.0}] + [{"decode": 5.0}] * 6
-        paths = [f"/data/{place}{ATTACK}.jpg" for place in range(16)]
-        waits = steps_of([0.0, 0.0, 0.2, 0.0])
-
-        table = Stalls(a_run(samples, steps=waits, paths=paths)).table(0)
-
-        assert "40 ms, mostly decode" in table
-        assert "the median sample: 5.0 ms" in table
-        assert "<script" not in table

@@ -6,8 +6,8 @@ import json
 
 import pytest
 from support.build_ladder import a_ladder
-from support.build_lines import PLANTED, some_lines
-from support.chart_texts import check_texts, texts
+from support.build_lines import some_lines
+from support.chart_texts import check_texts
 from surface.built import BUILT, EACH_KIND, built
 
 import stallscope as ss
@@ -108,15 +108,6 @@ def test_json_is_json(name):
 
 
 class TestLadder:
-    def test_no_word_under_a_bar_is_broken(self):
-        """Also where there are seven of them; and the device is not denied."""
-        figure = LADDERS["alike on a simulated device"].plot()
-        under = [text.get_text() for text in texts(figure) if "without" in text.get_text()]
-
-        assert 6 == len(under)
-        assert all("significant" in text for text in under)
-        assert any("a timer of 100 ms on a simulated device" in note for note in figure.notes)
-
     def test_panel_compares_any_two_rungs(self):
         """Also the other way round, and more than once."""
         panel = LADDERS["simulated"].panel()
@@ -154,13 +145,6 @@ class TestLines:
         assert {"slow()", "… 56 lines not shown"} <= set(rows)
         assert len(rows) < 12
         assert "… 38 lines not shown" in str(lines)
-
-    def test_a_listing_of_a_short_function_is_whole(self):
-        """Also what never ran; without source it has its lines."""
-        lines, bare = some_lines(), LINES["no source"]
-
-        assert len(PLANTED["Mask.dilate"]) == len(listing(lines, in_order(lines)[0]))
-        assert [3, 4] == [row.line for row in listing(bare, in_order(bare)[0])]
 
     def test_panel_shows_the_function_that_is_chosen(self):
         """The one with the hottest line is the first."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import os
 
 import pytest
 from support import trace_format
 from support.build_run import a_run
 
-from stallscope.errors import StallscopeError, TraceFileError
+from stallscope.errors import TraceFileError
 from stallscope.views import trace
 
 
@@ -27,12 +26,6 @@ class TestWriting:
         assert tmp_path / name == path
         assert {"displayTimeUnit", "otherData", "traceEvents"} == set(trace_format.read(path))
         assert [path] == list(path.parent.iterdir())
-
-    def test_gives_the_same_file_again(self, run, tmp_path):
-        """An older trace is written over; the time of day is not in it."""
-        first = run.trace(tmp_path / "trace.json.gz").read_bytes()
-
-        assert first == run.trace(str(tmp_path / "trace.json.gz")).read_bytes()
 
     def test_of_nothing_is_a_trace(self, tmp_path):
         """A run in which nothing happened can be opened, too."""
@@ -77,15 +70,6 @@ class TestRefusing:
         with pytest.raises(TraceFileError, match="no trace of stallscope's: give another name"):
             run.trace(tmp_path / name)
         assert holds == (tmp_path / name).read_bytes()
-
-    def test_a_folder_or_a_pipe(self, run, tmp_path):
-        """A folder may be called like a file; a pipe that lies there is not waited for."""
-        (tmp_path / "folder.json").mkdir()
-        os.mkfifo(tmp_path / "pipe.json")
-
-        for name, message in (("folder.json", "is a folder"), ("pipe.json", "is no file")):
-            with pytest.raises(StallscopeError, match=message):
-                run.trace(tmp_path / name)
 
     @pytest.mark.parametrize("place", ["/proc/trace.json", "file/trace.json"])
     def test_a_place_that_cannot_be_written(self, run, tmp_path, monkeypatch, place):
