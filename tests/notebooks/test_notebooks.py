@@ -19,7 +19,7 @@ SHORTER = {
 }
 """What measures less than is right for a person: here it counts that every cell runs."""
 NOT_IN_CIS_BROWSER = ("2", "3", "6", "b")
-"""Their browser tests are `thorough`: each takes minutes of a CI that has fifteen."""
+"""They have no test in a browser of their own: each takes minutes."""
 NO_PICTURES = {"4_worker_flamegraphs"}
 """Their panels are the picture."""
 by_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -78,11 +78,11 @@ def test_keeps_its_form(path):
 
 @pytest.mark.slow
 @by_notebook
-def test_runs_in_a_kernel(path, times, tmp_path, monkeypatch):
-    """Running all cells works, also a second time, and every picture is a picture."""
+def test_runs_in_a_kernel(path, tmp_path, monkeypatch):
+    """Running all cells works, and every picture is a picture."""
     nbclient = pytest.importorskip("nbclient")
     if shutil.which("chromium") and path.stem[0] not in NOT_IN_CIS_BROWSER:
-        pytest.skip("a browser runs it, twice")
+        pytest.skip("a browser runs it")
 
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     notebook = shortened(path, TARGET="sample", BUDGET_S=1)
@@ -91,9 +91,8 @@ def test_runs_in_a_kernel(path, times, tmp_path, monkeypatch):
     )
 
     with client.setup_kernel():
-        for _ in range(times):
-            for number, cell in enumerate(notebook.cells):
-                client.execute_cell(cell, number)
+        for number, cell in enumerate(notebook.cells):
+            client.execute_cell(cell, number)
 
     plots = [cell for cell in code_cells(notebook) if re.match(r"\w+\.plot\(", cell.source)]
     assert plots or path.stem in NO_PICTURES
