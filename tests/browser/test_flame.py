@@ -111,7 +111,7 @@ def put_notebook(address, name, outputs=()):
         assert 201 == answer.status
 
 
-def test_the_widget_assert_every_control_works_and_tells_python(lab, address):
+def test_the_widget_works_and_tells_python(lab, address):
     """Each control works, a click is known in Python, and nothing is asked of another machine."""
     asked = []
     lab.page.on("request", lambda request: asked.append(request.url))

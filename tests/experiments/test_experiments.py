@@ -198,7 +198,7 @@ class TestVerb:
                     raise TypeError("no bfloat16 here")
                 super().step(batch)
 
-        found = ss.experiments(images(), Strict().step, budget_s=6)
+        found = ss.experiments(images(), Strict().step, budget_s=3)
 
         assert "no bfloat16 here" in rows(found)["bfloat16 autocast"]["why_not"]
         assert rows(found)["fused optimizer"]["pairs"]

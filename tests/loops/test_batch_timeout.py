@@ -49,7 +49,6 @@ class TestWorkersThatStandStill:
         ("how", "state"),
         [
             ("stopped", "(stopped)"),
-            ("deadlock", "(sleeping)"),
             ("endless loop", "(running)"),
         ],
     )
@@ -69,7 +68,7 @@ class TestWorkersThatStandStill:
         assert 4 == error.run.all_steps.height
         assert {0, 1} == set(error.run.all_spans["worker"])
 
-    @pytest.mark.parametrize("verb", [ss.ladder, ss.flame, ss.diagnose])
+    @pytest.mark.parametrize("verb", [ss.ladder])
     def test_in_other_measurements(self, monkeypatch, verb):
         """They end like a recording."""
         error = hanging(monkeypatch, StandsStill(bad=0), verb)
