@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 import psutil
 
-from stallscope import arrow_files, store
+from stallscope import store
 from stallscope.errors import RunFormatError, TargetError
 from stallscope.files import workspace
 from stallscope.hooks.event_log import MAIN
@@ -21,7 +21,7 @@ from stallscope.run.read_logs import collect
 from stallscope.run.result import LOGS, Run
 from stallscope.targets.factory import is_address
 from stallscope.targets.remote import copy_objects, listing, names_at
-from stallscope.units import count, printable, said_by, size, without_controls
+from stallscope.units import count, printable, said_by, without_controls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -85,23 +85,17 @@ def _copy(address: str, folder: Path) -> None:
     """Copy a result, or the ranks of a training, from behind an address.
 
     Raises:
-        RunFormatError: there is no result, the server refuses it, or it is too large.
+        RunFormatError: there is no result, or the server refuses it.
     """
     try:
-        root, sizes = listing(address)
+        root, paths = listing(address)
     except TargetError as error:
         raise RunFormatError(str(error)) from error
-    names = {path: PurePosixPath(path.removeprefix(root).lstrip("/")) for path in sizes}
+    names = {path: PurePosixPath(path.removeprefix(root).lstrip("/")) for path in paths}
     names = {path: name for path, name in names.items() if name.parts and ".." not in name.parts}
     if not _hold_result({name.parts[0] for name in names.values()}):
         raise RunFormatError(
             f"{printable(address)} is not a saved result: it has no {', '.join(_HEADS)}"
-        )
-    takes = sum(sizes[path] for path in names)
-    if takes > arrow_files.MOST_BYTES:
-        raise RunFormatError(
-            f"{printable(address)} takes {size(takes)}, more than {size(arrow_files.MOST_BYTES)}: "
-            "copy it here, and load the folder"
         )
     try:
         for name in names.values():  # a rank without a run has a folder, too

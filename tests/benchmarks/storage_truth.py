@@ -6,8 +6,6 @@ that all share. What a sample takes with one reader and the most samples a secon
 anywhere and large ones in order, cold and warm. A cold reading of which the page cache held more
 than a tenth is a failure, whatever it says.
 
-Then an S3 server (moto's) behind a proxy: what one request takes, how many in flight keep a step
-fed by that, and what so many gave.
 
     python tests/benchmarks/storage_truth.py
 """
@@ -23,20 +21,18 @@ import sys
 import tempfile
 import threading
 import time
-from importlib import import_module
-from importlib.util import find_spec
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
-import numpy as np
 from benchkit.command import Option, arguments, met, table
-from PIL import Image
-from support.slow_server import Proxy, s3_environment, s3_server
 from torch.utils.data import DataLoader, Dataset
 
 import stallscope as ss
 from stallscope.bench.measurement import Measurement
+from stallscope.storage import reads
 from stallscope.storage.places import data_files
 from stallscope.storage.reads import (
     COLD,
@@ -45,7 +41,6 @@ from stallscope.storage.reads import (
     SAMPLE,
     SEQUENTIAL,
     WARM,
-    Backend,
     make_cold,
     requests,
     timed,
@@ -54,9 +49,10 @@ from stallscope.storage.storage import StorageProbe
 from stallscope.units import seconds, size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 WITHIN = 0.15
+pread = os.pread
 FILE_BYTES = 100_000
 FILES = 400
 DEVICES = {
@@ -66,12 +62,7 @@ DEVICES = {
     "1 ms, 20 MB/s shared": (0.001, 20e6, 64),
 }
 """Latency (s), bandwidth (bytes/s), requests at once."""
-PARTS = ["planted", "fio", "remote"]
-REMOTE = [(0.0, 1e12), (0.02, 1e12), (0.1, 1e12), (0.02, 2e6)]
-"""Latency of a request, seconds; bytes a second that all answers share."""
-REMOTE_IMAGES = 200
-REMOTE_STEP_S = 0.4
-"""Of a batch of 32: 80 samples a second, which moto's server can give."""
+PARTS = ["planted", "fio"]
 FIO_BYTES = 256 << 20
 FIO = {(RANDOM, 4096): "randread", (SEQUENTIAL, 1 << 20): "read"}
 
@@ -103,12 +94,17 @@ class Planted:
             time.sleep(self.latency_s)
             with self._wire:
                 time.sleep(length / self.bytes_per_s)
-                return os.pread(file, length, offset)
+                return pread(file, length, offset)
 
-    @property
-    def backend(self) -> Backend:
+    @contextmanager
+    def installed(self) -> Iterator[None]:
         """Read as from a disk on which everything is cold."""
-        return Backend(self.read, lambda *_: True, lambda *_: 0)
+        with (
+            patch.object(os, "pread", self.read),
+            patch.object(reads, "drop", lambda *_: True),
+            patch.object(reads, "resident_bytes", lambda *_: 0),
+        ):
+            yield
 
     def expected(self, readers: int) -> tuple[float, float]:
         """What a sample takes with one reader, seconds, and samples a second with so many."""
@@ -142,7 +138,6 @@ def main() -> None:
     parts: dict[str, Callable[[Path], None]] = {
         "planted": lambda folder: planted(folder, given.budget),
         "fio": lambda folder: beside_fio(folder / "large", given.rounds),
-        "remote": lambda folder: remote(folder, given.budget),
     }
     for part in given.parts:
         with tempfile.TemporaryDirectory(dir=given.folder or None) as name:
@@ -158,8 +153,9 @@ def planted(folder: Path, budget_s: float) -> None:
     rows, wrong = [], 0
     for name, device in DEVICES.items():
         found = Planted(*device)
-        probe = StorageProbe(target, Measurement("storage", budget_s), found.backend)
-        probe.run()
+        probe = StorageProbe(target, Measurement("storage", budget_s))
+        with found.installed():
+            probe.run()
         result = probe.result()
         cold = result.of(SAMPLE, COLD)
         if not cold:  # too short a run
@@ -213,56 +209,13 @@ def beside_fio(path: Path, rounds: int) -> None:
         sys.exit(1)
 
 
-def remote(folder: Path, budget_s: float) -> None:
-    """What a step needs of an S3 server at several latencies, predicted and then made."""
-    if find_spec("moto") is None or find_spec("s3fs") is None:
-        print("no S3 server: pip install 'moto[s3]' flask flask-cors s3fs\n")
-        return
-    place = folder / "photos"
-    place.mkdir()
-    pixels = np.random.default_rng(0)
-    for number in range(REMOTE_IMAGES):
-        image = pixels.integers(0, 255, (160, 160, 3), dtype=np.uint8)
-        Image.fromarray(image).save(place / f"{number:03}.jpg")
-    rows = []
-    with s3_server() as port, Proxy(port) as proxy:
-        os.environ.update(s3_environment(proxy.port))
-        store = import_module("s3fs").S3FileSystem()
-        store.mkdir("photos")
-        store.put(f"{place}/", "photos/", recursive=True)
-        for latency_s, bytes_per_s in REMOTE:
-            proxy.latency_s, proxy.bytes_per_s = latency_s, bytes_per_s
-            began_s = time.perf_counter()
-            found = ss.storage("s3://photos", ss.simulated_step(REMOTE_STEP_S), budget_s=budget_s)
-            took_s = time.perf_counter() - began_s
-            cold, best = found.of(SAMPLE, COLD), found.best
-            if found.in_flight is None or best is None:
-                rows.append((seconds(latency_s), *["—"] * 7))
-                continue
-            needed, row = found.in_flight
-            gave = "—" if row is None else f"{row['requests_per_s']:,.0f}/s with {row['readers']}"
-            rows.append(
-                (
-                    f"{seconds(latency_s)}, {size(bytes_per_s)}/s"
-                    if bytes_per_s < 1e9
-                    else (seconds(latency_s)),
-                    *(seconds(cold[0]["latency_s"]), f"{found.circumstances.wanted_per_s:,.0f}/s"),
-                    *(str(needed), gave),
-                    *(f"{best['requests_per_s']:,.0f}/s", str(best["readers"]), seconds(took_s)),
-                )
-            )
-    head = ("S3 behind", "a request", "step asks", "in flight", "gave", "most", "with", "took")
-    print(f"{table(head, rows)}\n")
-
-
 def _ours(files: Any, access: str, length: int, state: str, number: int) -> Any:
-    backend = Backend()
     wanted = requests(files, access, length, number)
     if state == COLD:
-        make_cold(wanted, backend)
+        make_cold(wanted)
     else:
-        timed(wanted, 1, 20.0, backend)
-    return timed(wanted, 1, 20.0, backend, readahead=access != RANDOM)
+        timed(wanted, 1, 20.0)
+    return timed(wanted, 1, 20.0, readahead=access != RANDOM)
 
 
 def _fio(fio: str, path: Path, mode: str, length: int, state: str) -> tuple[float, float]:

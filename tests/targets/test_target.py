@@ -11,12 +11,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from support.planted_costs import SlowFetchDataset
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from stallscope.errors import TargetError
-from stallscope.targets import images
-from stallscope.targets.factory import check_spawnable
 from stallscope.targets.images import MEAN, OURS, STD
 from stallscope.targets.target import Target, target
 
@@ -255,18 +252,6 @@ class TestFolders:
         """An empty folder has no files at all."""
         assert "no files at all" in the_error(tmp_path)
 
-    def test_a_whole_disk_is_not_searched(self, tmp_path, monkeypatch):
-        """A folder that goes on and on without images is given up, and the way out is said."""
-        monkeypatch.setattr(images, "MOST_OTHERS", 100)
-        a_jpeg(tmp_path / "a" / "a.jpg")
-        for number in range(120):
-            (tmp_path / "a" / f"{number}.txt").touch()
-
-        message = the_error(tmp_path)
-
-        assert str(tmp_path) in message
-        assert "Give the folder that holds the classes" in message
-
 
 class TestShards:
     MEMBERS = (
@@ -465,45 +450,3 @@ class TestWords:
     def test_a_missing_path_is_said(self, text):
         """A path that does not exist is named as given; Windows paths are paths."""
         assert f"there is no {text!r}" in the_error(text)
-
-
-class TestCheckSpawnable:
-    def a_loader(self, dataset=None, method="spawn", **named):
-        """A loader with a worker that would be started so."""
-        return DataLoader(
-            dataset or SlowFetchDataset(2),
-            num_workers=1,
-            multiprocessing_context=method,
-            **named,
-        )
-
-    @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-    def test_a_lambda_cannot_be_found(self, method):
-        """A lambda as collate_fn is refused before the worker fails, with the way out."""
-        message = the_error(self.a_loader(method=method, collate_fn=lambda samples: samples))
-
-        assert f"collate_fn is a lambda, and workers started by {method} cannot import" in message
-
-    def test_a_local_class_cannot_be_found(self):
-        """A dataset class from inside a function is refused."""
-
-        class Local(Numbers):
-            pass
-
-        assert "the dataset is 'Local', defined inside a function" in the_error(
-            self.a_loader(Local())
-        )
-
-    def test_a_notebooks_class_cannot_be_found(self, monkeypatch):
-        """A class of a session that has no file is refused."""
-        monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
-        cell = type("Cell", (Numbers,), {"__module__": "__main__", "__qualname__": "Cell"})
-
-        message = the_error(self.a_loader(cell()))
-
-        assert "'Cell', defined in the notebook or the interactive session" in message
-
-    def test_forked_workers_need_no_names(self):
-        """A loader whose workers are forked, or that has none, may hold lambdas."""
-        check_spawnable(self.a_loader(method="fork", collate_fn=lambda samples: samples))
-        check_spawnable(DataLoader(Numbers(), collate_fn=lambda samples: samples))

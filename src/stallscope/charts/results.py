@@ -243,7 +243,7 @@ def layouts_figure(layouts: Layouts) -> Sheet:
     bars = [
         LabelledBar(
             layout_result.name_of(row, layouts.circumstances.image_pixels),
-            f"{row['order']}, {row['state']}",
+            row["state"],
             "" if row["gain"] is None else f"{row['gain']:.2f}× the files",
             row["samples_per_s"],
             f"{row['samples_per_s']:,.0f}/s",

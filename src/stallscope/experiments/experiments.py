@@ -367,7 +367,7 @@ class _StepTrials:
             waits=pl.DataFrame(waits, WAITS, orient="row"),
             copy_times=pl.DataFrame(self._copies, COPY_TIMES, orient="row"),
             circumstances=self._conditions(),
-            notes=(*self._target.told(), *self._measurement.notes),
+            notes=(*self._target.notes, *self._measurement.notes),
         )
 
     def _conditions(self) -> ExperimentsConditions:

@@ -177,10 +177,10 @@ def _of_target(
         hits = StackCounts(conditions.rate_hz, _own_here(loaders), of_loop=of_loop)
         named = replace(conditions, name=target.name)
         session = SamplingLoop(loop, named, measurement, hits)
-        measurement.result = lambda: None if probe.forked else session.result(target.told())
+        measurement.result = lambda: None if probe.forked else session.result(target.notes)
         with probe:
             session.run(probe, folder)
-        return session.result(target.told())
+        return session.result(target.notes)
 
 
 def _own_here(loaders: Iterable[DataLoader[Any]]) -> tuple[str, ...]:

@@ -157,7 +157,7 @@ class LadderMeasurement:
             blocks=self._turns.table(),
             facts=pl.DataFrame([self._fact(rung) for rung in RUNGS], FACTS, orient="row"),
             circumstances=LoopConditions.of(target, device=rungs.device.name),
-            notes=(*target.told(), *self._measurement.notes, *self._device_notes(), *rungs.notes),
+            notes=(*target.notes, *self._measurement.notes, *self._device_notes(), *rungs.notes),
             took_s=self._measurement.used_s,
         )
 

@@ -389,7 +389,7 @@ class LineMeasurement:
                 machine=machine(),
             ),
             notes=(
-                *self._target.told(),
+                *self._target.notes,
                 *self._measurement.notes,
                 *self._notes(names, {code for code, _ in (*hits, *seen)}),
                 *choice.notes,

@@ -372,7 +372,7 @@ class OrderSearch:
                 machine=machine(),
             ),
             notes=(
-                *self._target.told(),
+                *self._target.notes,
                 *self._measurement.notes,
                 *self._notes,
                 *_notes_on_ops(evaluator),

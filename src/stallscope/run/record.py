@@ -110,7 +110,7 @@ def record_target(
         wanted = None if limits.enough else limits.batches
 
         def info() -> RecordingInfo:
-            return replace(about, notes=(*target.told(), *notes, *_about_loop(seen, limits)))
+            return replace(about, notes=(*target.notes, *notes, *_about_loop(seen, limits)))
 
         bar = Progress(place, seen, batches=wanted, title=f"recording {target.name}")
         probe = Probe(place, target.loaders, scoped=True, modules=modules_of(target.step))

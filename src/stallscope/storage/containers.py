@@ -64,7 +64,7 @@ class Container:
         raise NotImplementedError
 
     def stream(self, buffer: int) -> Iterator[tuple[int, list[bytes]]]:
-        """Yield this worker's samples with their numbers; `buffer` of a shuffle, 0: in order."""
+        """Yield this worker's samples with their numbers, shuffled by a buffer of this size."""
         raise NotImplementedError
 
     def files(self) -> list[Path]:
@@ -124,9 +124,8 @@ class WebDatasetShards(Container):
         """Yield this worker's samples with their numbers."""
         webdataset, seed = import_module("webdataset"), torch.initial_seed()
         shards = [str(path) for path in self.files()]
-        shuffled = len(shards) if buffer else False
-        samples = webdataset.WebDataset(shards, shardshuffle=shuffled, empty_check=False, seed=seed)
-        for sample in samples.shuffle(buffer, seed=seed) if buffer else samples:
+        settings = {"shardshuffle": len(shards), "empty_check": False, "seed": seed}
+        for sample in webdataset.WebDataset(shards, **settings).shuffle(buffer, seed=seed):
             keys = (key for key in sample if not key.startswith("__"))
             ordered = sorted(keys, key=lambda key: int(key.partition(".")[0]))
             yield int(sample["__key__"]), [sample[key] for key in ordered]

@@ -1,7 +1,7 @@
 """The result of `ss.layouts`: how fast each layout of the same samples is, and which one to use.
 
 A sample takes the time to read it in a layout, plus the time that the dataset takes to make it. A
-speedup is over the files as they are, for the same samples, in the same order and state. The loop
+speedup is over the files as they are, for the same samples in the same state. The loop
 gets at most what its step can use: a loader that keeps up is not improved by a faster one.
 """
 
@@ -38,7 +38,6 @@ _WHOLE: Final = "{:,.0f}".format
 
 READS: Final = Schema(
     "One row per sample and layout.",
-    Column("order", pl.String, "`in order` or `shuffled`", secret=NAME),
     Column("state", pl.String, "`cold` or `warm`", secret=NAME),
     Column("layout", pl.Int32),
     Column("sample", pl.Int32),
@@ -65,10 +64,9 @@ WRITTEN: Final = Schema(
 )
 
 LAYOUTS: Final = Schema(
-    "One row per layout, order and state.",
+    "One row per layout and state; samples are read in a shuffled order.",
     Column("kind", pl.String, secret=NAME),
     Column("resized", pl.Boolean),
-    Column("order", pl.String, "`in order` or `shuffled`", "read"),
     Column("state", pl.String, "`cold` or `warm`", "state"),
     Column("samples_per_s", pl.Float64, "of all workers, a core each", "samples/s", _WHOLE),
     Column("samples_low_per_s", pl.Float64, "its 95% CI", INTERVAL, _WHOLE),
@@ -89,7 +87,6 @@ LAYOUTS: Final = Schema(
 
 _PIXELS: Final = 256
 """Short side of smaller images in a recipe, where no transform tells the size that is used."""
-IN_ORDER, SHUFFLED = "in order", "shuffled"
 WORTH: Final = 1.05
 """Smallest speedup of the loop for which a layout is recommended."""
 
@@ -110,9 +107,6 @@ class LayoutConditions(LoopDemand):
     """Short side of the images that were stored smaller; None: there are none."""
     image_quality: int = 0
     """JPEG quality of these images."""
-    pixel_difference: float | None = None
-    """Mean difference of their pixels, as a share (0 to 1) of white, to images that were scaled
-    alike and not compressed again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,31 +162,27 @@ class Layouts(SavedResult):
         """Rows of the table, sorted; a layout that was not measured has no rates."""
         written = {row["layout"]: row for row in self.written.to_dicts()}
         rows = []
-        for (order, state), times_s in self._sample_times.items():
+        for state, times_s in self._sample_times.items():
             for layout, own_s in times_s.items():
-                row = {**written[layout], "order": order, "state": state, "rounds": len(own_s)}
+                row = {**written[layout], "state": state, "rounds": len(own_s)}
                 rows.append(row | self._rates(times_s.get(0, {}), own_s, is_files=not layout))
         measured = {row["layout"] for row in rows}
         rows += [row | {"rounds": 0} for layout, row in written.items() if layout not in measured]
         return sorted(
             ({name: row.get(name) for name in LAYOUTS} for row in rows),
-            key=lambda row: (
-                row["state"] != COLD,
-                row["order"] != SHUFFLED,
-                -(row["samples_per_s"] or 0.0),
-            ),
+            key=lambda row: (row["state"] != COLD, -(row["samples_per_s"] or 0.0)),
         )
 
     @property
-    def _sample_times(self) -> dict[tuple[str, str], dict[int, dict[int, float]]]:
-        """Seconds to read and make each sample, by order and state, layout, and sample."""
+    def _sample_times(self) -> dict[str, dict[int, dict[int, float]]]:
+        """Seconds to read and make each sample, by state, layout, and sample."""
         resized = dict(self.written.select("layout", "resized").iter_rows())
         make_s = {(small, sample): took_s for small, sample, took_s in self.makes.iter_rows()}
-        sample_times: dict[tuple[str, str], dict[int, dict[int, float]]] = {}
-        for order, state, layout, sample, read_s in self.reads.iter_rows():
+        sample_times: dict[str, dict[int, dict[int, float]]] = {}
+        for state, layout, sample, read_s in self.reads.iter_rows():
             if (resized[layout], sample) in make_s:
                 total_s = read_s + make_s[resized[layout], sample]
-                sample_times.setdefault((order, state), {}).setdefault(layout, {})[sample] = total_s
+                sample_times.setdefault(state, {}).setdefault(layout, {})[sample] = total_s
         return sample_times
 
     def _rates(
@@ -217,7 +207,7 @@ class Layouts(SavedResult):
         return {**dict(zip(names, (rate.value, rate.low, rate.high), strict=True)), **gain}
 
     def table(self) -> pl.DataFrame:
-        """Return one row per layout, order and state; columns of `LAYOUTS`."""
+        """Return one row per layout and state; columns of `LAYOUTS`."""
         return pl.DataFrame(self._rows, LAYOUTS)
 
     @property
@@ -226,11 +216,11 @@ class Layouts(SavedResult):
         return COLD if COLD in set(self.reads["state"]) else WARM
 
     def _as_in_training(self) -> list[dict[str, Any]]:
-        return [row for row in self._rows if (row["order"], row["state"]) == (SHUFFLED, self.state)]
+        return [row for row in self._rows if row["state"] == self.state]
 
     @property
     def files(self) -> dict[str, Any] | None:
-        """Row of the files as they are, shuffled; None: not measured."""
+        """Row of the files as they are; None: not measured."""
         return next((row for row in self._as_in_training() if not row["layout"]), None)
 
     @property
@@ -301,18 +291,11 @@ def notes_of(layouts: Layouts) -> list[str]:
             f"{count(conditions.makers, 'worker')} with a core each"
         )
     if conditions.image_pixels:
-        difference = conditions.pixel_difference
-        lossy = (
-            ""
-            if difference is None
-            else f", and compression changes pixels by {difference:.1%} of white (mean)"
-        )
         notes.append(
             f"smaller images have a short side of {conditions.image_pixels} pixels, as JPEG of "
             f"quality {conditions.image_quality}. They are other data: random crops fall elsewhere"
-            f"{lossy}"
         )
     notes.append("times to convert are extrapolated; speedups of the loop are predicted")
-    without_step = "no step was given: these are rates of the loader, more than a training may need"
+    without_step = "these are rates of the loader, more than a training may need"
     notes = [*chain(notes, conditions.step_notes(without_step), layouts.notes)]
     return [*notes, conditions.budget_note()]

@@ -15,23 +15,20 @@ import shutil
 import tempfile
 import time
 from dataclasses import dataclass, replace
-from io import BytesIO
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import polars as pl
-from PIL import Image
 
 from stallscope.apart import apart
 from stallscope.bench.comparison import of_samples
 from stallscope.bench.measurement import Measurement
-from stallscope.errors import StallscopeError, UnsupportedError
+from stallscope.errors import UnsupportedError
 from stallscope.files import workspace
 from stallscope.hooks.find_ops import own_attributes
 from stallscope.isolation import isolated
 from stallscope.loops.cached_loaders import check_plain, is_stream, packed
+from stallscope.loops.devices import device_of
 from stallscope.loops.timed_loop import TimedLoop, started
 from stallscope.loops.training_loop import check_whole
 from stallscope.machine import memory_available_bytes, require_single_rank, usable_cores
@@ -45,20 +42,18 @@ from stallscope.storage.containers import (
     shuffle_share,
 )
 from stallscope.storage.layout_result import (
-    IN_ORDER,
     MAKES,
     READS,
-    SHUFFLED,
     WRITTEN,
     LayoutConditions,
     Layouts,
 )
 from stallscope.storage.page_cache import REALLY_COLD, drop, resident_share
 from stallscope.storage.reads import COLD, WARM
-from stallscope.storage.storage import demand_of, loop_conditions, record_briefly
+from stallscope.storage.storage import demand_of, record_briefly
 from stallscope.targets import target as targets
 from stallscope.targets.object_graph import children, walk
-from stallscope.units import BUDGET_S, count, said_by, size
+from stallscope.units import BUDGET_S, said_by
 
 if TYPE_CHECKING:
     import os
@@ -70,8 +65,8 @@ if TYPE_CHECKING:
 
 _MEMORY_SHARE: Final = 0.2
 """Share of the free memory for the files of the samples."""
-_ROOM_SHARE: Final = 0.5
-"""Share of the free disk for all layouts."""
+_DISK_SHARE: Final = 0.05
+"""Share of the free disk for the same: nine layouts of them are written."""
 _CAPTURE_SHARE: Final = 0.05
 """Share of the budget for reading the files, as writing them takes three times as long ..."""
 _FEWEST_ROUNDS: Final = 3
@@ -84,18 +79,8 @@ _ENOUGH: Final = 64
 """Half width of the interval, and samples, from which making samples is measured well enough."""
 _SENT: Final = 8
 """Samples whose times a worker sends at once."""
-_READ_PATTERNS: Final = (
-    (SHUFFLED, COLD),
-    (SHUFFLED, WARM),
-    (IN_ORDER, COLD),
-    (IN_ORDER, WARM),
-)
-"""Orders and states; the answer is made of the first that can be read."""
 _FEWEST: Final = 16
 """Samples below which nothing is compared."""
-_COMPARED: Final = 16
-"""Images whose smaller versions are compared with the originals."""
-_WHITE: Final = 255
 _RESIZES: Final = re.compile(r"resize|crop|rescale", re.IGNORECASE)
 
 
@@ -112,8 +97,8 @@ def layouts(  # noqa: PLR0913 - the public signature
 
     Reads the files of some samples as the dataset opens them, writes them into a temporary folder
     in every layout whose library is installed, and times reading each sample in a worker process,
-    in order and shuffled, cold and warm, and the dataset's own decode and transforms. The folder is
-    deleted afterwards; the user's files are only read. If an exception or Ctrl-C ends the call, its
+    shuffled, cold and warm, and the dataset's own decode and transforms. The folder is deleted
+    afterwards; the user's files are only read. If an exception or Ctrl-C ends the call, its
     attribute `layouts` holds what was measured before.
 
     Args:
@@ -133,7 +118,6 @@ def layouts(  # noqa: PLR0913 - the public signature
         UnsupportedError: the target is not one DataLoader with an index that torch's own code
             iterates, no sample opens a file of its own, or this process is one of several ranks.
         WorkspaceError: the temporary folder cannot be made.
-        StallscopeError: there is no room for the layouts.
         NoBatchError: a batch did not come in time.
     """
     measurement = Measurement("layouts", budget_s)
@@ -189,11 +173,10 @@ class LayoutSearch:
         self._layouts: list[_Layout] = []
         self._not_written: dict[str, str] = {}
         self._makes: list[tuple[int, float, float | None]] = []
-        self.reads: list[tuple[str, str, int, int, float]] = []
+        self.reads: list[tuple[str, int, int, float]] = []
         """Rows of `READS`."""
         self._wanted_per_s: float | None = None
         self._pixels: int | None = None
-        self._difference: float | None = None
 
     def run(self, place: Path) -> None:
         """Read the files, write them into `place` in each layout, and time reading them."""
@@ -201,14 +184,14 @@ class LayoutSearch:
         self._wanted_per_s = apart(lambda: demand_of(run))["wanted_per_s"]
         with isolated(replace(self._target, step=None)) as target:
             loader = target.loader
-            self._raws = self._captured(loader)
+            self._raws = self._captured(loader, place)
             self._write_all(loader, place)
             self._time_makes(loader)
             self._time_reads(loader)
 
     # ---- the files of the samples -----------------------------------------------------------
 
-    def _captured(self, loader: Any) -> list[RawSample]:
+    def _captured(self, loader: Any, place: Path) -> list[RawSample]:
         """Return the files of some samples, sorted by index.
 
         Raises:
@@ -221,7 +204,8 @@ class LayoutSearch:
         rng.shuffle(batches)  # if time or memory ends early, the samples are still from everywhere
         dataset = serving.RawSamples(loader.dataset)
         capturing = serving.loader_over(loader, dataset, batch_sampler=batches, collate_fn=packed)
-        memory = _MEMORY_SHARE * memory_available_bytes()
+        disk = _DISK_SHARE * shutil.disk_usage(place).free
+        room = min(_MEMORY_SHARE * memory_available_bytes(), disk)
         until_s = time.perf_counter() + _CAPTURE_SHARE * self._measurement.budget_s
         workers, batch_size = max(self._target.num_workers, 1), self._target.batch_size or 1
         fewest = max(_FEWEST_ROUNDS * workers * batch_size, _FEWEST)
@@ -230,19 +214,14 @@ class LayoutSearch:
             for pack in packs:
                 batch: list[RawSample] = pickle.loads(pack)  # noqa: S301 - our own worker wrote it
                 raws += batch
-                memory -= sum(len(blob) for raw in batch for blob in raw.blobs)
-                if memory < 0 or (time.perf_counter() > until_s and len(raws) >= fewest):
+                room -= sum(len(blob) for raw in batch for blob in raw.blobs)
+                if room < 0 or (time.perf_counter() > until_s and len(raws) >= fewest):
                     break
         if not any(raw.paths for raw in raws):
             raise UnsupportedError(
                 f"no sample of this {type(loader.dataset).__name__} opens a file of its own: its "
                 "bytes cannot be separated (they are made, mapped, or rows of a file that stays "
                 "open). ss.storage measures reading them"
-            )
-        if any(raw.is_same is False for raw in raws):
-            self._measurement.note(
-                "a sample that is made twice differs (it may use a generator that stallscope does "
-                "not know), so it is unchecked that layouts give the same samples"
             )
         return sorted((raw for raw in raws if raw.paths), key=lambda raw: raw.index)
 
@@ -252,20 +231,8 @@ class LayoutSearch:
     # ---- writing ----------------------------------------------------------------------------
 
     def _write_all(self, loader: Any, place: Path) -> None:
-        """Write every layout, of the files and of smaller images.
-
-        Raises:
-            StallscopeError: there is no room.
-        """
+        """Write every layout, of the files and of smaller images."""
         blobs = [list(raw.blobs) for raw in self._raws]
-        needs = int(1.3 * sum(map(len, chain(*blobs))) * (len(KINDS) + 2)) + (32 << 20)
-        free = shutil.disk_usage(place).free
-        if needs > _ROOM_SHARE * free:
-            raise StallscopeError(
-                f"the layouts of {count(self._most, 'sample')} need about {size(needs)} in "
-                f"{place.parent}, where {size(free)} is free, half of which may be used: ask for "
-                "fewer samples, or give another folder"
-            )
         self._write(KINDS, place, blobs)
         pixels, began_s = _image_size(loader.dataset), time.perf_counter()
         if pixels is None:
@@ -275,9 +242,6 @@ class LayoutSearch:
             self._pixels, self._shrunk = pixels, shrunk
             shrink_s = time.perf_counter() - began_s
             self._write((PlainFiles, WebDatasetShards), place, shrunk, shrink_s)
-            pairs = list(zip(chain(*blobs), chain(*shrunk), strict=True))[:_COMPARED]
-            differences = [_difference(*pair) for pair in pairs if pair[0] != pair[1]]
-            self._difference = float(np.mean(differences)) if differences else None
 
     def _write(
         self,
@@ -331,16 +295,15 @@ class LayoutSearch:
     def _time_reads(self, loader: Any) -> None:
         """Time reading each layout, first as a training would."""
         parts = [len(raw.paths) for raw in self._raws]
-        for order, state in _READ_PATTERNS:
-            numbers = self._shuffled() if order == SHUFFLED else range(len(parts))
+        for state in (COLD, WARM):
             if not all(self._prepared(state, layout.container) for layout in self._layouts):
                 continue  # cold reads of some layouts cannot be compared with warm ones of others
             for number, layout in enumerate(self._layouts):
-                self._measurement.now(f"{layout.name}, {order}, {state}")
+                self._measurement.now(f"{layout.name}, {state}")
                 container = layout.container
-                timing = serving.ReadTimes(container, parts, numbers, shuffled=order == SHUFFLED)
+                timing = serving.ReadTimes(container, parts, self._shuffled())
                 share = _READ_SHARE / (len(self._layouts) - number)
-                rows = [(order, state, number, *row) for row in self._rows(loader, timing, share)]
+                rows = [(state, number, *row) for row in self._rows(loader, timing, share)]
                 # The first samples of a stream pay for those in its shuffle buffer
                 least = min(_FEWEST, len(parts)) if container.is_random else len(parts) // 2
                 if len(rows) >= least:
@@ -398,8 +361,11 @@ class LayoutSearch:
             pl.DataFrame(self.reads, READS, orient="row"),
             pl.DataFrame(makes, MAKES, orient="row"),
             pl.DataFrame(written, WRITTEN, orient="row"),
-            LayoutConditions(
-                **loop_conditions(self._target, self._measurement),
+            LayoutConditions.of(
+                self._target,
+                device=device_of(self._target).name,
+                budget_s=self._measurement.budget_s,
+                took_s=self._measurement.used_s,
                 wanted_per_s=self._wanted_per_s,
                 makers=min(max(self._target.num_workers, 1), usable_cores()),
                 samples=len(self._raws),
@@ -407,9 +373,8 @@ class LayoutSearch:
                 sample_bytes=raw_bytes / max(len(self._raws), 1),
                 image_pixels=self._pixels,
                 image_quality=serving.QUALITY if self._pixels else 0,
-                pixel_difference=self._difference,
             ),
-            (*self._target.told(), *self._measurement.notes),
+            (*self._target.notes, *self._measurement.notes),
         )
 
 
@@ -423,11 +388,3 @@ def _image_size(dataset: Any) -> int | None:
             if sides and all(isinstance(side, int) and side > 0 for side in sides):
                 return max(sides)
     return None
-
-
-def _difference(blob: bytes, smaller: bytes) -> float:
-    """Return the mean difference, as a share of white, of a smaller image to one scaled exactly."""
-    with Image.open(BytesIO(blob)) as original, Image.open(BytesIO(smaller)) as small:
-        exact = original.convert("RGB").resize(small.size, Image.Resampling.LANCZOS)
-        arrays = [np.asarray(image, np.float32) for image in (exact, small.convert("RGB"))]
-    return float(np.abs(arrays[0] - arrays[1]).mean() / _WHITE)

@@ -8,11 +8,11 @@ hypervisor, a file server or the disk itself cannot be seen from here.
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import sys
 from contextlib import contextmanager, suppress
-from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -21,14 +21,10 @@ if TYPE_CHECKING:
 
 REALLY_COLD: Final = 0.1
 """Largest share (0 to 1) in the page cache of a reading that is called cold."""
-_PROT_READ = _MAP_SHARED = 1
-_MAP_FAILED: Final = ctypes.c_void_p(-1).value
-_PAGE: Final = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _FOLIO_BYTES: Final = 2 << 20
 """Largest piece in which the kernel caches pages; a piece that is dropped in part stays."""
-_WHOLE_BYTES: Final = 256 << 20
-_PIECES, _PIECE_BYTES = 64, 1 << 20
-"""Number and size of the pieces that stand for a file larger than `_WHOLE_BYTES`."""
+_MOST_BYTES: Final = 16 << 30
+"""Bytes at the begin of a file that stand for a larger file."""
 
 
 @contextmanager
@@ -53,37 +49,29 @@ def resident_share(path: str) -> float | None:
         OSError: the file is gone, or may not be read.
     """
     with opened(path) as descriptor:
-        size = os.fstat(descriptor).st_size
-        pieces = [(0, size)]
-        if size > _WHOLE_BYTES:
-            step = size // _PIECES
-            pieces = [(number * step, _PIECE_BYTES) for number in range(_PIECES)]
-        resident = [resident_bytes(descriptor, *piece) for piece in pieces]
-    counted = [number for number in resident if number is not None]
-    total = sum(length for _, length in pieces)
-    return sum(counted) / total if total and len(counted) == len(resident) else None
+        size = min(os.fstat(descriptor).st_size, _MOST_BYTES)
+        resident = resident_bytes(descriptor, 0, size)
+    return resident / size if size and resident is not None else None
 
 
 def resident_bytes(descriptor: int, offset: int, length: int) -> int | None:
     """Return the cached bytes of a part of an open file; None: unknown."""
-    libc = _libc()
-    if libc is None or not _mincore_is_true(descriptor):
+    if sys.platform != "linux" or not _mincore_is_true(descriptor):
         return None
-    begin = offset - offset % _PAGE
+    begin = offset - offset % mmap.PAGESIZE
     length = min(offset + length, os.fstat(descriptor).st_size) - begin
     if length <= 0:
         return 0
-    address = libc.mmap(None, length, _PROT_READ, _MAP_SHARED, descriptor, begin)
-    if address == _MAP_FAILED:
-        return None
+    pages = np.empty(-(-length // mmap.PAGESIZE), np.uint8)
     try:
-        pages = (ctypes.c_ubyte * -(-length // _PAGE))()
-        if libc.mincore(address, length, pages):
-            return None
-    finally:
-        libc.munmap(address, length)
-    resident = int((np.frombuffer(bytes(pages), np.uint8) & 1).sum())
-    return min(resident * _PAGE, length)
+        with mmap.mmap(descriptor, length, access=mmap.ACCESS_READ, offset=begin) as mapped:
+            address = ctypes.c_void_p(np.frombuffer(mapped, np.uint8).ctypes.data)
+            places = pages.ctypes.data_as(ctypes.c_void_p)
+            if ctypes.CDLL(None).mincore(address, ctypes.c_size_t(length), places):
+                return None
+    except (OSError, ValueError):  # cannot be mapped
+        return None
+    return min(int((pages & 1).sum()) * mmap.PAGESIZE, length)
 
 
 def drop(descriptor: int, offset: int = 0, length: int = 0) -> bool:
@@ -123,17 +111,3 @@ def _mincore_is_true(descriptor: int) -> bool:
         effective = os.access in os.supports_effective_ids
         return os.access(f"/proc/self/fd/{descriptor}", os.W_OK, effective_ids=effective)
     return False
-
-
-@cache
-def _libc() -> Any:
-    """Load the C library and declare the three functions; None off Linux."""
-    if sys.platform != "linux":
-        return None
-    libc = ctypes.CDLL(None)
-    address, number = ctypes.c_void_p, ctypes.c_int
-    libc.mmap.restype = address
-    libc.mmap.argtypes = (address, ctypes.c_size_t, number, number, number, ctypes.c_ssize_t)
-    libc.munmap.argtypes = (address, ctypes.c_size_t)
-    libc.mincore.argtypes = (address, ctypes.c_size_t, address)
-    return libc

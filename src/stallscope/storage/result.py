@@ -7,7 +7,6 @@ were in the page cache just before.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -20,7 +19,7 @@ from stallscope.bench.comparison import Rate, rate_of
 from stallscope.columns import NAME, PATH, Column, Schema
 from stallscope.result import LoopConditions, SavedResult
 from stallscope.stats import INTERVAL
-from stallscope.storage.places import MEMORY, NETWORK
+from stallscope.storage.places import MEMORY
 from stallscope.storage.reads import COLD, SAMPLE, SEQUENTIAL, WARM
 from stallscope.store import Contents, StoredTable
 from stallscope.units import count, seconds, share, size, times
@@ -94,14 +93,6 @@ class LoopDemand(LoopConditions):
     """Time limit, seconds."""
     took_s: float = 0.0
     """Time used, seconds."""
-
-    def step_notes(self, without_step: str) -> list[str]:
-        """Return notes on the step; `without_step` is the note where there is none."""
-        if self.simulated_step_s is not None:
-            return [
-                f"the step is simulated: a timer of {seconds(self.simulated_step_s)}, no device"
-            ]
-        return [] if self.has_step else [without_step]
 
     def budget_note(self) -> str:
         """Return the time that was used, and the limit."""
@@ -211,18 +202,6 @@ class Storage(SavedResult):
         return best["requests_per_s"] / wanted if best and wanted else None
 
     @property
-    def in_flight(self) -> tuple[int, dict[str, Any] | None] | None:
-        """Requests in flight that the step needs, and the first row with as many (None: none).
-
-        Predicted by Little's law from the latency of one request alone; None: unknown.
-        """
-        rows, wanted = self.of(SAMPLE, self.cold), self.circumstances.wanted_per_s
-        if not rows or not wanted or rows[0]["readers"] != 1:
-            return None
-        needed = requests_in_flight(wanted, rows[0]["latency_s"])
-        return needed, next((row for row in rows if row["readers"] >= needed), None)
-
-    @property
     def is_full(self) -> bool | None:
         """True if cold samples wait for bytes, False if for requests; None: not measured.
 
@@ -238,11 +217,6 @@ class Storage(SavedResult):
     def is_in_memory(self) -> bool:
         """True if all files are in a file system that is memory."""
         return bool(self.places.height) and set(self.places["medium"]) == {MEMORY}
-
-
-def requests_in_flight(per_s: float, latency_s: float) -> int:
-    """Return how many requests at once reach a rate (Little's law)."""
-    return max(math.ceil(per_s * latency_s), 1)
 
 
 def _summary(rounds: list[dict[str, Any]]) -> tuple[Any, ...]:
@@ -261,7 +235,7 @@ def sentence(storage: Storage) -> str:
     """Return the answer: is storage the bottleneck of a first epoch, and how fast is it?"""
     conditions = storage.circumstances
     if not conditions.files:
-        return "The loader opens no data file, so storage cannot slow it down"
+        return "The loader opens no data file on this machine, so no disk slows it down"
     if storage.is_in_memory:
         return "The files are in memory (tmpfs), so storage cannot slow the loader down"
     best, part = storage.best, storage.cold_share
@@ -320,17 +294,7 @@ def notes_of(storage: Storage) -> list[str]:
             f"needed at the {'step' if wanted else 'loop'}'s pace: {rate:,.0f} samples/s of "
             f"{size(conditions.sample_bytes)}, {size(rate * conditions.sample_bytes)}/s"
         )
-    if set(storage.places["medium"]) == {NETWORK} and (flight := storage.in_flight):
-        needed, row = flight
-        measured = "not measured"
-        if row is not None:
-            measured = f"measured with {row['readers']}: {row['requests_per_s']:,.0f}/s"
-        notes.append(
-            f"predicted: {wanted or 0.0:,.0f} samples/s need at least {count(needed, 'request')} "
-            f"in flight ({measured}); your loader has {max(conditions.num_workers, 1)}, one per "
-            "worker"
-        )
-    unknown = "no step was given, so it is unknown how many samples/s a training needs"
+    unknown = "how many samples/s a training needs is unknown"
     return [*chain(notes, conditions.step_notes(unknown), storage.notes), conditions.budget_note()]
 
 

@@ -27,8 +27,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from stallscope.bench.samples import OwnClock
 from stallscope.hooks.loader_access import StandIn
 from stallscope.hooks.patches import Patches
-from stallscope.isolation import restore_generators, seed_everywhere
-from stallscope.loops.cached_values import same
+from stallscope.isolation import seed_everywhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -130,36 +129,17 @@ class RawSample:
     """Paths, as the dataset opens them."""
     blobs: tuple[bytes, ...]
     """Their contents."""
-    is_same: bool | None = None
-    """True if the sample made from these bytes is identical; None: not compared."""
 
 
 class RawSamples(StandIn):
-    """The dataset's files in place of its samples.
-
-    Args:
-        dataset: the user's.
-        compared: samples of each worker that are made a second time, from the files' bytes.
-    """
-
-    def __init__(self, dataset: Any, compared: int = 2) -> None:
-        super().__init__(dataset)
-        self._compared = compared
+    """The dataset's files in place of its samples."""
 
     def __getitem__(self, index: Any) -> RawSample:
         _overrides.install()
-        compares = self._compared > 0
-        restore = list(restore_generators(self._original)) if compares else []
         _overrides.contents, _overrides.opened = {}, []
-        sample = self._original[index]
+        self._original[index]
         paths = tuple(path for path in dict.fromkeys(_overrides.opened) if _is_data(path))
-        raw = RawSample(index, paths, tuple(Path(path).read_bytes() for path in paths))
-        if not paths or not compares:
-            return raw
-        self._compared -= 1
-        for put_back in restore:
-            put_back()
-        return replace(raw, is_same=same(sample, made_of(self._original, raw)))
+        return RawSample(index, paths, tuple(Path(path).read_bytes() for path in paths))
 
 
 def _is_data(path: str) -> bool:
@@ -219,14 +199,10 @@ class ReadTimes(IterableDataset[Any]):
         container: closed.
         parts: number of files of each sample.
         numbers: samples in the order in which they are requested.
-        shuffled: let a container that is read as a stream shuffle its samples.
     """
 
-    def __init__(
-        self, container: Container, parts: Sequence[int], numbers: Sequence[int], *, shuffled: bool
-    ) -> None:
-        self._container, self._parts = container, parts
-        self._numbers, self._shuffled = numbers, shuffled
+    def __init__(self, container: Container, parts: Sequence[int], numbers: Sequence[int]) -> None:
+        self._container, self._parts, self._numbers = container, parts, numbers
 
     def __iter__(self) -> Iterator[tuple[int, float]]:
         clock, container = OwnClock(), self._container
@@ -234,7 +210,7 @@ class ReadTimes(IterableDataset[Any]):
             for number in self._numbers:
                 yield number, clock.took_s(partial(container.get, number, self._parts[number]))
             return
-        stream = container.stream(max(len(self._parts) // 4, 2) if self._shuffled else 0)
+        stream = container.stream(max(len(self._parts) // 4, 2))
         received: list[tuple[int, list[bytes]]] = []
         while True:
             seconds = clock.took_s(lambda: received.extend(islice(stream, 1)))

@@ -8,9 +8,7 @@ is over. Files are only read; the kernel is asked to drop the bytes that are rea
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,29 +22,27 @@ from stallscope.loops.cached_values import samples_in
 from stallscope.loops.devices import device_of
 from stallscope.loops.timed_loop import TimedLoop, started
 from stallscope.loops.training_loop import Enough, Limits
-from stallscope.machine import machine, require_single_rank
+from stallscope.machine import require_single_rank
 from stallscope.model.costs import recorded_per_s
 from stallscope.run.record import record_target
 from stallscope.storage import places, reads
 from stallscope.storage.page_cache import REALLY_COLD, resident_share
-from stallscope.storage.places import DataFile, Mount
-from stallscope.storage.reads import COLD, RANDOM, SAMPLE, SEQUENTIAL, WARM, Backend
+from stallscope.storage.reads import COLD, RANDOM, SAMPLE, SEQUENTIAL, WARM
 from stallscope.storage.result import (
     PLACES,
     READINGS,
     UNPROVEN,
     Storage,
     StorageConditions,
-    requests_in_flight,
 )
 from stallscope.targets import target as targets
-from stallscope.targets.remote import RemoteImages, read_remote
-from stallscope.units import BUDGET_S, count, printable, share
+from stallscope.units import BUDGET_S, count, share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from stallscope.run.result import Run
+    from stallscope.storage.places import DataFile, Mount
     from stallscope.storage.reads import Reading
     from stallscope.targets.target import Target
 
@@ -61,21 +57,12 @@ _READ_SHARE: Final = 0.9
 """Shares of the budget after which recording, looking at open files, and new readings end."""
 _ROUNDS: Final = 6
 _READING_S: Final = 0.4
-_REMOTE_READING_S: Final = 2.0
-"""Seconds of one reading, at most; on a server requests are slow, and the first ones connect."""
-_REMOTE_GRACE_S: Final = 10.0
-_MOST_READERS: Final = 8
-_MOST_IN_FLIGHT: Final = 64
-"""Requests at once to a disk, and to a server."""
-_MOST_REMOTE: Final = 4_000
-"""Objects of a server that stand for the data."""
-_SATURATED: Final = 1.15
-"""Twice the requests in flight that give less than this factor: more would not help."""
+"""Seconds of one reading, at most."""
+_MOST_READERS, _MOST_WORKERS = 8, 64
+"""Most readers at once, and where the loader has more workers."""
 _RESIDENCY_FILES: Final = 512
 _FEWEST_UNREAD: Final = 8
 """Files whose page cache state is looked up, and how many it takes to stand for the rest."""
-_LARGE_PIECES: Final = 8
-"""Large pieces in the data, at least, for large random reads."""
 _PART_SLACK_BYTES: Final = 64 << 10
 """Smaller files cannot be told from parts of a container."""
 _USUAL_BYTES: Final = 128 << 10
@@ -167,23 +154,9 @@ def demand_of(run: Run) -> dict[str, float | None]:
     return {**dict(zip(names, medians, strict=True)), "loop_per_s": rate, "wanted_per_s": wanted}
 
 
-def loop_conditions(target: Target, measurement: Measurement) -> dict[str, Any]:
-    """Return the fields of `LoopDemand` that a target and the clock tell."""
-    return {
-        "name": target.name,
-        "num_workers": target.num_workers,
-        "machine": machine(),
-        "device": device_of(target).name,
-        "simulated_step_s": target.simulated_step_s,
-        "has_step": target.step is not None,
-        "budget_s": measurement.budget_s,
-        "took_s": measurement.used_s,
-    }
-
-
 @dataclass
 class _Data:
-    """The files under a loader, or the objects of a server."""
+    """The files under a loader."""
 
     files: list[DataFile] = field(default_factory=list)
     mounts: dict[str, Mount] = field(default_factory=dict)
@@ -221,21 +194,16 @@ class StorageProbe:
     Args:
         target: the user's.
         measurement: with the budget.
-        backend: reads; by default this machine's functions, or a server's.
     """
 
-    def __init__(
-        self, target: Target, measurement: Measurement, backend: Backend | None = None
-    ) -> None:
+    def __init__(self, target: Target, measurement: Measurement) -> None:
         self._target, self._measurement = target, measurement
-        self._backend = backend or Backend()
-        self._is_remote = False
         self._demand: dict[str, Any] = {}
         self._data = _Data()
         self.readings: list[dict[str, Any]] = []
         """Rows of `READINGS`."""
         self._stayed = 0.0
-        self._failed, self._error = 0, ""
+        self._failed = 0
 
     @property
     def _left_s(self) -> float:
@@ -245,13 +213,9 @@ class StorageProbe:
         """Record the loop, find its files, read them."""
         run = record_briefly(self._target, self._left_s)
         self._demand = apart(lambda: demand_of(run))
-        dataset = getattr(self._target.loader, "dataset", None)
-        if isinstance(dataset, RemoteImages):
-            self._find_objects(dataset)
-        else:
-            self._find_files(
-                apart(lambda: run.all_samples["path"].drop_nulls().cast(pl.String).to_list())
-            )
+        self._find_files(
+            apart(lambda: run.all_samples["path"].drop_nulls().cast(pl.String).to_list())
+        )
         if self._data.files:
             self._read()
 
@@ -261,15 +225,18 @@ class StorageProbe:
         return Storage(
             pl.DataFrame(self.readings, READINGS),
             pl.DataFrame(data.rows(), PLACES, orient="row"),
-            StorageConditions(
-                **loop_conditions(self._target, self._measurement),
+            StorageConditions.of(
+                self._target,
+                device=device_of(self._target).name,
+                budget_s=self._measurement.budget_s,
+                took_s=self._measurement.used_s,
                 files=len(data.files),
                 data_bytes=sum(file.size for file in data.files),
                 resident_share=data.resident_share,
                 is_whole=data.is_whole,
                 **self._demand,
             ),
-            (*self._target.told(), *self._measurement.notes, *self._notes()),
+            (*self._target.notes, *self._measurement.notes, *self._notes()),
         )
 
     # ---- the files --------------------------------------------------------------------------
@@ -292,28 +259,6 @@ class StorageProbe:
                     "loader's processes open, hold open or have mapped"
                 )
         self._data = _Data(files, places.mounts_of(files), self._residency(files), is_whole)
-
-    def _find_objects(self, dataset: RemoteImages) -> None:
-        """Choose objects of a server that stand for the data."""
-        self._is_remote = True
-        self._backend = Backend(
-            partial(read_remote, dataset.address),
-            lambda *_: True,
-            lambda *_: 0,
-            nullcontext,
-            _REMOTE_GRACE_S,
-            connects=True,
-        )
-        sized = [
-            DataFile(file.path, size)
-            for file, size in zip(dataset.files, dataset.sizes, strict=True)
-            if size
-        ]
-        files = sized[:: max(-(-len(sized) // _MOST_REMOTE), 1)]
-        kind, _, rest = dataset.address.partition("://")
-        server = Mount(dataset.address, rest.partition("/")[0], kind, places.NETWORK)
-        self._data = _Data(files, dict.fromkeys((file.path for file in files), server))
-        self._demand["sample_bytes"] = _mean([file.size for file in files])
 
     def _look(self) -> tuple[list[DataFile], float | None]:
         """Return the containers that the loader holds open, and the bytes that a sample reads."""
@@ -365,100 +310,49 @@ class StorageProbe:
         if not self._data.is_whole:
             usual = self._demand["sample_bytes"] or _USUAL_BYTES
             length = int(min(max(usual, reads.SMALL_BYTES), reads.LARGE_BYTES))
-        readers = {1, 2, 4, _MOST_READERS, min(max(self._target.num_workers, 1), _MOST_IN_FLIGHT)}
-        readers |= {16, 32, _MOST_IN_FLIGHT} if self._is_remote else set()
+        readers = {1, 2, 4, _MOST_READERS, min(max(self._target.num_workers, 1), _MOST_WORKERS)}
         yield from (AccessPattern(SAMPLE, length, number, COLD) for number in sorted(readers))
-        if self._is_remote:
-            yield AccessPattern(RANDOM, reads.SMALL_BYTES, 1, COLD)
-            for number in (1, _MOST_READERS):
-                yield AccessPattern(SEQUENTIAL, reads.LARGE_BYTES, number, COLD)
-            return
         yield AccessPattern(SAMPLE, length, 1, WARM)
-        pieces = sum(file.size // reads.LARGE_BYTES for file in self._data.files)
         # Warm readers would wait for Python's lock and not for a device, so there is one
         for number, state in ((1, COLD), (_MOST_READERS, COLD), (1, WARM)):
             yield AccessPattern(RANDOM, reads.SMALL_BYTES, number, state)
             yield AccessPattern(SEQUENTIAL, reads.LARGE_BYTES, number, state)
-            if pieces >= _LARGE_PIECES:
-                yield AccessPattern(RANDOM, reads.LARGE_BYTES, number, state)
 
     def _read(self) -> None:
         """Read in every access pattern, round by round, forward and backward in turn."""
         patterns = list(self._patterns())
         if self._data.media == {places.MEMORY}:
             patterns = [pattern for pattern in patterns if pattern.state == WARM]
-        most = 2 * _MOST_IN_FLIGHT
-        longest_s, rounds = (_REMOTE_READING_S, 1.5) if self._is_remote else (_READING_S, 3)
-        reading_s = max(min(longest_s, self._left_s / (rounds * len(patterns))), 0.01)
+        reading_s = max(min(_READING_S, self._left_s / (3 * len(patterns))), 0.01)
         for number in range(_ROUNDS):
-            if number and self._is_remote:
-                patterns = [pattern for pattern in patterns if pattern.readers <= most]
-                patterns += self._predicted(patterns)
-                most = max(pattern.readers for pattern in patterns)
             for pattern in patterns[:: -1 if number % 2 else 1]:
-                if pattern.access == SAMPLE and pattern.readers > most:
-                    continue
                 left_s = self._left_s
-                self._measurement.now(pattern.access)
-                if left_s <= 0 or not self._read_once(pattern, number, min(reading_s, left_s)):
+                if left_s <= 0:
                     return
-                if self._is_remote and not number and self._is_saturated():
-                    most = min(most, pattern.readers)
+                self._measurement.now(pattern.access)
+                self._read_once(pattern, number, min(reading_s, left_s))
 
-    def _is_saturated(self) -> bool:
-        """Tell if the last doubling of the requests in flight gave hardly more samples."""
-        rows = [row for row in self.readings[-2:] if row["access"] == SAMPLE]
-        rates = [row["requests"] / row["took_s"] for row in rows]
-        return len(rates) > 1 and rates[1] < _SATURATED * rates[0]
-
-    def _predicted(self, patterns: list[AccessPattern]) -> list[AccessPattern]:
-        """Return the pattern that should keep the step fed, so that it is measured, too."""
-        alone = [
-            row["latency_s"]
-            for row in self.readings
-            if row["access"] == SAMPLE and row["readers"] == 1
-        ]
-        wanted = self._demand["wanted_per_s"]
-        if not alone or not wanted:
-            return []
-        readers = requests_in_flight(wanted, float(np.median(alone)))
-        pattern = AccessPattern(SAMPLE, None, readers, COLD)
-        tried = max(tested.readers for tested in patterns)
-        is_new = pattern not in patterns and readers <= min(2 * tried, _MOST_IN_FLIGHT)
-        return [pattern] if is_new else []
-
-    def _read_once(self, pattern: AccessPattern, number: int, seconds: float) -> bool:
-        """Make one reading; False: a read did not return."""
-        state, backend = pattern.state, self._backend
+    def _read_once(self, pattern: AccessPattern, number: int, seconds: float) -> None:
+        state = pattern.state
         wanted = reads.requests(self._data.files, pattern.access, pattern.length, number)
         if not wanted:
-            return True
+            return
         if state == COLD:
-            reads.make_cold(wanted, backend)
-            cached = reads.cached_share(wanted, backend)
+            reads.make_cold(wanted)
+            cached = reads.cached_share(wanted)
             if cached is None:
                 state = UNPROVEN
             elif cached > REALLY_COLD:
                 self._stayed = max(self._stayed, cached)
-                return True
+                return
         else:
-            warming = reads.timed(wanted, pattern.readers, seconds, backend)
+            warming = reads.timed(wanted, pattern.readers, seconds)
             wanted = wanted[: max(len(warming.latencies_s), 1)]
-            if warming.hangs:
-                return self._abandon()
         readahead = pattern.length != reads.SMALL_BYTES
-        reading = reads.timed(wanted, pattern.readers, seconds, backend, readahead=readahead)
-        if reading.hangs:
-            return self._abandon()
+        reading = reads.timed(wanted, pattern.readers, seconds, readahead=readahead)
         self._failed += reading.failed
-        self._error = reading.error or self._error
         if reading.latencies_s and reading.seconds > 0:
             self.readings.append(_row(replace(pattern, state=state), number, reading))
-        return True
-
-    def _abandon(self) -> bool:
-        self._measurement.note("a read did not return: the storage hangs, so reading stopped")
-        return False
 
     def _notes(self) -> list[str]:
         """Return the caveats of the readings."""
@@ -477,18 +371,12 @@ class StorageProbe:
             )
         if places.VIRTUAL in media:
             notes.append("a virtual disk: the cache of its host cannot be seen")
-        if self._is_remote:
-            notes.append(
-                "one process makes all requests, so its own work is included; a loader has one "
-                "request in flight per worker"
-            )
         if places.NETWORK in media:
             notes.append("a network: the cache of its server cannot be seen")
         if self._failed:
-            why = f" ({printable(self._error, 200)})" if self._is_remote else ""
             notes.append(
                 f"{count(self._failed, 'request')} found the file gone, shorter, or not readable, "
-                f"and were left out{why}"
+                "and were left out"
             )
         return notes
 

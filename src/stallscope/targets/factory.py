@@ -2,19 +2,13 @@
 
 A factory is the first thing that a user types, so each failure has its own sentence, and an error
 of the user's code is never reported as a wrong name.
-
-A worker that is not forked imports the dataset's class by its name. Lambdas and classes of a
-notebook cell or a function's body cannot be imported, which is reported before the worker fails.
-The check pickles nothing: for some loaders pickling takes gigabytes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import difflib
-import functools
 import importlib
-import inspect
 import re
 import sys
 import traceback
@@ -22,17 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.errors import TargetError
-from stallscope.hooks import find_ops
-from stallscope.hooks.loader_access import start_method, value_of
 from stallscope.units import said_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
-
-
-_OWN_PICKLING: Final = {"__reduce__", "__reduce_ex__", "__getstate__"}
-"""Methods by which a class customises its pickling."""
 
 
 _ADDRESS: Final = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
@@ -126,66 +114,3 @@ def _raised(error: BaseException) -> str:
 
 def _is_ours(file: str) -> bool:
     return file.startswith("<frozen ") or Path(file) in {Path(__file__), Path(importlib.__file__)}
-
-
-def check_spawnable(loader: Any) -> None:
-    """Refuse a loader whose workers cannot import its code.
-
-    Raises:
-        TargetError: a dataset, a transform, `collate_fn` or `worker_init_fn` is defined where a
-            started worker cannot import it.
-    """
-    if not value_of(loader, "num_workers") or (method := start_method(loader)) == "fork":
-        return
-    for role, value in _sent_parts(loader):
-        place = _hidden_place(value)
-        if place:
-            raise TargetError(
-                f"{role} is {place}, and workers started by {method} cannot import it: give the "
-                "loader multiprocessing_context='fork' or num_workers=0, or move it to a module "
-                "(a .py file)"
-            )
-
-
-def _sent_parts(loader: Any) -> Iterator[tuple[str, Any]]:
-    """Yield role and value of each part with code that is sent to a worker."""
-    for dataset in find_ops.datasets(value_of(loader, "dataset")):
-        yield "the dataset", dataset
-        if not _has_own_pickling(type(dataset)):
-            yield from _callables("the dataset", dataset)
-    for role in ("collate_fn", "worker_init_fn"):
-        yield role, value_of(loader, role)
-
-
-def _callables(role: str, holder: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the callables in an object's attributes, and the ops in known containers."""
-    for slot in find_ops.slots(holder):
-        yield f"{role}'s {slot.hint}", slot.value
-        if find_ops.is_container(slot.value):
-            for _, op in _callables(role, slot.value):
-                yield f"an op of {role}'s {slot.hint}", op
-
-
-def _hidden_place(value: Any) -> str | None:
-    """Return the place of a value's code, if a started worker cannot import the code from there."""
-    while isinstance(value, functools.partial):
-        value = value.func
-    if inspect.ismethod(value):
-        value = value.__self__
-    code = value if inspect.isroutine(value) or isinstance(value, type) else type(value)
-    qualname = code.__qualname__
-    if _has_own_pickling(code):
-        return None
-    if qualname.endswith("<lambda>"):
-        return "a lambda"
-    if "<locals>" in qualname:
-        return f"{code.__name__!r}, defined inside a function"
-    if code.__module__ == "__main__" and not hasattr(sys.modules["__main__"], "__file__"):
-        return f"{qualname!r}, defined in the notebook or the interactive session"
-    return None
-
-
-def _has_own_pickling(code: Any) -> bool:
-    """Return True for a class (never a function) that customises its pickling."""
-    bases = code.__mro__[:-1] if isinstance(code, type) else ()
-    return any(_OWN_PICKLING & vars(base).keys() for base in bases)

@@ -9,12 +9,12 @@ name), with the standard library alone. The pipeline is stallscope's, and the ta
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import re
 import sys
 import tarfile
 from collections import Counter
-from contextlib import suppress
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path, PurePath, PurePosixPath
@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 
 from stallscope.errors import TargetError, UnreadableError
 from stallscope.machine import usable_cores
-from stallscope.units import count, printable
+from stallscope.units import said_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -38,91 +38,15 @@ SUFFIXES: Final = (
     ".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp",
 )  # fmt: skip
 """Suffixes of images, in lower case (the list of torchvision's `ImageFolder`)."""
-MOST_OTHERS: Final = 200_000
-"""Number of other files and folders above which a folder is taken for a whole disk."""
 BATCH_SIZE: Final = 32
 MEAN: Final = [0.485, 0.456, 0.406]
 STD: Final = [0.229, 0.224, 0.225]
 """Mean and standard deviation of ImageNet's channels, as in torchvision's documentation."""
 _RANGE: Final = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
-_NAMED: Final = 3
-"""Unreadable images that a note names."""
-_NAME_BYTES: Final = 512
-"""Length of a name in shared memory; a longer name loses its beginning."""
-_MAX_UNREADABLE: Final = 0.1
-"""Share of unreadable images above which a measurement ends ..."""
-_MIN_IMAGES: Final = 30
-"""... once this many images were read."""
-
-
-class Unreadable:
-    """Counts of images that could and could not be read, and the names of some.
-
-    One bad file among thousands is usual; a measurement goes on with the others. The counts are in
-    memory that workers share with the loop's process, so that a result can report them.
-
-    Args:
-        places: number of files or shards; one process at a time reads each of them.
-        images: number of images, if known.
-    """
-
-    def __init__(self, places: int, images: int = _MIN_IMAGES) -> None:
-        self._counts = _shared(places, 2, dtype=torch.int32)
-        self._names = _shared(_NAMED, _NAME_BYTES, dtype=torch.uint8)
-        self._enough = min(images, _MIN_IMAGES)
-
-    def __deepcopy__(self, _: Any) -> Unreadable:
-        """Return self: a measurement's private copy of a loader counts for the loader."""
-        return self
-
-    def begin(self, place: int) -> None:
-        """Reset the counts of a place before it is read again."""
-        self._counts[place] = 0
-
-    def read(self, place: int) -> None:
-        """Count an image that was read."""
-        self._counts[place, 0] += 1
-
-    def leave_out(self, place: int, name: str) -> None:
-        """Count an image that could not be read.
-
-        Raises:
-            UnreadableError: too many images are unreadable for meaningful numbers.
-        """
-        self._counts[place, 1] += 1
-        names = self._stored_names()
-        if len(names) < _NAMED and name not in names:
-            row = os.fsencode(name)[-_NAME_BYTES:].ljust(_NAME_BYTES, b"\0")
-            self._names[len(names)] = torch.frombuffer(bytearray(row), dtype=torch.uint8)
-        read, bad = self._counts.sum(0).tolist()
-        if bad > _MAX_UNREADABLE * max(read + bad, self._enough):
-            raise UnreadableError(
-                f"{bad} of the first {count(read + bad, 'image')} cannot be read "
-                f"({self._examples(bad)}): remove such files, or give your own loader"
-            )
-
-    def notes(self) -> tuple[str, ...]:
-        """Return a note on unreadable images, if there are any."""
-        bad = int(self._counts[:, 1].sum())
-        if not bad:
-            return ()
-        return (f"{count(bad, 'image')} left out (could not be read): {self._examples(bad)}",)
-
-    def _stored_names(self) -> list[str]:
-        rows = (bytes(row.tolist()).rstrip(b"\0") for row in self._names)
-        return [os.fsdecode(row) for row in rows if row]
-
-    def _examples(self, total: int) -> str:
-        names = [printable(name, 200) for name in self._stored_names()]
-        return ", ".join(names) + (", ..." if total > len(names) else "")
-
-
-def _shared(*shape: int, dtype: torch.dtype) -> torch.Tensor:
-    zeros = torch.zeros(shape, dtype=dtype)
-    with suppress(RuntimeError, OSError):  # no room in /dev/shm: each process counts for itself
-        zeros.share_memory_()  # type: ignore[no-untyped-call]
-    return zeros
+_MOST_UNREADABLE: Final = 10
+"""Unreadable images in a row that end a measurement; fewer are left out, as they are usual."""
+_log = logging.getLogger(__name__)
 
 
 class ImageFile(NamedTuple):
@@ -140,25 +64,25 @@ class ImageFiles(Dataset[Any]):
         # An attribute, as in torchvision's datasets, so that another decoder can be tried
         self.loader: Callable[[Any], Any] = open_image
         self.transform = transform
-        self.unreadable = Unreadable(len(files), len(files))
 
     def __len__(self) -> int:
         return len(self.files)
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        path, label = self.files[index]
-        self.unreadable.begin(index)
-        try:
-            image = self.loader(path)
-        except Exception as error:  # noqa: BLE001 - decoders raise almost anything about a broken file
-            self.unreadable.leave_out(index, self.named(path, error))
-            return self[(index + 1) % len(self)]
-        self.unreadable.read(index)
-        return self.transform(image), label
-
-    def named(self, path: str, error: Exception) -> str:  # noqa: ARG002 - `RemoteImages` needs the error
-        """Return the name of an image that cannot be read."""
-        return path
+        why = ""
+        for number in range(index, index + _MOST_UNREADABLE):
+            path, label = self.files[number % len(self)]
+            try:
+                image = self.loader(path)
+            except Exception as error:  # noqa: BLE001 - decoders raise almost anything about a broken file
+                why = said_by(error)
+                _log.warning("left out %s, which cannot be read: %s", path, why)
+            else:
+                return self.transform(image), label
+        raise UnreadableError(
+            f"{_MOST_UNREADABLE} images in a row cannot be read, the last is {path} "
+            f"({why}): remove such files, or give your own loader"
+        )
 
 
 def open_image(file: str | IO[bytes]) -> Image.Image:
@@ -167,21 +91,12 @@ def open_image(file: str | IO[bytes]) -> Image.Image:
         return image.convert("RGB")
 
 
-def find_images(
-    folder: Path, on_error: Callable[[OSError], object] | None = None
-) -> list[ImageFile]:
+def find_images(folder: Path) -> list[ImageFile]:
     """Return every image under a folder, sorted, labelled as `labelled` does.
 
     Hidden files are left out. A folder that several links lead to counts once.
-
-    Args:
-        folder: root of the search.
-        on_error: called for each folder that cannot be read; such folders are left out.
-
-    Raises:
-        TargetError: most files are not images, as on a whole disk.
     """
-    paths = [path for path in _files(folder, on_error) if is_image(path.name)]
+    paths = [path for path in _files(folder) if is_image(path.name)]
     return labelled([(str(path), path.relative_to(folder)) for path in paths])
 
 
@@ -203,29 +118,17 @@ def is_image(name: str) -> bool:
     return name.lower().endswith(SUFFIXES)
 
 
-def _files(folder: Path, on_error: Callable[[OSError], object] | None = None) -> Iterator[Path]:
+def _files(folder: Path) -> Iterator[Path]:
     """Yield every file under a folder that is not hidden, sorted."""
-    images = others = 0
-    seen: set[tuple[int, int]] = set()
-    for place, folders, names in os.walk(folder, onerror=on_error, followlinks=True):
-        try:
-            about = Path(place).stat()
-        except OSError:  # the folder was deleted meanwhile
-            about = None
-        if about is None or (about.st_dev, about.st_ino) in seen:  # a link led here before
+    seen: set[str] = set()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(place)
+        if real in seen:  # a link led here before
             folders.clear()
             continue
-        seen.add((about.st_dev, about.st_ino))
+        seen.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        files = sorted(name for name in names if not name.startswith("."))
-        here = sum(map(is_image, files))
-        images, others = images + here, others + len(folders) + len(files) - here
-        if others > max(MOST_OTHERS, 10 * images):
-            raise TargetError(
-                f"the folder {str(folder)!r} looks like a whole disk: {images:,} images in "
-                f"the first {images + others:,} entries. Give the folder that holds the classes"
-            )
-        yield from (Path(place, name) for name in files)
+        yield from (Path(place, name) for name in sorted(names) if not name.startswith("."))
 
 
 def no_images(folder: Path) -> TargetError:
@@ -295,30 +198,31 @@ class TarShards(IterableDataset[Any]):
     def __init__(self, shards: Sequence[str], transform: Callable[[Any], Any]) -> None:
         self.shards = shards
         self.transform = transform
-        self.unreadable = Unreadable(len(shards))
 
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
         first, every = (worker.id, worker.num_workers) if worker else (0, 1)
         for place in range(first, len(self.shards), every):
-            self.unreadable.begin(place)
-            yield from map(self.transform, self._images(place))
+            yield from map(self.transform, _images(self.shards[place]))
 
-    def _images(self, place: int) -> Iterator[Image.Image]:
-        shard = self.shards[place]
-        try:
-            with tarfile.open(shard) as archive:
-                for member in image_members(archive):
-                    try:
-                        file = archive.extractfile(member)
-                        image = open_image(BytesIO(file.read() if file else b""))
-                    except Exception:  # noqa: BLE001 - as for files
-                        self.unreadable.leave_out(place, f"{shard}: {member.name}")
-                        continue
-                    self.unreadable.read(place)
-                    yield image
-        except (tarfile.TarError, EOFError, OSError):  # a shard that is truncated or deleted
-            self.unreadable.leave_out(place, shard)
+
+def _images(shard: str) -> Iterator[Image.Image]:
+    """Yield the images of a shard that can be read."""
+    try:
+        with tarfile.open(shard) as archive:
+            for member in image_members(archive):
+                try:
+                    file = archive.extractfile(member)
+                    image = open_image(BytesIO(file.read() if file else b""))
+                except Exception as error:  # noqa: BLE001 - as for files
+                    _log.warning(
+                        "left out %s of %s, which cannot be read: %s",
+                        *(member.name, shard, said_by(error)),
+                    )
+                    continue
+                yield image
+    except (tarfile.TarError, EOFError, OSError) as error:  # truncated or deleted
+        _log.warning("left out the rest of %s, which cannot be read: %s", shard, said_by(error))
 
 
 def image_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:

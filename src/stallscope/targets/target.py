@@ -27,12 +27,11 @@ from stallscope.hooks.find_ops import own_attributes
 from stallscope.hooks.loader_access import value_of
 from stallscope.targets import factory
 from stallscope.targets import images as folder
-from stallscope.targets.factory import check_spawnable, is_address
-from stallscope.targets.images import Unreadable
+from stallscope.targets.factory import is_address
 from stallscope.targets.loaders import count_workers, find_loaders
 from stallscope.targets.remote import remote_loader
 from stallscope.targets.sample import sample_loader
-from stallscope.units import count, printable
+from stallscope.units import printable
 
 Step = Callable[[Any], object]
 
@@ -136,11 +135,6 @@ class Target:
         size = value_of(loader, "batch_size") or value_of(sampler, "batch_size")
         return size if isinstance(size, int) else None
 
-    def told(self) -> tuple[str, ...]:
-        """Return `notes`, and a note on files that stallscope's own pipeline could not read."""
-        unreadable = value_of(value_of(self.loader, "dataset"), "unreadable")
-        return (*self.notes, *(unreadable.notes() if isinstance(unreadable, Unreadable) else ()))
-
     @property
     def simulated_step_s(self) -> float | None:
         """Duration of its simulated step, seconds; None: it is not simulated."""
@@ -242,27 +236,15 @@ def _from_path(text: str) -> Target:
 
 
 def _from_folder(path: Path, text: str) -> Target:
-    errors: list[OSError] = []
-    images = folder.find_images(path, errors.append)
+    images = folder.find_images(path)
     if images:
-        ours = _ours(
+        return _ours(
             folder.image_loader(folder.ImageFiles(images, folder.training_pipeline())), text
         )
-        return replace(ours, notes=(*ours.notes, *_left_out(errors)))
     archives = sorted(str(file) for file in path.iterdir() if folder.is_shards(file.name))
     if not archives:
         raise folder.no_images(path)
     return _ours(folder.shards_loader(archives), text)
-
-
-def _left_out(errors: list[OSError]) -> tuple[str, ...]:
-    if not errors:
-        return ()
-    names = ", ".join(
-        f"{printable(str(error.filename), 200)} ({error.strerror})" for error in errors[:3]
-    )
-    ellipsis = ", ..." if len(errors) > 3 else ""  # noqa: PLR2004 - three are named
-    return (f"{count(len(errors), 'folder')} left out (could not be read): {names}{ellipsis}",)
 
 
 def _ours(loader: DataLoader[Any], text: str) -> Target:
@@ -283,7 +265,6 @@ def _from_object(value: Any, what: str) -> Target:
     if not _is_loader(value):
         raise TargetError(f"{what} is a {_type(value)}, which yields no batches: give {_FORMS}")
     _check_filled(value, what)
-    check_spawnable(value)
     once = ("an iterator: its batches can be measured once",) if isinstance(value, Iterator) else ()
     return Target(value, name=_name(value), notes=once)
 

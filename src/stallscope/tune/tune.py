@@ -359,7 +359,7 @@ class SettingSearch:
             blocks=self._race.table() if self._race else pl.DataFrame(schema=BLOCKS),
             run=run,
             circumstances=conditions,
-            notes=(*target.told(), *self._notes, *self._measurement.notes),
+            notes=(*target.notes, *self._notes, *self._measurement.notes),
             bench=TuneBench(target, run, self._costs) if run and self._costs else None,
         )
 
