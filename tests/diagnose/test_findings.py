@@ -7,11 +7,10 @@ from typing import Any
 
 import polars as pl
 import pytest
-from support.build_facts import CASES, IDLE, WAITS_IN_FETCH, known, parts_of
-from support.build_storage import a_storage
+from support.build_facts import CASES, IDLE, known, parts_of
 
 from stallscope.diagnose.accounting import accounting
-from stallscope.diagnose.facts import Gain, ThreadTimes
+from stallscope.diagnose.facts import Gain
 from stallscope.diagnose.verdict import judge, side_notes
 from stallscope.loops.cached_values import BatchBytes
 from stallscope.model.batch_times import HandoverTimes
@@ -52,27 +51,13 @@ def test_a_finding_costs_what_its_remedy_takes_away(facts, severity):
     ("code", "facts", "evidence"),
     [
         (
-            "main-process",
-            known(setup={"num_workers": 0}, own_threads=ThreadTimes(8, 1.5, 0.087)),
-            {"batch_own_threads_s": 1.5, "batch_one_thread_s": 0.087, "num_workers_count": 0},
-        ),
-        (
-            "storage-latency",
-            known(
-                work=WAITS_IN_FETCH,
-                use=IDLE,
-                setup={"storage": a_storage({1: 0.002, 8: 0.0025})},
-            ),
-            {"storage_cold_readers": 8},
-        ),
-        (
             "one-transform",
             known(work={("getitem", "getitem"): (0.7, 0.95), ("Blur", "transform"): 0.3}, use=IDLE),
             {"all_transforms_exposed_share": 0.3},
         ),
         ("sending", known(**LARGE, batch=SCALED._replace(release_s=0.5)), {"release_share": 0.4}),
     ],
-    ids=["threads", "storage", "transforms", "memory of batches"],
+    ids=["transforms", "memory of batches"],
 )
 def test_evidence_has_the_numbers_of_its_rule(code, facts, evidence):
     """Each under its own name."""

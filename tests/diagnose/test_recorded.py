@@ -75,20 +75,6 @@ class TestRanks:
         assert found.notes[0].startswith("rank 1 stalls")
         assert found.notes[0].endswith("it waits longest in 100% of the steps in which one stalls")
 
-    def test_where_the_others_wait(self):
-        """The collective is in their backward pass, so that takes as long as the stall of one."""
-        late = {"fetch": 2.0, "RandomMask": 500.0, "collate": 1.0}
-        waiting = {"forward": 10.0, "backward": 120.0}
-        others = [quick(using=waiting, rank=rank) for rank in (1, 2)]
-        using = {"forward": 10.0, "backward": 5.0}
-
-        found = ss.diagnose(together(a_loop(late, using=using), *others))
-
-        assert (
-            "the others wait for it in backward: 120 ms per step there, 5.0 ms here"
-            in (found.notes[0])
-        )
-
     def test_of_many_some_are_read(self, tmp_path, monkeypatch):
         monkeypatch.setattr(sys.modules["stallscope.load"], "_MOST_RANKS", 4)
         for rank in range(9):

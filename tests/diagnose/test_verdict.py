@@ -20,10 +20,9 @@ from support.build_facts import (
     parts_of,
     taking,
 )
-from support.build_storage import a_storage
 
 from stallscope.diagnose.causes import CAUSES, handbook
-from stallscope.diagnose.facts import Gain, Spikes, ThreadTimes
+from stallscope.diagnose.facts import Gain, Spikes
 from stallscope.diagnose.verdict import judge
 from stallscope.loops.cached_values import BatchBytes
 from stallscope.model import thresholds
@@ -36,7 +35,6 @@ from stallscope.stages import GARBAGE
 CALM: Any = {"stalled": 0.01, "load": 0.4}
 HERE: Any = {"setup": {"num_workers": 0}}
 SCALED = BatchBytes(100_000_000, 96_000_000, 24_000_000)
-SLOWED = ThreadTimes(threads=8, own_s=1.5, one_s=0.087)
 
 
 @dataclass(frozen=True)
@@ -193,29 +191,6 @@ LOOP_CASES = [
         **CALM,
     ),
     case("without a GPU nothing is said of one", "healthy", **CALM),
-    case(
-        "a loop without workers that its own threads slow down",
-        "main-process",
-        title="1.5 s with your loop's 8 torch threads, and 87 ms with one",
-        own_threads=SLOWED,
-        **CALM,
-        **HERE,
-    ),
-    case(
-        "both times of a batch are said where it waits with one thread, too",
-        "main-process",
-        title="with one torch thread; a batch takes 1.5 s",
-        stalled=0.98,
-        own_threads=SLOWED,
-        **HERE,
-    ),
-    case(
-        "a difference that a neighbour makes is none",
-        "main-process",
-        absent="torch thread",
-        own_threads=ThreadTimes(2, 0.1, 0.08),
-        **HERE,
-    ),
     *(
         case(
             f"workers for an epoch of {batches} batches",
@@ -349,15 +324,6 @@ WORK_CASES = [
          threads_compute=True),
     case("what takes whole batches is told of a batch", "one-transform", title="per batch",
          work={("augment", "transform"): 1.0}, whole_batches={"augment"}),
-    *(
-        case(f"a measured device tells requests from bytes: {code}, alone {alone_s}",
-             f"storage-{code}", work=WAITS_IN_FETCH, use=IDLE, alone_waiting_s=alone_s,
-             setup={"storage": a_storage(latency_s)})
-        for code, latency_s in (
-            ("latency", {1: 0.002, 8: 0.0025}), ("bandwidth", {1: 2e-4, 8: 7e-4}),
-        )
-        for alone_s in (None, 0.01)
-    ),
     case("a lock of a file is seen while the loop runs", "lock", title="lock of a file 60%",
          work={("getitem", "getitem"): (0.9, 1.0), **BLUR},
          use={"worker_cpu": 0.1, "file_lock_share": 0.6}),

@@ -108,9 +108,9 @@ class TestCores:
 class TestSlowWorker:
     """Batches of one worker take longer than those of the others."""
 
-    @pytest.mark.parametrize(("slow_ms", "factor"), [(80.0, 4.0), (24.0, None)])
-    def test_is_known_by_its_number(self, slow_ms, factor):
-        """What batches cost is what they cost the others; a little more is nothing."""
+    @pytest.mark.parametrize("slow_ms", [80.0, 24.0])
+    def test_holds_up_the_others_where_batches_come_in_order(self, slow_ms):
+        """Each round waits for it."""
         run = a_loop(
             lambda _, worker: {"Blur": slow_ms if 1 == worker else 20.0},
             workers=4,
@@ -120,11 +120,6 @@ class TestSlowWorker:
 
         found = costs_of(run, Setting(4, 2), epoch_batches=None, batch_bytes=None, cores=8.0)
 
-        if factor is None:
-            assert {} == found.slower_workers
-        else:
-            assert {1: pytest.approx(factor, rel=0.05)} == found.slower_workers
-            assert found.batch_s.max() == pytest.approx(found.batch_s.min(), rel=0.1)
         assert 1e3 * found.samples.mean() / predict(found, Setting(4, 2)).samples_per_s.value == (
             pytest.approx(slow_ms / 4, rel=0.1)
         )

@@ -152,58 +152,6 @@ class TestSamples:
         assert "its first one takes 60 ms, the others 1.0 ms" in row["title"]
 
 
-class TestLongSteps:
-    BUSY = noisy(20.0) + at(range(19, STEPS, 20), 240.0)
-
-    def test_without_a_name(self):
-        """A rhythm in the loop's own code is told with how much longer it takes."""
-        row = only(stopped(np.zeros(STEPS), busy=self.BUSY))
-
-        assert ("periodic_step", "step", 20) == (row["pattern"], row["side"], row["period"])
-        assert row["title"].startswith("Every 20th step is 13 times as long as usual (240 ms more)")
-        assert "(a checkpoint or logging?)" in row["title"]
-
-    def test_with_a_name(self):
-        """The user's own name for a part is used where that part takes the time."""
-        parts = {
-            "checkpoint": dict.fromkeys(range(19, STEPS, 20), 240.0),
-            "logging": dict.fromkeys(range(9, STEPS, 10), 5.0),
-        }
-
-        row = only(stopped(np.zeros(STEPS), busy=self.BUSY, parts=parts))
-
-        assert ("named_part", 20) == (row["pattern"], row["period"])
-        assert row["title"].endswith("13 times as long as usual: checkpoint takes 240 ms")
-
-    def test_a_loop_over_another_loader(self):
-        """Validation after every epoch is told as what was seen of it."""
-        places = range(49, STEPS, 50)
-        parts = {"another loader": dict.fromkeys(places, 900.0)}
-
-        row = only(stopped(np.zeros(STEPS), busy=20 + at(places, 900.0), per_epoch=50, parts=parts))
-
-        assert "named_part" == row["pattern"]
-        assert "a loop over another loader (validation?) takes 900 ms" in row["title"]
-
-    def test_at_the_end_of_epochs(self):
-        """Without a name, it is the end of the epoch that such steps have in common."""
-        busy = noisy(20.0) + at(range(49, STEPS, 50), 900.0)
-
-        row = only(stopped(np.zeros(STEPS), busy=busy, per_epoch=50))
-
-        assert ("epoch_end", 4) == (row["pattern"], row["stalls"])
-
-    def test_without_any_pattern(self):
-        """Long steps by chance are called irregular."""
-        busy = 20 + np.random.default_rng(4).pareto(1.2, STEPS) * 5
-
-        rows = found(stopped(np.zeros(STEPS), busy=busy))
-
-        assert [("irregular", "step", None)] == [
-            (row["pattern"], row["side"], row["chance"]) for row in rows
-        ]
-
-
 class TestRest:
     def test_a_rhythm_of_unknown_reason(self):
         """A period that nothing explains is told as such."""

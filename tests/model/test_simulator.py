@@ -218,16 +218,3 @@ class TestReplay:
             taken >= used - 1e-9
             for taken, used in zip(found.taken[3:40], found.used_from, strict=False)
         )
-
-
-class TestSlowWorker:
-    """One takes four times as long as the others for each batch."""
-
-    @pytest.mark.parametrize(
-        ("workers", "batch_s"), [(0, 0.05), (1, 0.2), (2, 0.1), (4, 0.05), (8, 0.025)]
-    )
-    def test_holds_up_the_others_where_batches_come_in_order(self, workers, batch_s):
-        """Each round waits for it; without workers there is none."""
-        made = costs(wait_s=0.05, use_s=1e-4, slower_workers={0: 4.0}, workers=4)
-
-        assert 1 / rate(made, workers) == near(batch_s, rel=0.1)

@@ -23,7 +23,6 @@ import time
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import count, islice
-from statistics import median, stdev
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
@@ -31,7 +30,6 @@ import psutil
 
 from stallscope.bench.comparison import (
     OPEN,
-    START_SPREAD,
     Rate,
     of_rates,
     of_starts,
@@ -81,7 +79,8 @@ BLOCK_S: Final = 0.2
 """Least seconds of a block: shorter blocks show the scheduler."""
 FEWEST_SWEEPS: Final = 2
 """Least sweeps of one start."""
-_MOST_SWEEPS: Final = 12
+_SWEEPS: Final = 5
+"""Sweeps of one start: starts differ by about as much as blocks, and take longer."""
 _FINER: Final = 1.5
 """Limit for narrowing intervals after the answer, as a multiple of its seconds."""
 _ROOM_SHARE: Final = 0.5
@@ -235,30 +234,9 @@ class InTurns:
                 if not self._fits(variant, running):
                     return
                 self._measure(variant, sweep, running)
-            enough = sweep + 1 >= self._sweeps_wanted(variants)
             variants = asked()
-            if not self._together or not variants or enough:
+            if not self._together or not variants or sweep + 1 >= _SWEEPS:
                 return
-
-    def _sweeps_wanted(self, variants: list[int]) -> float:
-        """Return the best number of sweeps per start: more where blocks vary more than starts.
-
-        The number minimizes the variance of a mean for its time, as in two-stage sampling (Cochran,
-        "Sampling Techniques", 3rd edition, 10.6).
-        """
-        logs = _pairs(self.blocks, AS_IT_IS)
-        ratios = [
-            [log for (*key, _), log in logs.items() if key == [variant, self._start]]
-            for variant in variants
-            if variant != AS_IT_IS
-        ]
-        spreads = [stdev(each) for each in ratios if len(each) >= max(FEWEST_SWEEPS, 2)]
-        if not spreads:
-            return FEWEST_SWEEPS
-        start_s = sum(self.starts_s.get(variant, [0.0])[-1] for variant in variants)
-        sweep_s = sum(self._took_s.get(variant, 0.0) for variant in variants)
-        wanted = math.sqrt(start_s / max(sweep_s, 1e-3)) * median(spreads) / START_SPREAD
-        return min(max(wanted, FEWEST_SWEEPS), _MOST_SWEEPS)
 
     def _fits(self, variant: int, running: Mapping[int, _Running]) -> bool:
         """Return whether the time left suffices for another block."""

@@ -203,8 +203,6 @@ class Marked(NamedTuple):
     """Steps that the sentence names."""
     has_unnamed: bool
     """True if the pattern explains other steps, too."""
-    waits: bool
-    """True if the steps wait; else they are long."""
     marker: str
 
     @property
@@ -214,12 +212,12 @@ class Marked(NamedTuple):
 
 
 def _marked(pattern: dict[str, Any], title: dict[str, Any] | None, marker: str) -> Marked:
-    explained, waits = stall_text.explained(pattern), pattern["side"] == "wait"
+    explained = stall_text.explained(pattern)
     text = f"{stall_text.pattern_title(pattern)} ({explained})"
     if pattern == title:
-        text = f"{count(pattern['stalls'], 'stall' if waits else 'long step')}, {explained}"
+        text = f"{count(pattern['stalls'], 'stall')}, {explained}"
     has_unnamed = len(pattern["steps"]) > len(pattern["named"])
-    return Marked(wrapped(text, _LETTERS), pattern["named"], has_unnamed, waits, marker)
+    return Marked(wrapped(text, _LETTERS), pattern["named"], has_unnamed, marker)
 
 
 @styled
@@ -289,7 +287,7 @@ def _draw_patterns(ax: Axes, rows: list[Marked]) -> None:
         middle = down + _TICKS / 2
         ax.axhline(middle, color=RULE, linewidth=0.6, zorder=0)
         look: dict[str, Any] = {"lw": 0, "marker": row.marker, "ms": 4, "clip_on": False}
-        look["color"] = STALL_COLOUR if row.waits else COLOURS["step"]
+        look["color"] = STALL_COLOUR
         ax.plot(row.steps, [middle] * len(row.steps), **look)
         down += _TICKS + _SPACE
 
@@ -318,8 +316,7 @@ def _draw_waits(ax: Axes, steps: pl.DataFrame, rows: list[Marked]) -> None:
         stalls = steps.filter(stall)
         look: dict[str, Any] = {"color": STALL_COLOUR, "linewidth": 1.0, "alpha": 0.45}
         ax.vlines(stalls["step"], ax.get_ylim()[0], stalls["wait_s"], **look)
-    waiting = [row for row in rows if row.waits]
-    named = [step for row in waiting for step in row.steps]
+    named = [step for row in rows for step in row.steps]
     hollow: dict[str, Any] = {"markerfacecolor": "none", "color": FAINT, "markersize": 3.4}
     loud: dict[str, Any] = {"color": STALL_COLOUR, "markersize": 5.0}
     looks: list[tuple[pl.Expr, dict[str, Any]]] = [
@@ -329,7 +326,7 @@ def _draw_waits(ax: Axes, steps: pl.DataFrame, rows: list[Marked]) -> None:
     ]
     looks += [  # the first pattern is on top if several explain a step
         (stall & pl.col("step").is_in(row.steps), loud | {"marker": row.marker})
-        for row in reversed(waiting)
+        for row in reversed(rows)
     ]
     for which, dot in looks:
         its = steps.filter(which)

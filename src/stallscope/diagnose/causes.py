@@ -95,8 +95,7 @@ STORAGE_LATENCY: Final = Cause(
     limits=(Limit("reading_waits_share", NOTED, 0.6), Limit.trust("storage_trust")),
     evidence=(
         *("waiting_share", "fetch_exposed_share", "batch_s", "batch_alone_s"),
-        *("read_bytes_per_s", "disk_busy_share", "storage_cold_samples_per_s"),
-        *("storage_cold_readers", "storage_spare_factor", "page_cache_share"),
+        *("read_bytes_per_s", "disk_busy_share"),
     ),
     costs="reading_share",
     kind="fetch",
@@ -372,17 +371,11 @@ MAIN_PROCESS: Final = Cause(
 )
 NO_WORKER: Final = MAIN_PROCESS._replace(
     title="The main process is the bottleneck: it makes the batches itself (num_workers=0), which "
-    "takes {stall_share} of the loop's time{slowed}{most}",
+    "takes {stall_share} of the loop's time{most}",
     limits=(Limit("stall_share", HARDLY, 0.2),),
-    evidence=("num_workers_count", "batch_own_threads_s", "batch_one_thread_s"),
+    evidence=("num_workers_count",),
     costs="stalls_share",
     waits=True,
-)
-OWN_THREADS: Final = NO_WORKER._replace(
-    title="The main process is the bottleneck: {slowed}",
-    limits=(Limit("own_threads_ratio", thresholds.SLOWED, 3.0),),
-    costs="own_threads_share",
-    waits=False,
 )
 COMPUTES: Final = MAIN_PROCESS._replace(
     title="The main process is the bottleneck: it computes for {computing} of each step{outside}"

@@ -16,17 +16,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
-import torch
 from torch.utils.data import DataLoader
 
 from stallscope.apart import apart
-from stallscope.bench.loops import AS_IT_IS, InTurns, rates
 from stallscope.bench.measurement import Measurement
 from stallscope.diagnose import verdict
 from stallscope.diagnose.accounting import accounting
 from stallscope.diagnose.causes import HEALTHY, INCONCLUSIVE
 from stallscope.diagnose.facts import (
-    ThreadTimes,
     facts,
     gain_of,
     with_loop_stacks,
@@ -41,7 +38,6 @@ from stallscope.errors import ArgumentError, NoBatchError, StallscopeError
 from stallscope.flame.flame import flame, loop_flame
 from stallscope.isolation import isolated
 from stallscope.ladder.ladder import ladder
-from stallscope.loops.cached_loaders import going_on
 from stallscope.loops.cached_values import batch_bytes
 from stallscope.loops.devices import device_of
 from stallscope.loops.timed_loop import TimedLoop, started
@@ -66,7 +62,6 @@ if TYPE_CHECKING:
     from stallscope.flame.result import Flame
     from stallscope.ladder.result import Ladder
     from stallscope.run.result import Run
-    from stallscope.storage.result import Storage
     from stallscope.targets.target import Target
 
 
@@ -86,10 +81,6 @@ _PROOF_S: Final = 20.0
 """Longest measurement of the best change, seconds; it ends where the gain is settled."""
 _PROOF_LEAST_S: Final = 4.0
 """Nothing is settled in less."""
-_OWN_THREADS: Final = AS_IT_IS
-_ONE_THREAD: Final = 1
-_THREAD_BLOCKS: Final = 4
-"""Blocks with the loop's own torch threads and with one, half of each."""
 _ALONE_S: Final = 1.0
 _ALONE_BATCHES: Final = 6
 _LADDER_S: Final = 14.0
@@ -108,13 +99,12 @@ _RESERVE: Final = 0.05
 """Share of the budget for restoring state and for judging."""
 
 
-def diagnose(  # noqa: PLR0913 - the public signature
+def diagnose(
     target: Any,
     step: Callable[[Any], object] | None = None,
     *,
     device: Any = None,
     budget_s: float = BUDGET_S,
-    storage: Storage | None = None,
     prove: bool = True,
 ) -> Diagnosis:
     """Find out why a training loop waits for data, with the numbers behind the verdict.
@@ -134,8 +124,6 @@ def diagnose(  # noqa: PLR0913 - the public signature
             stops earlier where the answer is clear.
         prove: whether to measure the best change beside the loop as it is, where that needs no
             code of yours, with what is left of the budget.
-        storage: what `ss.storage` measured of the same loader, as evidence: whether reading waits
-            for requests or for bytes, and what a first epoch can have.
 
     Raises:
         ArgumentError: `budget_s` is no number that can be used, a simulated step is longer than it,
@@ -150,11 +138,11 @@ def diagnose(  # noqa: PLR0913 - the public signature
     if (run := recorded_run(target)) is not None:
         if step is not None or device is not None:
             raise ArgumentError("a recorded run has its own step and device: leave them out")
-        return diagnose_run(run, storage)
+        return diagnose_run(run)
     require_single_rank()
     resolved = targets.target(target, step=step, device=device)
     check_step_s(resolved.simulated_step_s, measurement.budget_s)
-    examination = Examination(resolved, measurement, storage, proves=prove)
+    examination = Examination(resolved, measurement, proves=prove)
     with measurement:
         measurement.result = examination.known
         examination.run()
@@ -167,7 +155,6 @@ class Examination:
     Args:
         target: loader and step.
         measurement: holder of the budget.
-        storage: measurement of the storage.
         proves: whether the best change is measured, too.
     """
 
@@ -175,13 +162,12 @@ class Examination:
         self,
         target: Target,
         measurement: Measurement,
-        storage: Storage | None = None,
         *,
         proves: bool = True,
     ) -> None:
         self._target, self._proves = target, proves
         self._measurement = measurement
-        self._setup = setup_of(target, storage)
+        self._setup = setup_of(target)
         self._facts: Facts | None = None
         self._findings: tuple[Finding, ...] = ()  # the verdict first
         self._run: Run | None = None
@@ -294,25 +280,6 @@ class Examination:
         if not self._setup.num_workers:  # a dataset may start a loader when it is asked
             self._setup = replace(self._setup, num_workers=run.settings.num_workers)
         self._know(apart(lambda: facts(run, self._setup)))
-        if self._target.loads_here and torch.get_num_threads() > 1:
-            self._measure_threads()
-
-    def _measure_threads(self) -> None:
-        """Make batches with the loop's own torch threads, and with one as in the recording."""
-        if self._facts is None or isinstance(self._target.loader, Iterator):
-            return
-        with isolated(replace(self._target, step=None)) as target:
-            loop = replace(TimedLoop.of(target), batches=going_on(target.loader))
-            turns = InTurns(self._measurement)
-            turns.add(_OWN_THREADS, replace(loop, in_one_thread=False))
-            turns.add(_ONE_THREAD, loop)
-            turns.run(lambda: [_ONE_THREAD] if len(turns.blocks) < _THREAD_BLOCKS else [])
-        per_s = rates(turns.blocks)
-        if {*per_s} == {_OWN_THREADS, _ONE_THREAD}:
-            size = target.batch_size or 1
-            own_s, one_s = (size / per_s[which].value for which in (_OWN_THREADS, _ONE_THREAD))
-            times = ThreadTimes(torch.get_num_threads(), own_s, one_s)
-            self._know(replace(self._facts, own_threads=times))
 
     def _answer(self, question: Question) -> None:
         """Make a measurement; the verdict stands without one that fails."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
@@ -77,22 +77,6 @@ _OF_IMAGES: Final = re.compile(
     re.IGNORECASE,
 )
 """Names of transforms that only images have."""
-
-
-class ThreadTimes(NamedTuple):
-    """Times of a batch that is made in the main process, by its torch threads."""
-
-    threads: int
-    """Threads of the user's loop."""
-    own_s: float
-    """Time for a batch with these, seconds."""
-    one_s: float
-    """The same with one thread, as a worker has."""
-
-    @property
-    def cost_s(self) -> float:
-        """Seconds a batch loses to the threads; 0 where the slowdown is not certain."""
-        return max(self.own_s - self.one_s, 0.0) if self.own_s > SLOWED * self.one_s else 0.0
 
 
 @dataclass(frozen=True)
@@ -215,8 +199,6 @@ class Facts:
     """`waiting_s` of one worker alone."""
     alone_computed_s: float | None = None
     """`computed_s` of one worker alone."""
-    own_threads: ThreadTimes | None = None
-    """Batches with the loop's own torch threads; None where that was not tried."""
     lock_frames: float | None = None
     """Share of the workers' samples that wait at a lock; None where none were taken."""
     memory_growth: MemoryGrowth | None = None
@@ -416,7 +398,7 @@ def facts(run: Run, setup: Setup) -> Facts:
     low, high = stall_interval(steps, stalls, max(setup.num_workers, 1))
     used = use(run, setup.num_workers)
     batches = making(run, run.settings.num_workers or setup.num_workers)
-    waits = run.patterns().filter(pl.col("side") == "wait", pl.col("chance").is_not_null())
+    waits = run.patterns().filter(pl.col("chance").is_not_null())
     named = waits.unique("pattern", keep="first", maintain_order=True)
     own = _parts_of_step(run, time)
     # In somebody's own script backward passes are seen, forward ones lie in the rest of the step

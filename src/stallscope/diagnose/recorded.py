@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
@@ -25,18 +24,14 @@ from stallscope.load import is_result, load
 from stallscope.model.loop_time import loop_breakdown
 from stallscope.model.thresholds import HARDLY
 from stallscope.run.result import Run
-from stallscope.stages import OTHER, STEP
 from stallscope.targets.factory import is_address
-from stallscope.units import count, printable, seconds, share
+from stallscope.units import count, share
 
 if TYPE_CHECKING:
     from stallscope.diagnose.result import Finding
-    from stallscope.storage.result import Storage
 
 _MOSTLY: Final = 0.8
-"""Share of steps in which one rank waits longest; and of its stalls that other ranks wait for."""
-_IN_STEP: Final = (STEP.kind, OTHER.kind)
-STALL: Final = "stall"
+"""Share of steps in which one rank waits longest."""
 
 
 def recorded_run(target: Any) -> Run | None:
@@ -66,14 +61,9 @@ _SAME_SAMPLES: Final = 0.9
 in a window of an epoch."""
 
 
-def diagnose_run(run: Run, storage: Storage | None = None) -> Diagnosis:
-    """Find out why the loop of a recorded run waited for data, or that it did not.
-
-    Args:
-        run: the recording.
-        storage: measurement of the storage under its files, if any.
-    """
-    judged = apart(lambda: _judged(run, storage))
+def diagnose_run(run: Run) -> Diagnosis:
+    """Find out why the loop of a recorded run waited for data, or that it did not."""
+    judged = apart(lambda: _judged(run))
     length_ns = int(run.all_steps["end_ns"].max() or 0)  # type: ignore[arg-type]  # integers
     settings = run.settings
     open_still = "; ".join(judged.missing)
@@ -108,9 +98,9 @@ class _Judged(NamedTuple):
     notes: list[str]
 
 
-def _judged(run: Run, storage: Storage | None) -> _Judged:
+def _judged(run: Run) -> _Judged:
     """Judge each rank, and take the one that waits longest."""
-    setup = setup_of_run(run, storage)
+    setup = setup_of_run(run)
     ranks = _ranks(run)
     each = {rank: _stall_share(rank_run) for rank, rank_run in ranks.items()}
     slowest = max(each, key=lambda rank: each[rank])
@@ -180,8 +170,6 @@ def _about_ranks(run: Run, slowest: int, own: float, others: dict[int, float]) -
     )
     if same >= _MOSTLY:
         text += f"; it waits longest in {share(same)} of the steps in which one stalls"
-    if where := _waits_in(run, slowest):
-        text += f"; the others wait for it in {where}"
     return text
 
 
@@ -203,28 +191,3 @@ def _read_twice(ranks: dict[int, Run]) -> list[str]:
         return []
     who = count(len(same), "rank")
     return [f"{who} read the same samples as rank {first}: give the loaders a DistributedSampler"]
-
-
-def _waits_in(run: Run, slowest: int) -> str:
-    """Name the part of a step in which ranks wait for the one whose batch is late; "" for none.
-
-    That part takes the others longer, by about as much as the late rank stalls longer.
-    """
-    each: dict[int, dict[str, float]] = {}
-    for rank, steps in run.steps().partition_by("rank", as_dict=True).items():
-        stalls = run.stalls().filter(pl.col("rank") == rank[0])
-        time = loop_breakdown(steps, stalls, run.side_spans)
-        pieces = time.pieces() if time else []
-        each[rank[0]] = {
-            name if kind in _IN_STEP else kind: took_s / len(steps) for name, kind, took_s in pieces
-        }
-    own = each.pop(slowest, {})
-    typical = {
-        name: median(parts.get(name, 0.0) for parts in each.values())
-        for name in {name for parts in each.values() for name in parts} | {STALL}
-    }
-    longer = {name: took_s - own.get(name, 0.0) for name, took_s in typical.items()}
-    part = max(longer, key=lambda name: longer[name])
-    if part not in own or longer[part] < _MOSTLY * -longer[STALL] or longer[part] <= 0:
-        return ""
-    return f"{printable(part)}: {seconds(typical[part])} per step there, {seconds(own[part])} here"

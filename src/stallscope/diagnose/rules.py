@@ -162,7 +162,7 @@ def findings(facts: Facts, values: Numbers) -> Iterator[Finding]:
 def numbers(facts: Facts) -> Numbers:
     """Take all numbers by the names that `causes` has for them; None where one is not known."""
     setup, use, making, pace = facts.setup, facts.use, facts.making, facts.pace
-    begin, growth, threads = facts.starts, facts.memory_growth, facts.own_threads
+    begin, growth = facts.starts, facts.memory_growth
     exposure, stalls, cores = facts.exposure, facts.stall_share, use.own_cores(setup.num_workers)
     copies, pinning = _copies(facts), stalls * exposure.of(PIN)
     gains_nothing = facts.gain is not None and facts.gain.is_none
@@ -170,7 +170,7 @@ def numbers(facts: Facts) -> Numbers:
     by_events = facts.device_busy_share if setup.on_gpu or setup.simulated else None
     by_driver = use.gpu_busy_share if setup.on_gpu else None
     busy = min((part for part in (by_driver, by_events) if part is not None), default=1.0)
-    step, use_s = facts.own_parts.get("step", 0.0), making.use_s if making else 0.0
+    step = facts.own_parts.get("step", 0.0)
     values: Numbers = {
         # the loop
         "nothing": 0.0,
@@ -223,9 +223,6 @@ def numbers(facts: Facts) -> Numbers:
         "model_share": facts.model_share,
         "own_parts_share": sum(_parts_of_loop(facts).values()),
         "computing_share": min(_computing(facts), step),
-        "own_threads_ratio": threads.own_s / threads.one_s if threads else None,
-        "own_threads_share": threads.cost_s / (threads.own_s + use_s) if threads else None,
-        **_named(threads, {"batch_own_threads_s": "own_s", "batch_one_thread_s": "one_s"}),
         "device_busy_share": facts.device_busy_share,
         "gpu_busy_share": by_driver,
         "busy_share": busy,
@@ -251,7 +248,7 @@ def numbers(facts: Facts) -> Numbers:
         **_named(begin, _OF_BEGINS),
         "start_trust": 1.0 if begin.epochs > 1 or begin.share > thresholds.DOMINATES else 0.8,
     }
-    return values | _of_storage(facts) | _of_slow_worker(facts) | _of_slow_samples(facts)
+    return values | _of_slow_worker(facts) | _of_slow_samples(facts)
 
 
 _OF_BATCHES: Final = {
@@ -294,21 +291,6 @@ def _over(value: float | None, *divisors: float | None) -> float | None:
     for divisor in divisors:
         value = value / divisor if value is not None and divisor else None
     return value
-
-
-def _of_storage(facts: Facts) -> Numbers:
-    """Take what a measurement of the storage adds."""
-    storage = facts.setup.storage
-    best = storage.best if storage else None
-    if storage is None or best is None:
-        names = ("storage_cold_samples_per_s", "storage_cold_readers", "storage_spare_factor")
-        return dict.fromkeys((*names, "page_cache_share"))
-    return {
-        "storage_cold_samples_per_s": best["requests_per_s"],
-        "storage_cold_readers": best["readers"],
-        "storage_spare_factor": storage.spare,
-        "page_cache_share": storage.circumstances.resident_share,
-    }
 
 
 def _of_slow_samples(facts: Facts) -> Numbers:
@@ -389,7 +371,6 @@ def _rows(facts: Facts, values: Numbers) -> Iterator[tuple[Cause, Words | None]]
     setup, growth = facts.setup, facts.memory_growth
     yield begin_of(facts), _begin(facts) if facts.starts.slow_share else None
     yield causes.NO_WORKER, _no_worker(facts)
-    yield causes.OWN_THREADS, _own_threads(facts)
     yield causes.MAIN_PROCESS, _own_parts(facts)
     yield causes.COMPUTES, _computes(facts)
     yield causes.IDLE_DEVICE, _idle_device(facts)
@@ -456,38 +437,17 @@ def _no_worker(facts: Facts) -> Words | None:
     is_here = not setup.num_workers and not facts.has_helpers
     if not is_here or not facts.exposure.parts or not setup.has_step:
         return None
-    slowed, own = _slowed(facts), facts.own_code(largest.stage) if largest else None
+    own = facts.own_code(largest.stage) if largest else None
     most = f"; most of it in {largest.stage}" if largest else ""
     helps = f"num_workers={max(int(setup.cores) - 1, 1)} or so"
     if epoch_s <= thresholds.SHORT_EPOCH_S:
         helps += f" with persistent_workers=True, as an epoch takes {seconds(epoch_s)}"
     return {
-        "slowed": slowed and f" with one torch thread; {slowed}",
         "most": f"{most}, in {own.place}: {own.does}" if own else most,
         "helps": f"{f'{AT_ONCE}; ' if facts.has_small_samples else ''}{helps}"
         f"{f'; {own.call.remedy}' if own else ''}",
         "stage": largest.stage if own and largest else "",
     }
-
-
-def _own_threads(facts: Facts) -> Words | None:
-    """Hold where it makes them more slowly with its torch threads than with one."""
-    helps = (
-        "use workers, which have one thread each; or call torch.set_num_threads(1) in the dataset"
-    )
-    slowed = _slowed(facts)
-    return {"slowed": slowed, "helps": helps} if slowed and facts.setup.has_step else None
-
-
-def _slowed(facts: Facts) -> str:
-    """Give both times of a batch; '' where they do not differ for sure."""
-    batch = facts.own_threads
-    if batch is None or not batch.cost_s:
-        return ""
-    return (
-        f"a batch takes {seconds(batch.own_s)} with your loop's {batch.threads} torch threads, "
-        f"and {seconds(batch.one_s)} with one"
-    )
 
 
 def _own_parts(facts: Facts) -> Words:

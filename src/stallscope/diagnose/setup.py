@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stallscope.run.result import Run
-    from stallscope.storage.result import Storage
     from stallscope.targets.target import Target
 
 
@@ -72,8 +71,6 @@ class Setup:
     `class.method (file:line)`; empty for torch's."""
     drawn_by: str = ""
     """Class of the sampler that draws indices, torch's or the user's; empty: not known."""
-    storage: Storage | None = None
-    """Measurement of the storage under the loader's files; None where not measured."""
     inside: str = ""
     """Words for the place of the loader with these workers, where the dataset owns it."""
 
@@ -83,7 +80,7 @@ class Setup:
         return "" if self.persistent else f"persistent_workers=True{self.inside}"
 
 
-def setup_of(target: Target, storage: Storage | None = None) -> Setup:
+def setup_of(target: Target) -> Setup:
     """Read how the loader of a target is set up."""
     loaders = target.loaders
     serving = [loader for loader in loaders if value_of(loader, "num_workers")]
@@ -104,12 +101,11 @@ def setup_of(target: Target, storage: Storage | None = None) -> Setup:
         on_gpu=device_of(target).counts_kernels,
         sampler=next(filter(None, map(_place_of_iter, _drawing(target))), ""),
         drawn_by=next((type(sampler).__name__ for sampler in samplers), ""),
-        storage=storage,
         inside="" if serving else " of the loader inside the dataset",
     )
 
 
-def setup_of_run(run: Run, storage: Storage | None = None) -> Setup:
+def setup_of_run(run: Run) -> Setup:
     """Read the same from a recorded run, which knows less."""
     settings = run.settings
     return Setup(
@@ -121,7 +117,6 @@ def setup_of_run(run: Run, storage: Storage | None = None) -> Setup:
         simulated=settings.simulated_step_s is not None,
         streams=settings.streams,
         on_gpu=run.device is not None and settings.simulated_step_s is None,
-        storage=storage,
     )
 
 

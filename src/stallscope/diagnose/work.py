@@ -110,14 +110,7 @@ def is_unseen(facts: Facts) -> bool:
 
 
 def _is_full(facts: Facts) -> bool:
-    """Return whether it is the number of bytes that takes the time, or a device that is busy.
-
-    A measurement of the device tells more than workers do: those that take turns at one that
-    answers requests one by one share it, too, and it has bytes to spare.
-    """
-    storage = facts.setup.storage
-    if storage is not None and storage.is_full is not None:
-        return storage.is_full
+    """Return whether it is the number of bytes that takes the time, or a device that is busy."""
     is_busy = (facts.use.disk_busy_share or 0.0) >= SATURATED
     return facts.is_shared is True or (is_busy and facts.is_shared is not False)
 

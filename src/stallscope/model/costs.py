@@ -18,7 +18,7 @@ from stallscope.model.batch_times import BATCH_KEY, PERIOD_S, awaited_batches, m
 from stallscope.model.exposure import waiting_share
 from stallscope.model.machine_use import use
 from stallscope.model.simulator import LoaderCosts, predict
-from stallscope.model.thresholds import HARDLY, SLOW_WORKER
+from stallscope.model.thresholds import HARDLY
 from stallscope.run.saturation import find_saturated
 from stallscope.stages import BATCH, END_OF_EPOCH, WORK_KINDS, WORKER_MEMORY
 
@@ -88,16 +88,12 @@ def costs_of(  # noqa: PLR0913 - facts of the loader that a run lacks
         StallscopeError: too little was recorded.
     """
     record, workers = _Recording(run, now, cores), now.num_workers
-    stages, computing_s, waiting_s, samples, makers = record.batches()
+    stages, computing_s, waiting_s, samples = record.batches()
     if record.steps.is_empty() or not len(samples) or not (computing_s + waiting_s).any():
         raise StallscopeError(
             "no whole batch was recorded, so nothing can be predicted: allow more time "
             "(budget_s), or give a loader with more batches"
         )
-    slower = _slower(makers, (computing_s + waiting_s).sum(axis=1))
-    for worker, factor in slower.items():
-        scale = np.where(makers == worker, 1 / factor, 1.0)[:, None]
-        computing_s, waiting_s = computing_s * scale, waiting_s * scale
     if workers:
         waiting_s = waiting_s * record.waiting_part(computing_s, waiting_s)
     computed_s, waited_s = (float(each.sum(axis=1).mean()) for each in (computing_s, waiting_s))
@@ -137,7 +133,6 @@ def costs_of(  # noqa: PLR0913 - facts of the loader that a run lacks
         worker_cores=worker_cores,
         threads=threads,
         workers=workers,
-        slower_workers=slower,
         epoch_batches=epoch_batches,
         batch_bytes=batch_bytes,
         worker_bytes=int(own_bytes.to_numpy().mean()) if own_bytes.len() else None,
@@ -164,27 +159,6 @@ def recorded_per_s(run: Run) -> float | None:
 def _has_begins(run: Run) -> bool:
     """Return whether epochs with persistent workers start in the steady state."""
     return bool(run.settings.num_workers) and bool(run.steps()["restart_s"].count())
-
-
-def _slower(makers: Any, made_s: Any) -> dict[int, float]:
-    """Return the slowest worker with its factor, if it nearly always takes longer than others.
-
-    Args:
-        makers: number of each batch's worker; -1 for batches to ignore.
-        made_s: seconds of each batch.
-    """
-    medians = {
-        worker: float(np.median(made_s[makers == worker]))
-        for worker in np.unique(makers[makers >= 0])
-        if np.count_nonzero(makers == worker) >= _FEWEST
-    }
-    if len(medians) < 2:  # noqa: PLR2004 - a worker and others
-        return {}
-    slow = max(medians, key=medians.__getitem__)
-    rest_s = made_s[np.isin(makers, [worker for worker in medians if worker != slow])]
-    factor = medians[slow] / max(float(np.median(rest_s)), 1e-12)
-    is_separate = np.quantile(made_s[makers == slow], 0.25) > np.quantile(rest_s, 0.75)
-    return {int(slow): factor} if factor >= SLOW_WORKER and is_separate else {}
 
 
 class _LoopCosts(NamedTuple):
@@ -224,7 +198,7 @@ class _Recording:
         self._delivered = self.steps.join(run.deliveries, on=BATCH_KEY)
 
     def batches(self) -> tuple[Any, ...]:
-        """Return stages, computing and waiting of each recorded batch, samples and worker (or -1).
+        """Return the stages, and computing, waiting and samples of each recorded batch.
 
         Time of a batch outside of all spans is divided among its stages.
         """
@@ -234,7 +208,7 @@ class _Recording:
         cpu_share = pl.col("cpu_ns").sum() / wall_ns.filter(read).sum()
         stages = spans.group_by("stage", "kind", maintain_order=True).agg(cpu_share=cpu_share)
         if stages.is_empty():
-            return (), np.zeros((0, 0)), np.zeros((0, 0)), np.zeros(0), np.zeros(0)
+            return (), np.zeros((0, 0)), np.zeros((0, 0)), np.zeros(0)
         # A stage without any CPU time read gets the mean share, as it may wait for a core
         of_all = spans.select(cpu_share).item()
         computing, waiting = np.array(
@@ -243,8 +217,7 @@ class _Recording:
                 for stage, _, cpu in stages.iter_rows()
             ]
         ).T
-        first = pl.col("worker").first()
-        order = spans.group_by(BATCH_KEY).agg(first).sort(BATCH_KEY).with_row_index("row")
+        order = spans.select(BATCH_KEY).unique().sort(BATCH_KEY).with_row_index("row")
         each = (
             spans.group_by(*BATCH_KEY, "stage", "kind")
             .agg(wall_s=wall_ns.sum() / 1e9)
@@ -259,14 +232,11 @@ class _Recording:
         counts = self._run.samples().group_by(BATCH_KEY).agg(samples=pl.len())
         sample_counts = order.join(counts, on=BATCH_KEY, how="left").sort("row")["samples"]
         usual = float(self._run.settings.batch_size or 1)
-        is_whole = pl.col("batch") < pl.col("batch").max()  # an epoch's last is often smaller
-        makers = order.select(pl.when(is_whole).then("worker").fill_null(-1)).to_series()
         return (
             tuple(stages.select("stage", "kind").iter_rows()),
             wall_s * computing,
             wall_s * waiting,
             sample_counts.fill_null(usual).to_numpy().astype(float),
-            makers.to_numpy(),
         )
 
     def waiting_part(self, computing_s: Any, waiting_s: Any) -> float:

@@ -1,10 +1,10 @@
 """Patterns of stalls: reasons for the stalls of a training loop, each with a p-value.
 
-Events at some steps (a slow sample or worker, a new file or epoch, garbage, a named part of the
-step) are tested as reasons. Coincidences of frequent events and frequent stalls are weak evidence,
-so the test gives the probability of as many coincidences by chance; and the event must have been
-long enough. The reason that explains most is taken first, then the rest is tested again. An event
-explains more than a rhythm alone. Long waits by chance are called irregular.
+Events at some steps (a slow sample or worker, a new file or epoch, garbage) are tested as reasons.
+Coincidences of frequent events and frequent stalls are weak evidence, so the test gives the
+probability of as many coincidences by chance; and the event must have been long enough. The reason
+that explains most is taken first, then the rest is tested again. An event explains more than a
+rhythm alone. Long waits by chance are called irregular.
 
 Each rank (`loop`) is tested separately; the same pattern on several ranks is one row. P-values are
 corrected for all tests, of all reasons on all ranks.
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -27,26 +26,20 @@ from stallscope.model.reasons import (
     Residual,
     Stops,
     explain,
-    parts_s,
-    step_reasons,
-    times_longer,
     wait_reasons,
 )
 from stallscope.model.step_series import FEWEST, StepSeries, rhythm
-from stallscope.model.thresholds import CAUSE_SHARE, CHANCE
+from stallscope.model.thresholds import CHANCE
 from stallscope.stats import LEAST, log_binomial_bound
 from stallscope.units import count, seconds, share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from stallscope.model.reasons import Reason
     from stallscope.model.step_series import Evidence, Rhythm
 
-    Recurring = Callable[[Residual, int], Iterator[Explained]]
-
-
-RHYTHMS: Final = ("workers_together", "periodic", "periodic_step")
+RHYTHMS: Final = ("workers_together", "periodic")
 """Patterns that are only a rhythm: later finds belong to the first."""
 NEARLY_ALL: Final = 0.9
 """Least share of waiting steps for a constant wait."""
@@ -64,17 +57,16 @@ HEAVY: Final = 0.1
 NEARLY: Final = 0.8
 """Least share of a general pattern that a preferred, more specific pattern explains."""
 MOST: Final = 12
-"""Most patterns on one side of one rank."""
+"""Most patterns of one rank."""
 PATTERNS: Final = Schema(
     "One row a pattern, the one that explains most first.",
     Column("pattern", pl.String),
     Column("title", pl.String),
-    Column("stalls", pl.Int64, "stalls, or long steps, that it explains, over all ranks"),
-    Column("stalled_s", pl.Float64, "how long they are, or by how much longer than usual"),
-    Column("share", pl.Float64, "share (0 to 1) of all such time"),
+    Column("stalls", pl.Int64, "stalls that it explains, over all ranks"),
+    Column("stalled_s", pl.Float64, "how long they are"),
+    Column("share", pl.Float64, "share (0 to 1) of all stalled time"),
     Column("period", pl.Int32, "in steps; null: there is no rhythm"),
     Column("chance", pl.Float64, "probability of an accident; null: nothing is claimed"),
-    Column("side", pl.Enum(("wait", "step")), "the loop waited for data, or a step was long"),
     Column("rank", pl.Int16, "rank with most of it"),
     Column("steps", pl.List(pl.Int32), "its steps of this rank"),
     Column("named", pl.List(pl.Int32), "those that the title speaks of"),
@@ -83,18 +75,16 @@ PATTERNS: Final = Schema(
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """Reason of one rank's stalls, or long steps, at some of its steps."""
+    """Reason of one rank's stalls at some of its steps."""
 
     explanation: Explained
-    side: str
-    """Kind of lost time: a wait for data ("wait") or a long step ("step")."""
     rank: int
     steps: list[int]
     """Numbers of the explained steps."""
     named: list[int]
     """Explained steps that the title counts."""
     lost_s: float
-    """Length of the stalls, or excess of the steps over the usual length, seconds."""
+    """Length of the stalls, seconds."""
 
 
 def patterns(evidence: Evidence) -> pl.DataFrame:
@@ -107,15 +97,11 @@ def patterns(evidence: Evidence) -> pl.DataFrame:
     for rank, own_evidence in own:
         loop = StepSeries.of(own_evidence)
         steps = loop.keys["step"].to_numpy()
-        lost_s += loop.lost_s
-        for side, side_s, look in (
-            ("wait", loop.stall_s, _explain_waits),
-            ("step", loop.long_s, _explain_long_steps),
-        ):
-            for each in look(loop, own_evidence, len(own)):
-                explained, named = (steps[which].tolist() for which in (each.all, each.named))
-                its_s = float(side_s[each.all].sum())
-                found_patterns.append(Pattern(each, side, rank, explained, named, its_s))
+        lost_s += float(loop.stall_s.sum())
+        for each in _explain_waits(loop, own_evidence, len(own)):
+            explained, named = (steps[which].tolist() for which in (each.all, each.named))
+            its_s = float(loop.stall_s[each.all].sum())
+            found_patterns.append(Pattern(each, rank, explained, named, its_s))
     rows = [_row(same, lost_s, len(own)) for same in _alike(found_patterns)]
     table = pl.DataFrame(rows, PATTERNS, orient="row")
     return table.sort("stalled_s", descending=True, maintain_order=True)
@@ -123,10 +109,10 @@ def patterns(evidence: Evidence) -> pl.DataFrame:
 
 def _alike(patterns: list[Pattern]) -> list[list[Pattern]]:
     """Group equal patterns of several ranks, the rank with most of it first."""
-    groups: dict[tuple[str, str, str, int], list[Pattern]] = {}
-    seen: Counter[tuple[str, str, str, int]] = Counter()
+    groups: dict[tuple[str, str, int], list[Pattern]] = {}
+    seen: Counter[tuple[str, str, int]] = Counter()
     for each in patterns:
-        kind = (each.side, each.explanation.code, each.explanation.subject)
+        kind = (each.explanation.code, each.explanation.subject)
         here = (*kind, each.rank)
         again = 0 if each.explanation.code in RHYTHMS else seen[here]
         seen[here] += 1
@@ -152,7 +138,6 @@ def _row(same: list[Pattern], total_s: float, ranks: int) -> dict[str, object]:
         "share": min(stalled_s / total_s, 1.0),
         "period": first.explanation.period,
         "chance": max(least.values(), default=None),
-        "side": first.side,
         "rank": first.rank,
         "steps": sorted(step for each in same if each.rank == first.rank for step in each.steps),
         "named": first.named,
@@ -161,32 +146,25 @@ def _row(same: list[Pattern], total_s: float, ranks: int) -> dict[str, object]:
 
 def _explain_waits(loop: StepSeries, evidence: Evidence, ranks: int) -> list[Explained]:
     """Return the reasons for the loop's waits for data."""
-    reasons, recurring = wait_reasons(loop, evidence), partial(_recurring_waits, loop)
-    explained, left = _one_by_one(Residual.of(loop.stall_s), reasons, recurring, ranks)
+    explained, left = _one_by_one(loop, wait_reasons(loop, evidence), ranks)
     always = _constant(left)
     if always is not None:
         explained, left = [*explained, always], left.without(always.all)
-    return explained + _irregular(left, loop.lost_s, "stall")
-
-
-def _explain_long_steps(loop: StepSeries, evidence: Evidence, ranks: int) -> list[Explained]:
-    """Return the reasons for long steps."""
-    parts = parts_s(loop, evidence.side_spans)
-    reasons, recurring = step_reasons(loop, parts), partial(_recurring_steps, loop, parts)
-    explained, left = _one_by_one(Residual.of(loop.long_s), reasons, recurring, ranks)
-    return explained + _irregular(left, loop.lost_s, "long step")
+    return explained + _irregular(left, float(loop.stall_s.sum()))
 
 
 def _one_by_one(
-    left: Residual, reasons: list[Reason], recurring: Recurring, ranks: int
+    loop: StepSeries, reasons: list[Reason], ranks: int
 ) -> tuple[list[Explained], Residual]:
     """Take the best explanation, test the rest again, until no reason is significant."""
+    left = Residual.of(loop.stall_s)
     possible = [reason for reason in reasons if np.count_nonzero(reason.marked) >= reason.fewest]
     tests = ranks * (len({reason.code for reason in possible}) + 1)
     chosen: list[Explained] = []
     while len(chosen) < MOST:
         tried = (explain(reason, left, tests) for reason in possible)
-        candidates = [each for each in tried if each is not None] + list(recurring(left, tests))
+        candidates = [each for each in tried if each is not None]
+        candidates += _recurring_waits(loop, left, tests)
         if not candidates:
             break
         chosen.append(_best(candidates, left.seconds))
@@ -231,18 +209,6 @@ def _recurring_waits(loop: StepSeries, left: Residual, tests: int) -> Iterator[E
         yield Explained(code, subject, title, explained, stops.named, beat.chance, beat.period)
 
 
-def _recurring_steps(
-    loop: StepSeries, parts: dict[str, np.ndarray], left: Residual, tests: int
-) -> Iterator[Explained]:
-    """Yield long steps in a rhythm of unknown reason."""
-    for stalled, beat, stops in _rhythms(left, tests):
-        longer = f"{times_longer(loop, stops.named)} times as long as usual ({stops.typical} more)"
-        title = f"{stops.subject('is', 'are')} {longer}, {_where(parts, stops)}"
-        explained = left.with_runs(stops.named, stalled, beat.period)
-        about = ("periodic_step", str(beat.period), title, explained, stops.named)
-        yield Explained(*about, beat.chance, beat.period)
-
-
 def _rhythms(
     left: Residual, tests: int, expected: int = 0
 ) -> Iterator[tuple[np.ndarray, Rhythm, Stops]]:
@@ -277,17 +243,6 @@ def _round(loop: StepSeries, starts: np.ndarray) -> str:
     )
 
 
-def _where(parts: dict[str, np.ndarray], stops: Stops) -> str:
-    """Return the part of the step with most of the excess time, in words."""
-    excess_s = {
-        name: np.median(took_s[stops.named]) - np.median(took_s) for name, took_s in parts.items()
-    }
-    name = max(excess_s, key=lambda part: excess_s[part], default="")
-    if excess_s.get(name, 0.0) > CAUSE_SHARE * np.median(stops.seconds[stops.named]):
-        return f"mostly in {name}"
-    return "in your own code (a checkpoint or logging?)"
-
-
 def _constant(left: Residual) -> Explained | None:
     """Return the constant wait of nearly every step; None where waits differ or are few."""
     lengths = left.seconds[left.flags]
@@ -306,22 +261,16 @@ def _constant(left: Residual) -> Explained | None:
     return Explained("constant", "", title, left.flags, left.flags, chance)
 
 
-def _irregular(left: Residual, total_s: float, noun: str) -> list[Explained]:
-    """Return the unexplained stalls where they are long enough; they have no p-value.
-
-    Args:
-        left: unexplained stalls.
-        total_s: seconds of all stalls.
-        noun: word for one of these times.
-    """
+def _irregular(left: Residual, total_s: float) -> list[Explained]:
+    """Return the unexplained stalls where they are long enough; they have no p-value."""
     lengths = np.sort(left.seconds[left.flags])[::-1]
     if lengths.size < FEWEST or lengths.sum() < SUBSTANTIAL * total_s:
         return []
     few = max(round(HEAVY * lengths.size), 1)
     longest = "longest one is" if few == 1 else f"longest {few} of them are"
     title = (
-        f"{count(lengths.size, noun)} without a clear pattern, {seconds(float(lengths.sum()))} in "
-        f"all (median {seconds(float(np.median(lengths)))}; the {longest} "
+        f"{count(lengths.size, 'stall')} without a clear pattern, {seconds(float(lengths.sum()))} "
+        f"in all (median {seconds(float(np.median(lengths)))}; the {longest} "
         f"{share(lengths[:few].sum() / lengths.sum())} of it)"
     )
-    return [Explained("irregular", noun, title, left.flags, left.flags, None)]
+    return [Explained("irregular", "stall", title, left.flags, left.flags, None)]

@@ -1,7 +1,6 @@
-"""Reasons for stalls and long steps: events at some steps, tested against chance.
+"""Reasons for stalls: events at some steps, tested against chance.
 
-A reason is a slow sample or worker, a new file or epoch, garbage, or a named part of the step.
-`patterns` chooses among them.
+A reason is a slow sample or worker, a new file or epoch, or garbage. `patterns` chooses among them.
 """
 
 from __future__ import annotations
@@ -18,23 +17,12 @@ from stallscope.model.step_series import BATCH, of_batches, rhythm
 from stallscope.model.thresholds import (
     CAUSE_SHARE,
     CHANCE,
-    LONG,
     LONGER_S,
     SLOW_SAMPLE,
     SLOW_WORKER,
     USUAL_SAMPLE,
 )
-from stallscope.stages import (
-    ANOTHER_LOADER,
-    BACKWARD,
-    END_OF_EPOCH,
-    FORWARD,
-    GARBAGE,
-    OPTIMIZER,
-    OTHER,
-    STEP,
-    UNTIL_BACKWARD,
-)
+from stallscope.stages import GARBAGE
 from stallscope.stats import hypergeometric_tail, rank_sum_tail
 from stallscope.units import count, seconds
 
@@ -69,20 +57,11 @@ A_THIRD: Final = 1 / 3
 the loop waits for the slow worker, too."""
 NOTICED: Final = 0.1
 """Least share of a wait for a note on the loader's restart."""
-REST: Final = (OTHER.name, STEP.name)
-"""Time outside of all named parts."""
-MODEL: Final = (FORWARD.name, UNTIL_BACKWARD.name, BACKWARD.name, OPTIMIZER.name)
-"""Parts of the step itself: named beside a rhythm, but no reason by themselves."""
-CALLED: Final = {
-    ANOTHER_LOADER.name: "a loop over another loader (validation?)",
-    END_OF_EPOCH.name: "the end of the epoch (its workers end, unless they are persistent)",
-}
-"""Words for parts outside of the user's code."""
 
 
 @dataclass(frozen=True, eq=False)
 class Residual:
-    """Stalls, or long steps, that are not yet explained."""
+    """Stalls that are not yet explained."""
 
     seconds: np.ndarray
     """Stall length at each step, seconds; 0 without a stall, or where explained."""
@@ -288,7 +267,9 @@ def wait_reasons(loop: StepSeries, evidence: Evidence) -> list[Reason]:
 
 def _garbage(loop: StepSeries, evidence: Evidence) -> list[Reason]:
     """Return garbage collections of the main process and of the workers."""
-    here_s = _spent_s(evidence.side_spans, GARBAGE.name, loop.waits_from_ns, loop.has_batch_ns)
+    stage, is_loop = pl.col("stage").cast(pl.String), pl.col("worker").is_null()
+    collected = evidence.side_spans.filter(stage == GARBAGE.name, is_loop)
+    here_s = covered_s(collected, loop.waits_from_ns, loop.has_batch_ns)
     exposed = evidence.parts.filter(pl.col("part") == GARBAGE.name)
     totals = exposed.group_by("step").agg(pl.col("exposed_s").sum())
     rows = loop.keys.join(totals, on="step", how="left", maintain_order="left")
@@ -316,14 +297,6 @@ def _garbage(loop: StepSeries, evidence: Evidence) -> list[Reason]:
             doubt=rank_sum_tail(loop.made_s[testable & there], loop.made_s[testable & ~there]),
         ),
     ]
-
-
-def _spent_s(
-    spans: pl.DataFrame, stage: str, starts_ns: np.ndarray, ends_ns: np.ndarray
-) -> np.ndarray:
-    """Return the seconds of the training loop in a stage, for each window of time."""
-    these = spans.filter(pl.col("stage").cast(pl.String) == stage, pl.col("worker").is_null())
-    return covered_s(these, starts_ns, ends_ns)
 
 
 def _epochs(loop: StepSeries) -> list[Reason]:
@@ -455,61 +428,3 @@ def _slow_workers(loop: StepSeries) -> list[Reason]:
             )
         )
     return reasons
-
-
-def parts_s(loop: StepSeries, side_spans: pl.DataFrame) -> dict[str, np.ndarray]:
-    """Return the seconds of each named part, at each step; 0 where the part did not run."""
-    spans = side_spans.filter(pl.col("kind").is_in(["step", "other"]))
-    names = spans["stage"].cast(pl.String).unique().sort().to_list()
-    return {
-        name: _spent_s(spans, name, loop.has_batch_ns, loop.uses_until_ns)
-        for name in names
-        if name not in REST
-    }
-
-
-def step_reasons(loop: StepSeries, parts: dict[str, np.ndarray]) -> list[Reason]:
-    """Return the possible reasons of long steps, the most specific first."""
-    garbage = [GARBAGE.name] if GARBAGE.name in parts else []
-    named = [name for name in parts if name not in (*MODEL, *garbage)]
-    reasons = [_part(loop, "garbage_collection", name, parts[name], 1) for name in garbage]
-    reasons += [_part(loop, "named_part", name, parts[name], len(named)) for name in named]
-    return [*reasons, _ends(loop)]
-
-
-def _part(loop: StepSeries, code: str, name: str, took_s: np.ndarray, tried: int) -> Reason:
-    usual_s = float(np.median(took_s))
-
-    def title(stops: Stops) -> str:
-        times = f"{times_longer(loop, stops.named)} times as long as usual"
-        takes = f"{CALLED.get(name, name)} takes {stops.median(took_s)}"
-        return f"{stops.subject('is', 'are')} {times}: {takes}"
-
-    return Reason(
-        code,
-        (took_s > LONG * usual_s) & (took_s - usual_s > LONGER_S / 2),
-        title,
-        subject=name,
-        enough_s=took_s - usual_s,
-        fewest=2 if name == END_OF_EPOCH.name else 3,
-        tried=tried,
-    )
-
-
-def _ends(loop: StepSeries) -> Reason:
-    """Return the last steps of epochs, which include the work between two epochs."""
-    complete = loop.batch[-1:] == loop.batch.max(initial=-1)  # as long as the longest epoch
-    last = np.append(loop.epoch[1:] != loop.epoch[:-1], complete)
-
-    def title(stops: Stops) -> str:
-        times = times_longer(loop, stops.named)
-        ends = f"{count(stops.count, 'epoch')} end with a step {times} times as long as usual"
-        return f"{ends}, in your own code (validation or a checkpoint?)"
-
-    return Reason("epoch_end", last, title, fewest=2)
-
-
-def times_longer(loop: StepSeries, which: np.ndarray) -> str:
-    """Return the ratio of these steps to the median step, in words."""
-    ratio = float(np.median(loop.busy_s[which])) / loop.typical_s if loop.typical_s else np.inf
-    return f"{ratio:.0f}" if ratio < 1000 else "more than a thousand"  # noqa: PLR2004 - words

@@ -27,7 +27,7 @@ from stallscope.model.thresholds import HARDLY, OTHERS, STALL_S, STALL_SHARE
 from stallscope.stats import ENDS, t_quantile
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
 
     from numpy.typing import NDArray
 
@@ -100,9 +100,6 @@ class LoaderCosts:
     """Cores that a computing worker wants: libraries have threads."""
     workers: int = 0
     """Recorded workers; 0: the main process made the batches."""
-    slower_workers: Mapping[int, float] = field(default_factory=dict)
-    """Slowdown of single workers against the others, by worker; the costs above are those of the
-    others."""
     epoch_batches: int | None = None
     """Batches of an epoch; None for a loader without length."""
     batch_bytes: int | None = None
@@ -474,7 +471,6 @@ class _LoopReplay:
         ends: list[tuple[float, int, int]] = []  # times of the common clock
         now, clock, active, asked, turn = 0.0, 0.0, 0, 0, 0
         place, busy_until = 0, -1.0  # number and end of the step; below zero: the loop waits
-        slower = [costs.slower_workers.get(number, 1.0) for number in range(workers)]
 
         def ask() -> None:
             """Give the next batch to a worker, as torch does."""
@@ -493,7 +489,7 @@ class _LoopReplay:
                 at_work[worker] = True
                 active += 1
                 replayed.taken[asked] = now
-                heappush(ends, (clock + slower[worker] * batch_s[asked], worker, asked))
+                heappush(ends, (clock + batch_s[asked], worker, asked))
             asked += 1
 
         for _ in range(ahead):
@@ -520,8 +516,7 @@ class _LoopReplay:
                 if waiting[worker]:
                     following = waiting[worker].popleft()
                     replayed.taken[following] = now
-                    end = clock + slower[worker] * batch_s[following]
-                    heappush(ends, (end, worker, following))
+                    heappush(ends, (clock + batch_s[following], worker, following))
                 else:
                     at_work[worker] = False
                     active -= 1

@@ -1,8 +1,4 @@
-"""Steps of one rank as arrays: stalls, long steps, and their rhythm.
-
-Time is lost in two ways: the loop waits for data (a stall), or a step takes far longer than usual
-(a long step: a checkpoint, logging, validation, garbage collection).
-"""
+"""Steps of one rank as arrays: stalls, and their rhythm."""
 
 from __future__ import annotations
 
@@ -13,7 +9,6 @@ import numpy as np
 import polars as pl
 
 from stallscope.model.attribution import find_stalls, hidden_known
-from stallscope.model.thresholds import LONG, LONGER_S
 from stallscope.stats import LEAST, log_binomial_bound
 
 if TYPE_CHECKING:
@@ -62,8 +57,6 @@ class StepSeries:
     """Begin of the wait, with the loader's restart before it; 0 where unknown."""
     has_batch_ns: np.ndarray
     """End of the wait; 0 where unknown."""
-    uses_until_ns: np.ndarray
-    """End of the step."""
     restart_s: np.ndarray
     """Restart of the loader before an epoch's first step; 0 for other steps."""
     stall_s: np.ndarray
@@ -86,7 +79,7 @@ class StepSeries:
         waits = find_stalls(evidence.steps).select("step", "stall_s").unique("step", keep="first")
         steps = evidence.steps.join(waits, on="step", how="left", maintain_order="left")
         steps = hidden_known(steps).with_columns(
-            pl.col("restart_s", "stall_s", "h2d_s", "hidden_s").fill_null(0.0),
+            pl.col("restart_s", "stall_s", "hidden_s").fill_null(0.0),
             pl.col("start_ns", "end_ns").fill_null(0),
             pl.col("worker").fill_null(-1),
             used_s=pl.sum_horizontal("step_s", "other_s"),
@@ -100,15 +93,14 @@ class StepSeries:
         )
         keys = steps.select("step", *BATCH)
         made_s, sent_s, ready_ns = of_batches(keys, times, "made_s", "sent_s", "ready_ns")
-        used_ns = _whole_ns(columns["used_s"] + columns["h2d_s"])
+        restart_ns = np.rint(columns["restart_s"] * 1e9).astype(np.int64)
         return cls(
             keys=keys,
             epoch=columns["epoch"],
             batch=columns["batch"],
             worker=columns["worker"],
-            waits_from_ns=columns["start_ns"] - _whole_ns(columns["restart_s"]),
+            waits_from_ns=columns["start_ns"] - restart_ns,
             has_batch_ns=columns["end_ns"],
-            uses_until_ns=columns["end_ns"] + used_ns,
             restart_s=columns["restart_s"],
             stall_s=columns["stall_s"],
             busy_s=columns["used_s"] + columns["hidden_s"],
@@ -137,28 +129,12 @@ class StepSeries:
         """Median time to use a batch."""
         return float(np.median(self.busy_s)) if self.size else 0.0
 
-    @property
-    def long_s(self) -> np.ndarray:
-        """Excess of the long steps over the usual length, seconds; 0 for other steps."""
-        excess_s = self.busy_s - self.typical_s
-        is_long = (self.busy_s > LONG * self.typical_s) & (excess_s > LONGER_S)
-        return np.where(is_long, excess_s, 0.0)
-
-    @property
-    def lost_s(self) -> float:
-        """Seconds lost by stalls and long steps."""
-        return float(self.stall_s.sum() + self.long_s.sum())
-
 
 def of_batches(keys: pl.DataFrame, table: pl.DataFrame, *columns: str) -> list[np.ndarray]:
     """Return columns of a table of batches, at each batch's step."""
     rows = table.unique(BATCH, keep="first", maintain_order=True)
     joined = keys.join(rows, on=BATCH, how="left", maintain_order="left")
     return [joined[name].cast(pl.Float64).fill_null(np.nan).to_numpy() for name in columns]
-
-
-def _whole_ns(durations_s: np.ndarray) -> np.ndarray:
-    return np.rint(durations_s * 1e9).astype(np.int64)
 
 
 LONGEST: Final = 200

@@ -1,4 +1,4 @@
-"""Limits for a stall, long, slow, saturated, a cause: each number once, with its reason.
+"""Limits for a stall, slow, saturated, a cause: each number once, with its reason.
 
 Patterns, pictures and the verdict share the first part, so that they never contradict each other;
 what only the verdict compares with comes below. Its numbers are frozen before the table of verdicts
@@ -23,10 +23,8 @@ HARDLY: Final = 0.1
 tools warn from similar shares on (TraceML at 10%; XProf calls 5% to 20% moderate): smaller shares
 can come from passing batches between processes, which no change to a dataset fixes."""
 
-LONG: Final = 3.0
-"""Least ratio of a long step to the median step ..."""
 LONGER_S: Final = 0.001
-"""... and its least excess, seconds."""
+"""Seconds of a garbage collection, half of which make it a possible reason of a stall."""
 
 SLOW_SAMPLE: Final = 3.0
 """Least ratio of a slow sample to the median, and of its excess to that of a usual sample."""
@@ -159,5 +157,5 @@ some views are fewer."""
 DOUBTFUL: Final = 0.3
 """Least confidence of a verdict."""
 SLOWED: Final = 1.5
-"""Least slowdown of a batch by the loop's torch threads against a single thread: other processes on
-a busy machine can make a third of difference."""
+"""Least ratio of the workers' CPU time for a batch to the time of a step, from which on it is too
+long whoever else computes: a core that two threads share lengthens CPU time by less."""

@@ -78,12 +78,12 @@ def small_print(run: Run) -> list[str]:
 def answer(run: Run) -> dict[str, Any] | None:
     """Return the pattern that is the answer, a row of `Run.patterns`; None where `title` is.
 
-    If the loop hardly waits, a pattern of its waits is no answer; one of long steps still is.
+    If the loop hardly waits, a pattern of its waits is no answer.
     """
     pattern = leading(run.patterns())
     time = loop_breakdown(run.steps(), run.stalls())
     hardly = time is not None and time.hardly_waits
-    return None if pattern and pattern["side"] == "wait" and hardly else pattern
+    return None if hardly else pattern
 
 
 def pattern_or_title(run: Run) -> str:
@@ -99,7 +99,7 @@ def pattern_title(pattern: dict[str, Any]) -> str:
 
 def explained(pattern: dict[str, Any]) -> str:
     """Return the share that a pattern (a row of `Run.patterns`) explains, and its p-value."""
-    text = f"{share(pattern['share'])} of all time in stalls and long steps"
+    text = f"{share(pattern['share'])} of all stalled time"
     if pattern["chance"] is None:
         return text
     chance = f"below {SURE}" if pattern["chance"] < SURE else f"{pattern['chance']:.3f}"
