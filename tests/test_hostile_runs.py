@@ -224,7 +224,7 @@ class TestColumns:
             file.write_bytes(damaged)
             refusal(saved, "is not a whole run")
 
-    @pytest.mark.parametrize("name", TABLES)
+    @pytest.mark.parametrize("name", ["steps", "deliveries", "resources"])
     def test_of_an_empty_table_can_be_looked_at(self, saved, name):
         """A run of which one table holds no row is printed and drawn."""
         file = saved / f"{name}.arrow"

@@ -18,7 +18,7 @@ from stallscope.diagnose.causes import CAUSES
 
 MEASURED = {"sending", "oversubscription"}
 """What these take is nothing that arithmetic knows."""
-CORES = (1, 2, 4, 16, 64)
+CORES = (1, 2, 16)
 HEALTHY_AGAIN = 1.1
 """Times its step that a loop takes at most in which nothing is wrong."""
 FEWEST_CORES = {"few-cores": 2}

@@ -10,7 +10,7 @@ from matplotlib.text import Text
 
 def texts(figure) -> list[Text]:
     """The texts that are drawn: matplotlib keeps tick labels outside of the axis, too."""
-    figure.canvas.draw()
+    figure.draw_without_rendering()  # lays out; nothing is painted
     hidden = {id(label) for ax in figure.axes for label in _undrawn(ax)}
     found = [text for text in figure.findobj(Text) if text.get_visible() and id(text) not in hidden]
     return [text for text in found if text.get_text().strip()]

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from stallscope.charts import sheet
+
 GOLDEN = Path(__file__).parent / "golden"
 HOW = "if that is meant: pytest tests/surface --write-golden, and read the diff"
 
@@ -66,6 +68,14 @@ def _near(expected: Any, found: Any, rel_tol: float) -> Any:
         pairs = zip(expected, found, strict=True)
         return [_near(one, other, rel_tol) for one, other in pairs]
     return expected
+
+
+@pytest.fixture(autouse=True, scope="module")
+def coarse():
+    """Pictures of few pixels: what stands in them is what counts here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sheet, "SHARP", 0.25)
+        yield
 
 
 @pytest.fixture

@@ -15,19 +15,12 @@ from support.build_orders import (
 )
 from support.chart_texts import check_texts
 
-from stallscope.charts import sheet
 from stallscope.views.orders_panel import HINT, NO_BENCH, Board, Tries
 
 AS_IT_IS = (TO_TENSOR, CROP, MASK, COLOUR, SCALE)
 CROP_FIRST = (CROP, TO_TENSOR, MASK, COLOUR, SCALE)
 MASK_FIRST = (MASK, TO_TENSOR, CROP, COLOUR, SCALE)
 HOSTILE = "<img src=x onerror=alert(1)>"
-
-
-@pytest.fixture(autouse=True)
-def coarse(monkeypatch):
-    """Pictures of few pixels: what stands in them is what counts here."""
-    monkeypatch.setattr(sheet, "SHARP", 0.25)
 
 
 def a_board(bench=None, **orders):

@@ -10,7 +10,6 @@ from support.build_run import a_run, steps_of
 from support.chart_texts import check_texts
 from support.virtual_loop import a_loop, together
 
-from stallscope.charts import sheet
 from stallscope.charts.loop import parts_of, stall_figure
 from stallscope.model.loop_time import NO_LOOP
 from stallscope.run.result import Settings
@@ -18,12 +17,6 @@ from stallscope.units import seconds
 from stallscope.views.run_panels import ALL, EMPTY, LONGEST, Moments, Stalls, Tails
 
 ATTACK = "<script>alert(1)</script>"
-
-
-@pytest.fixture(autouse=True)
-def coarse(monkeypatch):
-    """Pictures of few pixels: what stands in them is what counts here."""
-    monkeypatch.setattr(sheet, "SHARP", 0.25)
 
 
 def controls(panel):

@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import trace_format
 from support.build_run import a_run, resources_of, steps_of
+from support.loaders import Jitter, Noise
 from support.trace_format import faults, ns, slices, trace_of
 from support.virtual_loop import a_loop, on_device, together
+from torch.utils.data import DataLoader
 
 import stallscope as ss
 from stallscope.errors import TraceFileError
@@ -58,8 +60,9 @@ PLANTED = {
 
 @pytest.fixture(scope="module")
 def recorded():
-    """A real recording: two workers, decoding photographs."""
-    return ss.record("sample", lambda _: sum(range(30_000)), batches=8)
+    """A real recording, with two workers."""
+    loader = DataLoader(Noise(96, Jitter()), 4, num_workers=2)
+    return ss.record(loader, lambda _: sum(range(30_000)), batches=8)
 
 
 def names(trace, what):
@@ -259,7 +262,7 @@ class TestProfile:
                 weights @ weights
 
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-            run = ss.record("sample", step, batches=6)
+            run = ss.record(DataLoader(Noise(96), 4, num_workers=1), step, batches=6)
         trace = json.loads(run.trace(tmp_path / "trace.json", profile=profile).read_text())
 
         steps = [(e["ts"], e["ts"] + e["dur"]) for e in slices(trace, "step")]

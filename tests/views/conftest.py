@@ -1,0 +1,12 @@
+"""Pictures of few pixels: what stands in them is what counts here."""
+
+import pytest
+
+from stallscope.charts import sheet
+
+
+@pytest.fixture(autouse=True, scope="module")
+def coarse():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sheet, "SHARP", 0.25)
+        yield
