@@ -10,6 +10,7 @@ from time import perf_counter_ns
 
 import pytest
 import torch
+from support.gpu_clock import GpuLike
 
 import stallscope as ss
 from stallscope.errors import UnsupportedError
@@ -17,7 +18,6 @@ from stallscope.hooks.device_time import (
     Accelerator,
     Edge,
     EventClock,
-    SimulatedDevice,
     works_behind,
 )
 from stallscope.loops.devices import device_of
@@ -66,7 +66,7 @@ class TestEventClock:
     @pytest.mark.parametrize("host_s", [0.0005, 0.006])
     def test_says_on_the_hosts_clock_when_the_device_worked(self, drift, host_s):
         """Also where the device's clock goes wrong by 2 ms a second, ahead of the host or not."""
-        device = SimulatedDevice(drift=drift)
+        device = GpuLike(drift=drift)
 
         found = spans(steps_on(device, host_s=host_s))
 
@@ -78,7 +78,7 @@ class TestEventClock:
 
     def test_never_waits_for_the_device_inside_of_a_window(self):
         """Between its two ends no synchronisation and no more events than are under way."""
-        device = SimulatedDevice(depth=3)
+        device = GpuLike(depth=3)
         read = Read(device)
         before = device.synchronisations, device.events
 
@@ -95,7 +95,7 @@ class TestEventClock:
 class TestSimulatedDevice:
     def test_works_behind_the_host_until_that_waits(self):
         """One piece follows the other without a pause; a synchronisation waits for all."""
-        device = SimulatedDevice(depth=10)
+        device = GpuLike(depth=10)
         for _ in range(5):
             device.launch(0.02)
 
@@ -107,7 +107,7 @@ class TestSimulatedDevice:
 
     def test_a_copy_takes_its_bytes_time_and_the_host_waits_for_pageable_memory(self):
         """10 MB at 1 GB/s are 10 ms, and 40 GB at 10 GB/s are 4 s, which nobody waits for."""
-        device = SimulatedDevice(pageable_bytes_per_s=1e9, pinned_bytes_per_s=10e9)
+        device = GpuLike(pageable_bytes_per_s=1e9, pinned_bytes_per_s=10e9)
         device.copy(10_000_000)
         assert perf_counter_ns() >= device.work[0].end_ns
         device.copy(40_000_000_000, pinned=True)

@@ -4,6 +4,7 @@ import polars as pl
 import pytest
 import torch
 from support.device_loops import Naps, WatchedStep, idleness
+from support.gpu_clock import GpuLike
 from torch.utils.data import DataLoader
 
 import stallscope as ss
@@ -17,7 +18,7 @@ NEAR = 0.02
 
 def recorded(sample_s, step_s, *, workers=1, batches=30, values=4, synchronises=False, **device):
     """A loop over samples that nap, on a simulated device: its run and its step."""
-    step = WatchedStep(step_s, SimulatedDevice(**device), synchronises=synchronises)
+    step = WatchedStep(step_s, GpuLike(**device), synchronises=synchronises)
     loader = DataLoader(Naps(sample_s, values=values), 4, num_workers=workers)
     return ss.record(loader, step, batches=batches), step
 

@@ -13,7 +13,6 @@ steps of the user's.
 from __future__ import annotations
 
 import ctypes
-import struct
 import time
 from collections import defaultdict, deque
 from contextlib import contextmanager
@@ -301,8 +300,6 @@ OutOfMemoryError: Final = torch.cuda.OutOfMemoryError
 
 STEP: Final = "step"
 COPY: Final = "h2d"
-_FLOAT: Final = struct.Struct("f")
-_TICK_NS: Final = 500
 _KEPT: Final = 200_000
 
 
@@ -321,9 +318,7 @@ class SimulatedDevice:
 
     What a thread with a queue would do follows from when it was given each piece of work, so there
     is no thread: nothing to start, to stop or to fork, and the truth is exact. What the host would
-    wait for, it waits for: a queue that is full, memory that is not pinned, a synchronisation. Its
-    clock has another origin than the host's, goes a little faster, and shows half microseconds, as
-    that of a GPU.
+    wait for, it waits for: a queue that is full, memory that is not pinned, a synchronisation.
 
     Args:
         depth: pieces of work that are given and not done before the host has to wait.
@@ -332,13 +327,12 @@ class SimulatedDevice:
         pinned_bytes_per_s: the same from pinned memory; the host goes on.
         copy_stream: whether copies have a stream of their own, and go on beside a step.
         memory_bytes: how much `reserve` can take. None: any amount.
-        drift: how much faster its clock goes.
     """
 
     latest: Callable[[], SimulatedDevice | None] = staticmethod(lambda: None)
     """The one that was given work last, if it still exists."""
 
-    def __init__(  # noqa: PLR0913 - each is a fact of its own
+    def __init__(
         self,
         *,
         depth: int = 4,
@@ -346,7 +340,6 @@ class SimulatedDevice:
         pinned_bytes_per_s: float | None = None,
         copy_stream: bool = False,
         memory_bytes: int | None = None,
-        drift: float = 2e-5,
     ) -> None:
         self.name = "simulated device behind the host"
         self.depth = depth
@@ -355,17 +348,11 @@ class SimulatedDevice:
         self.memory_bytes = memory_bytes
         self.held_bytes = 0
         """Bytes of its memory in use."""
-        self._rate = 1 + drift
-        self._origin_ns = perf_counter_ns() - 7_000_000_000
         self._free_ns = {STEP: 0, COPY: 0}
         self._queue: deque[int] = deque()
         self._done: deque[Work] = deque(maxlen=_KEPT)
         self.given_ns = 0
         """Time of the last launch (`perf_counter_ns`)."""
-        self.synchronisations = 0
-        """Number of times that the host waited for all its work."""
-        self.events = 0
-        """Number of events created."""
 
     @property
     def copies(self) -> bool:
@@ -424,13 +411,11 @@ class SimulatedDevice:
 
     def synchronize(self) -> None:
         """Wait until all of its work is done."""
-        self.synchronisations += 1
         _sleep_until(max(self._free_ns.values()))
 
     def event(self) -> SimulatedEvent:
         """Return a new event."""
-        self.events += 1
-        return SimulatedEvent(self)
+        return SimulatedEvent()
 
     def give_back(self, events: Iterable[SimulatedEvent]) -> None:
         """Do nothing: they are no resource of anybody's."""
@@ -439,10 +424,6 @@ class SimulatedDevice:
         """Put an event behind the work that was given by now."""
         now_ns, free_ns = perf_counter_ns(), self._free_ns[STEP]
         event.reached_ns = max(now_ns, free_ns)
-
-    def shows(self, at_ns: int) -> int:
-        """Return what its own clock shows at a time of the host's, ns."""
-        return int((at_ns - self._origin_ns) * self._rate) // _TICK_NS * _TICK_NS
 
     def _give(self, stream: str, kind: str, length_ns: int) -> int:
         SimulatedDevice.latest, self.given_ns = ref(self), perf_counter_ns()
@@ -461,28 +442,22 @@ class SimulatedDevice:
 class SimulatedEvent:
     """A place in a simulated device's work."""
 
-    __slots__ = ("_device", "reached_ns")
-
-    def __init__(self, device: SimulatedDevice) -> None:
-        self._device = device
-        self.reached_ns = 0
+    reached_ns = 0
+    """When the device comes there (`perf_counter_ns`)."""
 
     def query(self) -> bool:
         """Return whether the device has come there."""
         return perf_counter_ns() >= self.reached_ns
 
     def elapsed_time(self, later: SimulatedEvent) -> float:
-        """Return the milliseconds from here, as exact as a 32-bit float, as torch's.
+        """Return the milliseconds from here.
 
         Raises:
             RuntimeError: one of them was not reached yet.
         """
         if perf_counter_ns() < max(self.reached_ns, later.reached_ns):
             raise RuntimeError("both events have to be reached before their distance is known")
-        shows = self._device.shows
-        distance = (shows(later.reached_ns) - shows(self.reached_ns)) / 1e6
-        exact: float = _FLOAT.unpack(_FLOAT.pack(distance))[0]
-        return exact
+        return (later.reached_ns - self.reached_ns) / 1e6
 
 
 def _sleep_until(at_ns: int) -> None:

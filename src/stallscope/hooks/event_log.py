@@ -310,8 +310,7 @@ class ThreadLog:
         place, old, stretch = self._process.place, self._file(), self._stretch
         if 0 < at < self.half and place.stretch() == stretch:
             return
-        if place.is_over():
-            self.header[Header.STOP] = 1
+        if self.header[Header.STOP]:  # the recording is over
             self._keep_file()
             return
         self._turn += 1
@@ -515,7 +514,6 @@ class ProcessLog:
 
 def stop_hooks(place: LogPlace) -> None:
     """End a recording, and turn off the hooks of living workers."""
-    place.end()
     for path in place.logs():
         with place.failures.within("the end of the hooks in workers"), path.open("r+b") as log:
             log.seek(Header.STOP * 8)

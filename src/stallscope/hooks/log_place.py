@@ -8,14 +8,12 @@ together.
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
-from stallscope.files import open_to_append
 from stallscope.hooks.failures import Failures
 
 if TYPE_CHECKING:
@@ -40,7 +38,6 @@ _LATEST: Final = 2
 """Stretches at the end that are never deleted: processes are still writing them."""
 _LEAST_BYTES: Final = 1 << 16
 """Smallest size that a file counts for: thousands of small files take long to list."""
-_OVER: Final = "over"
 _GOLDEN: Final = 0x9E3779B1
 """2**32 over the golden ratio, Fibonacci hashing: Knuth, The Art of Computer Programming, 6.4."""
 
@@ -97,15 +94,6 @@ class LogPlace:
     def resources(self) -> Path:
         """Return the file of resource samples, see `stallscope.stages`."""
         return self.folder / "samples.resources"
-
-    def end(self) -> None:
-        """End the recording: processes begin no new files."""
-        with suppress(OSError):
-            os.close(open_to_append(self.folder / _OVER))
-
-    def is_over(self) -> bool:
-        """Return True if the recording has ended or its folder is gone."""
-        return not self.folder.exists() or (self.folder / _OVER).exists()
 
     def stretch(self) -> int:
         """Return the number of the current stretch."""
