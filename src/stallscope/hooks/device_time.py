@@ -443,7 +443,7 @@ class SimulatedEvent:
     """A place in a simulated device's work."""
 
     reached_ns = 0
-    """When the device comes there (`perf_counter_ns`)."""
+    """Time of the device there (`perf_counter_ns`)."""
 
     def query(self) -> bool:
         """Return whether the device has come there."""

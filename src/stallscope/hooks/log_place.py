@@ -120,11 +120,11 @@ class LogPlace:
         latest = set(sorted(used)[-_LATEST:])
         most = self.most_bytes - sum(used[number] for number in latest)
         most = max(most, self.most_bytes // 2) // 2
-        every, kept = 1, used.keys() - latest
-        while sum(used[number] for number in kept) > most and every <= max(used):
+        every, chosen = 1, used.keys() - latest
+        while sum(used[number] for number in chosen) > most and every <= max(used):
             every *= 2
-            kept = {number for number in kept if number % every == 0}
-        for number in used.keys() - kept - latest:
+            chosen = {number for number in chosen if number % every == 0}
+        for number in used.keys() - chosen - latest:
             for path in files[number]:
                 with suppress(OSError):  # Windows keeps files that are being written
                     path.unlink()

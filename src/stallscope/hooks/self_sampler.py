@@ -24,7 +24,7 @@ from stallscope.hooks.failures import Failures
 from stallscope.interrupts import no_collection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -134,32 +134,37 @@ def sample(sampling: Request, goes_on: Callable[[], bool]) -> Sampled:
         goes_on: called before each sample; False ends sampling early.
     """
     switch_interval_s, states = sys.getswitchinterval(), _States()
+    sampled = Sampled()
+    numbers: dict[tuple[Any, int | None], int] = {}
     sys.setswitchinterval(_SWITCH_S)
     try:
-        return _sample(sampling, goes_on, states)
+        for _ in _moments(sampling, goes_on):
+            stacks = _stacks()
+            time.sleep(_SETTLE_S)
+            for ident, stack in stacks.items():
+                if sampling.idle or not states.is_idle(ident, stack):
+                    keys = [numbers.setdefault(frame, len(numbers)) for frame in reversed(stack)]
+                    sampled.threads.setdefault(str(ident), []).append(keys)
+            sampled.looks += 1
     finally:
         sys.setswitchinterval(switch_interval_s)
         states.close()
+    sampled.frames = [
+        (str(getattr(code, "co_qualname", code.co_name)), code.co_filename, line or 0)
+        for code, line in numbers
+    ]
+    return sampled
 
 
-def _sample(sampling: Request, goes_on: Callable[[], bool], states: _States) -> Sampled:
-    sampled = Sampled()
-    numbers: dict[tuple[Any, int | None], int] = {}
+def _moments(sampling: Request, goes_on: Callable[[], bool]) -> Iterator[None]:
+    """Yield when it is time for a sample."""
     rng, period = random.Random(), 1 / sampling.rate_hz  # noqa: S311 - a generator of its own
     due = time.perf_counter()
     end = due + sampling.seconds
     while goes_on() and (now := time.perf_counter()) < end:
         time.sleep(max(due + period * rng.uniform(-_JITTER, _JITTER) - now, 0))
-        stacks = _stacks()
-        time.sleep(_SETTLE_S)
-        for ident, stack in stacks.items():
-            if sampling.idle or not states.is_idle(ident, stack):
-                keys = [numbers.setdefault(frame, len(numbers)) for frame in reversed(stack)]
-                sampled.threads.setdefault(str(ident), []).append(keys)
-        sampled.looks += 1
+        yield
         due = max(due + period, time.perf_counter() - period)
-    sampled.frames = [(_name(code), code.co_filename, line or 0) for code, line in numbers]
-    return sampled
 
 
 def _stacks() -> dict[int, Stack]:
@@ -182,10 +187,6 @@ def _stack(ident: int) -> Stack:
     innermost = islice(map(itemgetter(ident), iter(sys._current_frames, None)), 1)
     outwards = accumulate(chain(innermost, repeat("f_back")), getattr)
     return list(map(_CODE_AND_LINE, takewhile(truth, outwards)))
-
-
-def _name(code: Any) -> str:
-    return str(getattr(code, "co_qualname", code.co_name))
 
 
 class _States:
