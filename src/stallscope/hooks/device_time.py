@@ -325,7 +325,6 @@ class SimulatedDevice:
         pageable_bytes_per_s: how fast batches are copied to it from pageable memory; the host
             waits meanwhile. None: at once.
         pinned_bytes_per_s: the same from pinned memory; the host goes on.
-        copy_stream: whether copies have a stream of their own, and go on beside a step.
         memory_bytes: how much `reserve` can take. None: any amount.
     """
 
@@ -338,13 +337,11 @@ class SimulatedDevice:
         depth: int = 4,
         pageable_bytes_per_s: float | None = None,
         pinned_bytes_per_s: float | None = None,
-        copy_stream: bool = False,
         memory_bytes: int | None = None,
     ) -> None:
         self.name = "simulated device behind the host"
         self.depth = depth
         self._rates = {False: pageable_bytes_per_s, True: pinned_bytes_per_s}
-        self._copies_beside = copy_stream
         self.memory_bytes = memory_bytes
         self.held_bytes = 0
         """Bytes of its memory in use."""
@@ -372,12 +369,11 @@ class SimulatedDevice:
         """Copy so many bytes to it; later work waits for them.
 
         Out of pageable memory the host waits until they are there; a copy is behind all work, as on
-        the current stream, unless copies have a stream of their own.
+        the current stream.
         """
         rate = self._rates[pinned]
         length_ns = round(size / rate * 1e9) if rate else 0
-        end_ns = self._give(COPY if self._copies_beside else STEP, COPY, length_ns)
-        self._free_ns[STEP] = max(self._free_ns[STEP], end_ns)
+        end_ns = self._give(STEP, COPY, length_ns)
         if not pinned:
             _sleep_until(end_ns)
 
