@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import numpy as np
 import polars as pl
 
 from stallscope.apart import apart
@@ -26,7 +25,6 @@ from stallscope.model.costs import costs_of
 from stallscope.model.settings import HAS_IN_ORDER, Setting, grid, setting_of
 from stallscope.model.simulator import predict
 from stallscope.model.thresholds import WORTH_A_LINE
-from stallscope.orders.result import Orders
 from stallscope.stages import SAMPLE_KINDS
 from stallscope.tune.race import Trial
 from stallscope.tune.result import smallest
@@ -93,8 +91,7 @@ class FixBench(TuneBench):
         """Measure a change beside the loader as it is.
 
         Args:
-            change: the name of a fix, the code of a finding, a dictionary of settings, or a
-                result of `ss.orders`.
+            change: the name of a fix, the code of a finding, or a dictionary of settings.
             budget_s: seconds.
 
         Raises:
@@ -119,9 +116,6 @@ class FixBench(TuneBench):
         return pl.DataFrame(rows, FIXES)
 
     def _trial(self, change: Any, keep: Callable[[Any], Any]) -> Trial:
-        now = setting_of(self.target.loader)
-        if isinstance(change, Orders):
-            return self._of_orders(change, now)
         if not isinstance(change, str):
             return self.trial(change)
         named = [fix for fix in self.fixes.values() if change in (fix.name, fix.code)]
@@ -135,20 +129,6 @@ class FixBench(TuneBench):
         fix = able[0]
         make = keep if fix.name == _IN_MEMORY else None
         return Trial(fix.setting, fix.name, predict(fix.costs, fix.setting), make=make)
-
-    def _of_orders(self, orders: Orders, now: Setting) -> Trial:
-        """Return a trial of the best pipeline of `ss.orders`, with its predicted gain."""
-        best = orders.best()
-        if best is None:
-            raise StallscopeError("these orders recommend nothing: there is no change to measure")
-        own_s = orders.trials.filter(pl.col("trial") == 0)["predicted_s"].item()
-        kinds = np.isin([kind for _, kind in self.costs.stages], SAMPLE_KINDS)
-        samples_s = float((self.costs.computing_s + self.costs.waiting_s)[:, kinds].sum())
-        predicted = None
-        if own_s and best["predicted_s"] and samples_s:
-            faster = self.costs.faster(own_s / best["predicted_s"], SAMPLE_KINDS)
-            predicted = predict(faster, now)
-        return Trial(now, str(best["change"]), predicted, make=orders.apply)
 
     def _in_memory(self, loader: Any, room: int, budget_s: float) -> Any:
         """Return the loader with finished samples in memory, which it collates and sends."""

@@ -193,8 +193,8 @@ class Diagnosis(SavedResult):
         """Measure a change beside the current loader, and compare with the prediction.
 
         Args:
-            fix: the name of one of `fixes`, the code of a finding, settings as for `ss.tune`
-                (`{"num_workers": 4}`), or what `ss.orders` found.
+            fix: the name of one of `fixes`, the code of a finding, or settings as for `ss.tune`
+                (`{"num_workers": 4}`).
             budget_s: it is over after this time, seconds, and the batch that is under way then.
 
         Raises:
