@@ -71,6 +71,7 @@ def test_every_benchmark_runs_to_its_end(tmp_path):
     assert not [*here.iterdir()], "a benchmark left a file"
 
 
+@pytest.mark.slow
 def test_a_tool_is_asked_and_judged():
     """The runner of the questions takes any command; here the cause is right, the place is not."""
     said = {"code": "collate", "title": "slow", "next_step": "vectorize it"}

@@ -31,7 +31,7 @@ FLAMES = {
     "main process": a_flame(num_workers=0),
     "sampler": a_flame(how=IN_PROCESS, idle=True, native=True),
     "library": a_flame({f"load ({SITE}/PIL/ImageFile.py:300)": 1.0}),
-    "many": many_stacks(3000),
+    "many": many_stacks(600),
     "hostile": named("$x$ \x1b[31m\n" + HOSTILE),
     "empty": Flame(pl.DataFrame(schema=SAMPLES)),
 }
