@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import fields
 
 import polars as pl
@@ -163,6 +164,23 @@ class TestHostileFolders:
         file.symlink_to(tmp_path / "elsewhere")
 
         refusal(saved, "only a link")
+
+    def test_a_pipe(self, saved):
+        """It is not waited for."""
+        table = min(saved.glob("*.arrow"))
+        table.unlink()
+        os.mkfifo(table)
+
+        refusal(saved, f"{table.name} is no file")
+
+    def test_a_circle_of_parts(self, tmp_path):
+        """A run that is among its own others."""
+        folder = built("run").save(tmp_path / "run")
+        (folder / "others").mkdir()
+        (folder / "others" / "1").symlink_to(folder)
+        change_head(folder, parts={"others": 1})
+
+        refusal(folder, "only a link")
 
     def test_a_part_that_is_missing(self, tmp_path):
         """A diagnosis whose run is gone is not one without a run."""
