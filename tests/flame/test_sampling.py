@@ -10,9 +10,6 @@ import torch
 import stallscope
 from stallscope.flame.classify import (
     StackFrame,
-    StackFunction,
-    is_library,
-    own_folders,
     short,
     shown,
 )
@@ -64,23 +61,6 @@ def test_keeps_the_path_of_the_users_code():
     assert "datasets/load.py" == shown("/x/lib/python3.12/site-packages/datasets/load.py")
     assert "json/decoder.py" == shown("/usr/lib/python3.12/json/decoder.py")
     assert "torch/__init__.py" == short(str(TORCH / "__init__.py"))
-
-
-def test_own_code_lies_in_the_project_or_beside_the_script(tmp_path):
-    """A checkout of somebody's library elsewhere is a library, also where no list has its name."""
-    files = [tmp_path / f"{one}.py" for one in ("mine/src/pack/data", "jobs/train", "code/lib/io")]
-    for file in files:
-        file.parent.mkdir(parents=True)
-        file.touch()
-    (tmp_path / "mine/pyproject.toml").touch()
-    (tmp_path / "mine/notebooks").mkdir()
-    (tmp_path / "code/lib/__init__.py").touch()
-    own = own_folders(str(tmp_path / "mine/notebooks"), str(tmp_path / "jobs/train.py"))
-
-    shown_as = [shown(str(file), own) for file in files]
-
-    assert [str(files[0]), str(files[1]), "lib/io.py"] == shown_as
-    assert [False, False, True] == [is_library(StackFunction("f", one)) for one in shown_as]
 
 
 def test_the_innermost_stage():

@@ -12,7 +12,6 @@ from support.build_flame import (
     LOOP,
     SITE,
     a_flame,
-    many_stacks,
 )
 
 from stallscope.flame.classify import (
@@ -26,7 +25,7 @@ from stallscope.flame.classify import (
     table,
 )
 from stallscope.flame.result import CHANGES, SAMPLES, Flame, sentence
-from stallscope.flame.tree import pruned, tree
+from stallscope.flame.tree import tree
 
 PYTHON = "/usr/lib/python3.12"
 KINDS = {
@@ -116,18 +115,6 @@ class TestTree:
         merged = tree(a_flame({stack: 1.0}, stages={stack: "decode"}).samples)
 
         assert ["decode"] == merged.kinds()[-1:]
-
-    def test_pruning_keeps_the_widest_and_every_hit(self):
-        """What is too narrow counts for the frame above it."""
-        whole = tree(many_stacks(2000).samples)
-        kept = pruned(whole, 300)
-
-        (totals,), (all_totals,) = kept.totals(), whole.totals()
-        assert 300 == len(kept.name)
-        assert len(whole.name) - 300 == kept.left_out
-        assert 2000 == totals[0]
-        assert sorted(all_totals, reverse=True)[:300] == sorted(totals, reverse=True)
-        assert all(parent < place for place, parent in enumerate(kept.parents))
 
     def test_no_stack_is_a_root(self):
         """An empty recording has nothing below it."""

@@ -21,7 +21,7 @@ NEEDS_CUDA = "it needs CUDA"
 GAINS = {
     "bfloat16 autocast": (1.6, 0.004),
     "channels_last": (1.01, 2e-6),
-    "zero_grad(set_to_none=True)": (0.9, 0.0),
+    "fused optimizer": (0.9, 0.0),
 }
 """Times as fast, and how far the losses come apart."""
 BATCH_BYTES = 38_000_000

@@ -71,19 +71,6 @@ def as_it_is(context: StepContext) -> Iterator[Step]:
     yield context.step
 
 
-@contextmanager
-def perturbed_last_bits(context: StepContext) -> Iterator[Step]:
-    """Change the last bits of all weights, alternately up and down, as rounding may."""
-    parameters = (weight for module in context.modules for weight in module.parameters())
-    weights = {id(weight): weight for weight in parameters}
-    with torch.no_grad():
-        for weight in weights.values():
-            if weight.is_floating_point():
-                signs = 1 - 2 * (torch.arange(weight.numel(), device=weight.device) % 2)
-                weight.add_(weight * signs.view(weight.shape) * torch.finfo(weight.dtype).eps)
-    yield context.step
-
-
 # ---- autocast ------------------------------------------------------------------------------------
 
 
@@ -160,36 +147,7 @@ def _no_cudnn(context: StepContext) -> str:
     return "it is on already" if torch.backends.cudnn.benchmark else ""
 
 
-# ---- gradients and optimizers --------------------------------------------------------------------
-
-
-@contextmanager
-def _to_none(context: StepContext) -> Iterator[Step]:
-    held: list[Any] = [*context.optimizers, *context.modules]
-    with ExitStack() as ends:
-        for attributes in (owner.__dict__ for owner in held):
-            if "zero_grad" in attributes:
-                ends.callback(attributes.__setitem__, "zero_grad", attributes["zero_grad"])
-            else:
-                ends.callback(attributes.pop, "zero_grad", None)
-        for owner in held:
-            owner.__dict__["zero_grad"] = _always_to_none(owner.zero_grad)
-        yield context.step
-
-
-def _always_to_none(original: Any) -> Any:
-    def zero_grad(*_: Any, **__: Any) -> Any:
-        return original(set_to_none=True)
-
-    return zero_grad
-
-
-def _no_to_none(context: StepContext) -> str:
-    if not (context.optimizers or context.modules):
-        return "the step reaches no optimizer and no module"
-    if not context.facts.zero_grads:
-        return context.facts.failure or "the step calls no zero_grad"
-    return "the step does so already" if all(context.facts.zero_grads) else ""
+# ---- optimizers ----------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -287,12 +245,6 @@ CHANGES: Final = (
         _no_channels_last,
     ),
     Change("cudnn.benchmark", "torch.backends.cudnn.benchmark = True", _cudnn_benchmark, _no_cudnn),
-    Change(
-        "zero_grad(set_to_none=True)",
-        "optimizer.zero_grad(set_to_none=True)",
-        _to_none,
-        _no_to_none,
-    ),
     Change("fused optimizer", "the optimizer with fused=True", _fused, _no_fused),
     AHEAD,
     COMPILE,

@@ -27,7 +27,6 @@ from stallscope.experiments.changes import (
     COMPILE,
     StepContext,
     as_it_is,
-    perturbed_last_bits,
 )
 from stallscope.experiments.result import (
     AS_IT_IS,
@@ -198,7 +197,6 @@ class _StepTrials:
         self._kernels: Kernels | None = None
         self._base: _Lap | None = None
         self._loss_steps = 0
-        self._rounding: float | None = None
         self._differences: dict[str, float | None] = {}
         self._why_not: dict[str, str] = {}
         self._pairs: list[tuple[str, float, float]] = []
@@ -284,7 +282,7 @@ class _StepTrials:
             if why:
                 self._why_not[change.name] = why
         wanted = [change for change in CHANGES if change.name not in self._why_not]
-        room_s = self._measurement.left_s * _LOSS_SHARE / (len(wanted) + 3)
+        room_s = self._measurement.left_s * _LOSS_SHARE / (len(wanted) + 2)
         steps = max(min(int(room_s / step_s), _LOSS_STEPS) - _WARMUP, _FEWEST_STEPS)
         self._loss_steps = steps + _WARMUP
         self._base = base = self._loop.lap(as_it_is(context), steps)
@@ -292,10 +290,6 @@ class _StepTrials:
         again = self._loop.lap(as_it_is(context), steps)
         most_s = max(_MUCH_SLOWER * (time.perf_counter() - began_s), _LAP_S)
         self._differences[AS_IT_IS] = _largest_difference(base, again)
-        if context.modules and again.losses:
-            with suppress(Exception):  # weights may be read-only; rounding stays unknown
-                lap = self._loop.lap(perturbed_last_bits(context), steps)
-                self._rounding = _largest_difference(base, lap)
         works, usual_s = [], min(base.step_s, again.step_s)
         for change in wanted:
             self._measurement.now(change.name)
@@ -381,7 +375,6 @@ class _StepTrials:
             step_s=median(as_is_s) if as_is_s else None,
             loss=fmean(map(abs, base.losses)) if base and base.losses else None,
             loss_steps=self._loss_steps,
-            rounding=self._rounding,
             kernels_per_step=len(lengths_s) / _LOOKED_AT if kernels else None,
             kernel_s=median(lengths_s) if lengths_s else None,
             gap_s=median(kernels.gaps_s) if kernels and kernels.gaps_s else None,
@@ -408,11 +401,11 @@ def experiments(
     """Try one-line changes that may speed a training step up, and undo them.
 
     The step runs on a few batches in memory. The changes are autocast in bfloat16, channels_last,
-    cuDNN's benchmark, gradients set to None, fused optimizers, copies ahead and, on request,
-    `torch.compile`. The result also lists the lines that make the host wait for its device and, on
-    a device with its own memory, the time of copies. Afterwards random generators and the state
-    that `step` trains are restored. Exceptions of the dataset and of the step pass unchanged; their
-    attribute `experiments` holds the partial result.
+    cuDNN's benchmark, fused optimizers, copies ahead and, on request, `torch.compile`. The result
+    also lists the lines that make the host wait for its device and, on a device with its own
+    memory, the time of copies. Afterwards random generators and the state that `step` trains are
+    restored. Exceptions of the dataset and of the step pass unchanged; their attribute
+    `experiments` holds the partial result.
 
     Args:
         target: a DataLoader, a `Target`, or a string as for `ss.target`.

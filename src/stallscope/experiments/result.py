@@ -80,8 +80,6 @@ class ExperimentsConditions(LoopConditions):
     """Mean absolute loss of the step as it is; None without a loss."""
     loss_steps: int = 0
     """Steps with compared losses."""
-    rounding: float | None = None
-    """Largest difference in loss after a change of the weights' last bits; None where unknown."""
     kernels_per_step: float | None = None
     """Kernels of the device in a step; None without a device."""
     kernel_s: float | None = None
@@ -195,9 +193,6 @@ COPIES: Final = Schema(
 
 _NO_TIME: Final = "the budget of"
 """Start of `Measurement.was_over`."""
-_LIKE_ROUNDING: Final = 3.0
-"""Largest ratio of a difference in loss to that by rounding that counts as rounding: such
-differences vary, and grow from step to step."""
 WELL_USED: Final = 0.8
 """Least busy share of a device in a step; below, the device waits for its host."""
 _SEVERAL: Final = 10
@@ -234,10 +229,7 @@ def _loss_text(about: ExperimentsConditions, row: dict[str, Any]) -> str:
     over = f"over {count(about.loss_steps, 'step')}"
     if not row["loss_difference"]:
         return f"; same losses {over}"
-    difference = f"loss differs by at most {row['loss_difference']:.2g} of {about.loss:.3g} {over}"
-    if about.rounding and row["loss_difference"] <= _LIKE_ROUNDING * about.rounding:
-        return f"; {difference}, no more than by rounding ({about.rounding:.2g})"
-    return f"; {difference}"
+    return f"; loss differs by at most {row['loss_difference']:.2g} of {about.loss:.3g} {over}"
 
 
 def findings_of(result: Experiments) -> list[str]:

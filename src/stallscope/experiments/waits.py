@@ -88,8 +88,6 @@ class StepFacts:
     """Seconds that the host waited in each call."""
     autocasts: bool = False
     """True where a function of torch ran under autocast."""
-    zero_grads: list[bool] = field(default_factory=list)
-    """`set_to_none` of each call of a `zero_grad`."""
     failure: str = ""
     """Reason for missing facts; empty where they are complete."""
 
@@ -157,8 +155,6 @@ class StepWatch(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
         with ExitStack() as ends:
             patches = Patches()
             ends.callback(patches.undo)
-            for owner in (torch.optim.Optimizer, torch.nn.Module):
-                patches.put(owner, "zero_grad", self._zeroing(owner.zero_grad))
             patches.put(torch.cuda, "synchronize", self._synchronising(torch.cuda.synchronize))
             if self._simulated is not None:
                 original = SimulatedDevice.synchronize
@@ -167,14 +163,6 @@ class StepWatch(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
                 self._watch_cuda(ends)
             ends.enter_context(self)
             yield self.facts
-
-    def _zeroing(self, original: Any) -> Any:
-        @functools.wraps(original)
-        def zero_grad(owner: Any, set_to_none: bool = True) -> Any:  # noqa: FBT001, FBT002 - torch's
-            self.facts.zero_grads.append(bool(set_to_none))
-            return original(owner, set_to_none=set_to_none)
-
-        return zero_grad
 
     def _synchronising(self, original: Any) -> Any:
         @functools.wraps(original)

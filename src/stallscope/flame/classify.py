@@ -10,8 +10,7 @@ import re
 import sys
 from functools import cache, lru_cache
 from itertools import pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -19,10 +18,6 @@ import polars as pl
 from stallscope.columns import CODE_FILE, NAME, Column, Schema
 from stallscope.stats import INTERVAL, share_intervals
 from stallscope.units import share
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 YOURS: Final = "yours"
 KINDS: Final = {
@@ -43,8 +38,6 @@ _FROM_SOURCE: Final = {"stallscope", "torch", "torchvision"}
 """Libraries that may be run from their sources."""
 _LIBRARIES: Final = ("site-packages", "dist-packages")
 _PYTHON: Final = re.compile(r"lib\d*/python3(\.\d+)?t?|\w+/Lib", re.ASCII)
-_PROJECT: Final = (".git", "pyproject.toml", "setup.py", "setup.cfg")
-"""Files that mark the folder of a project."""
 _COMPILED: Final = (".pyx", ".pxd", ".pxi", ".c", ".cc", ".cpp", ".cu", ".h", ".hpp", ".rs")
 """Suffixes of sources that Cython and other compilers turned into code."""
 _DEMO: Final = (("stallscope", "demo.py"), ("targets", "sample.py"))
@@ -104,11 +97,8 @@ class StackFrame(NamedTuple):
     """Line; 0: unknown."""
 
     def __str__(self) -> str:
-        return self.text()
-
-    def text(self, own: tuple[str, ...] = ()) -> str:
-        """Return the frame as a recording keeps it; `own` as of `shown`."""
-        file = shown(self.file, own)
+        """Return the frame as a recording keeps it."""
+        file = shown(self.file)
         place = f"{file}:{self.line}" if self.line else file
         return f"{self.name} ({place})".translate(_UNSAFE)
 
@@ -150,53 +140,16 @@ def short(file: str) -> str:
     return file[len(folder) :].lstrip("/\\") if folder else file
 
 
-@cache
-def own_folders(folder: str, script: str = "", code: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return the folders of the user's own code: the project, and that of the script.
-
-    Args:
-        folder: the process's current one.
-        script: its path; empty where there is none, as in a notebook.
-        code: files of the loader's dataset, ops and collate function. If the project has none of
-            them (a notebook imports them from elsewhere), their folders are the user's, too.
-    """
-    begins = [Path(folder)]
-    if script and _library_at(_parts(script)) is None:  # not one that a package brought
-        begins.append(Path(folder, script).parent)
-    own = tuple(dict.fromkeys(map(_project, begins)))
-    others = [file for file in code if _library_at(_parts(file)) is None and not _is_source(file)]
-    if not any(_is_in(own, file) or not Path(file).is_file() for file in others):
-        homes = (_project(Path(file.removesuffix(short(file)))) for file in others)
-        own = tuple(dict.fromkeys([*own, *homes]))
-    return own
-
-
 def _is_source(file: str) -> bool:
     return short(file).partition("/")[0] in _FROM_SOURCE
 
 
-def _is_in(folders: Iterable[str], file: str) -> bool:
-    real = os.path.realpath(file)
-    return any(real.startswith(folder.rstrip("/\\") + os.sep) for folder in folders)
-
-
-def _project(folder: Path) -> str:
-    """Return the nearest project folder around a folder; without one, the folder itself."""
-    here = folder.resolve()
-    around = (path for path in (here, *here.parents) if any((path / m).exists() for m in _PROJECT))
-    return str(next(around, here))
-
-
 @cache
-def shown(file: str, own: tuple[str, ...] = ()) -> str:
+def shown(file: str) -> str:
     """Return the path of a library's file from its package on, or the full path of a user's file.
 
-    A user's package may have a library's name (`datasets`): the full path tells them apart.
-
-    Args:
-        file: as the process has it.
-        own: folders as of `own_folders`; files elsewhere are a library's, installed or not.
-            Without any, all files that are not installed are the user's.
+    A user's package may have a library's name (`datasets`): the full path tells them apart. All
+    files that are not installed are the user's.
     """
     inside, parts = short(file), _parts(file)
     if _library_at(parts) is not None:
@@ -206,9 +159,7 @@ def shown(file: str, own: tuple[str, ...] = ()) -> str:
         return inside
     if not os.path.isfile(file):  # noqa: PTH113 - a notebook's cell, code made while running
         return file
-    if not own or _is_in(own, file):
-        return os.path.abspath(file)  # noqa: PTH100 - links stay as the user has them
-    return inside if "/" in inside else f"site-packages/{inside}"
+    return os.path.abspath(file)  # noqa: PTH100 - links stay as the user has them
 
 
 # ---- frames -----------------------------------------------------------------------------------

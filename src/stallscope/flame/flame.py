@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import psutil
@@ -24,7 +21,6 @@ from stallscope import pyspy_calls
 from stallscope.bench.measurement import Measurement
 from stallscope.errors import ArgumentError, UnsupportedError
 from stallscope.files import log_capacity, workspace
-from stallscope.flame.classify import own_folders
 from stallscope.flame.pyspy import Process, Spy
 from stallscope.flame.result import FlameConditions
 from stallscope.flame.sampling import WORKER_LOOP, SamplingLoop, StackCounts
@@ -39,13 +35,11 @@ from stallscope.loops.timed_loop import TimedLoop
 from stallscope.machine import machine, require_single_rank
 from stallscope.targets import target as targets
 from stallscope.targets.loaders import find_loaders
-from stallscope.targets.object_graph import LoaderCallables
 from stallscope.units import count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from torch.utils.data import DataLoader
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from stallscope.flame.result import Flame
 
@@ -171,23 +165,15 @@ def _of_target(
             stands_by=True,
             cost_share=math.inf,  # every sampled stack needs its stage
         )
-        loaders = find_loaders(loader)
-        probe = Probe(place, loaders, scoped=True)
+        probe = Probe(place, find_loaders(loader), scoped=True)
         loop = replace(TimedLoop.of(target), batches=_Hooked(loader, probe.begin, probe.inside))
-        hits = StackCounts(conditions.rate_hz, _own_here(loaders), of_loop=of_loop)
+        hits = StackCounts(conditions.rate_hz, of_loop=of_loop)
         named = replace(conditions, name=target.name)
         session = SamplingLoop(loop, named, measurement, hits)
         measurement.result = lambda: None if probe.forked else session.result(target.notes)
         with probe:
             session.run(probe, folder)
         return session.result(target.notes)
-
-
-def _own_here(loaders: Iterable[DataLoader[Any]]) -> tuple[str, ...]:
-    """Return the folders of the user's code in this process."""
-    script = str(getattr(sys.modules.get("__main__"), "__file__", None) or "")
-    files = (code.co_filename for loader in loaders for code in LoaderCallables(loader).functions)
-    return own_folders(str(Path.cwd()), script, tuple(dict.fromkeys(files)))
 
 
 class _Hooked:
@@ -220,7 +206,7 @@ def _of_process(pid: int, conditions: FlameConditions) -> Flame:
         measurement.note(message)
         workers = sum(number is not None for number, _ in processes)
         conditions = replace(conditions, num_workers=workers)
-        hits = StackCounts(conditions.rate_hz, _own_of(pid))
+        hits = StackCounts(conditions.rate_hz)
         measurement.result = lambda: hits.flame(conditions, measurement.notes)
         with Spy(processes, conditions, folder) as spy:
             try:
@@ -241,21 +227,11 @@ def _of_process(pid: int, conditions: FlameConditions) -> Flame:
         return hits.flame(conditions, measurement.notes)
 
 
-def _own_of(pid: int) -> tuple[str, ...]:
-    """Return the folders of the user's code in another process; empty if unknown."""
-    with suppress(psutil.Error, OSError):
-        process = psutil.Process(pid)
-        scripts = [argument for argument in process.cmdline()[1:] if argument.endswith(".py")]
-        return own_folders(process.cwd(), *scripts[:1])
-    return ()
-
-
 def below(pid: int, folder: Path) -> tuple[list[Process], str]:
     """Return the workers below a process, or the process itself, and a note that says which.
 
     Raises:
-        UnsupportedError: the process does not exist, is not Python, belongs to another user, or
-            cannot be read.
+        UnsupportedError: the process does not exist, is not Python, or cannot be read.
     """
     process = _process(pid)
     program = pyspy_calls.executable()
@@ -277,22 +253,13 @@ def below(pid: int, folder: Path) -> tuple[list[Process], str]:
 
 
 def _process(pid: int) -> psutil.Process:
-    not_ours = UnsupportedError(
-        f"pid {pid} belongs to another user: run this as that user, or with sudo"
-    )
     try:
         process = psutil.Process(pid)
-        ended = process.status() == psutil.STATUS_ZOMBIE
-        owner = process.uids().real if hasattr(process, "uids") else None
-    except (psutil.NoSuchProcess, ValueError, OverflowError, TypeError) as error:
+        if process.status() != psutil.STATUS_ZOMBIE:
+            return process
+    except (psutil.Error, ValueError, OverflowError) as error:
         raise _gone(pid) from error
-    except psutil.AccessDenied as error:
-        raise not_ours from error
-    if ended:
-        raise _gone(pid)
-    if owner is not None and os.geteuid() not in (0, owner):
-        raise not_ours
-    return process
+    raise _gone(pid)
 
 
 def _gone(pid: int) -> UnsupportedError:

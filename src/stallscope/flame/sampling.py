@@ -75,13 +75,12 @@ _PATIENCE_S: Final = 10.0
 
 
 def collapsed(
-    stack: Sequence[StackFrame], own: tuple[str, ...] = (), *, of_loop: bool = False
+    stack: Sequence[StackFrame], *, of_loop: bool = False
 ) -> tuple[str | None, str] | None:
     """Return a stack's stage and its readable frames, joined by `;`; None: ours alone.
 
     Args:
         stack: the outermost frame first.
-        own: folders of the user's own code, as of `classify.own_folders`.
         of_loop: begin inside our innermost frame, the loop's.
     """
     files = [short(frame.file) for frame in stack]
@@ -102,7 +101,7 @@ def collapsed(
     stage = _stage(stack) or _known_stage(visible)
     if not visible or (stage is None and _is_ours(files[-1])):  # our own loop, at work
         return None
-    return stage, ";".join(frame.text(own) for frame in visible)
+    return stage, ";".join(str(frame) for frame in visible)
 
 
 def _own_begin(files: list[str]) -> int:
@@ -146,13 +145,12 @@ class StackCounts:
 
     Args:
         rate_hz: samples a second.
-        own: folders of the user's own code.
         of_loop: sample the main process, not the workers.
     """
 
-    def __init__(self, rate_hz: float, own: tuple[str, ...] = (), *, of_loop: bool = False) -> None:
+    def __init__(self, rate_hz: float, *, of_loop: bool = False) -> None:
         self.of_loop = of_loop
-        self._readable = partial(collapsed, own=own, of_loop=of_loop)
+        self._readable = partial(collapsed, of_loop=of_loop)
         self._in_window = max(round(rate_hz * WINDOW_S), 1)
         self._hits: Counter[tuple[Any, ...]] = Counter()
         self._windows: dict[int, int] = {}

@@ -8,7 +8,7 @@ lists and sums the hits that it shows.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from stallscope.flame.classify import StackFunction
     from stallscope.flame.result import Flame, FlameDifference
 
-MOST_FRAMES: Final = 20_000
-"""Frames of a displayed tree; narrower frames would be far below a pixel."""
 _SEVERAL: Final = object()
 
 Group = tuple["int | None", "str | None"]
@@ -47,8 +45,6 @@ class Tree:
     groups: tuple[Group, ...]
     recordings: tuple[Counter[tuple[int, int]], ...]
     """Hits of each recording by the last frame of a stack and the index of its group."""
-    left_out: int = 0
-    """Frames left out as too narrow; their parents have their hits."""
 
     @property
     def depth(self) -> NDArray[np.int64]:
@@ -113,31 +109,6 @@ def tree(*recordings: pl.DataFrame) -> Tree:
     return Tree(tuple(names), name_of, parents, tuple(groups), tuple(merged))
 
 
-def pruned(whole: Tree, most: int = MOST_FRAMES) -> Tree:
-    """Return the widest frames of a tree, at most `most`."""
-    if len(whole.name) <= most:
-        return whole
-    # A parent is at least as wide as its child and comes before it, so it is selected as well
-    widest = np.sort(np.argsort(-np.sum(whole.totals(), axis=0), kind="stable")[:most])
-    numbers = {place: number for number, place in enumerate(widest.tolist())}
-    moved: list[int] = []
-    for place, parent in enumerate(whole.parents.tolist()):
-        moved.append(numbers[place] if place in numbers else moved[parent])
-    recordings = []
-    for hits in whole.recordings:
-        fewer: Counter[tuple[int, int]] = Counter()
-        for (place, group), number in hits.items():
-            fewer[moved[place], group] += number
-        recordings.append(fewer)
-    return replace(
-        whole,
-        name=whole.name[widest],
-        parents=np.array([-1, *(moved[parent] for parent in whole.parents[widest[1:]])]),
-        recordings=tuple(recordings),
-        left_out=len(whole.name) - most,
-    )
-
-
 COLOURS: Final = {
     "yours": "#332288",
     "transform": STAGE_COLOURS["transform"],
@@ -157,11 +128,11 @@ _UNKNOWN: Final = "stage not known"
 
 def of_flame(flame: Flame) -> dict[str, Any]:
     """Return the viewer's data of a flamegraph."""
-    data = _data(pruned(tree(flame.samples)))
+    data = _data(tree(flame.samples))
     seen = set(data["kind"][1:])
     return {
         "title": printable(sentence(flame), 300),
-        "notes": [*notes_of(flame), *data.pop("left_out")],
+        "notes": notes_of(flame),
         "key": [[name, COLOURS[kind]] for kind, name in KINDS.items() if kind in seen],
         **data,
     }
@@ -169,10 +140,10 @@ def of_flame(flame: Flame) -> dict[str, Any]:
 
 def of_difference(difference: FlameDifference) -> dict[str, Any]:
     """Return the viewer's data of two recordings as one graph."""
-    data = _data(pruned(tree(difference.after.samples, difference.before.samples)))
+    data = _data(tree(difference.after.samples, difference.before.samples))
     return {
         "title": printable(difference_sentence(difference), 300),
-        "notes": [*difference_notes(difference), *data.pop("left_out")],
+        "notes": difference_notes(difference),
         "key": [["grew", STALL_COLOUR], ["shrank", STAGE_COLOURS["fetch"]], ["alike", "#E8E8E8"]],
         **data,
     }
@@ -212,7 +183,6 @@ def _data(shown: Tree) -> dict[str, Any]:
     names = [
         (function.function, function.place) if function else ("all", "") for function in shown.names
     ]
-    cut = f"the {count(shown.left_out, 'narrowest frame')}"
     workers = sorted({worker for worker, _ in shown.groups}, key=_none_last)
     stages = sorted({stage for _, stage in shown.groups}, key=_none_last)
     return {
@@ -233,5 +203,4 @@ def _data(shown: Tree) -> dict[str, Any]:
             }
             for hits in shown.recordings
         ],
-        "left_out": [f"not drawn: {cut}, counted in their parents"] if shown.left_out else [],
     }
