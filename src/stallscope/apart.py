@@ -19,13 +19,12 @@ import multiprocessing
 import os
 import pickle
 import re
-import select
 import signal
 import sys
 import warnings
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
 
 import psutil
 
@@ -92,45 +91,35 @@ class Later(Generic[_Result]):
 
     def __init__(self, compute: Callable[[], _Result]) -> None:
         self._compute = compute
-        self._pid = 0
-        self._parts: list[bytes] = []
+        self._process: Any = None
         if not _is_child and _forks_workers() and not polars_runs():
-            with suppress(OSError):
+            with suppress(OSError, AssertionError):  # no process left, or a daemon, which may not
                 self._fork()
 
     def _fork(self) -> None:
-        self._receiver, sender = os.pipe()
-        self._asks = select.poll()  # `select.select` knows no descriptor above 1,023
-        self._asks.register(self._receiver)
+        context = multiprocessing.get_context("fork")
         try:
             with held_back(), warnings.catch_warnings():
                 # Python warns that other threads may hold locks: see `_MOST_IDLE`
                 warnings.simplefilter("ignore", DeprecationWarning)
-                self._pid = os.fork()
-                if self._pid == 0:
-                    _answer(self._compute, sender)
-        except BaseException:  # no process left, or an interrupt that was held back
-            if not self._pid:
-                os.close(self._receiver)
+                self._receiver, sender = context.Pipe(duplex=False)
+                process = context.Process(target=_answer, args=(self._compute, sender))
+                process.start()
+                self._process = process
+                sender.close()
+        except KeyboardInterrupt:  # it was held back
             self.end()
             raise
-        finally:
-            os.close(sender)
 
     def is_ready(self) -> bool:
-        """Take what the child has sent by now, and return whether `result` would not wait."""
-        while self._pid and self._asks.poll(0):
-            part = os.read(self._receiver, 1 << 20)
-            if not part:
-                return True
-            self._parts.append(part)
-        return not self._pid
+        """Return whether `result` would not wait."""
+        return self._process is None or self._receiver.poll()
 
     def result(self) -> _Result:
         """Wait for the result, and return it; compute it here where the child fails."""
         answer: list[_Result] = []
         try:
-            if self._pid:
+            if self._process is not None:
                 with suppress(Exception):
                     answer.append(self._received())
         finally:
@@ -138,34 +127,32 @@ class Later(Generic[_Result]):
         return answer[0] if answer else self._compute()
 
     def _received(self) -> _Result:
-        """Wait for all that the child sends.
+        """Wait for what the child sends.
 
         Raises:
             EOFError: it uses no CPU, and will never send anything.
         """
         used_s, idle = -1.0, 0
-        while not self.is_ready():
-            if self._asks.poll(_LOOK_EVERY_S * 1000):
-                continue
-            before_s, used_s = used_s, sum(psutil.Process(self._pid).cpu_times()[:2])
+        while not self._receiver.poll(_LOOK_EVERY_S):
+            before_s, used_s = used_s, sum(psutil.Process(self._process.pid).cpu_times()[:2])
             idle = idle + 1 if used_s == before_s else 0
             if idle >= _MOST_IDLE:
                 raise EOFError
-        answer: _Result = pickle.loads(b"".join(self._parts))  # noqa: S301 - our own child made it
+        answer: _Result = self._receiver.recv()
         return answer
 
     def end(self) -> None:
         """End the child, if there is one."""
         with held_back():
-            pid, self._pid = self._pid, 0
-            if pid:
-                os.close(self._receiver)
-                with suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-                    os.waitpid(pid, 0)
+            process, self._process = self._process, None
+            if process is not None:
+                self._receiver.close()
+                process.kill()
+                process.join()
+                process.close()
 
 
-def _answer(compute: Callable[[], object], sender: int) -> None:
+def _answer(compute: Callable[[], object], sender: Any) -> None:
     """Compute in the child, send the result, and end without a trace."""
     global _is_child  # noqa: PLW0603 - this process is another one
     status = 1
@@ -173,8 +160,7 @@ def _answer(compute: Callable[[], object], sender: int) -> None:
         _is_child = True
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
         gc.disable()  # what is held in cycles is the parent's to end: iterators with their workers
-        with os.fdopen(sender, "wb") as file:
-            pickle.dump(compute(), file, pickle.HIGHEST_PROTOCOL)
+        sender.send_bytes(pickle.dumps(compute(), pickle.HIGHEST_PROTOCOL))
         status = 0
     finally:
         os._exit(status)

@@ -21,7 +21,7 @@ from collections.abc import Callable  # noqa: TC003 - of a dataclass
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from stallscope.run.result import Run
 
     Log = Callable[[dict[str, float], int], object]
+    _Seen = tuple[dict[str, float], Diagnosis, dict[str, bytes]]
 
 PREFIX: Final = "stallscope/"
 PICTURES: Final = ("exposed", "timeline")
@@ -191,17 +192,15 @@ class Watcher:
     def _log_ended(self) -> None:
         """Log what was seen in the window that has ended."""
         window, self._ended = self._ended, None
-        if window is None:
-            return
         with self._warning():
-            seen = window.seen()
-            if seen is None:
+            seen = window.seen() if window else None
+            if window is None or seen is None:
                 return
-            self.diagnosis = seen.diagnosis
+            numbers, self.diagnosis, pictures = seen
             if self._log is not None:
-                self._log(seen.numbers, window.step)
+                self._log(numbers, window.step)
             if isinstance(self._log, Logger):
-                self._log.show(seen.diagnosis.verdict.title, seen.pictures, window.step)
+                self._log.show(self.diagnosis.verdict.title, pictures, window.step)
 
     @contextmanager
     def _warning(self) -> Iterator[None]:
@@ -213,14 +212,6 @@ class Watcher:
                 self._failed = True
                 with suppress(Exception):  # where warnings are errors
                     warnings.warn(f"stallscope stops watching: {said_by(error)}", stacklevel=5)
-
-
-class _WatchedSteps(NamedTuple):
-    """Results of a window."""
-
-    numbers: dict[str, float]
-    diagnosis: Diagnosis
-    pictures: dict[str, bytes]
 
 
 class _Window:
@@ -236,14 +227,13 @@ class _Window:
     def __init__(self, warmup: int) -> None:
         self.step = 0
         self._pid = os.getpid()
-        self._reading: Later[_WatchedSteps | None] | None = None
+        self._reading: Later[_Seen | None] | None = None
         self._folder, self._recording = ExitStack(), ExitStack()
-        try:
+        with ExitStack() as failed:
+            failed.callback(self._end)
             folder = self._folder.enter_context(workspace())
             self._place = begin_window(folder, self._recording, warmup)
-        except BaseException:
-            self._end()
-            raise
+            failed.pop_all()
 
     def close(self, step: int, *, draws: bool) -> None:
         """Take the hooks off, and begin to read what was recorded.
@@ -266,7 +256,7 @@ class _Window:
         """Return whether `seen` would not wait."""
         return self._reading is None or self._reading.is_ready()
 
-    def seen(self) -> _WatchedSteps | None:
+    def seen(self) -> _Seen | None:
         """Return the results; None where no step was seen, or in a child of the training."""
         if self._reading is None or os.getpid() != self._pid:
             return None
@@ -282,12 +272,12 @@ class _Window:
         self._folder.close()
 
 
-def _seen(run: Run, *, draws: bool) -> _WatchedSteps | None:
+def _seen(run: Run, *, draws: bool) -> _Seen | None:
     if run.steps().drop_nulls("wait_s").is_empty():
         return None
     diagnosis: Any = diagnose_run(run)
     pictures = {name: diagnosis.plot(name).png() for name in PICTURES} if draws else {}
-    return _WatchedSteps(numbers_of(run), diagnosis, pictures)
+    return numbers_of(run), diagnosis, pictures
 
 
 def numbers_of(run: Run) -> dict[str, float]:

@@ -108,12 +108,8 @@ class PySpyCall:
 
 def executable() -> Path | None:
     """Return the py-spy beside this Python, else from the PATH; None if missing."""
-    beside = Path(sys.executable).parent
-    for folder in (beside, beside / "Scripts"):
-        for name in ("py-spy", "py-spy.exe"):
-            if (folder / name).is_file():
-                return folder / name
-    path = shutil.which("py-spy")
+    beside = Path(sys.executable).with_name("py-spy")
+    path = shutil.which(beside) or shutil.which("py-spy")
     return Path(path) if path else None
 
 
@@ -146,28 +142,18 @@ def why_not(call: PySpyCall) -> str:
 
 _SCOPE: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
 _CONTAINER_MARKS: Final = ("/.dockerenv", "/run/.containerenv")
-_SUDO_SCOPE: Final = 2
-_NEVER_SCOPE: Final = 3
 
 
 def what_would_allow() -> str:
     """Return a sentence on the setting to change, without a full stop."""
-    if sys.platform == "darwin":
-        return "macOS lets only root attach: start this Python with sudo to use py-spy"
-    if sys.platform == "win32":
-        return "start this Python as administrator to use py-spy"
+    if not sys.platform.startswith("linux"):
+        return "start this Python as administrator (macOS: with sudo) to use py-spy"
     settings = []
     scope = _ptrace_scope()
-    if scope == _NEVER_SCOPE:
+    if scope:
         settings.append(
-            "kernel.yama.ptrace_scope is 3, which forbids attaching until the machine starts anew "
-            "with a lower value"
-        )
-    elif scope:
-        root = " (2 allows root alone)" if scope == _SUDO_SCOPE else ""
-        settings.append(
-            f"kernel.yama.ptrace_scope is {scope}{root}: `sudo sysctl kernel.yama.ptrace_scope=0` "
-            "lets py-spy attach"
+            f"kernel.yama.ptrace_scope is {scope}: `sudo sysctl kernel.yama.ptrace_scope=0` lets "
+            "py-spy attach (3 stays until the machine starts anew)"
         )
     if any(map(os.path.exists, _CONTAINER_MARKS)) or "KUBERNETES_SERVICE_HOST" in os.environ:
         settings.append(

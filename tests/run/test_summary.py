@@ -139,12 +139,6 @@ class TestHeadline:
             {"fetch": 1.0, "decode": 6.0, "Crop": 3.0}
         )
 
-    def test_names_two_that_are_alike(self):
-        """A second stage that takes nearly as much is named, too."""
-        assert "decode and Mask take 45% and 40% of a sample's time; reading takes 15%" == said(
-            {"fetch": 1.5, "decode": 4.5, "Mask": 4.0}
-        )
-
     def test_says_that_reading_waits(self):
         """Reading that leads is told with its nature, and what comes after it."""
         assert "Reading takes 80% of a sample's time, mostly waiting; decode takes 20%" == said(

@@ -133,8 +133,6 @@ class Replay:
     """True if the budget ended the loop."""
     began_ns: int = field(default_factory=perf_counter_ns)
     """Begin of the loop (`perf_counter_ns`)."""
-    first_ns: int | None = None
-    """Arrival of its first batch (`perf_counter_ns`)."""
     steady_ns: int | None = None
     """Begin of the steady state of `Limits.enough` (`perf_counter_ns`)."""
     samples: int = 0
@@ -198,10 +196,8 @@ def replay(probe: Probe, target: Target, limits: Limits, bar: Progress) -> None:
                 batches = in_one_thread(batches)
             with bar.moving(), closing(batches):  # no worker is forked inside
                 for batch in batches:
-                    if seen.first_ns is None:
-                        seen.first_ns = perf_counter_ns()
-                        if seen.look is not None:
-                            seen.look(batch)
+                    if not seen.steps and seen.look is not None:
+                        seen.look(batch)
                     _use(probe, target, device, batch)
                     seen.steps += 1
                     seen.out_of_time = perf_counter_ns() + seen.ahead_ns(limits) > deadline_ns

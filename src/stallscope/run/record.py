@@ -106,11 +106,11 @@ def record_target(
         about = RecordingInfo(
             target.name, warmup, target.simulated_step_s, has_step=target.step is not None
         )
-        notes = (*_about_threads(target), *_about_step(target))
+        notes = _about_step(target)
         wanted = None if limits.enough else limits.batches
 
         def info() -> RecordingInfo:
-            return replace(about, notes=(*target.notes, *notes, *_about_loop(seen, limits)))
+            return replace(about, notes=(*target.notes, *notes, *_about_loop(seen)))
 
         bar = Progress(place, seen, batches=wanted, title=f"recording {target.name}")
         probe = Probe(place, target.loaders, scoped=True, modules=modules_of(target.step))
@@ -130,13 +130,6 @@ def record_target(
         return collect(place, info()).run
 
 
-def _about_threads(target: targets.Target) -> tuple[str, ...]:
-    threads = torch.get_num_threads()
-    if threads == 1 or not target.loads_here:
-        return ()
-    return (f"num_workers=0: loaded with 1 torch thread, as in a worker; your loop has {threads}",)
-
-
 def _about_step(target: targets.Target) -> tuple[str, ...]:
     if target.simulated_step_s is not None:
         timer = seconds(target.simulated_step_s)
@@ -149,14 +142,10 @@ def _about_step(target: targets.Target) -> tuple[str, ...]:
     return ()
 
 
-def _about_loop(seen: Replay, limits: Limits) -> tuple[str, ...]:
+def _about_loop(seen: Replay) -> tuple[str, ...]:
     notes = []
     if seen.out_of_time:
         notes.append(f"the budget ended the recording after {count(seen.steps, 'batch')}")
-        start_s = ((seen.first_ns or seen.began_ns) - seen.began_ns) / 1e9
-        if start_s > limits.budget_s / 2:
-            budget = seconds(limits.budget_s)
-            notes.append(f"the first batch took {seconds(start_s)}, of a budget of {budget}")
     if seen.exhausted:
         notes.append(f"the loader ended after {count(seen.steps, 'batch')}")
     elif seen.epochs > 1:

@@ -71,14 +71,14 @@ class Samples:
     def __init__(self, path: Path, available: list[Source | Missing]) -> None:
         self._file = open_to_append(path)
         self._sources = [source for source in available if isinstance(source, Source)]
-        self._noted: set[str] = set()
         self._taken = 0
         self._latest_ns = self._due_ns = 0
         self._counted_ns = process_time_ns()
         for source in available:
             if isinstance(source, Missing):
                 self._write(missing=source.resources)
-                self._note([source.why] if source.why else [])
+                if source.why:
+                    self._write(note=source.why)
             else:
                 self._write(limits=source.limits)
 
@@ -110,18 +110,11 @@ class Samples:
             return source.read()
         except Exception as error:  # noqa: BLE001 - the other sources go on
             self._sources.remove(source)
-            self._note([f"could not be sampled any more: {source.name} ({error!r})"])
+            self._write(note=f"could not be sampled any more: {source.name} ({error!r})")
             return {}
         finally:
-            self._note(source.notes)
             if source.paced:
                 self._counted_ns += process_time_ns() - before_ns
-
-    def _note(self, notes: list[str]) -> None:
-        for note in notes:
-            if note not in self._noted:
-                self._noted.add(note)
-                self._write(note=note)
 
     def _write(self, **line: object) -> None:
         with suppress(OSError):  # a full disk costs a sample

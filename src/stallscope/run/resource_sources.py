@@ -104,8 +104,6 @@ class Source:
     """True to read with every fifth sample only: slow to change, or expensive."""
     paced: bool = False
     """True if the source limits its own overhead."""
-    notes: list[str] = field(default_factory=list)
-    """Sentences for the reader of the run; each read may add some."""
     resources: tuple[str, ...] = ()
 
     @property
@@ -284,7 +282,6 @@ def _count(process: psutil.Process, resource: str, readings: Readings) -> None:
 def _worker_memory(recorded: Recorded) -> Source:
     """Read the memory of the latest workers, rarely: the kernel adds it up page by page."""
     Path("/proc/self/smaps_rollup").read_bytes()  # OSError where the kernel has none
-    notes: list[str] = []
     due_ns = looks = 0
 
     def read() -> Readings:
@@ -294,11 +291,7 @@ def _worker_memory(recorded: Recorded) -> Source:
             return {}
         readings: Readings = {}
         for pid in sorted(recorded.workers())[-_MOST_WORKERS:]:
-            try:
-                sizes = _memory_of(pid)
-            except PermissionError as error:  # another user's process
-                notes[:] = [f"the memory of a worker could not be read ({error.strerror})"]
-                continue
+            sizes = _memory_of(pid)
             for resource, bytes_ in sizes.items():
                 readings.setdefault(resource, {})[str(pid)] = bytes_
         if readings:  # without workers, the next sample tries again
@@ -308,21 +301,17 @@ def _worker_memory(recorded: Recorded) -> Source:
             due_ns = now_ns + int(max(pause_ns, _LOOK_NS))
         return readings
 
-    return Source(read, paced=True, notes=notes)
+    return Source(read, paced=True)
 
 
 def _memory_of(pid: int) -> dict[str, float]:
     """Return the memory of a worker in bytes; nothing once it ends.
 
     psutil lacks the anonymous part, which separates copies from new pages.
-
-    Raises:
-        PermissionError: another user's process.
     """
-    try:
+    text = ""
+    with suppress(OSError):
         text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8")
-    except (FileNotFoundError, ProcessLookupError):
-        return {}
     fields = re.findall(r"^(\w+): +(\d+) kB", text, re.MULTILINE)
     sizes = {name: float(kib) * 1024 for name, kib in fields}
     if not sizes:

@@ -50,10 +50,6 @@ _PARTS: Final = {f"{kind}_s": kind for kind in SAMPLE_KINDS}
 _WALL_NS: Final = pl.col("end_ns") - pl.col("start_ns")
 NOTHING: Final = "No batch was recorded completely: there is nothing to show"
 
-ALIKE: Final = 0.85
-"""Ratio to the longest stage from which on the second stage is named, too."""
-OUTSTANDING: Final = 0.2
-"""Share of a sample's time from which on a stage stands out."""
 WORTH_A_REMARK: Final = 0.1
 """Share of a sample's time from which on `getitem` needs an explanation."""
 MOSTLY: Final = 0.5
@@ -308,23 +304,24 @@ def headline(profile: Profile, name: Callable[[str], str] = str) -> str:
     """
     if not profile.stages:
         return NOTHING
-    named = _leaders(profile.stages)
-    words = [_word(stage, name) for stage in named]
-    sentence = _takes(named, words, profile.unit)
-    sentence += _nature(named[0], profile) if len(named) == 1 else ""
-    sentence += _reading(profile, named, name)
-    starts_with_a_word = named[0].stage in READING_WORDS or sentence.startswith("no stage")
-    return sentence[0].upper() + sentence[1:] if starts_with_a_word else sentence
+    first, *rest = profile.stages
+    word = _word(first, name)
+    sentence = f"{word} takes {share(first.share)} of a {profile.unit}'s time"
+    sentence += _nature(first, profile)
+    if first.kind == FETCH.kind:
+        sentence += f"; {_word(rest[0], name)} takes {share(rest[0].share)}" if rest else ""
+    elif not (_is_getitem(first) and (first.waiting_share or 0) >= MOSTLY):  # probably reading
+        taken = [stage.share for stage in rest if stage.kind == FETCH.kind]
+        sentence += f"; reading takes {share(sum(taken))}" if taken else "; no reading was seen"
+    return sentence[0].upper() + sentence[1:] if first.stage in READING_WORDS else sentence
 
 
 def remarks(profile: Profile) -> tuple[str, ...]:
     """Return the caveats beside the headline."""
-    named = _leaders(profile.stages) if profile.stages else []
-    explained = named[0].stage if len(named) == 1 else ""
     return tuple(
         f"getitem takes {share(stage.share)}{_nature(stage, profile)}"
-        for stage in profile.stages
-        if _is_getitem(stage) and stage.share >= WORTH_A_REMARK and stage.stage != explained
+        for stage in profile.stages[1:]
+        if _is_getitem(stage) and stage.share >= WORTH_A_REMARK
     )
 
 
@@ -337,24 +334,6 @@ def _is_crowded(profile: Profile) -> bool:
     ]
     waiting = [part for part in computing if part is not None]
     return bool(waiting) and min(waiting) >= CROWDED
-
-
-def _leaders(stages: tuple[StageTimes, ...]) -> list[StageTimes]:
-    """Return the longest stage, and the second if it is nearly as long."""
-    first, *rest = stages
-    alike = rest and first.share >= OUTSTANDING and rest[0].share >= ALIKE * first.share
-    return [first, rest[0]] if alike else [first]
-
-
-def _takes(named: list[StageTimes], words: list[str], unit: str) -> str:
-    shares = [share(stage.share) for stage in named]
-    if len(named) > 1:
-        if shares[0] == shares[1]:
-            return f"{words[0]} and {words[1]} each take {shares[0]} of a {unit}'s time"
-        return f"{words[0]} and {words[1]} take {shares[0]} and {shares[1]} of a {unit}'s time"
-    if named[0].share < OUTSTANDING:
-        return f"no stage stands out: the longest, {words[0]}, takes {shares[0]} of a {unit}'s time"
-    return f"{words[0]} takes {shares[0]} of a {unit}'s time"
 
 
 def _word(stage: StageTimes, name: Callable[[str], str]) -> str:
@@ -380,14 +359,3 @@ def _nature(stage: StageTimes, profile: Profile) -> str:
     if mostly_waiting:
         return ", mostly waiting"
     return ", mostly computing" if stage.stage == FETCH.name and waiting is not None else ""
-
-
-def _reading(profile: Profile, named: list[StageTimes], name: Callable[[str], str]) -> str:
-    """Return the share of reading; if reading is the longest, that of the next stage."""
-    if any(stage.kind == FETCH.kind for stage in named):
-        rest = [stage for stage in profile.stages if all(stage is not leader for leader in named)]
-        return f"; {_word(rest[0], name)} takes {share(rest[0].share)}" if rest else ""
-    if _is_getitem(named[0]) and (named[0].waiting_share or 0) >= MOSTLY:
-        return ""  # most of the reading is probably in there
-    taken = [stage.share for stage in profile.stages if stage.kind == FETCH.kind]
-    return f"; reading takes {share(sum(taken))}" if taken else "; no reading was seen"

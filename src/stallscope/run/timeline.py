@@ -29,6 +29,9 @@ ROUNDS: Final = 4
 """Batches of each worker in a window, unless that exceeds `MOST_STEPS`."""
 BEFORE: Final = 0.55
 """Share of the window's steps before the chosen one."""
+SMALL: Final = 0.2
+"""Share of the stall time of the shortest stalls, which are not typical."""
+
 _LOOP_KINDS: Final = ("h2d", "step", "other")
 _BATCH: Final = ("epoch", "batch")
 _ONE_BATCH: Final = ("rank", "pid", "worker", "epoch", "batch")
@@ -87,7 +90,9 @@ def window(
         .with_columns(first=first)
         .with_columns(
             gap=pl.col("step").gather(last) - pl.col("step").gather("first") >= step_count,
-            length_s=pl.coalesce("stall_s", (pl.col("last_ns") - pl.col("first_ns")) / 1e9),
+            length_s=pl.coalesce("stall_s", (pl.col("last_ns") - pl.col("first_ns")) / 1e9).clip(
+                1e-9
+            ),
         )
     )
     chosen = _typical(tries, favoured)
@@ -113,7 +118,7 @@ def _ends(steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _typical(tries: pl.DataFrame, favoured: Collection[int]) -> dict[str, Any]:
-    """Return the step whose stall is the median by time: half of the stall time is in longer ones.
+    """Return the step whose stall is the median, without the shortest ones.
 
     If the favoured steps do not stall (a checkpoint), their own length counts. If no step stalls,
     return the step in the middle.
@@ -126,8 +131,9 @@ def _typical(tries: pl.DataFrame, favoured: Collection[int]) -> dict[str, Any]:
     among = next(candidates for candidates in asked if candidates.height)
     whole = among.filter(~pl.col("gap"))
     among = (whole if whole.height else among).sort("length_s", maintain_order=True)
-    so_far = pl.col("length_s").cum_sum() >= pl.col("length_s").sum() / 2
-    return among.filter(so_far).row(0, named=True)
+    so_far = pl.col("length_s").cum_sum() / pl.col("length_s").sum()
+    typical = among.filter(so_far > SMALL)
+    return typical.row(typical.height // 2, named=True)
 
 
 @dataclass(frozen=True)

@@ -77,8 +77,6 @@ class MemoryGrowth:
     """Seconds until the memory is full; None if the growth ends before, or if unknown."""
     limit: str = "machine"
     """Owner of that memory limit: `machine` or `container`."""
-    renewed: bool = False
-    """True if the workers end with their epoch long before the memory is full."""
 
     @property
     def looked_s(self) -> float:
@@ -125,11 +123,7 @@ class MemoryGrowth:
         """Return a sentence on the growth and its rate."""
         if self.copied:
             return f"The workers copy what they share with the main process: {self.rate()}"
-        end = "without an end in sight"
-        if self.renewed:
-            end = "until they end with the epoch"
-        elif self.may_settle:
-            end = "so far"
+        end = "so far" if self.may_settle else "without an end in sight"
         return f"The workers' memory grows {end}: {self.rate()}"
 
 
@@ -170,7 +164,8 @@ def memory_growth(run: Run, workers: int | None = None) -> MemoryGrowth | None:
     room, limit = _room(run)
     fills = not copied or (room is not None and workers * (last_mapped - last_own) > room)
     left_s = room / pace if fills and room is not None else None
-    renewed = left_s is not None and left_s > _life_s(run)
+    if left_s is not None and left_s > _life_s(run):  # the workers end before, with their epoch
+        return None
     return MemoryGrowth(
         workers=workers,
         grown_bytes=pace * float(length_s),
@@ -178,9 +173,8 @@ def memory_growth(run: Run, workers: int | None = None) -> MemoryGrowth | None:
         share_per_min=60 * pace / (workers * float(last_mapped)),
         copied_share=copied_share,
         end_bytes=workers * float(last_mapped) if copied and not fills else None,
-        left_s=None if renewed else left_s,
+        left_s=left_s,
         limit=limit,
-        renewed=renewed,
     )
 
 
