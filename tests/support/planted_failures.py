@@ -48,7 +48,7 @@ AROUND = {
     "worker.WorkerEntry.__setstate__",
 }
 """What stands between the user's caller and the user's function: what it calls can fail, not it."""
-OF_PYTHON = {"event_log.JsonLines.__del__", "ops.Ops._forget", "patches.unlock_in_child"}
+OF_PYTHON = {"event_log.JsonLines.__del__", "ops.Ops._forget"}
 """Python calls these when an object dies or at a fork, and lets nothing out that they raise."""
 LAST_RESORT = "failures."
 """What notes failures has nobody to note its own: it suppresses them."""

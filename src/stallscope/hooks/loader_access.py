@@ -152,16 +152,6 @@ def is_iterator(value: Any) -> bool:
     return isinstance(value, (_BaseDataLoaderIter, FreshIterator)) or is_running_node(value)
 
 
-def num_workers(iterator: Any) -> int:
-    """Return how many workers the loader of an iterator has; of a generator nobody knows."""
-    return value_of(iterator, "_num_workers") or 0
-
-
-def has_workers(iterator: Any) -> bool:
-    """Return whether an iterator has workers that have not ended."""
-    return value_of(iterator, "_shutdown") is False
-
-
 def ask_to_end(iterator: Any) -> None:
     """Let the workers of an iterator make no other batch; `shut_down` has to follow."""
     event = value_of(iterator, "_workers_done_event")

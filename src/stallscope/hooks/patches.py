@@ -65,12 +65,6 @@ _TRIES: Final = 6
 """To take everything off at the end: a hook that stays on is worse than a look at all of them."""
 
 
-def unlock_in_child() -> None:
-    """Make a new lock in a forked process: the thread that held the old one is no more."""
-    global _lock  # noqa: PLW0603 - a lock cannot be released by another thread
-    _lock = threading.RLock()
-
-
 class Patches:
     """Replacements, callbacks and the like, which go on and come off together.
 
@@ -274,7 +268,8 @@ in_this_process: WeakSet[Any] = WeakSet()
 
 
 def _take_off_in_child() -> None:
-    unlock_in_child()
+    global _lock  # noqa: PLW0603 - the thread that held the old one is no more
+    _lock = threading.RLock()
     for writer in list(in_this_process):
         writer.failures.insist(
             "taking the hooks off in a process that was forked",

@@ -21,11 +21,10 @@ from stallscope.hooks.loader_access import (
     FreshIterator,
     end,
     fresh,
-    has_workers,
     is_iterator,
     is_node,
     is_running_node,
-    num_workers,
+    value_of,
     value_of,
 )
 from stallscope.targets.object_graph import attributes_of, children, walk
@@ -49,7 +48,8 @@ def count_workers(loader: Any) -> int:
     used = list(walk(loader, _inside))
     owned: int = sum(value_of(value, "num_workers") or 0 for value in used if _is_loader(value))
     iterators = [_kept(value) for value in used if not isinstance(value, DataLoader)]
-    return owned + sum(num_workers(iterator) for group in iterators for iterator in group)
+    # Of a generator nobody knows
+    return owned + sum(value_of(each, "_num_workers") or 0 for group in iterators for each in group)
 
 
 def _is_loader(value: Any) -> bool:
@@ -139,7 +139,7 @@ def _iterates(value: Any) -> bool:
 
 def keeps_iterator(loader: Any) -> bool:
     """Return True if a loader, or an object in it, keeps an iterator with workers."""
-    return any(map(has_workers, kept_iterators(loader)))
+    return any(value_of(each, "_shutdown") is False for each in kept_iterators(loader))
 
 
 def kept_iterators(loader: Any) -> list[Any]:
