@@ -25,7 +25,6 @@ from stallscope.hooks.loader_access import (
     is_node,
     is_running_node,
     value_of,
-    value_of,
 )
 from stallscope.targets.object_graph import attributes_of, children, walk
 
