@@ -17,7 +17,7 @@ from stallscope.isolation import isolated
 from stallscope.ladder.result import AS_IT_IS, FACTS, RUNGS, Ladder
 from stallscope.ladder.rungs import Rungs
 from stallscope.loops.training_loop import check_step_s
-from stallscope.machine import memory_available_bytes, require_single_rank, resident_bytes
+from stallscope.machine import require_single_rank
 from stallscope.result import LoopConditions
 from stallscope.targets import target as targets
 from stallscope.units import BUDGET_S, share, size
@@ -83,8 +83,6 @@ class LadderMeasurement:
 
     def __init__(self, rungs: Rungs, measurement: Measurement) -> None:
         self._rungs, self._measurement = rungs, measurement
-        self._room = int(memory_available_bytes() * _MEMORY_SHARE)
-        self._held_bytes_before = 0
         self._memory: MemoryUse | None = None
         self._turns = InTurns(
             measurement,
@@ -106,18 +104,10 @@ class LadderMeasurement:
             rungs.capture(self._measurement.until_ns(_CAPTURE_SHARE * self._measurement.budget_s))
         for rung in rungs.cached:
             turns.add(RUNGS.index(rung), rungs.loops[rung])
-        self._held_bytes_before = self._held_bytes()
         turns.run(self._wanted, self._wide)
 
     def _wanted(self) -> list[int]:
         """Return the rungs to measure further, the top first, as the top gives the answer."""
-        if self._keeps_too_much():
-            grown = size(self._held_bytes() - self._held_bytes_before)
-            self._measurement.note(
-                f"stopped early: this process grew by {grown}; the step seems to keep tensors of "
-                "each batch, such as a loss with its graph (`.item()` or `.detach()` keeps less)"
-            )
-            return []
         turns = self._turns
         cached = [n for n in map(RUNGS.index, self._rungs.cached) if n not in turns.failed]
         if not cached:
@@ -133,8 +123,6 @@ class LadderMeasurement:
 
     def _wide(self) -> list[int]:
         """Return the rungs whose intervals are too wide for a picture."""
-        if self._keeps_too_much():
-            return []
         measured = {block.variant for block in self._turns.blocks}
         intervals = {number: rate(self._turns.blocks, number) for number in measured}
         return [
@@ -142,13 +130,6 @@ class LadderMeasurement:
             for number, interval in intervals.items()
             if interval and interval.half_width > _NARROW
         ]
-
-    def _held_bytes(self) -> int:
-        return resident_bytes() + self._rungs.device.held_bytes()
-
-    def _keeps_too_much(self) -> bool:
-        """Return whether the step keeps so much memory that none might be left."""
-        return self._held_bytes() - self._held_bytes_before > self._room
 
     def result(self) -> Ladder:
         """Return the result so far."""

@@ -174,10 +174,6 @@ class Cpu:
         """Return how full its memory is; None: it is the host's."""
         return None
 
-    def held_bytes(self) -> int:
-        """Return 0: its memory is the host's."""
-        return 0
-
     def kept(self, batch: Any, memory: BatchMemory) -> Any:
         """Return a batch in such a memory, for a device that has its own.
 
@@ -308,10 +304,6 @@ class Gpu(Cpu):
         with suppress(Exception):  # no NVML package, no right to ask, a driver without the call
             return torch.cuda.utilization(self._where) / 100
         return None
-
-    def held_bytes(self) -> int:
-        """Return what torch has allocated on it, bytes."""
-        return torch.cuda.memory_allocated(self._where) if self.counts_kernels else 0
 
 
 class Simulated(Cpu):
