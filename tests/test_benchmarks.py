@@ -12,7 +12,7 @@ import stallscope
 
 FOLDER = Path(__file__).parent / "benchmarks"
 COMMANDS = {file.name for file in FOLDER.glob("*.py")}
-LONG = {"notebooks.py", "soak.py", "storage_truth.py"}
+LONG = {"notebooks.py", "power.py", "prediction.py", "soak.py", "storage_truth.py"}
 """Even their `--smoke` takes minutes: not in CI."""
 LAUNCHER = """
 import json, os, runpy, sys
