@@ -111,8 +111,8 @@ def put_notebook(address, name, outputs=()):
         assert 201 == answer.status
 
 
-def test_the_widget_works_and_tells_python(lab, address):
-    """Each control works, a click is known in Python, and nothing is asked of another machine."""
+def test_every_control_of_the_widget_works(lab, address):
+    """Each control works, and nothing is asked of another machine."""
     asked = []
     lab.page.on("request", lambda request: asked.append(request.url))
     put_notebook(address, "flame.ipynb")
@@ -122,22 +122,8 @@ def test_the_widget_works_and_tells_python(lab, address):
     shown = lab.page.locator(".stallscope-flame")
     viewer = Viewer(shown.first, lab.page.keyboard)
     assert_every_control_works(viewer)
-    viewer.click("dilate")
     lab.settle()
     lab.shot("flame-widget", shown.first)
-    lab.page.evaluate(
-        """async () => {
-            const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
-            window.told = '';
-            const future = kernel.requestExecute({ code: 'print(panel.selected)' });
-            future.onIOPub = message => { window.told += message.content.text ?? ''; };
-            await future.done;
-        }"""
-    )
-    told = lab.page.evaluate("window.told")
-    assert "'function': 'dilate'" in told
-    assert "'stack': ['fetch', '__getitem__', 'dilate']" in told
-
     assert HOSTILE in shown.last.inner_text()
     assert lab.page.evaluate("window.broken") is None
     away = [
@@ -146,24 +132,6 @@ def test_the_widget_works_and_tells_python(lab, address):
         if not re.match(r"(https?|ws)://(127\.0\.0\.1|localhost)|data:|blob:", url)
     ]
     assert not away
-
-
-def test_somebody_elses_notebook_shows_the_picture_and_the_table(lab, address):
-    """Nothing runs in a notebook that is not trusted: no viewer, no frame; but both can be read."""
-    from nbformat import v4
-
-    bundle, _ = a_flame().panel()._repr_mimebundle_()
-    shown = v4.new_output("display_data", bundle)
-    put_notebook(address, "foreign.ipynb", [shown])
-
-    lab.open("foreign.ipynb")
-
-    output = lab.page.locator(".jp-OutputArea-output").first
-    output.scroll_into_view_if_needed()
-    assert "dilate" in output.locator("table").inner_text()
-    assert output.locator("img").evaluate("picture => picture.naturalWidth") > 300
-    assert 0 == output.locator("iframe, g.frame").count()
-    lab.shot("flame-untrusted", output)
 
 
 def test_an_exported_page_works_without_a_kernel(browser, tmp_path):
@@ -205,16 +173,11 @@ def test_names_are_text_and_nothing_else(browser, tmp_path, text):
     page, errors = browser.new_page(), []
     page.on("pageerror", lambda error: errors.append(error))  # noqa: PLW0108 - not builtins
     flame = named(text)
-    html = flame.panel()._repr_mimebundle_()[0]["text/html"]
-    (tmp_path / "cell.html").write_text(f"<body>{html}", encoding="utf-8")
-    for path in (flame.export(tmp_path / "flame.html"), tmp_path / "cell.html"):
-        page.goto(path.as_uri())
-        page.wait_for_timeout(300)  # for what must not happen there is nothing to wait for
+    page.goto(flame.export(tmp_path / "flame.html").as_uri())
+    page.wait_for_timeout(300)  # for what must not happen there is nothing to wait for
 
-        for frame in page.frames:
-            assert frame.evaluate("window.broken") is None
-            assert 0 == frame.locator("img, b").count()
-    page.goto((tmp_path / "flame.html").as_uri())
+    assert page.evaluate("window.broken") is None
+    assert 0 == page.locator("img, b").count()
     assert text in page.locator("body").inner_text()
     assert not errors
     page.close()

@@ -15,7 +15,7 @@ from support.virtual_loop import a_loop
 from torch.utils.data import DataLoader
 
 import stallscope as ss
-from stallscope.lab.notebooks import Aim
+from stallscope.lab.notebooks import resolved
 from stallscope.targets.factory import is_address
 from stallscope.targets.images import find_images
 from stallscope.targets.remote import RemoteImages
@@ -60,7 +60,7 @@ def test_what_is_an_address():
 
 def test_the_lab_takes_one_as_it_is():
     """No folder of the machine's is looked for."""
-    assert "s3://a/b" == Aim.of("s3://a/b").target
+    assert ("s3://a/b", None) == resolved("s3://a/b")
 
 
 class TestWeb:

@@ -30,7 +30,7 @@ ORDERS = {
     "long names": some_orders(names=LONG, pipeline="a.b.c." * 30),
 }
 DRAWN = [(name, kind) for name in ("full", "long names") for kind in VIEW.pictures]
-DRAWN += [("not measured", None), ("no others", "ops")]
+DRAWN += [("not measured", None)]
 
 
 def tried(positions):

@@ -1,4 +1,4 @@
-"""The panels: the slow end of a stage, the stalls one by one, the timeline from any step on."""
+"""The panels: the stalls one by one, the timeline from any step on."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from support.chart_texts import check_texts
 from support.virtual_loop import a_loop, together
 
 from stallscope.charts.loop import parts_of, stall_figure
+from stallscope.charts.timeline import picture
 from stallscope.model.loop_time import NO_LOOP
 from stallscope.run.result import Settings
+from stallscope.run.timeline import MOST_STEPS, from_step, timed_steps
 from stallscope.units import seconds
-from stallscope.views.run_panels import ALL, EMPTY, LONGEST, Moments, Stalls, Tails
 
 ATTACK = "<script>alert(1)</script>"
 
@@ -23,76 +24,25 @@ def controls(panel):
     return panel.children[0].children
 
 
-@pytest.fixture
-def run():
-    samples = [{"decode": 1.0 + i / 10, "Crop": 0.5} for i in range(80)]
-    return a_run(samples, workers=2, collate_ms=2.0, paths=[f"/data/{i}.jpg" for i in range(80)])
-
-
 class TestPanel:
-    def test_redraws_on_every_choice(self, run):
-        """Each control changes the picture or the table."""
-        panel = run.panel()
-        seen = [(panel.children[1].value, panel.children[2].value)]
-        for control, choice in zip(controls(panel), (1, 1, None), strict=True):
-            if choice is None:
-                control.value = 50
-            else:
-                control.index = choice
-            seen.append((panel.children[1].value, panel.children[2].value))
+    def test_can_be_made_and_used_many_times(self):
+        """Two panels of one run do not know each other."""
+        first, second = STALLING["stalls"].panel(), STALLING["stalls"].panel()
+        before = second.children[1].value
+        controls(first)[0].value = 3
 
-        assert 4 == len(set(seen))
+        assert before == second.children[1].value
 
-    def test_has_a_still_picture_for_places_without_widgets(self, run):
+    def test_has_a_still_picture_for_places_without_widgets(self):
         """Beside the widget stand a PNG and a sentence."""
-        bundle = run.panel()._repr_mimebundle_()
+        bundle = STALLING["stalls"].panel()._repr_mimebundle_()
 
         assert base64.b64decode(bundle["image/png"]).startswith(b"\x89PNG")
-        assert "take over" in bundle["text/plain"]
+        assert "waits" in bundle["text/plain"]
 
-    def test_describes_its_picture(self, run):
+    def test_describes_its_picture(self):
         """A screen reader reads the answer."""
-        assert "<img alt='5% of the samples take over" in run.panel().children[1].value
-
-    def test_of_an_empty_run_says_so(self):
-        """No stage, no controls."""
-        assert EMPTY in a_run([]).panel().children[0].value
-
-
-class TestTails:
-    def test_lists_the_slow_end(self, run):
-        """The table holds the samples beyond the percentile, the slowest first."""
-        tails = Tails(run)
-
-        table = tails.table(tails.stages[0], ALL, 80)
-
-        assert "16 samples beyond p80" in table
-        assert 11 == table.count("<tr>")  # ten of them, and the heads
-        assert table.index("79.jpg") < table.index("78.jpg")
-        assert "and 6 more" in table
-
-    def test_says_when_nothing_is_slower(self):
-        """Where many samples share the largest time, none is beyond it."""
-        tails = Tails(a_run([{"A": 1.0}] * 5 + [{"A": 2.0}] * 15))
-
-        assert (
-            "No sample takes longer than 2.0 ms in A" == tails.draw(tails.stages[0], ALL, 95).title
-        )
-
-    def test_asks_one_worker(self, run):
-        """A worker's own samples only."""
-        tails = Tails(run)
-
-        assert "40 samples · worker 1" in tails.draw(tails.stages[0], "worker 1", 95).notes[0]
-
-    def test_escapes_names(self):
-        """File names and stages are text."""
-        run = a_run([{"A": 1.0}] * 9 + [{"A": 5.0}], paths=[f"/a/{ATTACK}"])
-        tails, parts = Tails(run), Stalls(STALLING["stalls"]).table(0)
-
-        assert "<script" not in tails.table(tails.stages[0], ALL, 50)
-        assert WAITS not in parts
-        assert "&lt;b&gt;waits" in parts
+        assert "<img alt='Step " in STALLING["stalls"].panel().children[1].value
 
 
 MAKING = {"fetch": 5.0, "decode": 40.0, "RandomMask": 70.0, "collate": 5.0}
@@ -126,7 +76,7 @@ class TestStallPanel:
     def test_redraws_on_every_step(self):
         """Each number of the slider is another picture and another table."""
         panel = STALLING["stalls"].panel("stalls")
-        _order, slider, _of = controls(panel)
+        (slider,) = controls(panel)
         seen = set()
         shown = (1, 2, slider.max // 2, slider.max)
         for number in shown:
@@ -135,12 +85,6 @@ class TestStallPanel:
 
         assert STALLING["stalls"].stalls().height == slider.max
         assert len(shown) == len(seen)
-
-    def test_has_no_controls_for_a_single_stall(self):
-        """There is nothing to choose."""
-        run = a_run([], steps=steps_of([0.0, 0.2, 0.0]))
-
-        assert 2 == len(run.panel("stalls").children)
 
     @pytest.mark.parametrize(
         ("kind", "run", "message"),
@@ -175,37 +119,26 @@ class TestTimelinePanel:
         panel = STALLING["stalls"].panel("timeline")
         many, slider = controls(panel)
         many.value = 6
-        seen = set()
         for step in (slider.min, 20, slider.max):
             slider.value = step
-            seen.add(panel.children[1].value)
-            assert (
-                f"Steps {step} to {step + 5}: the training loop stalls" in panel.children[1].value
-            )
+            first = min(step, 42)
+            title = f"Steps {first} to {first + 5}: the training loop stalls"
+            assert title in panel.children[1].value
 
-        assert (4, 42, 3) == (slider.min, slider.max, len(seen))
-
-    def test_chooses_among_ranks(self):
-        """Only where there are several; each has its own steps."""
-        panel = STALLING["ranks"].panel("timeline")
-        rank, _, _ = controls(panel)
-        before = panel.children[1].value
-
-        rank.value = 2
-
-        assert (0, 1, 2) == rank.options
-        assert before != panel.children[1].value
+        assert (4, 47) == (slider.min, slider.max)
 
     @pytest.mark.slow
     @pytest.mark.parametrize("name", STALLING)
     def test_has_every_text_in_a_place_of_its_own(self, name):
         """The first steps and the last, few and many."""
-        moments = Moments(STALLING[name])
-        rank = moments.ranks[-1]
+        run = STALLING[name]
+        rank = run.all_steps["rank"].max()
+        steps = timed_steps(run, rank)["step"]
 
-        for many in (moments.lengths[0], moments.lengths[-1]):
-            for step in moments.firsts(rank, many):
-                check_texts(moments.draw(rank, step, many))
+        for length in (3, min(MOST_STEPS, steps.len())):
+            for first in (steps[0], steps[-length]):
+                shown = from_step(run, rank, first, length)
+                check_texts(picture(run, shown, "a title"))
 
 
 class TestStall:
@@ -213,10 +146,11 @@ class TestStall:
     @pytest.mark.parametrize("name", STALLING)
     def test_is_drawn_with_every_text_in_a_place_of_its_own(self, name):
         """No text leaves the sheet, and none lies on another: the first, the longest, the last."""
-        stalls = Stalls(STALLING[name])
+        stalls = STALLING[name].stalls()
+        longest = stalls["stall_s"].arg_max()
 
-        for stall in {0, stalls.stall(LONGEST, 1), stalls.number - 1}:
-            check_texts(stalls.draw(stall))
+        for place in {0, longest, stalls.height - 1}:
+            check_texts(stall_figure(STALLING[name], stalls.row(place, named=True)))
 
     def test_says_whose_batch_it_was_and_why_it_was_late(self):
         """The title names step, batch, worker and the longest part."""

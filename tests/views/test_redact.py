@@ -131,7 +131,7 @@ def everything(result, folder):
     if isinstance(result, ss.Run):
         written["trace"] = result.trace(folder / "trace.json").read_text()
     if isinstance(result, ss.Flame):
-        for name in ("f.html", "f.svg", "f.json"):
+        for name in ("f.html", "f.json"):
             written[name] = result.export(folder / name).read_text()
     if isinstance(result, ss.Diagnosis):
         written["report"] = report.page(result)

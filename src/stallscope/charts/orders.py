@@ -1,4 +1,4 @@
-"""Charts of a pipeline's orders: the best ones, the ops, the trade-off, the samples.
+"""Charts of a pipeline's orders: the best ones, the trade-off, the samples.
 
 A row of the first chart is a pipeline: its name and speedup, its bar, a line with the measured
 interval under the bar, and the ops in their order. The original pipeline is always among the rows.
@@ -6,14 +6,11 @@ interval under the bar, and the ops in their order. The original pipeline is alw
 
 from __future__ import annotations
 
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import EngFormatter
 
-from stallscope.charts.bars import LabelledBar, bars_height, draw_bars
 from stallscope.charts.sheet import (
     AXIS,
     FAINT,
@@ -33,11 +30,8 @@ from stallscope.charts.sheet import (
     text_width,
 )
 from stallscope.orders.equivalence import NEAR_SHARE, ROUNDING_SHARE
-from stallscope.orders.result import op_names
 from stallscope.orders.text import (
-    PIPELINE,
     TITLE,
-    costliest,
     factor_text,
     notes_of,
     sentence,
@@ -45,7 +39,6 @@ from stallscope.orders.text import (
 )
 from stallscope.orders.variant import (
     CACHE,
-    DECODE,
     DIFFERENT,
     IDENTICAL,
     NEAR,
@@ -53,7 +46,7 @@ from stallscope.orders.variant import (
 )
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.stats import INTERVAL
-from stallscope.units import count, printable, seconds
+from stallscope.units import printable, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -199,56 +192,6 @@ def _speed(row: Variant) -> str:
     low, high = row.speedup.low, row.speedup.high
     ends = ", measured once" if low is None else f" ({low:.2f} to {high:.2f})"
     return f"{factor_text(row.fast)}{ends}"
-
-
-_OPS_KEY: Final = f"line: {INTERVAL} over samples · decoding is separate from the ops"
-_LONGEST_ABOUT: Final = 88
-
-
-@styled
-def ops_figure(orders: Orders) -> Sheet:
-    """Draw the cost, input and output of each op, in the original order."""
-    rows, names = orders.ops.to_dicts(), op_names(orders)
-    title = printable(costliest(orders) or "No op was timed", 200)
-    about = orders.circumstances
-    of = count(about.samples, "sample")
-    of += f" of {printable(about.pipeline, PIPELINE)}" if about.pipeline else ""
-    if not rows:
-        return Sheet(title, [of])
-    bars = [_op_bar(row, names.get(row["position"], row["name"])) for row in rows]
-    sheet = Sheet(title, [of, _OPS_KEY], [bars_height(bars)])
-    (ax,) = sheet.parts
-    draw_bars(ax, bars, EngFormatter("s"))
-    ax.set_xlabel("mean seconds per sample, on what the op gets in this order")
-    return sheet
-
-
-def _op_bar(row: dict[str, Any], name: str) -> LabelledBar:
-    decodes = row["name"] == DECODE and row["position"] < 0
-    file = printable(PurePath(row["file"]).name, 16) if row["file"] else ""
-    file += f", line {row['line']}" if file and row["line"] else ""
-    return LabelledBar(
-        name=printable(name, 26),
-        where=" · ".join(part for part in ("random" if row["random"] else "", file) if part),
-        text=printable(_about(row), _LONGEST_ABOUT),
-        value=row["cost_s"] or 0.0,
-        label="not timed" if row["cost_s"] is None else seconds(row["cost_s"]),
-        colour=COLOURS["decode" if decodes else "transform"],
-        interval=(row["cost_low_s"], row["cost_high_s"]),
-    )
-
-
-def _about(row: dict[str, Any]) -> str:
-    """Return an op's input, output and settings in words."""
-    goes = f"{row['takes']} → {row['gives']}" if row["takes"] or row["gives"] else ""
-    settings = str(row["settings"] or "")
-    inner = settings.removeprefix(f"{row['name']}(")
-    if inner != settings:  # a repr says the name again
-        settings = inner.removesuffix(")")
-    room = _LONGEST_ABOUT - len(goes) - 3
-    if len(settings) > room:  # the first ones say most
-        settings = f"{settings[: max(room - 1, 0)]}…"
-    return " · ".join(part for part in (goes, settings) if part)
 
 
 _ZONES: Final = {

@@ -2,7 +2,7 @@
 
 The bar has each stage's mean time, in the order of the sample's stages. Below it, single samples
 are dots, with marks at p50 and p95: a mean hides if a stage is always slow or sometimes very slow,
-and these have different causes. A panel shows a stage's distribution and its slow end.
+and these have different causes.
 
 Another picture shows the same samples as a stopwatch around each transform would. The first
 transform that touches the pixels decodes many images, so a stopwatch charges that transform with
@@ -12,12 +12,10 @@ disk. There is no second measurement: the same spans are added up the naive way.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
-from matplotlib.ticker import MaxNLocator
 
 from stallscope.charts.bars import BAR, Strip, StripPiece
 from stallscope.charts.sheet import (
@@ -26,7 +24,6 @@ from stallscope.charts.sheet import (
     MID,
     ROOM,
     RULE,
-    TEXT_SIZE,
     Sheet,
     linear_time,
     name_rows,
@@ -39,8 +36,8 @@ from stallscope.charts.sheet import (
 )
 from stallscope.run.stall_text import nothing, population
 from stallscope.run.summary import NOTHING, UNIT_KEYS, headline, remarks, stage_name
-from stallscope.stages import COLOURS, STALL_COLOUR
-from stallscope.units import count, plural, printable, seconds, share
+from stallscope.stages import COLOURS
+from stallscope.units import count, printable, seconds, share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -164,83 +161,6 @@ def thinned(times_s: np.ndarray) -> np.ndarray:
     if ordered.size > MOST_DOTS:
         ordered = ordered[np.linspace(0, ordered.size - 1, MOST_DOTS).round().astype(int)]
     return ordered
-
-
-# The slow end of one stage
-
-_BINS: Final = 60
-
-
-@dataclass(frozen=True)
-class Tail:
-    """A stage's times and the chosen percentile."""
-
-    stage: str
-    kind: str
-    per: str
-    """"sample" or "batch"."""
-    times_s: np.ndarray
-    percentile: int = 95
-    """Between 0 and 100."""
-    where: str = "all workers"
-    """Processes, in words."""
-
-    @property
-    def limit_s(self) -> float:
-        """Time at which the slow end begins, seconds."""
-        return float(np.percentile(self.times_s, self.percentile))
-
-    @property
-    def title(self) -> str:
-        """Sentence with the begin of the slow end and its share of the time."""
-        beyond_s = self.times_s[self.times_s > self.limit_s]
-        whole = float(self.times_s.sum())
-        name, limit = printable(self.stage), seconds(self.limit_s)
-        if not beyond_s.size or not whole:
-            return f"No {self.per} takes longer than {limit} in {name}"
-        part, taken = share(beyond_s.size / self.times_s.size), share(float(beyond_s.sum()) / whole)
-        those = f"{part} of the {self.per}{plural(self.per)}"
-        return f"{those} take over {limit} in {name}: {taken} of its time"
-
-
-@styled
-def tail_figure(tail: Tail, note: str) -> Sheet:
-    """Draw the distribution of a stage with its slow end highlighted.
-
-    Args:
-        tail: times of the stage.
-        note: steps left out.
-    """
-    population_ = f"{count(tail.times_s.size, tail.per)} · {tail.where} · {note}"
-    sheet = Sheet(tail.title, (population_,), [2.3 + AXIS])
-    (ax,) = sheet.parts
-    times_s, limit_s = tail.times_s, tail.limit_s
-    low, high = float(times_s.min()), float(times_s.max())
-    log = spans_decades(low, high)
-    bins = int(np.clip(times_s.size // 4, 8, _BINS)) + 1
-    if log:
-        time_axis(ax, low, high)
-        edges = np.geomspace(low, high * 1.0001, bins)
-    else:
-        linear_time(ax, high * 1.05 or 1e-6, 0.0 if low < high / 2 else low - (high - low) * 0.2)
-        edges = np.linspace(low, high * 1.0001 or 1e-6, bins)
-    counts, _, bars = ax.hist(times_s, edges.tolist(), color=COLOURS[tail.kind], linewidth=0)
-    for left, bar in zip(edges, bars, strict=False):  # type: ignore[arg-type]
-        bar.set_color(STALL_COLOUR if left >= limit_s else COLOURS[tail.kind])
-    ax.set_ylim(0, max(int(np.max(counts)), 1) * 1.05)
-    ax.yaxis.set_major_locator(MaxNLocator(4, integer=True))
-    ax.grid(axis="y")
-    ax.set_ylabel(f"{tail.per}{plural(tail.per)}")
-    ax.set_xlabel(f"time in {printable(tail.stage)}, one {tail.per}{' (log scale)' if log else ''}")
-    if high > limit_s:
-        ax.axvspan(limit_s, ax.get_xlim()[1], color=STALL_COLOUR, alpha=0.07, linewidth=0)
-    ax.axvline(limit_s, color=INK, linewidth=1.4)
-    right = ax.transData.transform((limit_s, 0))[0] > ax.bbox.x0 + ax.bbox.width / 2
-    look: dict[str, Any] = {"ha": "right" if right else "left", "va": "bottom", "weight": "bold"}
-    look |= {"xytext": (0, 4), "xycoords": ("data", "axes fraction"), "size": TEXT_SIZE}
-    text = f"p{tail.percentile}: {seconds(limit_s)}"
-    ax.annotate(text, (limit_s, 1), textcoords="offset points", **look)
-    return sheet
 
 
 # A stopwatch around each transform

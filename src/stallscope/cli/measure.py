@@ -493,9 +493,7 @@ def flame(  # noqa: PLR0913 - the command's options
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Write the flamegraph: .html, .svg, or .json for speedscope."
-        ),
+        typer.Option(metavar="FILE", help="Write the flamegraph: .html, or .json for speedscope."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -521,5 +519,5 @@ def flame(  # noqa: PLR0913 - the command's options
         "seconds": seconds,
     }
     with report_errors():
-        check_file("--out", out, (".html", ".svg", ".json"))
+        check_file("--out", out, (".html", ".json"))
         _measure("flame.flame", show, pid=pid, **options)

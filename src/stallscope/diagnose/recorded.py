@@ -175,17 +175,17 @@ def _about_ranks(run: Run, slowest: int, own: float, others: dict[int, float]) -
 
 def _read_twice(ranks: dict[int, Run]) -> list[str]:
     """Note that ranks read the same samples, as without a DistributedSampler."""
-    known = {
+    samples_of = {
         rank: set(run.samples().select("epoch", "index").drop_nulls().rows())
         for rank, run in ranks.items()
     }
-    first = min(known)
+    first = min(samples_of)
     same = [
         rank
-        for rank, samples in known.items()
+        for rank, samples in samples_of.items()
         if rank != first
         and len(samples) >= _MANY_SAMPLES
-        and len(samples & known[first]) >= _SAME_SAMPLES * len(samples)
+        and len(samples & samples_of[first]) >= _SAME_SAMPLES * len(samples)
     ]
     if not same:
         return []

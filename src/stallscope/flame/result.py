@@ -82,8 +82,8 @@ class _Flamegraph(Result):
         """Write the flamegraph as a self-contained file.
 
         Args:
-            path: `.html` (zooms and searches in a browser), `.svg` (a picture) or, for a single
-                recording, `.json` (speedscope); overwrites an older file.
+            path: `.html` (zooms and searches in a browser) or, for a single recording, `.json`
+                (speedscope); overwrites an older file.
 
         Returns:
             The path.

@@ -118,9 +118,13 @@ class Story:
         measurement = Measurement("try_change", budget_s)
         turns = InTurns(measurement, {AS_IT_IS: "as it is", 1: name}, watches_device=True)
         changed = replace(self._target, loader=loader)
-        with isolated(self._target) as target, isolated(changed) as other, measurement.of(name):
+        with (
+            isolated(self._target) as target,
+            isolated(changed) as new,
+            measurement.of(name),
+        ):
             turns.add(AS_IT_IS, loop_of(target, target.loader))
-            turns.add(1, loop_of(other, going_on(other.loader)))
+            turns.add(1, loop_of(new, going_on(new.loader)))
 
             def is_open(reach: float) -> list[int]:
                 factor = compared(turns.blocks, 1)

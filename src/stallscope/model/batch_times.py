@@ -127,13 +127,13 @@ def awaited_batches(run: RunTables) -> pl.DataFrame:
 
 
 def _by_worker(run: RunTables, batches: pl.DataFrame) -> dict[int, Quartiles]:
-    made = batches.drop_nulls("worker")
-    if made.is_empty():
+    from_workers = batches.drop_nulls("worker")
+    if from_workers.is_empty():
         return {}
     length_s = (pl.col("made_ns").max() - pl.col("taken_ns").min()) / 1e9
     # A worker is another process in each epoch, which waits for a core as long as it lives
     queued = (
-        made.group_by("worker", pl.col("pid").cast(pl.String))
+        from_workers.group_by("worker", pl.col("pid").cast(pl.String))
         .agg(length_s=length_s, count=pl.len())
         .join(queued_shares(run), left_on="pid", right_on="device", how="left")
         .group_by("worker")
@@ -144,7 +144,7 @@ def _by_worker(run: RunTables, batches: pl.DataFrame) -> dict[int, Quartiles]:
     ]
     taken = {name: pl.col("made_s").quantile(at) for name, at in _QUARTILES.items()}
     # The last batch of an epoch may be smaller, and is the same worker's in every epoch
-    each = made.filter(pl.col("batch") < made["batch"].max()).group_by("worker")
+    each = from_workers.filter(pl.col("batch") < from_workers["batch"].max()).group_by("worker")
     enough = each.agg(count=pl.len(), **taken).filter(pl.col("count") >= _FEWEST_BATCHES)
     rows = enough.join(queued, on="worker").select("worker", *own_s).iter_rows()
     return {worker: Quartiles(*times) for worker, *times in rows}

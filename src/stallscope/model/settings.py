@@ -61,16 +61,16 @@ class Setting:
             return replace(self, prefetch_factor=self.prefetch_factor or _PREFETCH)
         return Setting(pin_memory=self.pin_memory)
 
-    def changed(self, other: Setting) -> dict[str, Any]:
+    def changed(self, new: Setting) -> dict[str, Any]:
         """Return the arguments in which another setting differs."""
-        mine, new = vars(self.normal()), vars(other.normal())
-        of_workers = () if other.num_workers else ("in_order", "threads")
-        return {k: v for k, v in new.items() if v != mine[k] and k not in of_workers}
+        mine, changes = vars(self.normal()), vars(new.normal())
+        of_workers = () if new.num_workers else ("in_order", "threads")
+        return {k: v for k, v in changes.items() if v != mine[k] and k not in of_workers}
 
-    def text(self, other: Setting) -> str:
+    def text(self, new: Setting) -> str:
         """Return the change to another setting in words: "num_workers=4, prefetch_factor=8"."""
-        changed = self.changed(other)
-        if "num_workers" in changed and not other.num_workers:
+        changed = self.changed(new)
+        if "num_workers" in changed and not new.num_workers:
             return "num_workers=0"
         threads = changed.pop("threads", None)
         words = [f"{name}={value!r}" for name, value in changed.items()]

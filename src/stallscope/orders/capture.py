@@ -86,14 +86,14 @@ def capture(
     if fitting < len(captured):
         notes.append(f"only {count(fitting, 'sample')} were used: each needs {size(each)}")
         captured = captured[:fitting]
-    others = ", ".join(held[other].text for other in watched.seen if other != number)
+    others = ", ".join(held[place].text for place in watched.seen if place != number)
     if others:
         notes.append(
             f"only {held[number].text} was measured; the dataset also calls {others}. Put all ops "
             "into one Compose to have them ordered together"
         )
-    first, *more = {sample.reader for sample in captured}
-    reader = None if more or first is None else reading[first]
+    first, *rest = {sample.reader for sample in captured}
+    reader = None if rest or first is None else reading[first]
     return Site(held[number], chain, captured[0].where, reader), captured, notes
 
 

@@ -370,7 +370,7 @@ def add_together(evaluator: OrderEvaluator, measured: Mapping[int, float]) -> li
     for kind in _KINDS:
         gaining = [v for v in saved_s if v.kind == kind and saved_s[v] > _WORTH * whole_s]
         for variant in sorted(gaining, key=lambda candidate: -saved_s[candidate]):
-            if any(_is_taken(evaluator, variant, other) for other in picked):
+            if any(_is_taken(evaluator, variant, chosen) for chosen in picked):
                 continue
             candidate = _joined(evaluator, joined, variant)
             if evaluator.judged(candidate).grade.within(evaluator.tolerance):
@@ -387,12 +387,12 @@ def add_together(evaluator: OrderEvaluator, measured: Mapping[int, float]) -> li
     return [evaluator.add(evaluator.judged(together)).trial]
 
 
-def _is_taken(evaluator: OrderEvaluator, variant: Variant, other: Variant) -> bool:
+def _is_taken(evaluator: OrderEvaluator, variant: Variant, chosen: Variant) -> bool:
     """Return true if two changes replace the same: an op, or the order of a lane."""
-    both_replace = variant.replaced.keys() & other.replaced.keys()
-    if variant.kind != other.kind or variant.kind == "alternative":
+    both_replace = variant.replaced.keys() & chosen.replaced.keys()
+    if variant.kind != chosen.kind or variant.kind == "alternative":
         return bool(both_replace)
-    lanes = zip(_lanes_of(evaluator, variant), _lanes_of(evaluator, other), strict=True)
+    lanes = zip(_lanes_of(evaluator, variant), _lanes_of(evaluator, chosen), strict=True)
     return variant.kind != "order" or any(mine and theirs for mine, theirs in lanes)
 
 

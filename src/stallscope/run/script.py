@@ -145,6 +145,7 @@ def _module(name: str, args: Sequence[str]) -> Callable[[], object]:
 def _become_main(argv: list[str]) -> dict[str, Any]:
     """Replace our `__main__` by a new one; return its globals."""
     main = sys.modules["__main__"] = ModuleType("__main__")
+    sys.modules["__mp_main__"] = main  # by this name spawned processes send its classes back
     sys.argv = argv
     return vars(main)
 

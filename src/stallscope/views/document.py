@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass, is_dataclass
 from functools import cache
 from importlib import import_module
+from importlib.resources import files
 from textwrap import indent
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -30,6 +31,12 @@ if TYPE_CHECKING:
 LONGEST: Final = 1000
 """Most characters of a sentence: names in it may be long."""
 _LONGEST_BAR_PX: Final = 100
+
+
+@cache
+def static(name: str) -> str:
+    """Read a file of `static/`."""
+    return files("stallscope.views").joinpath("static", name).read_text(encoding="utf-8")
 
 
 def html(template: str, *parts: Any, **named: Any) -> Markup:
@@ -342,28 +349,3 @@ def write(path: Path, makers: Mapping[str, Callable[[], str]]) -> Path:
             f"{path} cannot be written ({error.strerror or error}): give another place"
         ) from error
     return path
-
-
-def display_with_still(widget: Any, bundle: dict[str, Any], metadata: Any, still: str) -> None:
-    """Show a widget in a notebook, and its first picture in places without widgets.
-
-    nbconvert and GitHub show a saved notebook without widgets: they show the still, which a page
-    with the live widget hides. The still is a separate output, because from an output with a widget
-    they take only the widget.
-
-    Args:
-        widget: a widget of ipywidgets.
-        bundle: its MIME bundle.
-        metadata: metadata of the bundle.
-        still: the picture as HTML.
-    """
-    from IPython.display import publish_display_data
-
-    name = f"stallscope-{widget.model_id}"
-    widget.add_class(name)
-    rule = f"<style>body:has(.{name}) .{name}-still{{display:none}}</style>"
-    shown = f"{rule}<div class='{name}-still'>{still}</div>"
-    publish: Any = publish_display_data  # IPython has no types
-    publish({"text/html": shown, "text/plain": bundle.get("text/plain", "")})
-    types = {"application/vnd.jupyter.widget-view+json", "text/plain"}
-    publish({kind: data for kind, data in bundle.items() if kind in types}, metadata)

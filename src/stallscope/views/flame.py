@@ -5,12 +5,9 @@ A difference has the same picture, viewer and table as a flamegraph, with the ch
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-
-import polars as pl
 
 from stallscope.flame.classify import KINDS as SAMPLE_KINDS
 from stallscope.flame.classify import TABLE, StackFunction, kind_shares
@@ -32,6 +29,8 @@ from stallscope.views.document import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import polars as pl
 
     from stallscope.charts.sheet import Sheet
     from stallscope.flame.result import FlameDifference
@@ -58,9 +57,12 @@ def plot(flame: Flame | FlameDifference) -> Sheet:
 
 def panel(flame: Flame | FlameDifference) -> Any:
     """Return the viewer: zoom, search, details, switches; see `views.flame_viewer`."""
-    from stallscope.views.flame_viewer import FlamePanel
+    from stallscope.views.flame_viewer import FlameViewer
+    from stallscope.views.panels import Panel
 
-    return FlamePanel(_tree(flame), plot(flame), document(flame).html())
+    viewer = Panel([FlameViewer(data=_tree(flame))])
+    viewer.still = plot(flame)
+    return viewer
 
 
 def _tree(flame: Flame | FlameDifference) -> dict[str, Any]:
@@ -117,24 +119,15 @@ def _notes(flame: Flame) -> list[str]:
 
 
 def export(flame: Flame | FlameDifference, path: str | Path) -> Path:
-    """Write a flamegraph; see `Flame.export`, and `.txt` for collapsed stacks."""
+    """Write a flamegraph; see `Flame.export`."""
     from stallscope.views.flame_viewer import page
 
     makers: dict[str, Callable[[], str]] = {
-        ".html": lambda: page(_tree(flame), document(flame).html()),
-        ".svg": lambda: _svg(flame),
+        ".html": lambda: page(_tree(flame), document(flame).html())
     }
     if isinstance(flame, Flame):
         makers[".json"] = lambda: json.dumps(speedscope(flame), separators=(",", ":"))
-        makers[".txt"] = lambda: collapsed(flame.stacks())
     return write(Path(path), makers)
-
-
-def collapsed(stacks: pl.DataFrame) -> str:
-    """Return a line per stack with its hits, for flamegraph.pl (Brendan Gregg) and speedscope."""
-    line = pl.col("stack").str.replace_all(r"[\r\n]+", " ")
-    merged = stacks.group_by(line, maintain_order=True).agg(pl.col("hits").sum())
-    return "".join(f"{stack} {hits}\n" for stack, hits in merged.iter_rows())
 
 
 def speedscope(flame: Flame) -> dict[str, Any]:
@@ -185,12 +178,6 @@ def _speedscope_frame(text: str) -> dict[str, Any]:
     if not line.isdecimal():
         return {"name": function, "file": rest}
     return {"name": function, "file": file, "line": int(line)}
-
-
-def _svg(flame: Flame | FlameDifference) -> str:
-    stream, fixed = io.StringIO(), {"Date": None, "Creator": "stallscope"}
-    plot(flame).savefig(stream, format="svg", metadata=fixed)
-    return stream.getvalue()
 
 
 _SHOWS: Final = "the merged stacks of all workers"

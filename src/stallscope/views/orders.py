@@ -87,7 +87,6 @@ VIEW: Final = View(
     document,
     {
         "orders": ("the best pipelines, part by part", "orders.figure"),
-        "ops": ("each op's cost, input and output", "orders.ops_figure"),
         "front": ("speed against distance from the original data", "orders.front_figure"),
     },
     {"try": ("the ops in any order, with cost and code", "orders_panel.panel")},

@@ -1,7 +1,7 @@
 """Panel that puts the ops of a pipeline into any order, and measures its time and its data.
 
 The panel is a thin layer over `Tries`, which works without widgets. A slider moves along the best
-orders of each grade. The ops can be dragged, or moved by two buttons.
+orders of each grade, and the ops can be dragged.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from stallscope.orders.result import op_names
 from stallscope.orders.text import factor_text, interval_text, sentence, verdict
 from stallscope.orders.variant import IDENTICAL, NEAR, ROUNDING, TOLERANCES
 from stallscope.units import printable, seconds
-from stallscope.views.document import Notes, Table, html
-from stallscope.views.orders import HEADS, cells
-from stallscope.views.panels import WIDE, CopyButton, Panel, guarded, image, saying
+from stallscope.views.document import html
+from stallscope.views.panels import WIDE, Panel, guarded, image, saying
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,8 +39,8 @@ NO_BENCH: Final = (
     "The pipeline is not in this session: call ss.orders in this notebook to try other orders"
 )
 HINT: Final = (
-    "The slider shows the fastest order of each grade. Drag the ops with the mouse, or choose one "
-    "and move it with the buttons: the new order is measured at once."
+    "The slider shows the fastest order of each grade. Drag the ops into another order: it is "
+    "measured at once."
 )
 
 
@@ -72,7 +71,7 @@ class Tries:
         stops = [(AS_IT_IS, self.as_it_is)]
         for grade in TOLERANCES:
             near = [row for row in self._measured.values() if row.grade.within(grade)]
-            near.sort(key=lambda row: (not row.is_original, 0))
+            near.sort(key=lambda row: not row.is_original)
             fastest = max(near, key=lambda row: 1.0 if row.is_original else row.fast, default=None)
             stops.append((grade, fastest.positions if fastest else self.as_it_is))
         return stops
@@ -138,15 +137,6 @@ class Tries:
         mark = _MARKS.get(variant.grade.equivalence, "✗")
         return html("<p><b>{} {}</b></p>", mark, printable(verdict(variant.grade), 400))
 
-    def code(self, positions: Positions) -> str:
-        """Return Python source that makes an order's pipeline."""
-        return self.predict(positions).code
-
-    def table(self) -> Markup:
-        """Return the orders that were tried, the last first, as HTML."""
-        rows = [cells(variant) for variant in self.tried.values()]
-        return html("{}{}", Notes(["tried, the last first"]), Table(HEADS[:-1], rows[::-1]))
-
 
 def _speed(variant: Variant) -> str:
     if variant.speedup is None:
@@ -181,57 +171,37 @@ class Board:
     def __init__(self, tries: Tries) -> None:
         self._tries = tries
         self._now = tries.as_it_is
-        self._front = tries.front()
+        self._front = dict(tries.front())
         labels = list(tries.labels)
         self.tags = ipywidgets.TagsInput(value=labels, allowed_tags=labels, allow_duplicates=False)
         self.tolerance = ipywidgets.SelectionSlider(
-            options=[name for name, _ in self._front],
-            description="Tolerance",
-            continuous_update=False,
-            style=WIDE,
+            options=list(self._front), description="Tolerance", continuous_update=False, style=WIDE
         )
-        self.op = ipywidgets.Dropdown(options=labels, description="Op", style=WIDE)
-        self.earlier = ipywidgets.Button(description="Earlier", icon="arrow-up")
-        self.later = ipywidgets.Button(description="Later", icon="arrow-down")
         self.run = ipywidgets.Button(description="Measure longer", icon="clock-o")
-        self.progress = ipywidgets.FloatProgress(min=0.0, max=1.0)
-        self.progress.layout.visibility = "hidden"
-        self.copy = CopyButton(label="Copy the code")
-        self.message, self.verdict, self.bars, self.pictures, self.code, self.table = (
-            ipywidgets.HTML() for _ in range(6)
+        self.message, self.verdict, self.bars, self.pictures, self.code = (
+            ipywidgets.HTML() for _ in range(5)
         )
         guard = partial(guarded, self._say)
         self.tags.observe(lambda change: guard(self._take, change["new"]), names="value")
-        self.tolerance.observe(lambda change: guard(self._slide, change["new"]), names="value")
-        self.op.observe(lambda _: self._enable(), names="value")
-        self.earlier.on_click(lambda _: guard(self.move, -1))
-        self.later.on_click(lambda _: guard(self.move, 1))
+        self.tolerance.observe(
+            lambda change: guard(self._begin, self._front[change["new"]]), names="value"
+        )
         self.run.on_click(lambda _: guard(self._measure, _LONG_S))
         self._show()
-        self.panel = Panel(
-            [
-                ipywidgets.HTML(html("<p>{}</p>", HINT)),
-                self.tags,
-                ipywidgets.HBox([self.tolerance, self.op, self.earlier, self.later]),
-                self.verdict,
-                self.bars,
-                ipywidgets.HBox([self.run, self.copy, self.progress]),
-                self.message,
-                self.pictures,
-                self.code,
-                self.table,
-            ]
-        )
+        controls = ipywidgets.HBox([self.tolerance, self.run])
+        hint = ipywidgets.HTML(html("<p>{}</p>", HINT))
+        shown = [self.verdict, self.bars, self.message, self.pictures, self.code]
+        self.panel = Panel([hint, self.tags, controls, *shown])
         self.panel.add_class("stallscope-orders-panel")
 
-    def begin(self, positions: Positions) -> None:
+    def _begin(self, positions: Positions) -> None:
         """Show an order, and measure it the first time."""
         if positions == self._now:
             self.tags.value = self._tries.labels_of(positions)
             return
         self._now = positions
         self._say("")
-        self.copy.text = self.code.value = self.pictures.value = ""  # of the order before
+        self.code.value = self.pictures.value = ""  # of the order before
         self._show()
         variant = self._tries.compare(positions)
         if variant.measured is None and not variant.is_original:
@@ -241,46 +211,31 @@ class Board:
     def _show(self) -> None:
         now, tries = self._now, self._tries
         self.tags.value = tries.labels_of(now)
-        self._enable()
-        tries.predict(now)
         self.bars.value = image(tries.bars(now))
-        self.verdict.value, self.table.value = tries.verdict(now), tries.table()
+        self.verdict.value = tries.verdict(now)
         self.pictures.value = image(tries.pictures(now))
-        self.copy.text = tries.code(now)
         self.code.value = html(
             "<details><summary>The code of this pipeline</summary>"
             "<pre style='overflow-x:auto'>{}</pre></details>",
-            self.copy.text,
+            tries.predict(now).code,
         )
 
     def _say(self, message: str) -> None:
         self.message.value = html("<p>{}</p>", message) if message else ""
 
     def _measure(self, *budget_s: float) -> None:
-        """Measure the order that is shown, with a progress bar."""
+        """Measure the order that is shown."""
         self.run.disabled = True
-        self.progress.value = 0.0
-        self.progress.layout.visibility = "visible"
         try:
             self._say("measuring, in turn with the pipeline as it is …")
-            on_progress = partial(setattr, self.progress, "value")
-            settings: tuple[Any, ...] = (*budget_s, on_progress) if budget_s else ()
-            self._tries.measure(self._now, *settings)
+            self._tries.measure(self._now, *budget_s)
             self._say("")
             self._show()
         except BaseException:
             self._say("not measured: it was stopped")
             raise
         finally:
-            self.progress.layout.visibility = "hidden"
             self.run.disabled = False
-
-    def move(self, by: int) -> None:
-        """Move the chosen op by some places."""
-        labels = self._tries.labels_of(self._now)
-        place = labels.index(self.op.value)
-        labels.insert(min(max(place + by, 0), len(labels) - 1), labels.pop(place))
-        self._take(labels)
 
     def _take(self, labels: list[str]) -> None:
         """Show an order that the user made; undo it if an op is missing."""
@@ -289,12 +244,4 @@ class Board:
             self.tags.value = self._tries.labels_of(self._now)
             self._say("An order needs every op once, so the change was undone")
         else:
-            self.begin(self._tries.predict(positions).positions)
-
-    def _slide(self, grade: str) -> None:
-        self.begin(dict(self._front)[grade])
-
-    def _enable(self) -> None:
-        place = self._tries.labels_of(self._now).index(self.op.value)
-        self.earlier.disabled = place == 0
-        self.later.disabled = place == len(self._now) - 1
+            self._begin(self._tries.predict(positions).positions)

@@ -7,16 +7,13 @@ equal panel.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import anywidget
 import ipywidgets
-import traitlets
 
 from stallscope.errors import StallscopeError
 from stallscope.units import printable, said_by
-from stallscope.views.document import display_with_still, html
-from stallscope.views.flame_viewer import static
+from stallscope.views.document import html
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +26,12 @@ WIDE: Final = {"description_width": "initial"}
 
 
 class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
-    """Widgets under each other, with a picture for places that show no widgets."""
+    """Widgets under each other, with a picture for places that show no widgets.
+
+    nbconvert and GitHub show a saved notebook without widgets: they show the picture, which a page
+    with the live widgets hides. The picture is a separate output, because from an output with a
+    widget they take only the widget.
+    """
 
     still: Sheet | None = None
     """First picture of the panel."""
@@ -42,46 +44,37 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         return bundle
 
     def _ipython_display_(self) -> None:
-        display_with_still(self, self._repr_mimebundle_(), {}, image(self.still))
+        from IPython.display import publish_display_data
+
+        publish: Any = publish_display_data  # IPython has no types
+        bundle, name = self._repr_mimebundle_(), f"stallscope-{self.model_id}"
+        self.add_class(name)
+        rule = f"<style>body:has(.{name}) .{name}-still{{display:none}}</style>"
+        still = f"{rule}<div class='{name}-still'>{image(self.still)}</div>"
+        publish({"text/html": still, "text/plain": bundle["text/plain"]})
+        types = {"application/vnd.jupyter.widget-view+json", "text/plain"}
+        publish({kind: data for kind, data in bundle.items() if kind in types})
 
 
-def pick(
-    draw: Callable[..., tuple[Sheet | None, str]],
-    *controls: Any,
-    key: Callable[..., Any] | None = None,
-    row: Sequence[Any] | None = None,
-    still: Sheet | None = None,
-) -> Panel:
-    """Put controls over a picture and a text, drawn anew only when something else is to be seen.
+def pick(draw: Callable[..., tuple[Sheet | None, str]], *controls: Any, still: Any = None) -> Panel:
+    """Put controls over a picture and a text, which are drawn anew on each change.
 
     Args:
-        draw: gives the picture and, as HTML, the text beneath it.
+        draw: returns the picture and, as HTML, the text beneath it.
         controls: their values are the arguments of `draw`.
-        key: turns the values into what `draw` is given instead, where different values can show
-            the same.
-        row: what is to be seen of the controls, if that is not all of them.
         still: the picture for places that show no widgets, if it is not the first one.
     """
     image_view, below = ipywidgets.HTML(), ipywidgets.HTML()
-    panel = Panel()
-    shown: list[Any] = []
+    panel = Panel([ipywidgets.HBox(controls), image_view, below])
 
     def show(_: object = None) -> None:
-        values = [control.value for control in controls]
-        wanted = [key(*values)] if key else values
-        if wanted == shown:
-            return
-        sheet, below.value = draw(*wanted)
+        sheet, below.value = draw(*(control.value for control in controls))
         image_view.value = image(sheet)
-        if not shown:
-            panel.still = still or sheet
-        shown[:] = wanted
+        panel.still = panel.still or still or sheet
 
     show()
     for control in controls:
         control.observe(show, names="value")
-    seen = controls if row is None else row
-    panel.children = [*([ipywidgets.HBox(seen)] if seen else []), image_view, below]
     return panel
 
 
@@ -142,13 +135,3 @@ def image(sheet: Sheet | None) -> str:
         sheet.png_text(),
         int(sheet.get_figwidth() * 100),
     )
-
-
-class CopyButton(anywidget.AnyWidget):  # type: ignore[misc]  # its base, ipywidgets, has no types
-    """Copies `text` when it is pressed, and says so beside it; disabled while there is none."""
-
-    _esm: ClassVar[str] = static("copy.js")
-    text = traitlets.Unicode().tag(sync=True)
-    """Text to copy."""
-    label = traitlets.Unicode().tag(sync=True)
-    """Text on the button."""

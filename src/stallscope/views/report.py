@@ -27,8 +27,8 @@ from stallscope.diagnose.text import (
 from stallscope.files import __version__
 from stallscope.flame.tree import of_flame
 from stallscope.units import printable, seconds
-from stallscope.views.document import fill, write
-from stallscope.views.flame_viewer import page_script, static, to_json
+from stallscope.views.document import fill, static, write
+from stallscope.views.flame_viewer import page_script, to_json
 from stallscope.views.redact import redacted
 
 if TYPE_CHECKING:

@@ -151,8 +151,7 @@ VIEW: Final = View(
         "slowest": ("the slowest samples, and what made them slow", "samples.figure"),
     },
     {
-        "tail": ("one stage's distribution, and its slow end", "run_panels.tail_panel"),
-        "stalls": ("the stalls one by one, with their parts", "run_panels.stall_panel"),
+        "stalls": ("the stalls one by one, the longest first", "run_panels.stall_panel"),
         "timeline": ("workers and loop from any step on", "run_panels.timeline_panel"),
         "live": ("a training that still runs", "run_panels.live_panel"),
     },

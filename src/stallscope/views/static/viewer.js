@@ -5,7 +5,7 @@
 const CELL = 20;
 const ALL = "all";
 
-function mountFlame(element, data, onPick) {
+function mountFlame(element, data) {
   const started = performance.now();
   const make = (tag, name, text) => {
     const made = document.createElement(tag);
@@ -150,10 +150,6 @@ function mountFlame(element, data, onPick) {
 
   function picked(node) {
     say(told(node));
-    if (!onPick) return;
-    if (!node.parent) return onPick({});
-    const stack = node.ancestors().reverse().slice(1).map((one) => one.data.place);
-    onPick({ place: node.data.place, stack, shares: node.data.shares, hits: sums.map((hits) => hits[node.data.place]) });
   }
 
   function draw() {

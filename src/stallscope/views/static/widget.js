@@ -1,8 +1,5 @@
 export default {
   render({ model, el }) {
-    return mountFlame(el, model.get("data"), (picked) => {
-      model.set("picked", picked);
-      model.save_changes();
-    });
+    return mountFlame(el, model.get("data"));
   },
 };
