@@ -34,12 +34,13 @@ def main() -> None:
         __doc__,
         budget=Option(30.0, 1.0, "of each, seconds"),
         only=Option("", "model-bound", "questions whose name holds this"),
+        every=Option(1, 1, "ask every k-th question"),
         times=Option(1, 1, "ask each so many times"),
         answers=Option("", "", "file for the answers, JSON"),
     )
     warnings.filterwarnings("ignore")
     answers = []
-    for question in all_questions(given.only):
+    for question in all_questions(given.only)[:: given.every]:
         for _ in range(given.times):
             answer = _ask(question, given.budget)
             if answer is not None:
