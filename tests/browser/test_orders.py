@@ -37,6 +37,17 @@ class TryPanel:
             if self.order() == wanted:
                 return
 
+    def choose(self, op):
+        self.shown.get_by_label("Op", exact=True).select_option(op)
+
+    def waits_for_order(self, names):
+        self.page.wait_for_function(
+            "([root, names]) => [...root.querySelectorAll('.jupyter-widget-tag[draggable]')]"
+            ".map(tag => tag.textContent.trim()).join() === names.join()",
+            arg=[self.shown.element_handle(), names],
+            timeout=60_000,
+        )
+
     def tag(self, name):
         return self.tags.filter(has_text=name)
 
@@ -77,7 +88,7 @@ def put_notebook(address):
 
 
 def reordered_by_hand(lab):
-    """The mouse moves an op; each verdict is that of the order."""
+    """The mouse moves an op, and the keyboard moves one back and on; the grade is the order's."""
     panel = TryPanel(lab)
     assert AS_IT_IS == panel.order()
 
@@ -89,6 +100,11 @@ def reordered_by_hand(lab):
     panel.waits_for("rounding: ")
     assert RESIZED_FIRST == panel.order()
 
+    panel.choose("Normalize")
+    panel.press("Earlier")
+    panel.waits_for_order(AS_IT_IS)
+    panel.press("Later")
+    panel.waits_for_order(RESIZED_FIRST)
     return panel
 
 

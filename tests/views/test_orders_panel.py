@@ -92,6 +92,18 @@ class TestOrder:
 
 
 class TestMeasuring:
+    def test_the_buttons_move_the_chosen_op(self):
+        """Earlier and later, by one place each time; at an end there is no further."""
+        board, _ = a_board()
+        board.op.value = "RandomCrop"
+
+        board.earlier.click()
+        assert labels(CROP_FIRST) == board.tags.value
+        board.earlier.click()
+        assert labels(CROP_FIRST) == board.tags.value
+        board.later.click()
+        assert labels(AS_IT_IS) == board.tags.value
+
     def test_measures_longer_on_request(self):
         """It goes on with what was measured at once."""
         board, bench = a_board(measured=())

@@ -39,8 +39,8 @@ NO_BENCH: Final = (
     "The pipeline is not in this session: call ss.orders in this notebook to try other orders"
 )
 HINT: Final = (
-    "The slider shows the fastest order of each grade. Drag the ops into another order: it is "
-    "measured at once."
+    "The slider shows the fastest order of each grade. Drag the ops into another order, or choose "
+    "one and move it: the order is measured at once."
 )
 
 
@@ -177,6 +177,9 @@ class Board:
         self.tolerance = ipywidgets.SelectionSlider(
             options=list(self._front), description="Tolerance", continuous_update=False, style=WIDE
         )
+        self.op = ipywidgets.Dropdown(options=labels, description="Op", style=WIDE)
+        self.earlier = ipywidgets.Button(description="Earlier", icon="arrow-up")
+        self.later = ipywidgets.Button(description="Later", icon="arrow-down")
         self.run = ipywidgets.Button(description="Measure longer", icon="clock-o")
         self.message, self.verdict, self.bars, self.pictures, self.code = (
             ipywidgets.HTML() for _ in range(5)
@@ -186,9 +189,12 @@ class Board:
         self.tolerance.observe(
             lambda change: guard(self._begin, self._front[change["new"]]), names="value"
         )
+        self.earlier.on_click(lambda _: guard(self._move, -1))
+        self.later.on_click(lambda _: guard(self._move, 1))
         self.run.on_click(lambda _: guard(self._measure, _LONG_S))
         self._show()
-        controls = ipywidgets.HBox([self.tolerance, self.run])
+        by_keyboard = [self.op, self.earlier, self.later]
+        controls = ipywidgets.HBox([self.tolerance, *by_keyboard, self.run])
         hint = ipywidgets.HTML(html("<p>{}</p>", HINT))
         shown = [self.verdict, self.bars, self.message, self.pictures, self.code]
         self.panel = Panel([hint, self.tags, controls, *shown])
@@ -236,6 +242,13 @@ class Board:
             raise
         finally:
             self.run.disabled = False
+
+    def _move(self, by: int) -> None:
+        """Move the chosen op; at an end it stays."""
+        labels = self._tries.labels_of(self._now)
+        place = labels.index(self.op.value)
+        labels.insert(max(place + by, 0), labels.pop(place))
+        self._take(labels)
 
     def _take(self, labels: list[str]) -> None:
         """Show an order that the user made; undo it if an op is missing."""
