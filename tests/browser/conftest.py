@@ -22,7 +22,7 @@ SETTINGS = {
 }
 APP = {"LabApp": {"expose_app_in_browser": True, "extension_manager": "readonly"}}
 SHORTER = {
-    r"\bBUDGET_S = \d+": "BUDGET_S = 5",
+    r"\bBUDGET_S = \d+": "BUDGET_S = 8",
     r"\bSTEP_S = [\d.]+": "STEP_S = 0.005",
     r"(ss\.record\(.*\bbudget_s=)BUDGET_S\b": r"\g<1>30",  # its batches end it
     r"\bbatches=50\b": "batches=24",

@@ -45,7 +45,7 @@ def test_a_script_does_as_ever(end, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("own", [[], ["--own"]])
+@pytest.mark.parametrize("own", [[], pytest.param(["--own"], marks=pytest.mark.thorough)])
 def test_ranks_that_the_script_starts(tmp_path, own):
     """With torch.multiprocessing.spawn: a run each; the slow one is in the title."""
     code, printed, _ = ran([*WATCHED, SUPPORT / "spawning_script.py", *own], tmp_path)

@@ -227,19 +227,41 @@ def _use(probe: Probe, target: Target, device: Device, batch: Any) -> None:
 
 
 class ProgressBar(tqdm):  # type: ignore[misc]
-    """A bar without tqdm's monitor thread, which would live while workers are forked."""
+    """A bar without tqdm's monitor thread, which would live while workers are forked.
+
+    One that does not stay leaves nothing behind in a notebook: tqdm's own leaves its last text in
+    the saved cell.
+    """
 
     monitor_interval = 0
+    _place: Any = None
+    """Place of the bar in a notebook."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         # None: tqdm shows no bar where standard error is a file, as a job's log
         super().__init__(*args, **{"disable": None, **named})
+
+    def display(self, *args: Any, check_delay: bool = True, **named: Any) -> Any:
+        """Show the bar as it is now."""
+        box = getattr(self, "container", None)
+        is_shown = getattr(self, "displayed", False)
+        if box is not None and check_delay and not self.leave and not is_shown:
+            from IPython.display import display
+
+            self._place = display(box, display_id=True)  # type: ignore[no-untyped-call]
+            self.displayed = True
+        if box is not None:
+            named["check_delay"] = check_delay
+        return super().display(*args, **named)
 
     def close(self) -> None:
         """Take the bar away; what ends before its time has not failed, and is not shown in red."""
         if self.total:  # type: ignore[has-type]
             self.total = self.n
         super().close()
+        if self._place is not None:
+            self._place.update({"text/plain": ""}, raw=True)
+            self._place = None
 
 
 ProgressBar.set_lock(
