@@ -39,7 +39,7 @@ print(json.dumps(codes))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.flaky(reruns=0)  # minutes long, and it tries again itself
 def test_every_benchmark_runs_to_its_end(tmp_path):
     """With `--smoke` each ends well, says once that its numbers mean nothing, and prints them."""
