@@ -60,6 +60,6 @@ def test_storage_and_layouts_of_the_data(lab):
         lab.shot(f"a_storage-{theme}-answer", lab.answer())
         assert "samples/s" in lab.answer().inner_text()  # what is out of sight has none
         lab.shot(f"a_storage-{theme}-layouts", layouts)
-        assert "read by their own library" in layouts.text_content()  # in the fold
+        assert "LMDB" in layouts.text_content()
         for number, picture in enumerate(lab.pictures()):
             lab.shot(f"a_storage-{theme}-picture-{number}", picture)
