@@ -250,11 +250,6 @@ def _node() -> int | None:
     return int(number) if number.isdecimal() else None
 
 
-def resident_bytes() -> int:
-    """Return the resident memory of this process."""
-    return int(psutil.Process().memory_info().rss)
-
-
 def usable_cores() -> int:
     """Return the whole cores that this process may keep busy, at least 1."""
     return max(1, int(cores_available()))

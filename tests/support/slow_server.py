@@ -1,4 +1,4 @@
-"""Servers on the loopback: a folder by HTTP, S3 by moto, and a proxy that is as slow as it says.
+"""Servers on the loopback: a folder by HTTP, and a proxy that is as slow as it says.
 
 The proxy holds back each request for a latency, hands answers over at a bandwidth that all share,
 and may stop in the middle of an answer, or cut the connection there.
@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import socket
-import subprocess
-import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -42,24 +39,6 @@ def folder_server(folder):
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-@contextmanager
-def s3_server():
-    """Moto's S3 server, in a process of its own; gives the port."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    started = [sys.executable, "-m", "moto.server", "-p", str(port)]
-    with subprocess.Popen(started, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
-        try:
-            for _ in range(600):
-                with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                    break
-                time.sleep(0.1)
-            yield port
-        finally:
-            server.kill()
 
 
 class Proxy:
@@ -139,13 +118,3 @@ class Proxy:
             writer.write(piece)
             await writer.drain()
         writer.close()
-
-
-def s3_environment(port):
-    """What lets its clients in: the variables that botocore reads."""
-    return {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-        "AWS_ACCESS_KEY_ID": "none",
-        "AWS_SECRET_ACCESS_KEY": "none",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }

@@ -48,7 +48,7 @@ from stallscope.targets.object_graph import LoaderCallables, bindings_kept
 from stallscope.units import said_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from stallscope.orders.pipeline import Op
     from stallscope.orders.run_ops import Outcome, Stream
@@ -364,31 +364,23 @@ class OrderEvaluator:
         keeps_grade = variant.grade.compared > judged.grade.compared
         return self._completed(replace(judged, grade=variant.grade) if keeps_grade else judged)
 
-    def measure(
-        self,
-        variant: Variant,
-        budget_s: float = QUICK_S,
-        on_progress: Callable[[float], object] = lambda _: None,
-    ) -> Variant:
+    def measure(self, variant: Variant, budget_s: float = QUICK_S) -> Variant:
         """Time samples of an order and of the original in turn; a second call adds to the first.
 
         Args:
             variant: the order.
             budget_s: seconds; stops earlier once the result is significant.
-            on_progress: called with the share that is done, 0 to 1.
 
         Raises:
             NoSuchOrderError: the order raises.
         """
         pairs = PairedSamples(Measurement("orders", budget_s))
         pairs.pairs += self._pairs.get(variant.positions, [])
-        on_progress(0.0)
         with private_copy(self.loader) as mine, self.guarded(), closing(pairs):
             dataset = self.site.loader_with(variant, mine).dataset
             indices = first_indices(mine, len(self.samples))
             own, reordered = mine.dataset.__getitem__, dataset.__getitem__
             pairs.run({1: Contest("", own, reordered, indices, beside_s=self.fixed.batch_s)})
-        on_progress(1.0)
         if not pairs.pairs:
             names = ", ".join(op.name for op in self.ops)
             raise NoSuchOrderError(f"this order of {names} was not measured: {pairs.failed.get(1)}")

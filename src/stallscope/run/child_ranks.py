@@ -71,6 +71,11 @@ class RecordedTarget:
             patches.put(DataLoader, "__iter__", first)
 
 
+def _may_be_rank(process: Any) -> bool:
+    """Return true for a function of the user's, in a process that may start workers."""
+    return not process.daemon and not str(process._target.__module__).startswith(_OTHERS)  # noqa: SLF001
+
+
 @contextmanager
 def recorded_children(folder: Path, begin: Begin) -> Iterator[list[Any]]:
     """Record the processes that this process starts in the block.
@@ -89,10 +94,10 @@ def recorded_children(folder: Path, begin: Begin) -> Iterator[list[Any]]:
 
     @functools.wraps(start)
     def recorded(process: Any) -> None:
-        target = getattr(process, "_target", None)
-        module = str(getattr(target, "__module__", ""))
-        # A daemon may not start workers, so that it is no rank
-        if os.getpid() != pid or target is None or process.daemon or module.startswith(_OTHERS):
+        target = None
+        with suppress(Exception):  # a class of the user's: it starts all the same
+            target = process._target if _may_be_rank(process) else None  # noqa: SLF001
+        if target is None or os.getpid() != pid:
             start(process)
             return
         number = next(numbers)
