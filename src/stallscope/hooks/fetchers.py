@@ -11,6 +11,7 @@ import gc
 import math
 import sys
 import threading
+import traceback
 import weakref
 from dataclasses import dataclass
 from statistics import median
@@ -79,6 +80,15 @@ def _asks_by_sample(dataset: Any) -> bool:
     while type(dataset) is Subset:
         dataset = dataset.dataset
     return not hasattr(dataset, "__getitems__")
+
+
+def _index_in(error: BaseException, dataset: Any) -> Any:
+    """Return the index of the sample that raised in a batch without hooks: its frame has it."""
+    code = getattr(getattr(type(dataset), "__getitem__", None), "__code__", None)
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code is code and code.co_argcount > 1:
+            return frame.f_locals.get(code.co_varnames[1])
+    return None
 
 
 def is_one(index: Any) -> bool:
@@ -234,6 +244,9 @@ class Hooks:
                     begun.first_word, samples, is_complete=error is None
                 )
                 self._weigh(words, samples, self._recorder.clock() - begun.began_ns)
+        elif error is not None and not isinstance(error, StopIteration):  # the end of a stream
+            with self.failures.within("where an exception came from"):
+                self._recorder.failed(_index_in(error, begun.fetcher.dataset))
         self._mark(Mark.MADE)
 
     def _takes(self, fetcher: Any) -> bool:

@@ -95,6 +95,12 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
         except Exception as error:  # noqa: BLE001 - the user's exception propagates
             note("the stages that raised", error)
 
+    def failed(index: Any) -> None:
+        turn_to(log.here())
+        words[place()] = _sample_word(index)
+        raised(getitem_key)
+        words[place()] = sample_end
+
     def lost(key: int, error: Exception) -> None:
         note(f"the spans of '{state.stage_of_key[key].name}'", error)
 
@@ -264,6 +270,7 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
         "enter_batch": enter_batch,
         "leave": leave,
         "clock_with_cpu": clock_with_cpu,
+        "failed": failed,
         "file": file,
         "begin_key": begin_key,
         "pixels": pixels,
@@ -309,6 +316,8 @@ class Recorder:
     """Ends a batch: from now on, hooks only call their originals."""
     clock_with_cpu: Callable[[], int]
     """Reads the clock; writes the CPU time into the log first."""
+    failed: Callable[[Any], None]
+    """`(index)`: a sample of a batch without hooks has raised."""
     file: Callable[[str], None]
     """`(path)`: the current sample reads this file."""
     begin_key: Callable[[int], Callable[[], None] | None]
