@@ -14,8 +14,6 @@ import re
 import tempfile
 from pathlib import Path
 
-import nbformat
-
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PICTURES = {
@@ -46,6 +44,7 @@ def output() -> str:
 
 def picture(name: str, source: str) -> bytes:
     """The picture of a cell, as a run of its notebook draws it."""
+    import nbformat  # takes seconds: for those who run notebooks
     from nbclient import NotebookClient
 
     notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)

@@ -432,7 +432,7 @@ class TestDiagnose:
 class TestLines:
     def test_prints_the_listings(self, here):
         """The answer comes first, then the functions with their source."""
-        done = stallscope_does("lines", "mine:good", "--samples", "8")
+        done = stallscope_does("lines", "mine:good", "--samples", "8", "--budget", "2")
 
         assert done.returncode == 0, done.stderr
         assert "of `Numbers.__getitem__`" in done.stdout.splitlines()[0]

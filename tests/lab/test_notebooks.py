@@ -3,10 +3,8 @@
 import os
 from pathlib import Path
 
-import nbformat
 import pytest
-from nbformat import v4
-from support.build_notebook import NAME, a_notebook, install
+from support.build_notebook import NAME, a_notebook, install, read, write
 
 from stallscope import files
 from stallscope.errors import StallscopeError
@@ -27,26 +25,26 @@ def source(tmp_path, monkeypatch):
 def target_in(path):
     """What the notebook measures: its cell names `my_target.py`, and that is run."""
     names = {}
-    exec(nbformat.read(path, as_version=4).cells[1].source, names)  # noqa: S102
+    exec(read(path)["cells"][1]["source"], names)  # noqa: S102
     assert "my_target:target" == names["TARGET"]
     exec(path.with_name("my_target.py").read_text(), names)  # noqa: S102
     return names["TARGET"]
 
 
 def edit(path, change):
-    notebook = nbformat.read(path, as_version=4)
+    notebook = read(path)
     change(notebook)
-    nbformat.write(notebook, path)
+    write(notebook, path)
 
 
 def run_it(notebook):
     """What running and saving a notebook leaves in it."""
-    notebook.cells[2].execution_count = 3
-    notebook.cells[2].outputs = [v4.new_output("stream", text="a picture")]
+    output = {"output_type": "stream", "name": "stdout", "text": ["a picture"]}
+    notebook["cells"][2] |= {"execution_count": 3, "outputs": [output]}
 
 
 def rewrite(notebook):
-    notebook.cells[2].source = "my own code"
+    notebook["cells"][2]["source"] = "my own code"
 
 
 class TestFolder:
@@ -58,7 +56,7 @@ class TestFolder:
         """A checkout or an editable install finds the notebooks at its top."""
         top = tmp_path / "checkout"
         (top / "notebooks").mkdir(parents=True)
-        nbformat.write(a_notebook(), top / "notebooks" / NAME)
+        write(a_notebook(), top / "notebooks" / NAME)
         monkeypatch.setattr(files, "__file__", str(top / "src" / "stallscope" / "files.py"))
 
         assert packaged_folder("notebooks") == top / "notebooks"
@@ -68,7 +66,7 @@ class TestFolder:
         top = tmp_path / "checkout"
         (top / "src" / "stallscope" / "_share" / "notebooks").mkdir(parents=True)
         (top / "notebooks").mkdir()
-        nbformat.write(a_notebook(), top / "notebooks" / NAME)
+        write(a_notebook(), top / "notebooks" / NAME)
         monkeypatch.setattr(files, "__file__", str(top / "src" / "stallscope" / "files.py"))
 
         assert packaged_folder("notebooks") == top / "notebooks"
@@ -108,9 +106,9 @@ class TestTarget:
         """The comment behind TARGET and the other parameters stay."""
         Path("photos").mkdir()
 
-        cell = nbformat.read(copy_notebooks(Path("x"), "photos").notebooks[0], 4).cells[1]
+        cell = read(copy_notebooks(Path("x"), "photos").notebooks[0])["cells"][1]
 
-        assert cell.source.endswith('"my_target:target"  # yours\nBUDGET_S = 20')
+        assert cell["source"].endswith('"my_target:target"  # yours\nBUDGET_S = 20')
         assert Path("x/my_target.py").read_text().endswith("photos'  # yours\n")
 
     def test_makes_shard_patterns_absolute(self, source):
@@ -165,7 +163,7 @@ class TestSecondTime:
         copies = copy_notebooks(Path("x"))
 
         assert copies.notes == (f"the target is that of {Path.cwd() / 'x' / 'my_target.py'}",)
-        assert nbformat.read(path, 4).cells[2].outputs
+        assert read(path)["cells"][2]["outputs"]
 
     def test_never_replaces_a_notebook_that_the_user_changed(self, source):
         """It stays, also for another target, which is in a file of its own."""
@@ -175,7 +173,7 @@ class TestSecondTime:
 
         copies = copy_notebooks(Path("x"), "photos")
 
-        assert nbformat.read(path, 4).cells[2].source == "my own code"
+        assert read(path)["cells"][2]["source"] == "my own code"
         assert f"kept as you changed them: {NAME}; --force" in copies.notes[1]
 
     def test_puts_a_target_aside_for_another_one(self, source):
@@ -198,7 +196,7 @@ class TestSecondTime:
         for _ in range(2):
             copy_notebooks(Path("x"))
 
-        assert nbformat.read(path, 4).cells[2].source == "my own code"
+        assert read(path)["cells"][2]["source"] == "my own code"
 
     def test_force_puts_changes_aside(self, source):
         """With force a changed notebook is replaced, and every earlier one is kept."""
@@ -207,10 +205,10 @@ class TestSecondTime:
             edit(path, rewrite)
             copy_notebooks(Path("x"), force=True)
 
-        assert nbformat.read(path, 4).cells[2].source == "TARGET"
+        assert read(path)["cells"][2]["source"] == "TARGET"
         for number in (1, 2):
             aside = Path(f"x/earlier/2_fetch_vs_transform.{number}.ipynb")
-            assert nbformat.read(aside, 4).cells[2].source == "my own code"
+            assert read(aside)["cells"][2]["source"] == "my own code"
 
     @pytest.mark.parametrize("text", ["", "{}", "[1]", "not json", '{"nbformat": 4}'])
     def test_keeps_a_file_that_is_no_notebook(self, source, text):

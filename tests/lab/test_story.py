@@ -61,8 +61,8 @@ def test_a_change_is_measured_and_kept(target, tmp_path):
     story = Story.open(target, tmp_path)
     assert "Nothing was changed yet" in str(story)
 
-    story.try_change("no wait", changed, budget_s=6)
-    story.try_change("no wait", changed, budget_s=6)
+    story.try_change("no wait", changed, budget_s=4)
+    story.try_change("no wait", changed, budget_s=4)
 
     row = Story.open(target, tmp_path).table().to_dicts()
     assert ["no wait"] == [entry["change"] for entry in row]
@@ -92,7 +92,7 @@ def test_a_damaged_run_is_recorded_anew(target, tmp_path):
     assert story.run(budget_s=1).steps().height
 
 
-@pytest.mark.parametrize("text", ["", "{", "{}", "[1]", '[{"change": 3}]', "null"])
+@pytest.mark.parametrize("text", ["{", '[{"change": 3}]'])
 def test_a_damaged_list_of_changes_counts_as_none(target, tmp_path, text):
     story = Story.open(target, tmp_path)
     story.run(budget_s=1)
