@@ -13,9 +13,11 @@ from stallscope.bench.comparison import (
     OPEN,
     SAME,
     SLOWER,
+    Factor,
     budget_for,
     of_samples,
     of_starts,
+    open_title,
     rate_of,
 )
 
@@ -95,3 +97,14 @@ def test_a_rate_is_all_over_all():
     assert 6.0 == found.value
     assert found.low < 6 < found.high
     assert rate_of([]) is None
+
+
+def test_what_is_not_settled_says_how_much_there_is_to_gain():
+    """An interval that ends near 1 is an answer; a wide one asks for time."""
+    little = Factor(1.01, 0.95, 1.07, OPEN)
+    wide = Factor(1.3, 0.8, 2.1, OPEN)
+
+    assert "No order gains more than 1.07× (best: b, 1.0" in open_title(
+        "order", "b", little, 1.07, 9
+    )
+    assert "Not settled: b gives 1.3× (95% CI" in open_title("order", "b", wide, 2.1, 9)

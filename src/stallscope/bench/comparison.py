@@ -22,7 +22,7 @@ import numpy as np
 from scipy import stats
 
 from stallscope.stats import LEVEL
-from stallscope.units import speedup
+from stallscope.units import duration, speedup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -47,6 +47,8 @@ SAMPLES_SPREAD: Final = 0.01
 """Standard deviation of the logarithm of a factor of samples beyond that of its pairs, from memory
 placement and time of day. Set by hand: ten runs of each of three pairs of pipelines differed by
 0.6% to 2.2%, and their pairs predicted 0.8%."""
+LITTLE: Final = 1.15
+"""A speedup below this is seldom worth a change: an interval that ends there is an answer."""
 CI: Final = f"{LEVEL:.0%} CI"
 """Name of an interval in sentences."""
 _DRAWS: Final = 2_000
@@ -178,6 +180,23 @@ def gain_text(factor: float, low: float | None, high: float | None, what: str = 
     """
     gain = f"{speedup(factor)} {what}".strip()
     return gain if low is None or high is None else f"{gain} ({CI} {low:.2f}-{high:.2f})"
+
+
+def open_title(kind: str, best: str, factor: Factor, highest: float | None, took_s: float) -> str:
+    """Return the title where nothing tried is faster for sure: how much it can gain at most.
+
+    Args:
+        kind: what was tried, a noun.
+        best: name of the fastest.
+        factor: its speedup.
+        highest: largest upper end of all intervals.
+        took_s: seconds spent so far.
+    """
+    gain = gain_text(*factor[:3])
+    if highest is not None and highest < LITTLE:
+        return f"No {kind} gains more than {highest:.2f}× (best: {best}, {gain})"
+    budget = duration(budget_for(factor, took_s))
+    return f"Not settled: {best} gives {gain}; set budget_s to {budget}"
 
 
 def budget_for(factor: Factor, used_s: float) -> float:

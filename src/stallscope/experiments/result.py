@@ -17,16 +17,16 @@ from stallscope.bench.comparison import (
     FASTER,
     OPEN,
     Factor,
-    budget_for,
     gain_text,
     of_samples,
     of_starts,
+    open_title,
 )
 from stallscope.columns import CODE, CODE_FILE, NAME, Column, Schema
 from stallscope.result import LoopConditions, SavedResult
 from stallscope.stats import INTERVAL
 from stallscope.store import Contents, StoredTable
-from stallscope.units import count, duration, seconds, share
+from stallscope.units import count, seconds, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -216,9 +216,8 @@ def sentence(result: Experiments) -> str:
         return f"No change could be tried {'in this time' if no_time else 'on this step'}"
     if unsettled:
         factor = Factor(*(unsettled[0][name] for name in _FACTOR))
-        budget = duration(budget_for(factor, about.took_s))
-        gain = gain_text(*factor[:3])
-        return f"Not settled: {unsettled[0]['experiment']} gives {gain}; set budget_s to {budget}"
+        highest = max(row["factor_high"] or math.inf for row in rows.to_dicts())
+        return open_title("change", unsettled[0]["experiment"], factor, highest, about.took_s)
     return f"No change makes the step faster ({count(rows.height, 'change')} tried)"
 
 

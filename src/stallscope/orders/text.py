@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from stallscope.bench import samples
-from stallscope.bench.comparison import FASTER, OPEN, SAME, budget_for
+from stallscope.bench.comparison import FASTER, OPEN, SAME, open_title
 from stallscope.orders.result import op_names
 from stallscope.orders.variant import (
     CACHE,
@@ -17,7 +18,7 @@ from stallscope.orders.variant import (
     ROUNDING,
 )
 from stallscope.stats import INTERVAL
-from stallscope.units import count, duration, printable, seconds, share, times
+from stallscope.units import count, printable, seconds, share, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -114,11 +115,9 @@ def _nothing(orders: Orders) -> str:
 def _unsettled(orders: Orders, variant: Variant) -> str:
     """Return the variant that may be faster, and the budget that would settle it."""
     speedup = samples.compared(samples.pairs_of(orders.pairs), variant.trial)
-    budget = duration(budget_for(speedup, orders.circumstances.took_s))
-    return (
-        f"Not settled whether {variant.change} is faster: {variant.fast:.2f}×"
-        f"{interval_text(variant.speedup)}; allow {budget} (budget_s)"
-    )
+    took_s = orders.circumstances.took_s
+    highs = [other.speedup.high for other in _safe(orders) if other.speedup]
+    return open_title("order", variant.change, speedup, max(high or inf for high in highs), took_s)
 
 
 def _nearest(orders: Orders) -> str:

@@ -20,16 +20,16 @@ from stallscope.bench.comparison import (
     OPEN,
     Factor,
     Rate,
-    budget_for,
     mean_of,
     of_samples,
+    open_title,
 )
 from stallscope.columns import NAME, Column, Schema
 from stallscope.errors import ArgumentError
 from stallscope.result import SavedResult
 from stallscope.stats import INTERVAL
 from stallscope.storage.reads import COLD, WARM
-from stallscope.storage.recipes import RECIPES, SMALLER
+from stallscope.storage.recipes import RECIPES, SHARDS, SMALLER
 from stallscope.storage.result import LoopDemand
 from stallscope.store import Contents, StoredTable
 from stallscope.units import count, duration, size, times
@@ -142,12 +142,12 @@ class Layouts(SavedResult):
 
         Args:
             kind: one of `storage.recipes.RECIPES`; by default what the best layout needs: smaller
-                images, a container, or one after the other.
+                images, a container, or one after the other; tar shards where none was measured.
 
         Raises:
-            ArgumentError: there is no such recipe, or nothing was compared and no kind is given.
+            ArgumentError: there is no such recipe.
         """
-        kinds = [kind or ""]
+        kinds = [kind or SHARDS]
         if kind is None and (row := self.best or self.nearest):
             kinds = [SMALLER] * row["resized"] + [row["kind"]] * (row["kind"] in RECIPES)
         if not all(kind in RECIPES for kind in kinds):
@@ -275,9 +275,14 @@ def sentence(layouts: Layouts) -> str:
     tried = f"{name}, {row['gain']:.2f}× ({interval})"
     if row["says"] == OPEN:
         factor = Factor(row["gain"], row["gain_low"], row["gain_high"], OPEN)
-        needed = duration(budget_for(factor, conditions.took_s))
-        return f"Not settled whether another layout is faster: allow {needed}. Best so far: {tried}"
+        return open_title("layout", name, factor, _highest(layouts), conditions.took_s)
     return f"Keep the files as they are: no layout speeds up the loop. Best: {tried}"
+
+
+def _highest(layouts: Layouts) -> float:
+    """Return the largest upper end of the intervals of all speedups; `inf` where one has none."""
+    others = layouts.table().filter(pl.col("layout") > 0, pl.col("gain").is_not_null())
+    return max((high or inf for high in others["gain_high"]), default=inf)
 
 
 def notes_of(layouts: Layouts) -> list[str]:

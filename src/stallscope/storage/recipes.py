@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 SMALLER: Final = "smaller images"
+SHARDS: Final = "tar shards"
 
 RECIPES: Final = {
     SMALLER: """\
@@ -22,7 +23,7 @@ for path in data.rglob("*.jpg"):
     (out / path.relative_to(data)).parent.mkdir(parents=True, exist_ok=True)
     small.save(out / path.relative_to(data), quality=90, exif=image.getexif())
 """,
-    "tar shards": """\
+    SHARDS: """\
 import random, webdataset
 from pathlib import Path
 data, out = Path("DATA"), Path("OUT")

@@ -6,6 +6,7 @@ least memory) that is as fast as the fastest: significantly faster, or smaller a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import polars as pl
 
 from stallscope.apart import computed_apart
-from stallscope.bench.comparison import FASTER, OPEN, SAME, budget_for, gain_text
+from stallscope.bench.comparison import FASTER, OPEN, SAME, gain_text, open_title
 from stallscope.bench.loops import STORED_BLOCKS, blocks_of, compared, rates
 from stallscope.columns import NAME, Column, Schema
 from stallscope.errors import StallscopeError
@@ -22,7 +23,7 @@ from stallscope.model.simulator import Estimate
 from stallscope.result import LoopConditions, SavedResult
 from stallscope.stats import INTERVAL
 from stallscope.store import Contents, StoredTable
-from stallscope.units import count, duration, printable, rate, seconds, share, size, speedup
+from stallscope.units import count, printable, rate, seconds, share, size, speedup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -348,9 +349,12 @@ def _stay(tuning: Tuning, own: dict[str, Any]) -> str:
     if own["starts"] and measured:
         best = max(measured, key=lambda row: float(row["gain"]))
         if best["says"] == OPEN:
+            if tuning.circumstances.full_cores:
+                return f"{_full_cores(tuning)}; best setting: {best['setting']}, {_gain(best)}"
             factor = compared(blocks_of(tuning.blocks), best["trial"])
-            budget = duration(budget_for(factor, tuning.circumstances.took_s))
-            return f"Not settled: {best['setting']} gives {_gain(best)}; set budget_s to {budget}"
+            highest = max(row["gain_high"] or math.inf for row in measured)
+            took_s = tuning.circumstances.took_s
+            return open_title("setting", best["setting"], factor, highest, took_s)
         if best["says"] == FASTER:  # but its batches come in another order
             return f"No setting is faster in the same order ({best['setting']}: {_gain(best)})"
         return (
@@ -376,11 +380,16 @@ def _unmeasured(tuning: Tuning, others: list[dict[str, Any]]) -> str:
         gain_words = gain_text(gain, low, high, "the throughput")
         return f"{likely['setting']} may give {gain_words}, predicted{hint}"
     if tuning.circumstances.full_cores:
-        return (
-            f"Keep the current setting: workers and loop keep all {tuning.circumstances.cores:g} "
-            "cores busy, so only less work per sample helps (5_transform_orders)"
-        )
+        return _full_cores(tuning)
     return f"Keep the current setting: no other setting is predicted to be faster{hint}"
+
+
+def _full_cores(tuning: Tuning) -> str:
+    cores = tuning.circumstances.cores
+    return (
+        f"Keep the current setting: workers and loop keep all {cores:g} cores busy, so only less "
+        "work per sample helps (5_transform_orders)"
+    )
 
 
 def fit(tuning: Tuning) -> str:
