@@ -1,15 +1,13 @@
-"""What a finding costs and what its numbers are; and the loop's time in its parts beside it."""
+"""What a finding costs and what its numbers are."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-import polars as pl
 import pytest
 from support.build_facts import CASES, IDLE, known, parts_of
 
-from stallscope.diagnose.accounting import accounting
 from stallscope.diagnose.facts import Gain
 from stallscope.diagnose.verdict import judge, side_notes
 from stallscope.loops.cached_values import BatchBytes
@@ -81,65 +79,24 @@ def test_a_rule_that_nobody_tried_says_so():
     assert not judge(known(stalled=0.5, work={("pin", "pin"): 1.0}))[0].tested
 
 
-class TestAccounts:
-    def test_have_the_memory_of_batches_as_sending(self):
-        """It is given back in the loop's own code, which is not to blame."""
-        facts = known(**LARGE, batch=BatchBytes(100_000_000, 0, 0, release_s=1.0))
-        half_s = facts.time.step_s / 2
-        time = replace(facts.time, step_s=half_s, other_s=half_s)
-        accounts = accounting(replace(facts, time=time))
+def test_the_memory_of_batches_is_no_work_of_the_loop():
+    """It is given back in the loop's own code, which is not to blame."""
+    facts = known(**LARGE, batch=BatchBytes(100_000_000, 0, 0, release_s=1.0))
 
-        released = accounts.filter(pl.col("part") == "memory of batches, given back")
-        assert ["send"] == released["kind"].to_list()
-        assert 0.4 == pytest.approx(released["loop_share"].item())
-        assert 1.0 == pytest.approx(accounts["loop_share"].sum(), abs=1e-6)
-        assert "main-process" not in {one.code for one in judge(facts)}
-
-    @pytest.mark.parametrize(
-        ("backward", "steps"),
-        [
-            (0.6, {"forward (until backward)": 0.2, "backward": 0.6, "rest of the step": 0.2}),
-            (0.9, {"step": 1.0}),  # longer than the step itself: nothing would add up
-        ],
-    )
-    @pytest.mark.parametrize("slowed", [False, True])
-    def test_have_the_step_in_its_parts(self, backward, steps, slowed):
-        """By the names that the run has; in a step that workers slow down each part is slower."""
-        facts = known(stalled=0.1, gain=Gain(1.25, 1.2, 1.3) if slowed else None)
-        parts = {"forward (until backward)": 0.2, "backward": backward}
-        times = [(name, "step", part * facts.time.step_s) for name, part in parts.items()]
-        accounts = accounting(replace(facts, time=replace(facts.time, parts=tuple(times))))
-
-        own = dict(accounts.filter(~pl.col("stalled")).select("part", "loop_share").iter_rows())
-        whole = 0.9
-        if slowed:
-            assert 0.1 == pytest.approx(own.pop("step, slower beside the workers"))
-            whole = 0.8
-        assert own == pytest.approx({name: whole * part for name, part in steps.items()})
-        assert 1.0 == pytest.approx(accounts["loop_share"].sum(), abs=1e-6)
-
-    @pytest.mark.parametrize(("extra_s", "begins"), [(2.0, [0.2]), (0.5, [])])
-    def test_have_the_begin_of_epochs(self, extra_s, begins):
-        """Where it is a finding; all is a share of an epoch then, and adds up as before."""
-        facts = known(stalled=0.5, starts=Starts(extra_s, epoch_s=8.0, epochs=3, again=True))
-        alone = replace(facts, starts=Starts())
-        accounts, steady = accounting(facts), accounting(alone)
-
-        is_begin = pl.col("part") == "begin of the epochs"
-        assert begins == pytest.approx(accounts.filter(is_begin)["loop_share"].to_list())
-        assert 1.0 == pytest.approx(accounts["loop_share"].sum(), abs=1e-6)
-        left = 1 - sum(begins)
-        costs = {one.code: one.severity for one in judge(facts) if one.code != "start-up"}
-        assert costs == pytest.approx({one.code: one.severity * left for one in judge(alone)})
-        assert (steady["loop_share"] * left).to_list() == pytest.approx(
-            accounts.filter(~is_begin)["loop_share"].to_list()
-        )
+    assert "main-process" not in {one.code for one in judge(facts)}
 
 
-class TestSideNotes:
-    LATE = Starts(before=700, before_s=9.5, epoch_s=300.0, extra_s=9.4, again=True)
+@pytest.mark.parametrize(("extra_s", "begins"), [(2.0, 0.2), (0.5, 0.0)])
+def test_costs_are_shares_of_an_epoch_that_begins_slowly(extra_s, begins):
+    """Where its begin is a finding; else of the steady state."""
+    facts = known(stalled=0.5, starts=Starts(extra_s, epoch_s=8.0, epochs=3, again=True))
+    alone = replace(facts, starts=Starts())
 
-    def test_a_validation_is_told_beside_the_verdict(self):
-        """It is another loop, which may wait as well."""
-        assert "validation" in side_notes(known(validation_share=0.3), ())[0]
-        assert not side_notes(known(validation_share=0.05), ())
+    costs = {one.code: one.severity for one in judge(facts) if one.code != "start-up"}
+    assert costs == pytest.approx({one.code: one.severity * (1 - begins) for one in judge(alone)})
+
+
+def test_a_validation_is_told_beside_the_verdict():
+    """It is another loop, which may wait as well."""
+    assert "validation" in side_notes(known(validation_share=0.3), ())[0]
+    assert not side_notes(known(validation_share=0.05), ())

@@ -29,10 +29,10 @@ from stallscope.charts.sheet import (
 )
 from stallscope.compare.compare import SPEED, STALLS
 from stallscope.diagnose import text as diagnosis_text
-from stallscope.diagnose.accounting import STALL
 from stallscope.diagnose.causes import INCONCLUSIVE
 from stallscope.experiments import result as experiments
 from stallscope.lines import result as lines_result
+from stallscope.model.loop_time import NOTHING, loop_breakdown
 from stallscope.stages import COLOURS, STALL_COLOUR, colour_of
 from stallscope.stats import INTERVAL
 from stallscope.storage import layout_result
@@ -336,16 +336,13 @@ def findings_figure(diagnosis: Diagnosis) -> Sheet:
     findings = diagnosis_text.all_words(diagnosis)
     texts = [_finding_lines(finding, at) for at, finding in enumerate(findings[:_MOST_FINDINGS])]
     height = sum(_finding_height(*lines) for lines in texts)
-    pieces = [
-        StripPiece(
-            f"stall: {row['part']}" if row["stalled"] else row["part"],
-            row["loop_share"],
-            share(row["loop_share"]),
-            STALL_COLOUR if row["kind"] == STALL else colour_of(row["part"], row["kind"]),
-        )
-        for row in diagnosis.accounts.filter(pl.col("loop_share") > 0).iter_rows(named=True)
-    ]
-    strips = [Strip(pieces, ROOM)] if pieces else []
+    run = diagnosis.run
+    time = run and loop_breakdown(run.steps(), run.stalls(), run.side_spans)
+    strips = []
+    if time:
+        pieces = time.pieces(NOTHING)
+        loop = {(name, kind): part_s / time.steps for name, kind, part_s in pieces}
+        strips = [Strip(_loop_pieces(loop), ROOM)]
     hidden = len(findings) - _MOST_FINDINGS
     hidden_note = [f"not drawn: {hidden} more findings"] if hidden > 0 else []
     notes = [diagnosis_text.measured(diagnosis), *hidden_note]

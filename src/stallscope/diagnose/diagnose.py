@@ -21,7 +21,6 @@ from torch.utils.data import DataLoader
 from stallscope.apart import apart
 from stallscope.bench.measurement import Measurement
 from stallscope.diagnose import verdict
-from stallscope.diagnose.accounting import accounting
 from stallscope.diagnose.causes import HEALTHY, INCONCLUSIVE
 from stallscope.diagnose.facts import (
     facts,
@@ -394,7 +393,6 @@ class Examination:
             run=self._run,
             ladder=self._ladder,
             flame=self._flame,
-            accounts=apart(lambda: accounting(self._facts)),
             spent=pl.DataFrame(self._spent, SPENT, orient="row"),
             circumstances=DiagnosisConditions(
                 name=target.name,

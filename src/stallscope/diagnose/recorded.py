@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import polars as pl
 
 from stallscope.apart import apart
-from stallscope.diagnose.accounting import accounting
 from stallscope.diagnose.facts import facts
 from stallscope.diagnose.result import SPENT, Diagnosis, DiagnosisConditions
 from stallscope.diagnose.setup import setup_of_run
@@ -72,7 +71,6 @@ def diagnose_run(run: Run) -> Diagnosis:
     return Diagnosis(
         findings=judged.findings,
         run=run,
-        accounts=judged.accounts,
         spent=pl.DataFrame(spent, SPENT, orient="row"),
         circumstances=DiagnosisConditions(
             name=settings.name,
@@ -92,7 +90,6 @@ class _Judged(NamedTuple):
     """Judgement of a recorded run."""
 
     findings: tuple[Finding, ...]
-    accounts: pl.DataFrame
     missing: list[str]
     """Questions that need another measurement."""
     notes: list[str]
@@ -118,7 +115,7 @@ def _judged(run: Run) -> _Judged:
     while (question := next_question(collected, findings, missing)) is not None:
         missing[question.phase] = question.why
     questions = [f"{why} ({phase})" for phase, why in missing.items()]
-    return _Judged(findings, accounting(collected), questions, notes)
+    return _Judged(findings, questions, notes)
 
 
 def _ranks(run: Run) -> dict[int, Run]:

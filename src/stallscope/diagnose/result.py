@@ -16,7 +16,6 @@ import polars as pl
 
 from stallscope.apart import computed_apart
 from stallscope.columns import NAME, Column, Schema, unit_of
-from stallscope.diagnose.accounting import ACCOUNTING
 from stallscope.diagnose.causes import CAUSES, Cause, handbook
 from stallscope.errors import StallscopeError
 from stallscope.result import LoopConditions, SavedResult
@@ -127,7 +126,6 @@ class Diagnosis(SavedResult):
         noun="diagnosis",
         tables=(
             StoredTable("spent", SPENT, {"phase"}),
-            StoredTable("accounts", ACCOUNTING, {"part"}),
             StoredTable("fixes", FIXES, FIXES.keys() - {*MEASURED}),
         ),
         values={
@@ -148,8 +146,6 @@ class Diagnosis(SavedResult):
     """Stacks of the workers; None where they were not needed."""
     spent: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=SPENT))
     """Columns of `SPENT`: use of the budget."""
-    accounts: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=ACCOUNTING))
-    """Columns of `diagnose.accounting.ACCOUNTING`: parts of the loop's time."""
     circumstances: DiagnosisConditions = field(default_factory=DiagnosisConditions)
     """Measured target, machine and budget."""
     notes: tuple[str, ...] = ()

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stallscope.bench.comparison import FASTER
 from stallscope.columns import FACTOR, unit_of
-from stallscope.diagnose.accounting import BEGIN
 from stallscope.diagnose.causes import HEALTHY, INCONCLUSIVE, START_UP
 from stallscope.diagnose.result import MEASURED, measured_of, number_text
 from stallscope.model.thresholds import OTHERS, WORTH_A_LINE
@@ -205,8 +204,7 @@ def _costs(finding: Finding, diagnosis: Diagnosis) -> str:
     if finding.code == INCONCLUSIVE.code:
         return f"the loop stalls {part} of the time" if finding.severity >= SMALL else ""
     gains = f"{_remedy(finding, diagnosis)}; " if _remedy(finding, diagnosis) else ""
-    of_epoch = finding.code == START_UP.code or BEGIN in diagnosis.accounts["part"].to_list()
-    if of_epoch:
+    if any(each.code == START_UP.code for each in diagnosis.findings):
         return f"{gains}costs {part} of an epoch's time{step}"
     if not diagnosis.circumstances.has_step:
         return f"{gains}{part} of the time in which batches are made"
