@@ -96,10 +96,6 @@ class Slow:
         time.sleep(0.01)
         return value + 1
 
-class Fast:
-    def __call__(self, value):
-        return value + 1
-
 class Double:
     def __call__(self, value):
         return value * 2
@@ -115,8 +111,6 @@ class Numbers:
     def __init__(self): self.transform = Compose([Slow(), Double()])
     def __len__(self): return 40
     def __getitem__(self, index): return self.transform(torch.tensor(float(index)))
-
-def loader(): return DataLoader(Numbers(), batch_size=2)
 
 class Stops(Numbers):
     asked = 0
@@ -259,12 +253,6 @@ class TestTune:
 
         assert "num_workers=4 gives 1.9× the throughput" in result.stdout
         assert (9, 0.1) == (asked["budget_s"], asked["target"].simulated_step_s)
-
-    def test_prints_the_line_alone(self, here, asked):
-        """To be piped into an editor."""
-        result = CliRunner().invoke(app, ["tune", "mine:good", "--apply-code"])
-
-        assert "DataLoader(..., num_workers=4)\n" == result.stdout
 
     def test_prints_json(self, here, asked):
         """The answer, the best setting and all others."""
@@ -455,15 +443,6 @@ class TestLines:
 
 
 class TestOrders:
-    def test_compares_a_rewrite_that_is_named(self, here):
-        """It is made by what the option names; the table goes to stdout."""
-        (here / "ops.py").write_text(OPS)
-        rewrite = ("--alternative", "Slow=ops:Fast")
-        done = stallscope_does("orders", "ops:loader", "--samples", "2", "--budget", "2", *rewrite)
-
-        assert done.returncode == 0, done.stderr
-        assert "Fast instead of Slow" in done.stdout
-
     def test_an_interrupt_keeps_what_was_compared(self, here):
         """The table until then, which says so, and 130."""
         (here / "ops.py").write_text(OPS)
@@ -472,13 +451,6 @@ class TestOrders:
         assert 130 == done.returncode, done.stderr
         assert "as it is" in done.stdout
         assert "ended early, by KeyboardInterrupt" in done.stdout
-
-    def test_says_how_a_rewrite_is_given(self, here):
-        """One line on stderr, with exit code 2."""
-        done = CliRunner().invoke(app, ["orders", "mine:good", "--alternative", "Slow"])
-
-        assert 2 == done.exit_code
-        assert "give NAME=package.module:factory" in done.stderr
 
 
 class TestRecord:
@@ -591,7 +563,6 @@ class TestTrace:
         ("arguments", "words"),
         [
             (["run", "t.txt"], "a trace is .json or .json.gz"),
-            (["run", "mine.json"], "no trace of stallscope's"),
             (["nowhere", "t.json"], "is not a saved result: there is no such folder"),
         ],
     )

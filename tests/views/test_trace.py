@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support import trace_format
@@ -19,7 +18,6 @@ from support.virtual_loop import a_loop, on_device, together
 from torch.utils.data import DataLoader
 
 import stallscope as ss
-from stallscope.errors import TraceFileError
 from stallscope.run.result import Settings
 from stallscope.stages import KINDS, LOOP, SAMPLER
 from stallscope.views.trace import CHROME_COLOURS, us
@@ -248,48 +246,3 @@ class TestNames:
 
         told = trace_of(run)["otherData"]
         assert ("NaN", ["a note"]) == (told["machine"]["cores"], told["notes"])
-
-
-class TestProfile:
-    """What torch's profiler saw, beside loop and workers."""
-
-    def test_lies_in_the_step_that_did_it(self, tmp_path):
-        """To a tenth of a millisecond; from the profiler itself."""
-        weights = torch.ones(64, 64)
-
-        def step(_):
-            with torch.profiler.record_function("my part"):
-                weights @ weights
-
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-            run = ss.record(DataLoader(Noise(96), 4, num_workers=1), step, batches=6)
-        trace = json.loads(run.trace(tmp_path / "trace.json", profile=profile).read_text())
-
-        steps = [(e["ts"], e["ts"] + e["dur"]) for e in slices(trace, "step")]
-        parts = [e for e in trace["traceEvents"] if e["ph"] == "X" and e["name"] == "my part"]
-        inside = [any(begin - 100 < e["ts"] < end + 100 for begin, end in steps) for e in parts]
-        assert len(steps) == sum(inside) > 5
-        assert any(e["name"] == "aten::mm" for e in trace["traceEvents"] if e["ph"] == "X")
-
-    @pytest.mark.parametrize(
-        "wrong", ["absent.json", 7, "[]", '{"traceEvents": 1}', '{"traceEvents": [{"ph": "X"}]}']
-    )
-    def test_what_is_none_is_refused(self, wrong, recorded, tmp_path):
-        """In one sentence, and nothing is written."""
-        damaged = tmp_path / "damaged.json"
-        if str(wrong)[0] in "[{":
-            damaged.write_text(wrong)
-            wrong = damaged
-        with pytest.raises(TraceFileError, match="no profile of torch's"):
-            recorded.trace(tmp_path / "trace.json", profile=wrong)
-        assert not (tmp_path / "trace.json").exists()
-
-    def test_of_another_time_is_refused(self, recorded, tmp_path):
-        """Also where a run does not say when it began."""
-        old = {"baseTimeNanoseconds": 0, "traceEvents": [{"ph": "X", "pid": 1, "ts": 5.0}]}
-        (tmp_path / "old.json").write_text(json.dumps(old))
-        silent = replace(recorded, settings=replace(recorded.settings, began_unix_ns=None))
-
-        for run, why in ((recorded, "of the time of the run"), (silent, "when it began")):
-            with pytest.raises(TraceFileError, match=why):
-                run.trace(tmp_path / "trace.json", profile=tmp_path / "old.json")

@@ -1,8 +1,6 @@
-"""Writing a trace: whole or not at all, and over nothing but another trace."""
+"""Writing a trace: whole or not at all."""
 
 from __future__ import annotations
-
-import gzip
 
 import pytest
 from support import trace_format
@@ -53,23 +51,6 @@ class TestRefusing:
         with pytest.raises(TraceFileError, match=r"is \.json or \.json\.gz.*give one such as"):
             run.trace(tmp_path / name)
         assert [] == list(tmp_path.iterdir())
-
-    @pytest.mark.parametrize(
-        ("name", "holds"),
-        [
-            ("package.json", b'{"name": "mine"}'),
-            ("data.json.gz", b"not even gzip"),
-            ("data.json.gz", gzip.compress(b'{"traceEvents": []}', mtime=0)),
-            ("data.json.gz", gzip.compress(b"x" * 1000, mtime=0)[:20]),
-        ],
-    )
-    def test_to_write_over_something_else(self, run, tmp_path, name, holds):
-        """A file that no run wrote is left alone."""
-        (tmp_path / name).write_bytes(holds)
-
-        with pytest.raises(TraceFileError, match="no trace of stallscope's: give another name"):
-            run.trace(tmp_path / name)
-        assert holds == (tmp_path / name).read_bytes()
 
     @pytest.mark.parametrize("place", ["/proc/trace.json", "file/trace.json"])
     def test_a_place_that_cannot_be_written(self, run, tmp_path, monkeypatch, place):

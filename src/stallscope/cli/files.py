@@ -21,11 +21,13 @@ from stallscope.cli.output import (
 _LIMIT_EXCEEDED: Final = 3
 _CLEAR: Final = "\x1b[2J\x1b[H"
 """Codes that clear a terminal."""
-_RUN: Final = "Folder or address (s3://...) of a run."
-LAST: Final = f"{FORMS}. Default: the target of the last time, else 'sample'."
+_RUN: Final = "Folder or address (s3://...) of a saved run."
+LAST: Final = f"{FORMS}. Default: the target of the last call, or 'sample'."
 Force = Annotated[
     bool,
-    typer.Option("--force", help="Replace changed notebooks, too; your copies are moved aside."),
+    typer.Option(
+        "--force", help="Replace notebooks that you changed; your copies are moved aside."
+    ),
 ]
 
 
@@ -37,19 +39,19 @@ def lab(
     ] = Path("stallscope-notebooks"),
     force: Force = False,
     no_browser: Annotated[
-        bool, typer.Option("--no-browser", help="Only print the address.")
+        bool, typer.Option("--no-browser", help="Print the address, but do not open a browser.")
     ] = False,
     port: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, max=65535, help="Port. Default: the first free port from 8888."
+            metavar="N", min=1, max=65535, help="Port. Default: the first free one from 8888."
         ),
     ] = None,
 ) -> None:
     """Copy the guided notebooks and open them in JupyterLab.
 
-    JupyterLab listens on 127.0.0.1 only and requires the token in its address. Ctrl-C ends
-    JupyterLab and its kernels. Only --force replaces notebooks that you changed.
+    Only this machine can reach JupyterLab, and only with the token in the printed address. Ctrl-C
+    stops JupyterLab and its kernels. Notebooks that you changed stay, unless you give --force.
 
     \b
     Examples:
@@ -75,7 +77,7 @@ def notebooks(
 ) -> None:
     """Copy the guided notebooks into a folder.
 
-    Open them in your own Jupyter or VS Code, with this Python as the kernel.
+    Open the copies in your own Jupyter or VS Code, with this Python as the kernel.
 
     \b
     Examples:
@@ -101,13 +103,13 @@ def show(
     redact: Redact = False,
     as_json: AsJson = False,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Repeat until the recorded process ends.")
+        bool, typer.Option("--follow", help="Print again and again until the training ends.")
     ] = False,
     pages: Annotated[bool, typer.Option("--pages", hidden=True)] = False,
 ) -> None:
-    """Print a saved run, or another result: where the time goes, and what the loop waits for.
+    """Print a saved run or another saved result.
 
-    Also works during the recording.
+    Also works while the training runs.
 
     \b
     Examples:
@@ -131,22 +133,24 @@ def show(
 
 def compare(
     before: Annotated[str, typer.Argument(metavar="BEFORE", help=_RUN)],
-    after: Annotated[list[str], typer.Argument(metavar="AFTER", help="Later runs.")],
+    after: Annotated[list[str], typer.Argument(metavar="AFTER", help="One or more later runs.")],
     *,
     fail_if: Annotated[
         list[str] | None,
         typer.Option(
             metavar="LIMIT",
-            help="Exit with 3 if the last run significantly exceeds the limit, such as "
-            "'stall_share > +0.05' or 'samples_per_s < -10%'. May be repeated.",
+            help="Exit with 3 if the last run is significantly beyond this limit, such as "
+            "'stall_share > +0.05' or 'samples_per_s < -10%'. Repeat for several.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare recorded runs of one training: each change with its 95% confidence interval.
+    """Compare recorded runs of the same training.
 
-    Lists other differences first: settings, versions, machine, data. Exits with 0, 3 if a limit is
-    exceeded, and 2 for an unusable input.
+    Prints each change with its 95% confidence interval, and differences in settings, versions,
+    machine and data.
+
+    Exit codes: 0 no limit is exceeded, 2 wrong input, 3 a limit is exceeded.
 
     \b
     Examples:
@@ -167,15 +171,15 @@ def compare(
 def trace(
     folder: Annotated[str, typer.Argument(metavar="DIR", help=_RUN)],
     out: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A new .json, or a smaller .json.gz.")
+        Path, typer.Argument(metavar="FILE", help="File to write: .json, or .json.gz (smaller).")
     ],
     *,
     redact: Redact = False,
 ) -> None:
     """Write a saved run as a timeline for Perfetto.
 
-    The timeline shows the loop's steps and waits, each worker's work on every sample, and an
-    arrow from each batch to its step; open it in https://ui.perfetto.dev or chrome://tracing.
+    The timeline shows the loop's steps and waits, and each worker's work on every sample. Arrows
+    lead from each batch to its step. Open the file in https://ui.perfetto.dev or chrome://tracing.
 
     \b
     Examples:

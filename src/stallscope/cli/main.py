@@ -68,23 +68,25 @@ def _stallscope(
         typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Why PyTorch training starves for data, measured inside the DataLoader's workers.
+    """Find out why a PyTorch training waits for data.
+
+    stallscope measures inside the DataLoader's workers.
 
     \b
     Examples:
-      stallscope lab                       guided notebooks, on sample photographs
-      stallscope lab ~/photos              ... on your folder of images
-      stallscope lab train:make_loader     ... on the loader that your function returns
+      stallscope lab                       open the guided notebooks, with sample photographs
+      stallscope lab ~/photos              ... with your folder of images
+      stallscope lab train:make_loader     ... with the loader that your function returns
       stallscope diagnose ~/photos         why a training waits for data, in a minute
       stallscope record ~/photos           a table of where the time goes
       stallscope lines train:make_loader   the slowest lines of your dataset and transforms
       stallscope orders train:make_loader  the fastest order of transforms with the same data
-      stallscope tune train:make_loader    the fastest settings: workers, prefetch and so on
-      stallscope storage ~/photos          the throughput of the disk, cold and warm
-      stallscope layouts ~/photos          the same data as tar shards, LMDB, smaller images
-      stallscope run train.py --epochs 1   what your script's loop waits for
-      stallscope compare before after      the changes from one such run to the next
-      stallscope flame 4711                flamegraph of the workers of a running training
+      stallscope tune train:make_loader    the fastest settings, such as the number of workers
+      stallscope storage ~/photos          how fast the disk reads your files
+      stallscope layouts ~/photos          files compared with tar shards, LMDB, smaller images
+      stallscope run train.py --epochs 1   what the loop of your own script waits for
+      stallscope compare before after      what changed between two such runs
+      stallscope flame 4711                the workers' code in a training that runs already
     """  # noqa: D301 - \b is click's
 
 

@@ -20,7 +20,6 @@ from stallscope.cli.output import (
     Redact,
     check_file,
     check_folder,
-    new_folder,
     print_note,
     print_result,
     print_then,
@@ -36,24 +35,23 @@ Step = Annotated[
     float | None,
     typer.Option(
         metavar="S",
-        help="Simulate a training step of S seconds with a timer, for a target without a step.",
+        help="Seconds of a training step. A timer stands for the step if the target has none.",
     ),
 ]
 Budget = Annotated[float, typer.Option(metavar="S", min=0, help="Time limit in seconds.")]
 Html = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Write a report: one file that works offline."),
+    typer.Option(metavar="FILE", help="Write a report into one HTML file."),
 ]
 
 
-def _measure(  # noqa: PLR0913 - a verb and its frame
+def _measure(
     verb: str,
     show: Callable[[Any], object],
     spec: str | None = None,
     step_s: float | None = None,
     *,
     attribute: str = "",
-    finish: Callable[[Any], object] | None = None,
     **options: Any,
 ) -> Any:
     """Measure and show the result, or the partial result after an error or Ctrl-C.
@@ -64,7 +62,6 @@ def _measure(  # noqa: PLR0913 - a verb and its frame
         spec: names the target; None for a verb without one.
         step_s: seconds of the simulated step.
         attribute: name of the exceptions' attribute with the partial result; default: the verb's.
-        finish: prints a complete result; default: `show`.
         options: keyword arguments of the function.
     """
     name = verb.rpartition(".")[2]
@@ -74,7 +71,7 @@ def _measure(  # noqa: PLR0913 - a verb and its frame
     with showing_partial(attribute or name, show):
         targets = () if spec is None else (_target(spec, step_s),)
         result = function(*targets, **options)
-    (finish or show)(result)
+    show(result)
     return result
 
 
@@ -112,21 +109,19 @@ def record(  # noqa: PLR0913 - the command's options
     target: Target,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Save the run in a new folder, for stallscope.load."),
+        typer.Option(metavar="DIR", help="Save the run in a new folder."),
     ] = None,
     batches: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Batches in the steady state.")
+        int, typer.Option(metavar="N", min=1, help="Number of recorded batches, after the warm-up.")
     ] = 50,
-    warmup: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Batches before, skipped as warm-up.")
-    ] = 4,
+    warmup: Annotated[int, typer.Option(metavar="N", min=0, help="Number of warm-up batches.")] = 4,
     budget: Budget = BUDGET_S,
     *,
     as_json: AsJson = False,
 ) -> None:
     """Record a loader, and print where the time goes.
 
-    Times every stage of every sample in the workers; the table shows the steady state.
+    Times every stage of every sample in the workers. The warm-up does not count.
 
     \b
     Examples:
@@ -139,7 +134,8 @@ def record(  # noqa: PLR0913 - the command's options
         print_then(shown(run, as_json=as_json), save)
 
     options: dict[str, Any] = {"batches": batches, "warmup": warmup, "budget_s": budget}
-    with report_errors(), new_folder(out):
+    with report_errors():
+        check_folder(out)
         _measure("run.record", show, target, attribute="run", **options)
 
 
@@ -149,20 +145,18 @@ def lines(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="A class, a method or a function, such as MyTransform; may be repeated. Default: "
+            help="Class, method or function, such as MyTransform. Repeat for several. Default: "
             "your slowest functions.",
         ),
     ] = None,
-    samples: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Number of different samples.")
-    ] = 32,
+    samples: Annotated[int, typer.Option(metavar="N", min=1, help="Number of samples.")] = 32,
     budget: Budget = BUDGET_S,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Time the lines of a dataset, its transforms and its collate function.
+    """Time each line of your dataset, transforms and collate.
 
-    Loads samples in this process, one by one; the listing shows the share of each line.
+    Loads the samples one by one in this process, without workers.
 
     \b
     Examples:
@@ -196,21 +190,22 @@ def run(  # noqa: PLR0913 - the command's options
     ] = None,
     *,
     module: Annotated[
-        bool, typer.Option("-m", help="SCRIPT is the name of a module, as with python -m.")
+        bool, typer.Option("-m", help="Run SCRIPT as a module, like python -m.")
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="New folder for the run. Default: in stallscope-runs."),
+        typer.Option(
+            metavar="DIR", help="New folder for the run. Default: a folder in stallscope-runs."
+        ),
     ] = None,
-    warmup: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Steps at the start, shown separately.")
-    ] = 4,
+    warmup: Annotated[int, typer.Option(metavar="N", min=0, help="Number of warm-up steps.")] = 4,
     html: Html = None,
 ) -> None:
-    """Run an unchanged script, record its DataLoaders, and print the verdict.
+    """Run a training script, record its loaders, give a verdict.
 
-    The script behaves, prints and ends as usual; the verdict follows on stderr. The run can be
-    read while the script runs, and also after a kill. Under torchrun each rank has a run folder.
+    The script itself does not change: it prints and ends as usual. Afterwards stallscope prints
+    its verdict on stderr. stallscope show reads the run at any time, also after a kill.
+    Under torchrun each rank has its own folder.
 
     \b
     Examples:
@@ -274,21 +269,21 @@ def diagnose(  # noqa: PLR0913 - the command's options
     *,
     step: Step = None,
     device: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Device for each batch, such as cuda:0.")
+        str | None,
+        typer.Option(metavar="NAME", help="Device to copy each batch to, such as cuda:0."),
     ] = None,
     budget: Budget = BUDGET_S,
     html: Html = None,
     as_json: AsJson = False,
     redact: Annotated[
-        bool, typer.Option("--redact", help=f"{REDACT} The report then has no charts.")
+        bool, typer.Option("--redact", help=f"{REDACT} Reports have no charts.")
     ] = False,
 ) -> None:
-    """Find out why a training loop waits for data, with the numbers behind the verdict.
+    """Find out why a training loop waits for data.
 
-    TARGET may also be the folder of a recorded run, or of the runs of all ranks.
+    TARGET may also be the folder of a recorded run, or the folder with the runs of all ranks.
 
-    Exits with 0 if nothing is wrong, 3 if a cause was found, 4 if the cause is unclear, and 2 for
-    an unusable input. A function may return (loader, step).
+    Exit codes: 0 nothing is wrong, 2 wrong input, 3 a cause was found, 4 the cause is unclear.
 
     \b
     Examples:
@@ -316,31 +311,18 @@ def tune(
     *,
     step: Step = None,
     budget: Budget = BUDGET_S,
-    apply_code: Annotated[
-        bool,
-        typer.Option("--apply-code", help="Print only the code of the best setting."),
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Predict the speedup of other loader settings, and measure the best few.
+    """Find faster loader settings, such as the number of workers.
 
-    Records the loop once, then compares the best settings with the current loader.
+    Records the loop once and predicts the speedup of other settings. Then measures the best ones.
 
     \b
     Examples:
       stallscope tune ~/photos --step 0.1
       stallscope tune train:make_loader_and_step
-      stallscope tune train:make_loader_and_step --apply-code
     """  # noqa: D301
-
-    def show(tuning: Any) -> None:
-        if not apply_code:
-            print_result(shown(tuning, as_json=as_json))
-        elif tuning.code:
-            print_result(tuning.code)
-        else:
-            print_note(str(tuning).splitlines()[0])
-
+    show = _printer(as_json=as_json)
     with report_errors():
         _measure("tune.tune", show, target, step, attribute="tuning", budget_s=budget)
 
@@ -353,9 +335,9 @@ def storage(
     as_json: AsJson = False,
     redact: Redact = False,
 ) -> None:
-    """Measure the throughput of the storage under a loader's files, and the loop's demand.
+    """Measure how fast a loader's files can be read.
 
-    Writes nothing. Before each cold read, the kernel drops the file's bytes from its page cache.
+    Reads each file twice: from the disk, and from the page cache. Writes nothing.
 
     \b
     Examples:
@@ -372,19 +354,20 @@ def layouts(  # noqa: PLR0913 - the command's options
     *,
     step: Step = None,
     samples: Annotated[
-        int, typer.Option(metavar="N", min=16, help="Maximum number of samples to write.")
+        int, typer.Option(metavar="N", min=16, help="Largest number of samples to write.")
     ] = 256,
     folder: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Place of the temporary folder, on the data's disk."),
+        typer.Option(metavar="DIR", help="Folder on the data's disk for the temporary files."),
     ] = None,
     budget: Budget = BUDGET_S,
     as_json: AsJson = False,
     redact: Redact = False,
 ) -> None:
-    """Compare the data as files, tar shards, LMDB and HDF5, and with smaller images.
+    """Compare files with tar shards, LMDB, HDF5, smaller images.
 
-    Writes some samples into a temporary folder, and reads them with each layout's own library.
+    Writes some samples into a temporary folder in each format, and measures how fast they are
+    read.
 
     \b
     Examples:
@@ -397,17 +380,9 @@ def layouts(  # noqa: PLR0913 - the command's options
         _measure("storage.layouts", show, target, step, **options)
 
 
-def orders(  # noqa: PLR0913 - the command's options
+def orders(
     target: Target,
     *,
-    alternative: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=FACTORY",
-            help="A rewrite of an op, such as RandomMask=train:FasterMask: a class or a factory, "
-            "called without arguments. May be repeated.",
-        ),
-    ] = None,
     samples: Annotated[
         int, typer.Option(metavar="N", min=1, help="Samples for the comparison of orders.")
     ] = 16,
@@ -415,91 +390,53 @@ def orders(  # noqa: PLR0913 - the command's options
         str,
         typer.Option(
             metavar="GRADE",
-            help="Largest difference from the original data: 'identical', 'rounding' or "
-            "'8-bit rounding'.",
+            help="Allowed difference of the data: 'identical', 'rounding' or '8-bit rounding'.",
         ),
     ] = "rounding",
     budget: Budget = BUDGET_S,
-    code: Annotated[
-        bool, typer.Option("--code", help="Print only the code of the best pipeline.")
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Search for a faster order of the transforms with the same data.
+    """Find a faster order of the transforms with the same data.
 
-    Compares the data of every order with that of the current pipeline, on the same random
-    numbers, and measures the fastest orders in the loader's workers.
+    Runs every order on the same samples and random numbers, and compares its data with the
+    original's. Then measures the fastest orders in the loader's workers.
 
     \b
     Examples:
       stallscope orders sample
-      stallscope orders train:make_loader --alternative RandomMask=train:FasterMask
-      stallscope orders train:make_loader --code
+      stallscope orders train:make_loader --tolerance "8-bit rounding"
     """  # noqa: D301
     options: dict[str, Any] = {"samples": samples, "tolerance": tolerance, "budget_s": budget}
-
-    def print_code(orders: Any) -> None:
-        codes = dict(orders.trials.select("trial", "code").iter_rows())
-        best = orders.best()
-        if best is None:
-            print_note(str(orders).splitlines()[0])
-        elif codes[best["trial"]]:
-            print_result(codes[best["trial"]])
-        else:
-            print_note(f"no code for: {best['change']}. In Python, use .apply(loader)")
-
-    show: Callable[[Any], object] = _printer(as_json=as_json)
-    if code:  # stdout is only for complete code
-        show = lambda orders: print_note(str(orders))  # noqa: E731
     with report_errors():
-        rewrites = _alternatives(alternative or []) or None
-        finish = print_code if code else None
-        _measure("orders.orders", show, target, finish=finish, alternatives=rewrites, **options)
-
-
-def _alternatives(texts: list[str]) -> dict[str, list[Any]]:
-    """Return the rewrites of each op from NAME=FACTORY; an op may have several."""
-    if not texts:
-        return {}
-    import_module("stallscope.orders.orders")  # before the user's modules are importable
-    from stallscope.targets import factory
-
-    _add_import_path(*(option.partition("=")[2] for option in texts))
-    rewrites: dict[str, list[Any]] = {}
-    for option in texts:
-        name, _, text = option.partition("=")
-        if not (name and factory.is_factory(text)):
-            raise StallscopeError(
-                f"--alternative {option}: give NAME=package.module:factory, such as "
-                "RandomMask=train:FasterMask"
-            )
-        rewrites.setdefault(name, []).append(factory.call(factory.find(text), text))
-    return rewrites
+        _measure("orders.orders", _printer(as_json=as_json), target, **options)
 
 
 def flame(  # noqa: PLR0913 - the command's options
-    pid: Annotated[int, typer.Argument(metavar="PID", help="Process id of the training.")],
+    pid: Annotated[int, typer.Argument(metavar="PID", help="Process id of a running training.")],
     *,
-    seconds: Annotated[float, typer.Option(metavar="S", help="Seconds of sampling.")] = 5.0,
+    seconds: Annotated[float, typer.Option(metavar="S", help="Sampling time in seconds.")] = 5.0,
     rate: Annotated[
         float, typer.Option(metavar="HZ", help="Samples per second and process.")
     ] = 50.0,
     native: Annotated[
-        bool, typer.Option("--native", help="Sample compiled code, too; slows the training down.")
+        bool, typer.Option("--native", help="Sample compiled code, too. Slows the training down.")
     ] = False,
     idle: Annotated[bool, typer.Option("--idle", help="Sample waiting threads, too.")] = False,
     gil: Annotated[
-        bool, typer.Option("--gil", help="Sample only threads that hold Python's lock.")
+        bool, typer.Option("--gil", help="Sample only threads that hold the GIL.")
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the flamegraph: .html, or .json for speedscope."),
+        typer.Option(
+            metavar="FILE", help="Write the flamegraph as .html, or as .json for speedscope."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Sample the DataLoader workers of a running training, and print where their time goes.
+    """Sample the workers of a running training.
 
-    The training keeps running, unchanged. Without workers, samples the main process.
+    Prints your functions with their share of the time. The training goes on. A training without
+    workers is sampled in its main process.
 
     \b
     Examples:

@@ -1,11 +1,10 @@
 """Shared parts of all commands: forms of a target, output of results and errors."""
 
 import os
-import select
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Annotated, Any, Final, NoReturn, TextIO
@@ -13,18 +12,15 @@ from typing import Annotated, Any, Final, NoReturn, TextIO
 import typer
 
 from stallscope.errors import STACK, NoBatchError, StallscopeError
-from stallscope.files import locked
 from stallscope.interrupts import ended_politely
 from stallscope.units import without_controls
 
 FORMS: Final = (
-    "'sample', a folder of images, tar shards, an address of images (s3://bucket/photos), or "
-    "'package.module:factory', which is imported, "
-    "from the current folder too, and called"
+    "'sample', a folder of images, tar shards, an address (s3://bucket/photos), or "
+    "package.module:function, where your function returns a DataLoader, or a DataLoader and a step"
 )
 REDACT: Final = (
-    "Anonymize: omit names of files, folders, this machine and your account, messages of "
-    "exceptions, and lines of code. Names of functions, classes and stages stay."
+    "Remove private names: files, folders, machine, account, error messages, lines of code."
 )
 
 
@@ -38,32 +34,25 @@ _NO_READER: Final = 141
 
 @contextmanager
 def report_errors(*, script: bool = False) -> Iterator[None]:
-    """Print errors and exit; click would hide a user's EOFError or broken pipe.
+    """Print errors and exit; click would hide a user's EOFError.
 
     A mistake that the user can fix is one line; any other error is a traceback with its notes.
-    Ctrl-C, SIGTERM and a closed pipe clean up, print nothing, and exit with a shell's status.
+    Ctrl-C and SIGTERM clean up, print nothing, and exit with a shell's status.
 
     Args:
         script: True while a user's script runs, which handles signals itself.
     """
-    with ExitStack() as ends:
-        if not script:
-            ends.enter_context(ended_politely())
-            if sys.stderr is None:  # closed: `print` and libraries would use stdout
-                nowhere = ends.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
-                ends.enter_context(redirect_stderr(nowhere))
-        with _shown():
-            yield
-
-
-@contextmanager
-def _shown() -> Iterator[None]:
+    if sys.stderr is None and not script:  # closed: `print` and libraries would use stdout
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open to the end
     try:
-        try:
-            Path.cwd()
-        except OSError as error:  # before a library fails on it without explanation
-            raise StallscopeError("the current folder is gone: cd to one that exists") from error
-        yield
+        with nullcontext() if script else ended_politely():
+            try:
+                Path.cwd()
+            except OSError as error:  # before a library fails on it without explanation
+                raise StallscopeError(
+                    "the current folder is gone: cd to one that exists"
+                ) from error
+            yield
     except StallscopeError as error:
         print_note(str(error))
         if isinstance(error, NoBatchError):  # the stack of the hanging process
@@ -73,15 +62,9 @@ def _shown() -> Iterator[None]:
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(_INTERRUPTED) from None
-    except Exception as error:  # noqa: BLE001 - printed in full
-        if isinstance(error, BrokenPipeError) and (
-            _is_unread(sys.stdout) or _is_unread(sys.stderr)
-        ):
-            _end_unread()
+    except Exception:  # noqa: BLE001 - printed in full
         with suppress(OSError):  # stderr may be a closed pipe
             print(_encodable(traceback.format_exc(), sys.stderr), file=sys.stderr, end="")  # noqa: T201
-        if sys.version_info < (3, 11):  # tracebacks of older versions omit notes
-            print_note(*getattr(error, "__notes__", ()))
         raise SystemExit(1) from None
 
 
@@ -92,7 +75,7 @@ def print_result(*lines: object) -> None:
         print(text, end="", flush=True)  # noqa: T201
     except OSError as error:
         if isinstance(error, BrokenPipeError):
-            _end_unread()
+            _end_unread(_NO_READER)
         print_note(f"the result cannot be printed ({error.strerror})")  # for example, a full disk
         _end_unread(1)
 
@@ -148,25 +131,10 @@ def showing_partial(name: str, keep: Callable[[Any], object]) -> Iterator[None]:
         raise
 
 
-def _is_unread(stream: TextIO) -> bool:
-    """Return True for a pipe whose reader has gone."""
-    if not hasattr(select, "poll"):
-        return False
-    with suppress(OSError, ValueError, AttributeError):
-        poll = select.poll()
-        poll.register(stream.fileno(), 0)
-        return any(event & select.POLLERR for _, event in poll.poll(0))
-    return False
-
-
-def _end_unread(status: int = _NO_READER) -> NoReturn:
-    """Exit silently, as a command that SIGPIPE ends."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr):  # Python flushes both at exit
-        with suppress(OSError, ValueError, AttributeError):
-            if stream is sys.stdout or _is_unread(stream):
-                os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
+def _end_unread(status: int) -> NoReturn:
+    """Exit silently; Python's flush of stdout at the exit would fail again."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(status)
 
 
@@ -185,53 +153,22 @@ def check_file(option: str, out: Path | None, endings: Sequence[str]) -> None:
         return
     if out.suffix.lower() not in endings:
         raise StallscopeError(f"{option} {out}: give a name that ends in {', '.join(endings)}")
-    if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
-        raise StallscopeError(f"{option} {out} cannot be written: give another file")
-    with _writing(option, out, "file"), TemporaryFile(dir=out.parent):
-        pass
+    _check_place(option, out, out.parent)
 
 
-def check_folder(out: Path | None) -> list[Path]:
-    """Raise before the recording if a folder cannot be written; return the created folders.
-
-    The folder itself comes first, then its parents.
-    """
+def check_folder(out: Path | None) -> None:
+    """Raise before the recording if `out` cannot be made a new folder."""
     if out is None:
-        return []
-    with _writing("--out", out, "folder"):
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise StallscopeError(f"--out {out} is not empty: give a new folder")
-        new = [folder for folder in (out, *out.parents) if not folder.exists()]
-        out.mkdir(parents=True, exist_ok=True)
-        TemporaryFile(dir=out).close()
-    return new
+        return
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise StallscopeError(f"--out {out} is not empty: give a new folder")
+    _check_place("--out", out, next(place for place in out.absolute().parents if place.exists()))
 
 
-@contextmanager
-def new_folder(out: Path | None) -> Iterator[None]:
-    """Check a folder as `check_folder` does, and lock it against other commands meanwhile.
-
-    Afterwards, created folders are deleted if they are empty.
-    """
-    new = check_folder(out)
+def _check_place(option: str, out: Path, folder: Path) -> None:
     try:
-        with nullcontext(enter_result=True) if out is None else locked(out) as is_ours:
-            if not is_ours:
-                raise StallscopeError(
-                    f"--out {out}: another process saves in this folder; give a new folder"
-                )
-            yield
-    finally:
-        with suppress(OSError):  # not empty: a run was saved
-            for folder in new:
-                folder.rmdir()
-
-
-@contextmanager
-def _writing(option: str, out: Path, what: str) -> Iterator[None]:
-    try:
-        yield
+        TemporaryFile(dir=folder).close()
     except OSError as error:
         raise StallscopeError(
-            f"{option} {out} cannot be written ({error.strerror or error}): give another {what}"
+            f"{option} {out} cannot be written ({error.strerror or error}): give another place"
         ) from error

@@ -397,7 +397,7 @@ class Run(SavedResult):
         """
         return self._patterns
 
-    def trace(self, path: str | Path, *, profile: Any = None) -> Path:
+    def trace(self, path: str | Path) -> Path:
         """Write everything as one timeline, for https://ui.perfetto.dev or chrome://tracing.
 
         The timeline holds the steps of the loop with their waits and parts, the batches, samples
@@ -405,20 +405,15 @@ class Run(SavedResult):
         begins at the start of the run; `args.steady` marks the steady state.
 
         Args:
-            path: of the file, `.json` or (smaller) `.json.gz`; folders are created. An older trace
+            path: of the file, `.json` or (smaller) `.json.gz`; folders are created. An older file
                 is overwritten.
-            profile: a `torch.profiler.profile` of the same time, or the file that it exported: its
-                operators, kernels, copies and waits for the device appear as processes of their
-                own, on the same time axis.
 
         Returns:
             The path.
 
         Raises:
-            TraceFileError: the path has another ending, holds another kind of file or cannot be
-                written; `profile` is no profile, or covers another time.
+            TraceFileError: the path has another ending or cannot be written.
         """
         trace = import_module("stallscope.views.trace")
-        profiled = [] if profile is None else trace.profiled(profile, self.settings.began_unix_ns)
-        written: Path = apart(lambda: trace.write(self, Path(path), profiled))
+        written: Path = apart(lambda: trace.write(self, Path(path)))
         return written

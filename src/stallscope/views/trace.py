@@ -11,32 +11,29 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import zlib
 from collections import defaultdict
 from contextlib import nullcontext
-from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
 from stallscope.errors import TraceFileError
-from stallscope.files import whole_file, workspace
+from stallscope.files import whole_file
 from stallscope.model.attribution import begin_ns
 from stallscope.stages import CHROME_COLOURS as STAGE_COLOURS
 from stallscope.stages import NAMES, PIN, SAMPLER, SEND, STEP
-from stallscope.units import printable, said_by, seconds
+from stallscope.units import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from stallscope.run.result import Run
 
 Event = dict[str, Any]
 
 PLAIN, PACKED = ".json", ".json.gz"
-OURS: Final = b'{"displayTimeUnit":"ms","otherData":{"by":"stallscope"'
-"""Begin of each of our traces; only such a file is overwritten."""
+_HEAD: Final = b'{"displayTimeUnit":"ms","otherData":{"by":"stallscope"'
 _LEVEL: Final = 4
 """Level of the compression: higher levels cost more time than they save."""
 _BUFFER: Final = 1 << 14
@@ -76,23 +73,21 @@ _ARGS: Final = (*_PLACES, *_ABOUT, "cpu_us")
 # The file
 
 
-def write(run: Run, path: Path, extra: Sequence[Event] = ()) -> Path:
-    """Write the trace of a run and `extra` events, all or nothing; see `Run.trace`."""
+def write(run: Run, path: Path) -> Path:
+    """Write the trace of a run, all or nothing; see `Run.trace`."""
     if not path.name.endswith((PLAIN, PACKED)):
         raise TraceFileError(
             f"a trace is {PLAIN} or {PACKED}: {str(path)!r} cannot be its name, give one such as "
             f"{str(path.with_suffix(PACKED))!r}"
         )
-    opened: Any = gzip.open if path.name.endswith(PACKED) else open
     try:
-        _check_free(path, opened)
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as file:
             # Without its name and time in it: the same run gives the same file
-            packed = opened is gzip.open
+            packed = path.name.endswith(PACKED)
             packing: Any = gzip.GzipFile("", "wb", _LEVEL, file, mtime=0) if packed else None
             with packing or nullcontext(file) as inner:
-                inner.writelines(_lines(chain(events(run), extra), about(run)))
+                inner.writelines(_lines(events(run), about(run)))
     except OSError as error:
         raise TraceFileError(
             f"the trace cannot be written to {path} ({error.strerror or error}): give another place"
@@ -100,29 +95,10 @@ def write(run: Run, path: Path, extra: Sequence[Event] = ()) -> Path:
     return path
 
 
-def _check_free(path: Path, opened: Any) -> None:
-    """Refuse to overwrite anything but an older trace of ours."""
-    if path.is_dir():
-        raise TraceFileError(f"{path} is a folder: give the name of a file in it")
-    if not path.exists():
-        return
-    if not path.is_file():  # a pipe would be waited for
-        raise TraceFileError(f"{path} is no file: give the name of one")
-    try:
-        with opened(path, "rb") as file:
-            begins = file.read(len(OURS))
-    except (EOFError, gzip.BadGzipFile, zlib.error):
-        begins = b"something else"
-    if begins not in (b"", OURS):
-        raise TraceFileError(
-            f"{path} is there already and is no trace of stallscope's: give another name"
-        )
-
-
 def _lines(events: Iterable[Event], about: dict[str, Any]) -> Iterator[bytes]:
     """Yield one event per line, so that the trace is never whole in memory."""
     text = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
-    yield OURS + b"," + text(about)[1:].encode() + b',"traceEvents":[\n'
+    yield _HEAD + b"," + text(about)[1:].encode() + b',"traceEvents":[\n'
     between = b""
     for event in events:
         yield between + text(event).encode()
@@ -270,61 +246,6 @@ def _named(what: str, pid: int, tid: int, name: str, place: int) -> Iterator[Eve
     for key, value in {"name": name, "sort_index": place}.items():
         event = {"ph": "M", "pid": pid, "tid": tid, "name": f"{what}_{key}"}
         yield {**event, "args": {key: value}}
-
-
-# What torch's profiler saw
-
-
-_PROFILED: Final = 1 << 20
-"""Numbers of its processes begin here."""
-_PHASES: Final = {"X", "M", "s", "t", "f"}
-"""Slices, names and arrows (a launch to its kernel): all that is taken over."""
-
-
-def profiled(profile: Any, began_unix_ns: int | None) -> list[Event]:
-    """Return the events of a profile of torch's, moved to the time axis of a run.
-
-    Args:
-        profile: a `torch.profiler.profile` that has ended, or the path of what it exported.
-        began_unix_ns: when the times of the run begin, ns since 1970.
-
-    Raises:
-        TraceFileError: it is none, or not of the time of this run.
-    """
-    if began_unix_ns is None:
-        raise TraceFileError(
-            "this run does not say when it began, so a profile has no place in it: record it again"
-        )
-    events = _exported(profile, began_unix_ns)
-    if not any(event["ph"] == "X" and event["ts"] >= 0 for event in events):
-        raise TraceFileError("nothing of this profile is of the time of the run")
-    pids = dict.fromkeys(str(event.get("pid")) for event in events)
-    numbers = {pid: _PROFILED + number for number, pid in enumerate(pids)}
-    return [{**event, "pid": numbers[str(event.get("pid"))]} for event in events]
-
-
-def _exported(profile: Any, began_unix_ns: int) -> list[Event]:
-    """Read the events that a profile exports, in µs from the begin of a run; no file stays."""
-    try:
-        if not hasattr(profile, "export_chrome_trace"):
-            path = Path(profile)
-            with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-                trace = json.load(file)
-        else:
-            with workspace() as folder:
-                profile.export_chrome_trace(str(folder / "profile.json"))
-                trace = json.loads((folder / "profile.json").read_text(encoding="utf-8"))
-        moved_us = (int(trace.get("baseTimeNanoseconds", 0)) - began_unix_ns) / 1000
-        events = [event for event in trace["traceEvents"] if event.get("ph") in _PHASES]
-        return [
-            event if event["ph"] == "M" else {**event, "ts": float(event["ts"]) + moved_us}
-            for event in events
-        ]
-    except Exception as error:
-        raise TraceFileError(
-            f"{printable(repr(profile), 60)} is no profile of torch's that has ended, nor the "
-            f"file that one exported ({printable(said_by(error), 60)})"
-        ) from error
 
 
 # Processes
