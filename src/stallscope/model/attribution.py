@@ -24,7 +24,6 @@ from stallscope.model.lifecycle import (
     NOT_RECORDED,
     attribute_sections,
     covered_ns,
-    lifecycle_of,
 )
 from stallscope.model.thresholds import STALL_S, STALL_SHARE
 from stallscope.stages import KINDS, WORK_KINDS
@@ -122,9 +121,7 @@ def stall_parts(
 ) -> pl.DataFrame:
     """Divide each stall; columns of `PARTS`, in the order of the stalls."""
     parts = (
-        attribute_sections(
-            lifecycle_of(stalls, deliveries, side_spans), deliveries, spans, side_spans
-        )
+        attribute_sections(stalls, deliveries, spans, side_spans)
         .group_by("stall", *_PART, maintain_order=True)
         .agg(exposed_s=pl.col("ns").sum() / 1e9)
     )

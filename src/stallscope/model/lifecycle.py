@@ -8,30 +8,15 @@ add up to it, to the nanosecond, whatever was seen and whatever was not.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import polars as pl
 
 from stallscope.stages import GARBAGE, KINDS
 
-if TYPE_CHECKING:
-    from stallscope.store import Schema
-
-    _Names = dict[int, np.ndarray | str]  # of a section; one for all stalls, or one for each
-
-
-BATCH: Final = ("rank", "epoch", "batch")
+_BATCH: Final = ("rank", "epoch", "batch")
 """Key of a batch, together with the process that made it."""
-
-ASKED, TAKEN, MADE, PICKLED, SENT, ARRIVED, PINNING, PINNED = range(1, 9)
-"""Columns of `BatchLifecycle.moments_ns`: the task was put into the worker's queue, taken up, made;
-the feeder thread began to pickle it, had sent it; it was received, began pinning, was pinned."""
-
-_SENT: Final = ["asked_ns", "taken_ns", "made_ns", "pickle_ns", "sent_ns"]
-_RECEIVED: Final = ["arrived_ns", "pinning_ns", "pinned_ns"]
-
 EARLIER: Final = "earlier batch"
 """Work of the batch's worker on an earlier batch."""
 START: Final = "start workers"
@@ -62,85 +47,152 @@ KIND_OF: Final = {
     UNATTRIBUTED: None,
 }
 """Kinds of all parts that are no stages of a worker."""
-_ROW: Final[Schema] = {
-    "stall": pl.Int64,
-    "section": pl.Int64,
-    "part": pl.String,
-    "kind": pl.Enum(KINDS),
-    "ns": pl.Int64,
+_IN_PROCESS: Final = pl.when("in_process").then(pl.lit(MAIN))
+_OPENING: Final = pl.when("opening").then(pl.lit(START)).otherwise(pl.lit(MAIN))
+_SECTIONS: Final = {
+    "begin_ns": pl.when("known").then(_OPENING).otherwise(pl.lit(UNATTRIBUTED)),
+    "asked_ns": _IN_PROCESS.when("first").then(pl.lit(START)).otherwise(pl.lit(QUEUED)),
+    # of the making, what no span explains
+    "taken_ns": pl.when("recorded").then(pl.lit(UNATTRIBUTED)).otherwise(pl.lit(NOT_RECORDED)),
+    "made_ns": pl.lit(QUEUED),
+    "pickle_ns": pl.lit(SEND),
+    "sent_ns": pl.lit(UNPICKLE),
+    "arrived_ns": _IN_PROCESS.otherwise(pl.lit(QUEUED)),
+    "pinning_ns": pl.lit(PIN),
+    "pinned_ns": pl.lit(MAIN),
 }
-"""Schema of the pieces of stalls; `stall` is a row number."""
+"""Milestones of a batch, each with the part that begins there: the stall begins; the task was put
+into the worker's queue, taken up, made; the feeder thread began to pickle it, had sent it; it was
+received, began pinning, was pinned."""
+_MILESTONES: Final = (*_SECTIONS, "finish_ns")
+_BEFORE: Final = ("begin_ns", "asked_ns")
+"""Begins of the sections in which the worker may be on an earlier batch, ..."""
+_RECEIVING: Final = ("sent_ns", "arrived_ns")
+"""... and in which a garbage collection of the main process delays the batch, as in its own."""
 
 
-@dataclass(frozen=True)
-class BatchLifecycle:
-    """Batches that stalls waited for; arrays have a row for each stall, in order."""
+def attribute_sections(
+    stalls: pl.DataFrame,
+    deliveries: pl.DataFrame,
+    spans: pl.DataFrame,
+    side_spans: pl.DataFrame,
+) -> pl.DataFrame:
+    """Cut the stalls up: columns `stall` (row number), `part`, `kind`, `ns`.
 
-    batches: pl.DataFrame
-    """`stall` (row number), `rank, pid, epoch, batch`; `pid` is null for unobserved batches."""
-    moments_ns: np.ndarray
-    """Shape (stalls, 10): begin of the window, the milestones in their order, end of the window;
-    none smaller than the one before, none outside of the window."""
-    has_record: np.ndarray
-    """True: the batch was recorded; False: its first section is the whole window."""
-    in_process: np.ndarray
-    """True: the main process made the batch itself, without queues."""
-    opening: np.ndarray
-    """True: the window begins before the request of the epoch's first batch."""
-    first: np.ndarray
-    """True: the batch is the first of its process, which had to start up before."""
+    The pieces of a stall add up exactly, and are in the order of its batch's way.
+    """
+    way = _milestones(stalls, deliveries, side_spans)
+    own = spans.join(way, on=["rank", "pid", "epoch", "batch"])
+    way = way.with_columns(recorded=pl.col("stall").is_in(own["stall"].unique().implode()))
+    sections = pl.concat(
+        way.select(
+            *("stall", "rank"),
+            process=_process(),
+            section=pl.lit(begin, pl.Enum(_MILESTONES)),
+            part=part,
+            start_ns=pl.col(begin),
+            end_ns=pl.col(end),
+        )
+        for (begin, part), end in zip(_SECTIONS.items(), _MILESTONES[1:], strict=True)
+    )
+    finished = deliveries.drop_nulls(["taken_ns", "made_ns"]).select(
+        process=_process(), start_ns="taken_ns", end_ns="made_ns"
+    )
+    is_garbage = pl.col("stage").cast(pl.String) == GARBAGE.name
+    collected = side_spans.filter(pl.col("worker").is_null(), is_garbage)
+    may_collect = pl.col("section").is_in(_RECEIVING) | (pl.col("part") == MAIN)
+    work = _work(own)
+    worked = work.group_by("stall", "section").agg(worked_ns=pl.col("ns").sum())
+    left_ns = pl.col("end_ns") - pl.col("start_ns") - pl.col("earlier_ns")
+    cut = (
+        sections.with_columns(
+            earlier_ns=pl.lit(covered_ns(sections, finished, "process"))
+            * pl.col("section").is_in(_BEFORE),
+            garbage_ns=pl.lit(covered_ns(sections, collected)) * may_collect,
+        )
+        .with_columns(garbage_ns=pl.min_horizontal("garbage_ns", left_ns))
+        .join(worked, on=["stall", "section"], how="left", maintain_order="left")
+        .with_columns(ns=left_ns - pl.col("garbage_ns") - pl.col("worked_ns").fill_null(0))
+    )
+    kind = pl.col("part").replace_strict(KIND_OF).cast(pl.Enum(KINDS))
+    pieces = (
+        cut.select("stall", "section", part=part, ns=ns).with_columns(kind=kind)
+        for part, ns in (
+            *((pl.lit(EARLIER), "earlier_ns"), (pl.lit(MAIN_GARBAGE), "garbage_ns")),
+            (pl.col("part"), "ns"),
+        )
+    )
+    return (
+        pl.concat([work, *(each.select(work.columns) for each in pieces)])
+        .filter(pl.col("ns") > 0)
+        .sort("stall", "section", maintain_order=True)
+        .drop("section")
+    )
 
 
-def lifecycle_of(
+def _work(own: pl.DataFrame) -> pl.DataFrame:
+    """Return the stages of each batch's making in the stall.
+
+    A moment counts once where two threads of a worker were on the same batch.
+    """
+    inside = (pl.col(name).clip("taken_ns", "made_ns") for name in ("start_ns", "end_ns"))
+    before_ns = pl.col("end_ns").cum_max().shift(1).over("stall")
+    alone_ns = pl.col("end_ns") - pl.max_horizontal("start_ns", before_ns)
+    return (
+        own.with_columns(inside)
+        .filter(pl.col("end_ns") > pl.col("start_ns"))
+        .sort("stall", "start_ns", maintain_order=True)
+        .with_columns(ns=alone_ns.clip(0), section=pl.lit("taken_ns", pl.Enum(_MILESTONES)))
+        .with_columns(part=pl.col("stage").cast(pl.String))
+        .group_by("stall", "section", "part", "kind", maintain_order=True)
+        .agg(pl.col("ns").sum())
+    )
+
+
+def _process() -> pl.Expr:
+    """Return a number for each process; -1 where unknown."""
+    return (pl.col("rank").cast(pl.Int64) * 2**32 + pl.col("pid").cast(pl.Int64)).fill_null(-1)
+
+
+def _milestones(
     stalls: pl.DataFrame, deliveries: pl.DataFrame, side_spans: pl.DataFrame
-) -> BatchLifecycle:
+) -> pl.DataFrame:
     """Find the milestones of the batch that each stall waited for.
 
     A milestone that was not observed gets the time of a neighbour, so that the observed section has
     the time. Later milestones limit earlier ones: a process reads the clock after the event, so the
-    earlier of two readings is right.
+    earlier of two readings is right. All lie within the stall.
+
+    Returns:
+        Columns `stall`, `rank, pid, epoch, batch`, those of `_MILESTONES`; and `known` (the batch
+        was delivered), `in_process` (the main process made it itself, without queues), `opening`
+        (the stall begins before the request of the epoch's first batch), `first` (of its process).
     """
-    seen = (
-        stalls.select(*BATCH, begin_ns="start_ns", finish_ns="end_ns")
-        .with_row_index("stall")
-        .join(_delivered(deliveries), on=BATCH, how="left", maintain_order="left")
-        .join(_pinned(side_spans), on=BATCH, how="left", maintain_order="left")
-        .with_columns(in_process=pl.col("known") & pl.col("worker").is_null())
-        .with_columns(pl.col("known", "in_process", "first").fill_null(value=False))
-    )
-    opening = pl.col("begin_ns") < pl.col("began_ns")
-    seen = _with_unseen(seen).with_columns(opening=opening.fill_null(value=False))
-    moments = seen.select("begin_ns", *_SENT, *_RECEIVED, "finish_ns").to_numpy()
-    moments_ns = np.minimum.accumulate(moments[:, ::-1], axis=1)[:, ::-1]
-    return BatchLifecycle(
-        seen.select(pl.col("stall").cast(pl.Int64), "rank", "pid", "epoch", "batch"),
-        np.maximum(moments_ns, seen["begin_ns"].to_numpy()[:, None]),
-        *(seen[name].to_numpy() for name in ("known", "in_process", "opening", "first")),
-    )
-
-
-def _delivered(deliveries: pl.DataFrame) -> pl.DataFrame:
-    """Return each batch once, with its place in the whole run."""
-    return deliveries.with_columns(
+    delivered = deliveries.with_columns(
         known=pl.lit(value=True),
         began_ns=pl.col("asked_ns").min().over("rank", "epoch"),
         first=pl.col("taken_ns") == pl.col("taken_ns").min().over("rank", "pid"),
-    ).unique(BATCH, keep="last", maintain_order=True)
-
-
-def _pinned(side_spans: pl.DataFrame) -> pl.DataFrame:
+    ).unique(_BATCH, keep="last", maintain_order=True)
     pins = side_spans.filter(pl.col("kind") == "pin", pl.col("stage").cast(pl.String) == "pin")
-    return pins.group_by(BATCH).agg(
+    pinned = pins.group_by(_BATCH).agg(
         pinning_ns=pl.col("start_ns").min(), pinned_ns=pl.col("end_ns").max()
     )
-
-
-def _with_unseen(seen: pl.DataFrame) -> pl.DataFrame:
-    """Give each milestone that was not observed the time of an observed neighbour."""
+    opening = pl.col("begin_ns") < pl.col("began_ns")
     here_ns = pl.when("in_process").then("made_ns")
     before_ns = pl.when("known").then("begin_ns").otherwise("finish_ns")
+    limited = (
+        pl.max_horizontal("begin_ns", pl.min_horizontal(_MILESTONES[place:])).alias(name)
+        for place, name in enumerate(_MILESTONES)
+    )
+    flags = ("known", "in_process", "opening", "first")
     return (
-        seen.with_columns(
+        stalls.select(*_BATCH, begin_ns="start_ns", finish_ns="end_ns")
+        .with_row_index("stall")
+        .join(delivered, on=_BATCH, how="left", maintain_order="left")
+        .join(pinned, on=_BATCH, how="left", maintain_order="left")
+        .with_columns(in_process=pl.col("known") & pl.col("worker").is_null(), opening=opening)
+        .with_columns(pl.col(flags).fill_null(value=False))
+        .with_columns(
             asked_ns=pl.coalesce("asked_ns", before_ns),
             arrived_ns=pl.coalesce("arrived_ns", here_ns, "pinning_ns", "finish_ns"),
         )
@@ -152,184 +204,47 @@ def _with_unseen(seen: pl.DataFrame) -> pl.DataFrame:
             pinning_ns=pl.coalesce("pinning_ns", "arrived_ns"),
             pinned_ns=pl.coalesce("pinned_ns", "arrived_ns"),
         )
+        .select("stall", "rank", "pid", "epoch", "batch", *flags, *limited)
     )
 
 
-def make_disjoint(starts_ns: np.ndarray, ends_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Make sorted intervals disjoint: each begins after the end of all before it, or is empty."""
-    before_ns = np.maximum.accumulate(ends_ns)[:-1]
-    starts_ns = np.append(starts_ns[:1], np.maximum(starts_ns[1:], before_ns))
-    return starts_ns, np.maximum(starts_ns, ends_ns)
-
-
-@dataclass(frozen=True)
-class GroupAxis:
-    """Axis with the times of all groups end to end, so that one sort serves all groups."""
-
-    low_ns: int
-    """Earliest time of any group."""
-    width_ns: int
-    """Distance from the earliest to the latest time."""
-
-    @classmethod
-    def over(cls, starts_ns: np.ndarray, ends_ns: np.ndarray) -> GroupAxis:
-        """Return a line that is long enough for these intervals."""
-        if not starts_ns.size:
-            return cls(0, 0)
-        low_ns = int(starts_ns.min())
-        return cls(low_ns, max(int(ends_ns.max()) - low_ns, 0))
-
-    def place(self, group: np.ndarray, time_ns: np.ndarray) -> np.ndarray:
-        """Return the place on the line of a group's (0, 1, 2...) time."""
-        along_ns = np.clip(time_ns - self.low_ns, 0, self.width_ns)
-        place: np.ndarray = group * (self.width_ns + 1) + along_ns
-        return place
-
-
-class IntervalUnion:
-    """Union of the intervals of each group; groups are numbers."""
-
-    def __init__(self, group: np.ndarray, starts_ns: np.ndarray, ends_ns: np.ndarray) -> None:
-        self._groups = np.unique(group)
-        self._line = GroupAxis.over(starts_ns, ends_ns)
-        number = np.searchsorted(self._groups, group)
-        starts, ends = self._line.place(number, starts_ns), self._line.place(number, ends_ns)
-        order = np.argsort(starts, kind="stable")
-        self._starts, self._ends = make_disjoint(starts[order], ends[order])
-        self._before_ns = np.cumsum(self._ends - self._starts) - (self._ends - self._starts)
-
-    def within(self, group: np.ndarray, begin_ns: np.ndarray, end_ns: np.ndarray) -> np.ndarray:
-        """Return the time of each stretch that its group's intervals cover, ns."""
-        if not self._groups.size:
-            return np.zeros(group.size, dtype=np.int64)
-        number = np.minimum(np.searchsorted(self._groups, group), self._groups.size - 1)
-        covered_ns = self._until(self._line.place(number, end_ns))
-        covered_ns -= self._until(self._line.place(number, begin_ns))
-        return np.where(self._groups[number] == group, covered_ns, 0)
-
-    def _until(self, place: np.ndarray) -> np.ndarray:
-        """Return the covered time from the start of the line to a place."""
-        last = np.searchsorted(self._starts, place, side="right") - 1
-        inside = np.minimum(place, self._ends[last]) - self._starts[last]
-        return np.where(last >= 0, self._before_ns[last] + inside, 0)
-
-
-def covered_ns(stretches: pl.DataFrame, by: pl.DataFrame) -> np.ndarray:
-    """Return the time of each stretch that its rank's rows in another table cover, ns.
+def covered_ns(stretches: pl.DataFrame, by: pl.DataFrame, group: str = "rank") -> np.ndarray:
+    """Return the time of each stretch that its group's rows in another table cover, ns.
 
     Args:
-        stretches: columns `rank`, `start_ns`, `end_ns`.
+        stretches: columns `start_ns`, `end_ns`, and that of the group.
         by: the same columns.
+        group: name of the column that tells groups apart.
     """
-    stretch_columns, whole = (
-        [table[name].cast(pl.Int64).to_numpy() for name in ("rank", "start_ns", "end_ns")]
-        for table in (stretches, by)
+    covered = np.zeros(stretches.height, dtype=np.int64)
+    theirs = by.sort("start_ns").partition_by(group, as_dict=True)
+    rows = stretches.with_row_index("row").select("row", group, "start_ns", "end_ns")
+    for key, own in rows.partition_by(group, as_dict=True).items():
+        if key in theirs:
+            places = own["row"].to_numpy()
+            covered[places] = _covered(own, *theirs[key].select("start_ns", "end_ns"))
+    return covered
+
+
+def _covered(stretches: pl.DataFrame, starts_ns: pl.Series, ends_ns: pl.Series) -> np.ndarray:
+    """Return the time of each stretch that sorted intervals cover: they may overlap."""
+    latest_ns = ends_ns.cum_max()
+    begins_ns = np.maximum(
+        starts_ns.to_numpy(), latest_ns.shift(1, fill_value=starts_ns[0]).to_numpy()
     )
-    return IntervalUnion(*whole).within(*stretch_columns)
+    edges_ns = np.column_stack([begins_ns, np.maximum(begins_ns, latest_ns.to_numpy())])
+    before_ns = np.cumsum(np.diff(edges_ns, axis=1))
+    done_ns = np.column_stack([np.append(0, before_ns[:-1]), before_ns]).ravel()
+    until_ns = (
+        np.interp(stretches[name].to_numpy(), edges_ns.ravel(), done_ns)
+        for name in ("end_ns", "start_ns")
+    )
+    covered: np.ndarray = np.subtract(*until_ns).astype(np.int64)
+    return covered
 
 
 def covered_s(spans: pl.DataFrame, starts_ns: np.ndarray, ends_ns: np.ndarray) -> np.ndarray:
     """Return the time of each window that spans of any rank cover, seconds."""
-    alone, ours = (np.zeros(size, dtype=np.int64) for size in (starts_ns.size, spans.height))
-    union = IntervalUnion(ours, spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy())
-    return np.asarray(union.within(alone, starts_ns, ends_ns) / 1e9)
-
-
-def attribute_sections(
-    lifecycle: BatchLifecycle,
-    deliveries: pl.DataFrame,
-    spans: pl.DataFrame,
-    side_spans: pl.DataFrame,
-) -> pl.DataFrame:
-    """Cut the stalls up, columns of `_ROW` in the lifecycle's order; the pieces add up exactly."""
-    work, rest = _making(lifecycle, spans)
-    finished = deliveries.drop_nulls(["taken_ns", "made_ns"])
-    collected = side_spans.filter(
-        pl.col("worker").is_null(), pl.col("stage").cast(pl.String) == GARBAGE.name
-    )
-    earlier = IntervalUnion(
-        _processes(finished), finished["taken_ns"].to_numpy(), finished["made_ns"].to_numpy()
-    )
-    collecting = IntervalUnion(
-        _ranks(collected), collected["start_ns"].to_numpy(), collected["end_ns"].to_numpy()
-    )
-    around = _around(lifecycle, earlier, collecting)
-    return (
-        pl.concat([*around, work, rest])
-        .filter(pl.col("ns") > 0)
-        .sort("stall", "section", maintain_order=True)
-    )
-
-
-def _making(lifecycle: BatchLifecycle, spans: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the stages of each batch's making in the stall, and the rest of that time."""
-    own = spans.join(lifecycle.batches, on=["rank", "pid", "epoch", "batch"])
-    stall = own["stall"].to_numpy()
-    recorded = np.zeros(lifecycle.batches.height, dtype=bool)
-    recorded[stall] = True
-    taken_ns, made_ns = lifecycle.moments_ns[:, TAKEN], lifecycle.moments_ns[:, TAKEN + 1]
-    longest_ns = made_ns[stall] - taken_ns[stall]
-    starts_ns = np.clip(own["start_ns"].to_numpy() - taken_ns[stall], 0, longest_ns)
-    ends_ns = np.clip(own["end_ns"].to_numpy() - taken_ns[stall], 0, longest_ns)
-    inside = np.flatnonzero(ends_ns > starts_ns)
-    line = GroupAxis.over(starts_ns[inside], ends_ns[inside])
-    starts = line.place(stall[inside], starts_ns[inside])
-    order = np.argsort(starts, kind="stable")
-    # A moment counts once where two threads of a worker were on the same batch
-    starts, ends = make_disjoint(starts[order], line.place(stall[inside], ends_ns[inside])[order])
-    work = (
-        own.select("stall", section=TAKEN, part="stage", kind="kind")[inside[order]]
-        .with_columns(ns=pl.Series(ends - starts))
-        .group_by("stall", "section", "part", "kind", maintain_order=True)
-        .agg(pl.col("ns").sum())
-    )
-    rest_ns = made_ns - taken_ns
-    np.subtract.at(rest_ns, work["stall"].to_numpy(), work["ns"].to_numpy())
-    rest = _rows(TAKEN, np.where(recorded, UNATTRIBUTED, NOT_RECORDED), rest_ns)
-    return _as_rows(work), rest
-
-
-def _around(
-    lifecycle: BatchLifecycle, earlier: IntervalUnion, collecting: IntervalUnion
-) -> list[pl.DataFrame]:
-    """Return the sections before and after the making."""
-    first = np.where(lifecycle.has_record, np.where(lifecycle.opening, START, MAIN), UNATTRIBUTED)
-    waits = np.where(lifecycle.in_process, MAIN, np.where(lifecycle.first, START, QUEUED))
-    held = np.where(lifecycle.in_process, MAIN, QUEUED)
-    before: _Names = {0: first, ASKED: waits}
-    sent: _Names = {MADE: QUEUED, PICKLED: SEND, SENT: UNPICKLE}
-    received: _Names = {ARRIVED: held, PINNING: PIN, PINNED: MAIN}
-    process, rank = _processes(lifecycle.batches), _ranks(lifecycle.batches)
-    rows = []
-    for section, name in (before | sent | received).items():
-        begin_ns, end_ns = lifecycle.moments_ns[:, section], lifecycle.moments_ns[:, section + 1]
-        earlier_ns = earlier.within(process, begin_ns, end_ns) * (section in before)
-        left_ns = end_ns - begin_ns - earlier_ns
-        of_main = (np.asarray(name) == MAIN) | (section in {SENT, ARRIVED})
-        garbage_ns = np.minimum(collecting.within(rank, begin_ns, end_ns), left_ns) * of_main
-        rows.append(_rows(section, EARLIER, earlier_ns))
-        rows.append(_rows(section, MAIN_GARBAGE, garbage_ns))
-        rows.append(_rows(section, name, left_ns - garbage_ns))
-    return rows
-
-
-def _rows(section: int, part: np.ndarray | str, ns: np.ndarray) -> pl.DataFrame:
-    """Return the same piece of every stall."""
-    frame = pl.DataFrame({"stall": np.arange(ns.size), "ns": ns})
-    name = pl.lit(part) if isinstance(part, str) else pl.Series(part, dtype=pl.String)
-    frame = frame.with_columns(section=section, part=name)
-    return _as_rows(frame.with_columns(kind=pl.col("part").replace_strict(KIND_OF)))
-
-
-def _as_rows(frame: pl.DataFrame) -> pl.DataFrame:
-    return frame.select(pl.col(name).cast(kind) for name, kind in _ROW.items())
-
-
-def _processes(frame: pl.DataFrame) -> np.ndarray:
-    """Return a number for each process; -1 where unknown."""
-    process = pl.col("rank").cast(pl.Int64) * 2**32 + pl.col("pid").cast(pl.Int64)
-    return frame.select(process.fill_null(-1)).to_series().to_numpy()
-
-
-def _ranks(frame: pl.DataFrame) -> np.ndarray:
-    return frame["rank"].cast(pl.Int64).to_numpy()
+    alone = pl.lit(0).alias("rank")
+    windows = pl.DataFrame({"start_ns": starts_ns, "end_ns": ends_ns}).cast(pl.Int64)
+    return covered_ns(windows.with_columns(alone), spans.with_columns(alone)) / 1e9
