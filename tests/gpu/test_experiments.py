@@ -29,20 +29,6 @@ def test_copies_are_timed_in_each_way(worker):
     assert held["copy_s"] < rows["from pageable memory"]["copy_s"]
 
 
-def test_copies_ahead_bring_the_same_batches(worker):
-    """The losses are those of batches that are copied one after the other, to the last bit."""
-
-    def step(batch):
-        worker.launch(0.001)
-        return batch.double().sum()
-
-    found = ss.experiments(batches(), step, device=worker.where, budget_s=8)
-    row = {one["experiment"]: one for one in found.table().to_dicts()}["copies ahead"]
-
-    assert row["pairs"]
-    assert 0 == row["loss_difference"]
-
-
 def test_a_line_that_waits_is_named_with_what_it_takes(worker):
     """Work of 10 ms, and a value that is asked for."""
 

@@ -7,16 +7,13 @@ generators (`isolation.as_before`); a change restores everything else that it to
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
-from stallscope.files import workspace
 from stallscope.loops.cached_values import mapped
-from stallscope.loops.devices import NO_MEMORY
 from stallscope.targets.object_graph import attributes_of
 
 if TYPE_CHECKING:
@@ -41,10 +38,6 @@ class StepContext:
     kind: str
     """Type of its device: "cuda", "cpu"."""
     facts: StepFacts
-    why_no_copies: str = NO_MEMORY
-    """Reason why batches are not copied; empty where the device has its own memory."""
-    compiled: dict[torch.nn.Module, Any] = field(default_factory=dict)
-    """Compiled modules and their calls, as compiling takes minutes."""
 
     @property
     def convolves(self) -> bool:
@@ -185,52 +178,10 @@ def _no_fused(context: StepContext) -> str:
     return "it is so already" if has else f"{names} has no fused kind"
 
 
-# ---- torch.compile -------------------------------------------------------------------------------
-
-
-@contextmanager
-def _compiled(context: StepContext) -> Iterator[Step]:
-    """Compile in this process; leave no process and no file of torch's behind."""
-    from torch._inductor import config
-
-    calls = [(module, module._compiled_call_impl) for module in context.modules]  # noqa: SLF001 - what `Module.compile` sets
-    name = "TORCHINDUCTOR_CACHE_DIR"
-    cache_folder = os.environ.get(name)
-    # Precompiled headers would stay in a folder of their own
-    wanted = {"compile_threads": 1, "cpp_cache_precompile_headers": False}
-    settings = {option: value for option, value in wanted.items() if hasattr(config, option)}
-    with workspace() as folder, ExitStack() as ends:
-        ends.callback(os.environ.update, {} if cache_folder is None else {name: cache_folder})
-        ends.callback(os.environ.pop, name, None)
-        for module, call in calls:
-            ends.callback(setattr, module, "_compiled_call_impl", call)
-        os.environ[name] = str(folder)
-        with config.patch(settings):
-            for module in context.modules:
-                if module not in context.compiled:
-                    module.compile()
-                    context.compiled[module] = module._compiled_call_impl  # noqa: SLF001 - as above
-                module._compiled_call_impl = context.compiled[module]  # noqa: SLF001 - as above
-            yield context.step
-
-
-def _no_compile(context: StepContext) -> str:
-    compiled = [module for module in context.modules if module._compiled_call_impl is not None]  # noqa: SLF001 - as above
-    wrapped = [module for module in context.modules if type(module).__name__ == "OptimizedModule"]
-    return "the step does so already" if compiled or wrapped else _no_module(context)
-
-
 def _no_module(context: StepContext) -> str:
     return "" if context.modules else "the step reaches no module"
 
 
-AHEAD: Final = Change(
-    "copies ahead",
-    "the next batch's .to(device, non_blocking=True) under torch.cuda.stream(copies)",
-    as_it_is,  # the loop changes, not the step
-    lambda context: context.why_no_copies,
-)
-COMPILE: Final = Change("torch.compile", "model.compile()", _compiled, _no_compile)
 CHANGES: Final = (
     Change(
         "bfloat16 autocast",
@@ -246,7 +197,5 @@ CHANGES: Final = (
     ),
     Change("cudnn.benchmark", "torch.backends.cudnn.benchmark = True", _cudnn_benchmark, _no_cudnn),
     Change("fused optimizer", "the optimizer with fused=True", _fused, _no_fused),
-    AHEAD,
-    COMPILE,
 )
 """Changes in the order of their trials."""

@@ -21,13 +21,7 @@ import torch
 from stallscope.bench.comparison import FASTER
 from stallscope.bench.measurement import Measurement
 from stallscope.errors import ArgumentError, NoBatchError
-from stallscope.experiments.changes import (
-    AHEAD,
-    CHANGES,
-    COMPILE,
-    StepContext,
-    as_it_is,
-)
+from stallscope.experiments.changes import CHANGES, StepContext, as_it_is
 from stallscope.experiments.result import (
     AS_IT_IS,
     COPY_TIMES,
@@ -87,21 +81,15 @@ class _Lap(NamedTuple):
 class _StepLoop:
     """Loop of a step over batches in memory."""
 
-    def __init__(
-        self,
-        target: Target,
-        batches: list[Any],
-        losses: _Losses,
-        memory: BatchMemory = BatchMemory.DEVICE,
-    ) -> None:
+    def __init__(self, target: Target, batches: list[Any], losses: _Losses) -> None:
         device = device_of(target)
         self._losses = losses
         self._step: Step = target.step  # type: ignore[assignment]
         self._device, cached = device, batches
         if device.has_memory:
             with suppress(RuntimeError):  # no room: the loop copies each batch
-                cached = [device.kept(batch, memory) for batch in batches]
-                self._device = device.reading(memory)
+                cached = [device.kept(batch, BatchMemory.DEVICE) for batch in batches]
+                self._device = device.reading(BatchMemory.DEVICE)
         self._batches = CachedBatches(cached)
 
     def use(self, steps: int, call: Callable[[Any], object]) -> None:
@@ -110,12 +98,7 @@ class _StepLoop:
             call(self._device.move(batch))
 
     def lap(
-        self,
-        change: AbstractContextManager[Step],
-        steps: int,
-        most_s: float = math.inf,
-        *,
-        ahead: bool = False,
+        self, change: AbstractContextManager[Step], steps: int, most_s: float = math.inf
     ) -> _Lap:
         """Time steps from the current state, and restore the state.
 
@@ -123,19 +106,17 @@ class _StepLoop:
             change: context that gives the step.
             steps: number of steps to time.
             most_s: time limit, seconds; the current step is finished.
-            ahead: whether a batch is copied during the step on the batch before.
         """
         losses, device = self._losses, self._device
         losses.clear()
         with as_before([], self._step), change as step:
             clock = device.clock()
-            batches = islice(self._batches, _WARMUP + steps)
-            there = device.ahead(batches) if ahead else map(device.move, batches)
-            for moved in islice(there, _WARMUP):
+            batches = map(device.move, islice(self._batches, _WARMUP + steps))
+            for moved in islice(batches, _WARMUP):
                 losses.take(step(moved))
             clock.begin()
             began_s = time.perf_counter()
-            for moved in there:
+            for moved in batches:
                 clock.step_begins()
                 losses.take(step(moved))
                 clock.step_ends()
@@ -190,8 +171,8 @@ class _Losses:
 class _StepTrials:
     """Trials of changes to a step; an interrupt leaves the result so far."""
 
-    def __init__(self, target: Target, measurement: Measurement, *, compiles: bool) -> None:
-        self._target, self._measurement, self._compiles = target, measurement, compiles
+    def __init__(self, target: Target, measurement: Measurement) -> None:
+        self._target, self._measurement = target, measurement
         self._device = device_of(target)
         self._facts = StepFacts()
         self._kernels: Kernels | None = None
@@ -208,9 +189,7 @@ class _StepTrials:
         batches = self._fetched()
         losses = _Losses()
         self._loop = _StepLoop(self._target, batches, losses)
-        self._copying = self._loop
         if self._device.has_memory:  # copies first, as the profiler may slow later ones
-            self._copying = _StepLoop(self._target, batches, losses, BatchMemory.PINNED)
             self._copies = copy_times(self._device, batches[0])
         else:
             self._measurement.note(f"copies were not timed: {self._device.why_no_memory}")
@@ -240,8 +219,6 @@ class _StepTrials:
         kind = behind.where.type if isinstance(behind, Accelerator) else "cpu"
         with as_before([], step):
             self._loop.use(_WARMUP + 1, step)
-            if device.has_memory:  # raises here if the step changes its batch
-                self._copying.use(_WARMUP, step)
             watch = StepWatch(kind, simulated)
             try:
                 with watch.watching() as self._facts:
@@ -258,16 +235,7 @@ class _StepTrials:
             reached(step, torch.optim.Optimizer),
             kind,
             self._facts,
-            "" if device.has_memory else device.why_no_memory,
         )
-
-    def _lap(self, change: Change, steps: int, most_s: float = math.inf, *, changed: bool) -> _Lap:
-        """Time a lap with a change, or its baseline."""
-        loop = self._copying if change is AHEAD else self._loop
-        if change is AHEAD or not changed:
-            ahead = change is AHEAD and changed
-            return loop.lap(as_it_is(self._context), steps, most_s, ahead=ahead)
-        return loop.lap(change.make(self._context), steps, most_s)
 
     def _compare_losses(self) -> list[Change]:
         """Return the changes that work; store the largest difference in loss of each."""
@@ -276,10 +244,7 @@ class _StepTrials:
         self._loop.lap(as_it_is(context), _FEWEST_STEPS)
         step_s = (time.perf_counter() - began_s) / (_FEWEST_STEPS + _WARMUP)
         for change in CHANGES:
-            why = change.why_not(context)
-            if change is COMPILE and not self._compiles and not why:
-                why = "it may take minutes beyond the budget: request it with compiles=True"
-            if why:
+            if why := change.why_not(context):
                 self._why_not[change.name] = why
         wanted = [change for change in CHANGES if change.name not in self._why_not]
         room_s = self._measurement.left_s * _LOSS_SHARE / (len(wanted) + 2)
@@ -298,10 +263,10 @@ class _StepTrials:
                 continue
             slower = 0.0
             try:
-                lap = self._lap(change, steps, most_s, changed=True)
+                lap = self._loop.lap(change.make(context), steps, most_s)
                 if lap.step_s > _MUCH_SLOWER * usual_s:  # or other processes interfere now
-                    beside = self._lap(change, steps, most_s, changed=False)
-                    lap = self._lap(change, steps, most_s, changed=True)
+                    beside = self._loop.lap(as_it_is(context), steps, most_s)
+                    lap = self._loop.lap(change.make(context), steps, most_s)
                     slower = lap.step_s / beside.step_s
             except Exception as error:  # noqa: BLE001 - raised by the change
                 self._why_not[change.name] = f"with it the step raised {repr_of(error):.200}"
@@ -328,9 +293,9 @@ class _StepTrials:
                     return
                 began_s = time.perf_counter()
                 self._measurement.now(change.name)
-                order = (True, False) if number % 2 else (False, True)
-                took_s = {each: self._lap(change, steps, changed=each).step_s for each in order}
-                self._pairs.append((change.name, took_s[False], took_s[True]))
+                turns = (change.make, as_it_is) if number % 2 else (as_it_is, change.make)
+                took_s = {way: self._loop.lap(way(self._context), steps).step_s for way in turns}
+                self._pairs.append((change.name, took_s[as_it_is], took_s[change.make]))
                 longest_s = max(longest_s, time.perf_counter() - began_s)
             if not changes:
                 return
@@ -367,7 +332,7 @@ class _StepTrials:
     def _conditions(self) -> ExperimentsConditions:
         base, kernels = self._base, self._kernels
         lengths_s = kernels.lengths_s if kernels else []
-        as_is_s = [before_s for name, before_s, _ in self._pairs if name != AHEAD.name]
+        as_is_s = [before_s for _, before_s, _ in self._pairs]
         as_is_s += [base.step_s] if base and not as_is_s else []
         return ExperimentsConditions.of(
             self._target,
@@ -396,16 +361,14 @@ def experiments(
     *,
     device: Any = None,
     budget_s: float = BUDGET_S,
-    compiles: bool = False,
 ) -> Experiments:
     """Try one-line changes that may speed a training step up, and undo them.
 
     The step runs on a few batches in memory. The changes are autocast in bfloat16, channels_last,
-    cuDNN's benchmark, fused optimizers, copies ahead and, on request, `torch.compile`. The result
-    also lists the lines that make the host wait for its device and, on a device with its own
-    memory, the time of copies. Afterwards random generators and the state that `step` trains are
-    restored. Exceptions of the dataset and of the step pass unchanged; their attribute
-    `experiments` holds the partial result.
+    cuDNN's benchmark and fused optimizers. The result also lists the lines that make the host wait
+    for its device and, on a device with its own memory, the time of copies. Afterwards random
+    generators and the state that `step` trains are restored. Exceptions of the dataset and of the
+    step pass unchanged; their attribute `experiments` holds the partial result.
 
     Args:
         target: a DataLoader, a `Target`, or a string as for `ss.target`.
@@ -414,7 +377,6 @@ def experiments(
         device: batches are moved there before `step`; the target's by default.
         budget_s: time limit, seconds; the current laps are finished. The call ends earlier where
             all gains are settled.
-        compiles: whether to try `torch.compile`, which may exceed the budget.
 
     Raises:
         ArgumentError: there is no step, or `budget_s` is no valid number.
@@ -429,7 +391,7 @@ def experiments(
     if target.step is None:
         raise ArgumentError("no step was given: give the function that uses one batch")
     with measurement.of(target.name), isolated(target) as target:
-        trials = _StepTrials(target, measurement, compiles=compiles)
+        trials = _StepTrials(target, measurement)
         measurement.result = trials.result
         trials.run()
         return trials.result()

@@ -66,7 +66,6 @@ COPY_TIMES: Final = Schema(
     Column("bytes", pl.Int64),
     Column("copy_s", pl.Float64, "until it was there"),
     Column("host_s", pl.Float64, "that it held the host"),
-    Column("difference", pl.Float64, "largest from the batch; null: the same"),
 )
 
 
@@ -104,7 +103,7 @@ class Experiments(SavedResult):
             StoredTable("trials", TRIALS, {"experiment", "code"}),
             StoredTable("pairs", PAIRS, PAIRS.keys(), positive={"before_s", "after_s"}),
             StoredTable("waits", WAITS, WAITS.keys()),
-            StoredTable("copy_times", COPY_TIMES, COPY_TIMES.keys() - {"difference"}),
+            StoredTable("copy_times", COPY_TIMES, COPY_TIMES.keys()),
         ),
         values={"circumstances": ExperimentsConditions, "notes": tuple[str, ...]},
     )
@@ -188,7 +187,6 @@ COPIES: Final = Schema(
     Column("factor_low", pl.Float64, "its 95% CI"),
     Column("factor_high", pl.Float64),
     Column("step_share", pl.Float64, "of a step, if nothing runs beside it", "of a step"),
-    Column("difference", pl.Float64, "largest; null: none", "difference", "{:.2g}".format),
 )
 
 _NO_TIME: Final = "the budget of"

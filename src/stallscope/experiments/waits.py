@@ -18,7 +18,7 @@ import linecache
 import warnings
 from collections import defaultdict
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -27,7 +27,7 @@ from torch.overrides import TorchFunctionMode
 
 from stallscope.hooks.device_time import SimulatedDevice
 from stallscope.hooks.patches import Patches
-from stallscope.loops.cached_values import Bytes, as_bytes, bytes_of, leaves, mapped
+from stallscope.loops.cached_values import bytes_of, leaves, mapped
 from stallscope.loops.devices import BatchMemory
 from stallscope.targets.object_graph import qualified
 
@@ -238,7 +238,6 @@ def use_watched(step: Callable[[Any], object], batch: Any) -> object:
 PAGEABLE: Final = "from pageable memory"
 PINNED: Final = "from pinned memory"
 NON_BLOCKING: Final = "pinned, non_blocking=True"
-AS_BYTES: Final = "pinned, non_blocking=True, as uint8, scaled on the device"
 _ROUNDS: Final = 9
 """Rounds of all ways to copy, in turn; the first is a warm-up."""
 
@@ -255,7 +254,6 @@ def copy_times(device: Device, batch: Any) -> list[tuple[Any, ...]]:
     methods: dict[str, tuple[Any, Device, bool]] = {
         PAGEABLE: (pageable, device.reading(BatchMemory.PAGEABLE), True)
     }
-    difference = None
     try:
         pinned = device.kept(batch, BatchMemory.PINNED)
     except RuntimeError:  # the system's limit is reached
@@ -264,10 +262,6 @@ def copy_times(device: Device, batch: Any) -> list[tuple[Any, ...]]:
         reading = device.reading(BatchMemory.PINNED)
         methods[PINNED] = pinned, reading, True
         methods[NON_BLOCKING] = pinned, reading, False
-        small = mapped(batch, _small)
-        if any(isinstance(leaf, Bytes) for leaf in _tensors(small)):
-            difference = _difference(batch, small)
-            methods[AS_BYTES] = _pinned(device, small), reading, False
     if is_pinned and PINNED in methods:
         methods = {PINNED: methods.pop(PINNED), **methods}
     rows = []
@@ -275,46 +269,12 @@ def copy_times(device: Device, batch: Any) -> list[tuple[Any, ...]]:
         for method, (source, reading, waits) in methods.items():
             host_s, copy_s = _timed(reading, source, waits=waits)
             if number:
-                method_difference = difference if method == AS_BYTES else None
-                rows.append((method, bytes_of(source), copy_s, host_s, method_difference))
+                rows.append((method, bytes_of(source), copy_s, host_s))
     return rows
 
 
 def _is_pinned(leaf: Any) -> bool:
     return isinstance(leaf, torch.Tensor) and leaf.is_pinned()
-
-
-def _small(leaf: Any) -> Any:
-    values = as_bytes(leaf) if isinstance(leaf, torch.Tensor) else None
-    return leaf if values is None else values
-
-
-def _pinned(device: Device, small: Any) -> Any:
-    return mapped(
-        small,
-        lambda leaf: (
-            replace(leaf, values=device.kept(leaf.values, BatchMemory.PINNED))
-            if isinstance(leaf, Bytes)
-            else device.kept(leaf, BatchMemory.PINNED)
-        ),
-    )
-
-
-def _difference(batch: Any, small: Any) -> float:
-    """Return the largest difference between the floats of a batch and its bytes, as floats."""
-    pairs = zip(_tensors(batch), _tensors(small), strict=True)
-    differences = (
-        float((floats - integers.floats()).abs().max())
-        for floats, integers in pairs
-        if isinstance(integers, Bytes)
-    )
-    return max(differences)
-
-
-def _tensors(batch: Any) -> list[Any]:
-    leaves_: list[Any] = []
-    mapped(batch, leaves_.append)
-    return [leaf for leaf in leaves_ if isinstance(leaf, (torch.Tensor, Bytes))]
 
 
 def _timed(device: Device, batch: Any, *, waits: bool) -> tuple[float, float]:

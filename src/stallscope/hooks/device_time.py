@@ -345,7 +345,7 @@ class SimulatedDevice:
         self.memory_bytes = memory_bytes
         self.held_bytes = 0
         """Bytes of its memory in use."""
-        self._free_ns = {STEP: 0, COPY: 0}
+        self._free_ns = 0
         self._queue: deque[int] = deque()
         self._done: deque[Work] = deque(maxlen=_KEPT)
         self.given_ns = 0
@@ -363,7 +363,7 @@ class SimulatedDevice:
 
     def launch(self, seconds: float) -> None:
         """Give it work for so long; returns at once, unless the queue is full."""
-        self._give(STEP, STEP, round(seconds * 1e9))
+        self._give(STEP, round(seconds * 1e9))
 
     def copy(self, size: int, *, pinned: bool = False) -> None:
         """Copy so many bytes to it; later work waits for them.
@@ -373,22 +373,9 @@ class SimulatedDevice:
         """
         rate = self._rates[pinned]
         length_ns = round(size / rate * 1e9) if rate else 0
-        end_ns = self._give(STEP, COPY, length_ns)
+        end_ns = self._give(COPY, length_ns)
         if not pinned:
             _sleep_until(end_ns)
-
-    def copy_beside(self, size: int) -> int:
-        """Copy so many bytes out of pinned memory on a stream of their own.
-
-        Returns:
-            When it will be done (`perf_counter_ns`); `wait_for` it before the bytes are used.
-        """
-        rate = self._rates[True]
-        return self._give(COPY, COPY, round(size / rate * 1e9) if rate else 0)
-
-    def wait_for(self, at_ns: int) -> None:
-        """Let what is given from now on begin after that; the host goes on."""
-        self._free_ns[STEP] = max(self._free_ns[STEP], at_ns)
 
     def reserve(self, size: int) -> None:
         """Take so many bytes of its memory; `release` gives them back.
@@ -407,7 +394,7 @@ class SimulatedDevice:
 
     def synchronize(self) -> None:
         """Wait until all of its work is done."""
-        _sleep_until(max(self._free_ns.values()))
+        _sleep_until(self._free_ns)
 
     def event(self) -> SimulatedEvent:
         """Return a new event."""
@@ -418,18 +405,17 @@ class SimulatedDevice:
 
     def record(self, event: SimulatedEvent) -> None:
         """Put an event behind the work that was given by now."""
-        now_ns, free_ns = perf_counter_ns(), self._free_ns[STEP]
-        event.reached_ns = max(now_ns, free_ns)
+        event.reached_ns = max(perf_counter_ns(), self._free_ns)
 
-    def _give(self, stream: str, kind: str, length_ns: int) -> int:
+    def _give(self, kind: str, length_ns: int) -> int:
         SimulatedDevice.latest, self.given_ns = ref(self), perf_counter_ns()
         queue = self._queue
         while queue and queue[0] <= perf_counter_ns():
             queue.popleft()
         if len(queue) >= self.depth:
             _sleep_until(queue.popleft())
-        start_ns = max(perf_counter_ns(), self._free_ns[stream])
-        end_ns = self._free_ns[stream] = start_ns + length_ns
+        start_ns = max(perf_counter_ns(), self._free_ns)
+        end_ns = self._free_ns = start_ns + length_ns
         queue.append(end_ns)
         self._done.append(Work(start_ns, end_ns, kind))
         return end_ns

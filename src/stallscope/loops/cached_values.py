@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -204,67 +203,35 @@ class BatchBytes(NamedTuple):
     """Seconds that the loop's process takes to free the batch, if it is in shared memory."""
 
 
-@dataclass(frozen=True)
-class Bytes:
-    """Floats as bytes, and what makes floats of them again."""
-
-    values: torch.Tensor
-    """uint8, in the shape of the floats."""
-    scale: torch.Tensor
-    """Scale of each channel, with the dimensions of the values."""
-    offset: torch.Tensor
-    """Offset of each channel, likewise."""
-    dtype: torch.dtype
-    """Type of the floats."""
-
-    def floats(self) -> torch.Tensor:
-        """Return the floats."""
-        return self.values.to(self.dtype) * self.scale + self.offset
-
-    def to(self, device: Any, *, non_blocking: bool = False) -> torch.Tensor:
-        """Return the floats on a device: the bytes are copied, and scaled there."""
-        parts = (self.values, self.scale, self.offset)
-        values, scale, offset = (part.to(device, non_blocking=non_blocking) for part in parts)
-        return values.to(self.dtype) * scale + offset
-
-
-def as_bytes(tensor: torch.Tensor) -> Bytes | None:
-    """Return floats that are bytes, scaled, as uint8 would hold them; None for anything else."""
-    if _floats(tensor) is None or tensor.ndim < 2:  # noqa: PLR2004 - samples of several values
-        return None
-    floats = tensor.detach()
+def _are_bytes(floats: torch.Tensor) -> bool:
+    """Return whether floats are bytes, scaled, which uint8 would hold."""
+    if floats.ndim < 2:  # noqa: PLR2004 - samples of several values
+        return False
+    floats = floats.detach()
     for axis in range(floats.ndim):
         if axis and not 1 < floats.shape[axis] <= _MOST_CHANNELS:
             continue
         channels = floats.unbind(axis) if axis else [floats]
         if any(torch.unique(channel[:1]).numel() > _LEVELS for channel in channels):
             continue  # one sample is enough, for most
-        levels = [_levels(channel) for channel in channels]
-        if all(levels):
-            shape = [1] * floats.ndim
-            shape[axis] = len(channels)
-            offset, scale = (torch.stack(parts).view(shape) for parts in zip(*levels, strict=True))
-            values = ((floats - offset) / scale).round()
-            return Bytes(values.to(torch.uint8), scale, offset, floats.dtype)
-    return None
+        if all(map(_has_levels, channels)):
+            return True
+    return False
 
 
-def _levels(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return lowest value and distance of at most 256 levels; None for other values."""
+def _has_levels(values: torch.Tensor) -> bool:
+    """Return whether there are at most 256 values, at equal distances."""
     levels = torch.unique(values)
     if values.numel() < _FEWEST_VALUES or not 1 < levels.numel() <= _LEVELS:
-        return None
-    reach, least = (levels[-1] - levels[0]).double(), levels.double().diff().min()
-    steps = (levels.double() - levels[0]) / least
-    if steps[-1] > _LEVELS - 0.5 or not (steps - steps.round()).abs().max() < _OFF:
-        return None
-    return levels[0], (reach / (reach / least).round()).to(values.dtype)
+        return False
+    steps = (levels.double() - levels[0]) / levels.double().diff().min()
+    return bool(steps[-1] <= _LEVELS - 0.5 and (steps - steps.round()).abs().max() < _OFF)
 
 
 def batch_bytes(batch: Any) -> BatchBytes:
     """Count the bytes of a batch, and of those floats in it that uint8 would hold."""
     tensors = [leaf for leaf in map(_floats, leaves(batch)) if leaf is not None]
-    floats = [leaf for leaf in tensors if as_bytes(leaf[:_SAMPLES]) is not None]
+    floats = [leaf for leaf in tensors if _are_bytes(leaf[:_SAMPLES])]
     whole = bytes_of(batch)
     as_uint8 = sum(leaf.numel() for leaf in floats)
     return BatchBytes(whole, bytes_of(floats), as_uint8, _release_s(whole))

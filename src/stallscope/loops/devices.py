@@ -30,7 +30,7 @@ from stallscope.targets.target import SimulatedStep
 from stallscope.units import seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from stallscope.hooks.device_time import AsyncDevice
     from stallscope.targets.target import Target
@@ -188,25 +188,6 @@ class Cpu:
         """Return the device for batches that lie there; torch's tensors know it themselves."""
         return self
 
-    def ahead(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield the batches there, each copied while the one before is used; from pinned memory."""
-        before: tuple[Any, Any] | None = None
-        for batch in batches:
-            begun = self._begun(batch)
-            if before is not None:
-                yield self._there(*before)
-            before = begun
-        if before is not None:
-            yield self._there(*before)
-
-    def _begun(self, batch: Any) -> tuple[Any, Any]:
-        """Begin a copy beside all work; return what will be there, and the event of that."""
-        return self.move(batch), None
-
-    def _there(self, moved: Any, _: Any) -> Any:
-        """Return what was copied, once work that is given from now on waits for it."""
-        return moved
-
     def copied(self, batch: Any, *, waits: bool) -> Any:  # noqa: ARG002 - the protocol's
         """Return the batch in the device's memory, for a device that has its own."""
         return batch
@@ -222,7 +203,7 @@ class Gpu(Cpu):
     """
 
     def __init__(self, where: torch.device, *, moves: bool, is_steps: bool = True) -> None:
-        self.behind = self._events = Accelerator(where)
+        self.behind = Accelerator(where)
         super().__init__(where if moves else None, self.behind.name)
         self._where = where
         self.counts_kernels = where.type == "cuda"
@@ -231,29 +212,6 @@ class Gpu(Cpu):
             self.why_no_memory = (
                 "where the step wants its batches is not known (device='cuda' would say it)"
             )
-        self._side: Any = None
-
-    def _begun(self, batch: Any) -> tuple[Any, Any]:
-        """Copy on a stream for copies, where torch has such for this kind of device."""
-        if not self.counts_kernels:
-            return super()._begun(batch)
-        self._side = self._side or torch.cuda.Stream(self._where)  # type: ignore[no-untyped-call]
-        done = self._events.event()
-        with torch.cuda.stream(self._side):
-            moved = to_device(batch, self._where)
-            self._events.record(done)
-        return moved, done
-
-    def _there(self, moved: Any, done: Any) -> Any:
-        """Return what was copied; its memory is not used again before the step has used it."""
-        if done is not None:
-            stream = torch.cuda.current_stream(self._where)
-            stream.wait_event(done)
-            self._events.give_back([done])
-            for leaf in leaves(moved):
-                if isinstance(leaf, torch.Tensor):
-                    leaf.record_stream(stream)
-        return moved
 
     def kept(self, batch: Any, memory: BatchMemory) -> Any:
         """Return the batch in such a memory."""
@@ -367,15 +325,6 @@ class Simulated(Cpu):
         if waits:
             self._simulated.synchronize()
         return batch
-
-    def _begun(self, batch: Any) -> tuple[Any, Any]:
-        """Copy on its stream for copies."""
-        return batch, self._simulated.copy_beside(bytes_of(batch))
-
-    def _there(self, moved: Any, done: Any) -> Any:
-        """Return the same batch."""
-        self._simulated.wait_for(done)
-        return moved
 
     def reading(self, memory: BatchMemory) -> Device:
         """Return the same device, for batches that lie there."""
