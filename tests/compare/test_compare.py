@@ -1,5 +1,6 @@
 """Runs beside each other: what changed is found, and what did not is not claimed."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -41,14 +42,14 @@ class TestWhatChanged:
         assert {"samples_per_s", "loop_s", "stall_s", "workers/RandomMask_s"} <= set(changed)
         assert "forward_s" not in changed
         assert "workers/fetch_s" not in changed
-        assert "after is 0.5× as fast as before" in str(found)
+        assert re.match(r"after is 0\.[45]\d× as fast as before \(", str(found))
 
     def test_nothing(self):
         """The same program twice: no difference is claimed, though no number is the same."""
         found = ss.compare(a_run(), a_run(seed=1))
 
         assert not found.table()["distinguishable"].any()
-        assert "no significant difference" in str(found).splitlines()[0]
+        assert str(found).startswith("after is about as fast as before: ")
 
     def test_too_few_steps_are_no_answer(self):
         """Eight of a run that takes twice as long: neither as fast nor slower."""
@@ -89,6 +90,7 @@ class TestWhatElseDiffers:
         found = ss.compare(a_run(), beside_others(a_run(60.0, seed=1)))
 
         assert not found.of("samples_per_s")["distinguishable"]
+        assert "other processes or the machine may explain: record both again" in str(found)
         assert any("other processes used cores" in note for note in found.notes)
 
 
@@ -130,7 +132,7 @@ def test_the_picture():
 
     texts = {text.get_text() for ax in sheet.axes for text in (*ax.texts, *ax.get_yticklabels())}
     assert {"stall", "workers: RandomMask", "loop"} <= texts
-    assert "0.5× as fast" in sheet.title
+    assert "0.55× as fast" in sheet.title
 
 
 def test_what_the_machine_may_have_moved_is_not_called_chance():

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
+from stallscope.bench.comparison import LITTLE
 from stallscope.columns import NO_VALUE, unit_of
 from stallscope.compare.compare import LOOP, SPEED, STALLS
 from stallscope.stats import INTERVAL, NOT_DISTINGUISHABLE
-from stallscope.units import printable, share, times
+from stallscope.units import printable, share
 from stallscope.views.document import Document, Heading, Notes, Table, View
 
 if TYPE_CHECKING:
@@ -44,14 +45,22 @@ def headline(comparison: Comparison, run: int = -1) -> str:
     stalled = f"stalls: {share(stalls['before'])} → {share(stalls['after'])} of the time"
     if speed["change_low"] is None:
         return f"Too few steps to tell whether {later} is faster than {first}; {stalled}"
-    if not speed["distinguishable"]:
-        return f"{later} is as fast as {first} ({NOT_DISTINGUISHABLE}); {stalled}"
     before = speed["before"]
-    factor, *ends = (
-        times(max(value, 0.0) / before)
+    ratios = [
+        max(value, 0.0) / before
         for value in (speed["after"], before + speed["change_low"], before + speed["change_high"])
-    )
-    return f"{later} is {factor} as fast as {first} ({ends[0]} to {ends[1]}); {stalled}"
+    ]
+    factor, *ends = (f"{ratio:.2f}×" for ratio in ratios)
+    interval = f"({ends[0]} to {ends[1]})"
+    if speed["distinguishable"]:
+        return f"{later} is {factor} as fast as {first} {interval}; {stalled}"
+    is_chance = ratios[1] <= 1 <= ratios[2]
+    if is_chance and ratios[2] < LITTLE:
+        return f"{later} is about as fast as {first}: {factor} {interval}; {stalled}"
+    ran = f"{later} ran {factor} as fast as {first} {interval}"
+    if is_chance:
+        return f"{ran}, which may be chance; {stalled}"
+    return f"{ran}, which other processes or the machine may explain: record both again; {stalled}"
 
 
 def verdicts(comparison: Comparison, run: int) -> str:
