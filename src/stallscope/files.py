@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import platform
 import re
@@ -59,7 +60,7 @@ def whole_file(path: str | Path) -> Iterator[IO[bytes]]:
     part = part_of(Path(path))
     descriptor = os.open(part, _NEW, 0o666)
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with io.BufferedWriter(io.FileIO(descriptor, "w")) as file:  # `os.fdopen` is hooked, too
             yield file
         os.replace(part, path)  # noqa: PTH105
     except BaseException:

@@ -76,6 +76,8 @@ class StoredTable(NamedTuple):
     """Columns of names that the views look up, with all valid names."""
     positive: AbstractSet[str] = frozenset()
     """Columns that serve as divisors."""
+    is_newer: bool = False
+    """True: folders of the same schema version may lack it; it is empty then."""
 
     @property
     def name(self) -> str:
@@ -338,6 +340,8 @@ def check_is_folder(path: Path) -> None:
 
 def _table(folder: Path, table: StoredTable) -> pl.DataFrame:
     """Read a table with exactly the columns of its schema, and valid values."""
+    if table.is_newer and not os.path.lexists(folder / table.name):
+        return pl.DataFrame(schema=table.schema)
     with file_of_anybody(folder / table.name, arrow_files.MOST_BYTES) as file:
         try:
             frame = arrow_files.read(file, list(table.schema))

@@ -8,12 +8,7 @@ import pytest
 import torch
 
 import stallscope
-from stallscope.flame.classify import (
-    StackFrame,
-    short,
-    shown,
-)
-from stallscope.flame.sampling import collapsed
+from stallscope.run.stacks import StackFrame, collapsed, short, shown
 from stallscope.stages import DECODE, GETITEM, STEP, Stage, frame_name, of_frame
 
 TORCH = Path(torch.__file__).parent

@@ -34,6 +34,10 @@ _SHOWS: Final = 1 / 3
 does: what is compiled is often sampled without the frame of the library that called it."""
 
 
+_INLINE: Final = ("comp>", "<genexpr>")
+"""Ends of names of comprehensions, which are lines of the function around them."""
+
+
 class Call(NamedTuple):
     """A kind of call that own code spends its time in, and what helps."""
 
@@ -368,7 +372,11 @@ def _holder(hits: Counter[str], *, is_own: bool) -> OwnCode | None:
         return None
     hits_of, depth = Counter[StackFunction](), Counter[StackFunction]()
     for stack, number in hits.items():
-        own = [function for function in frames(stack) if kind(function) == YOURS]
+        own = [
+            function
+            for function in frames(stack)
+            if kind(function) == YOURS and not function.function.endswith(_INLINE)
+        ]
         if not is_own:
             own = [function for function in frames(stack) if package(function) not in _PLAIN][:1]
         for place, function in enumerate(own):

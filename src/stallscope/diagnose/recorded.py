@@ -1,7 +1,8 @@
 """Verdict about a recorded loop: a training that was watched, or a saved run.
 
-The rules are those of a live diagnosis. Questions that need another measurement (one worker alone,
-stacks, a ladder) are listed as missing. Of several ranks each is judged by itself, and the rank
+The rules are those of a live diagnosis. A training that was watched has sampled stacks of its own,
+which answer what they can. Questions that need another measurement (one worker alone, a ladder) are
+listed as missing. Of several ranks each is judged by itself, and the rank
 that waits longest leads: the others wait for that rank, in a collective of their own steps.
 """
 
@@ -14,11 +15,20 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import polars as pl
 
 from stallscope.apart import apart
-from stallscope.diagnose.facts import facts
+from stallscope.diagnose.facts import facts, with_loop_stacks, with_stacks
 from stallscope.diagnose.result import SPENT, Diagnosis, DiagnosisConditions
 from stallscope.diagnose.setup import setup_of_run
-from stallscope.diagnose.verdict import judge, next_question, side_notes
+from stallscope.diagnose.verdict import (
+    LOOP_STACKS,
+    STACKS,
+    WAITING_STACKS,
+    judge,
+    next_question,
+    side_notes,
+)
 from stallscope.errors import ArgumentError
+from stallscope.flame.result import IN_PROCESS, SAMPLES, Flame, FlameConditions
+from stallscope.hooks.self_sampler import WINDOW_HZ, WINDOW_S
 from stallscope.load import is_result, load
 from stallscope.model.loop_time import loop_breakdown
 from stallscope.model.thresholds import HARDLY
@@ -27,10 +37,13 @@ from stallscope.targets.factory import is_address
 from stallscope.units import count, share
 
 if TYPE_CHECKING:
+    from stallscope.diagnose.facts import Facts
     from stallscope.diagnose.result import Finding
 
 _MOSTLY: Final = 0.8
 """Share of steps in which one rank waits longest."""
+_FEWEST_STACKS: Final = 20
+"""Samples below which stacks answer nothing."""
 
 
 def recorded_run(target: Any) -> Run | None:
@@ -71,6 +84,7 @@ def diagnose_run(run: Run) -> Diagnosis:
     return Diagnosis(
         findings=judged.findings,
         run=run,
+        flame=judged.flame,
         spent=pl.DataFrame(spent, SPENT, orient="row"),
         circumstances=DiagnosisConditions(
             name=settings.name,
@@ -93,6 +107,8 @@ class _Judged(NamedTuple):
     missing: list[str]
     """Questions that need another measurement."""
     notes: list[str]
+    flame: Flame | None = None
+    """Stacks of the workers, where the verdict needed them."""
 
 
 def _judged(run: Run) -> _Judged:
@@ -101,9 +117,8 @@ def _judged(run: Run) -> _Judged:
     ranks = _ranks(run)
     each = {rank: _stall_share(rank_run) for rank, rank_run in ranks.items()}
     slowest = max(each, key=lambda rank: each[rank])
-    collected = facts(ranks[slowest], setup)
     own = each.pop(slowest)
-    findings = judge(collected)
+    collected, findings, questions = _questioned(ranks[slowest], facts(ranks[slowest], setup))
     notes = side_notes(collected, findings)
     if each:
         notes += [_about_ranks(run, slowest, own, each), *_read_twice(ranks)]
@@ -111,11 +126,46 @@ def _judged(run: Run) -> _Judged:
         first, *others = findings
         title = f"rank {slowest}, which the others wait for: {first.title}"
         findings = (replace(first, title=title), *others)
-    missing: dict[str, str] = {}
-    while (question := next_question(collected, findings, missing)) is not None:
-        missing[question.phase] = question.why
-    questions = [f"{why} ({phase})" for phase, why in missing.items()]
-    return _Judged(findings, questions, notes)
+    return _Judged(findings, questions, notes, collected.flame)
+
+
+def _questioned(run: Run, known: Facts) -> tuple[Facts, tuple[Finding, ...], list[str]]:
+    """Answer by the run's own stacks what they can tell; return what needs a measurement, too."""
+    known = _with_own_stacks(run, known, WAITING_STACKS) or known
+    asked, missing, findings = set[str](), [], judge(known)
+    while (question := next_question(known, findings, asked)) is not None:
+        asked.add(question.phase)
+        answered = _with_own_stacks(run, known, question.phase)
+        if answered is None:
+            missing.append(f"{question.why} ({question.phase})")
+        else:
+            known = answered
+            findings = judge(known)
+    return known, findings, missing
+
+
+def _with_own_stacks(run: Run, known: Facts, phase: str) -> Facts | None:
+    """Add the answer that the run's stacks have to a question; None: they have none."""
+    if phase not in (STACKS, WAITING_STACKS, LOOP_STACKS):
+        return None
+    is_loop = pl.col("worker").is_null() & pl.col("stage").is_null()
+    chosen = is_loop if phase == LOOP_STACKS else pl.col("stage").is_not_null()
+    waiting = phase == WAITING_STACKS
+    rows = run.stacks().filter(chosen, pl.lit(waiting) | ~pl.col("waits"))
+    if int(rows["hits"].sum()) < _FEWEST_STACKS:
+        return None
+    window = pl.col("window_ns").rank("dense") - 1
+    columns = [pl.col(name).cast(kind) for name, kind in SAMPLES.items()]
+    conditions = FlameConditions(
+        how=IN_PROCESS,
+        num_workers=run.settings.num_workers,
+        machine=run.machine,
+        rate_hz=WINDOW_HZ,
+        seconds=rows["window_ns"].n_unique() * WINDOW_S,
+        idle=waiting,
+    )
+    flame = Flame(rows.with_columns(window=window).select(columns), conditions)
+    return (with_loop_stacks if phase == LOOP_STACKS else with_stacks)(known, flame)
 
 
 def _ranks(run: Run) -> dict[int, Run]:

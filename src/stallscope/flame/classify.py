@@ -5,10 +5,9 @@ A saved stack is text alone, so a recording of another machine reads the same.
 
 from __future__ import annotations
 
-import os
 import re
 import sys
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -16,6 +15,7 @@ import numpy as np
 import polars as pl
 
 from stallscope.columns import CODE_FILE, NAME, Column, Schema
+from stallscope.run.stacks import in_package, library_at, parts_of
 from stallscope.stats import INTERVAL, share_intervals
 from stallscope.units import share
 
@@ -34,17 +34,10 @@ KINDS: Final = {
 STAGE_KINDS: Final = {"decode": "decode", "fetch": "io", "collate": "collate", "send": "collate"}
 """Kind of a library's frame by its stage, where the name does not tell the kind."""
 
-_FROM_SOURCE: Final = {"stallscope", "torch", "torchvision"}
-"""Libraries that may be run from their sources."""
-_LIBRARIES: Final = ("site-packages", "dist-packages")
-_PYTHON: Final = re.compile(r"lib\d*/python3(\.\d+)?t?|\w+/Lib", re.ASCII)
 _COMPILED: Final = (".pyx", ".pxd", ".pxi", ".c", ".cc", ".cpp", ".cu", ".h", ".hpp", ".rs")
 """Suffixes of sources that Cython and other compilers turned into code."""
 _DEMO: Final = (("stallscope", "demo.py"), ("targets", "sample.py"))
 """Files that stand for a user's code: the notebooks and tests look for its slow function."""
-_UNSAFE: Final = str.maketrans({";": ":"} | dict.fromkeys(map(chr, range(32)), " "))
-"""Characters with a meaning in the collapsed form, or of a torn name: py-spy reads the memory of a
-process that goes on."""
 _FRAME: Final = re.compile(r"(?P<function>.*) \((?P<file>.*?)(?::\d+)?\)", re.DOTALL)
 _BEGINS_WORK: Final = {"_bootstrap_inner", "_worker_loop", "thread_main"}
 """Functions below which a worker's or a thread's own work begins."""
@@ -83,83 +76,9 @@ class StackFunction(NamedTuple):
     @property
     def place(self) -> str:
         """File from its package or last folder on: short, and the same on all machines."""
-        return "/".join(_inside(self.file)[-3:] if is_library(self) else _parts(self.file)[-2:])
-
-
-class StackFrame(NamedTuple):
-    """A running function."""
-
-    name: str
-    """Name of the function, with its class where Python tells it (3.11)."""
-    file: str
-    """Full path, or the name of a compiled library."""
-    line: int
-    """Line; 0: unknown."""
-
-    def __str__(self) -> str:
-        """Return the frame as a recording keeps it."""
-        file = shown(self.file)
-        place = f"{file}:{self.line}" if self.line else file
-        return f"{self.name} ({place})".translate(_UNSAFE)
-
-
-# ---- paths ------------------------------------------------------------------------------------
-
-
-def _parts(file: str) -> list[str]:
-    return [part for part in re.split(r"[/\\]", file) if part] or [""]
-
-
-def _library_at(parts: list[str]) -> int | None:
-    """Return the index of an installed package in a path; None: there is none."""
-    for place in range(len(parts) - 2, -1, -1):
-        if parts[place] in _LIBRARIES or _PYTHON.fullmatch("/".join(parts[place - 1 : place + 1])):
-            return place + 1
-    return None
-
-
-def _inside(file: str) -> list[str]:
-    """Return the parts of a library's path from its package on."""
-    parts = _parts(file)
-    begin = _library_at(parts)
-    if begin is None:
-        begin = next((at for at, part in enumerate(parts[:-1]) if part in _FROM_SOURCE), 0)
-    return parts[begin:]
-
-
-@cache
-def short(file: str) -> str:
-    """Return a path from its outermost package on, as py-spy does: `torch/serialization.py`."""
-    parts = _parts(file)
-    begin = _library_at(parts)
-    if begin is not None:
-        return "/".join(parts[begin:])
-    folder = os.path.dirname(file)  # noqa: PTH120 - as text: it may be no path at all
-    while os.path.exists(f"{folder}/__init__.py") and len(folder) > 1:  # noqa: PTH110
-        folder = os.path.dirname(folder)  # noqa: PTH120
-    return file[len(folder) :].lstrip("/\\") if folder else file
-
-
-def _is_source(file: str) -> bool:
-    return short(file).partition("/")[0] in _FROM_SOURCE
-
-
-@cache
-def shown(file: str) -> str:
-    """Return the path of a library's file from its package on, or the full path of a user's file.
-
-    A user's package may have a library's name (`datasets`): the full path tells them apart. All
-    files that are not installed are the user's.
-    """
-    inside, parts = short(file), _parts(file)
-    if _library_at(parts) is not None:
-        is_module = "/" not in inside and inside.partition(".")[0] not in sys.stdlib_module_names
-        return f"site-packages/{inside}" if is_module else inside
-    if _is_source(file):
-        return inside
-    if not os.path.isfile(file):  # noqa: PTH113 - a notebook's cell, code made while running
-        return file
-    return os.path.abspath(file)  # noqa: PTH100 - links stay as the user has them
+        return "/".join(
+            in_package(self.file)[-3:] if is_library(self) else parts_of(self.file)[-2:]
+        )
 
 
 # ---- frames -----------------------------------------------------------------------------------
@@ -191,7 +110,7 @@ def frames(stack: str) -> tuple[StackFunction, ...]:
 @lru_cache(maxsize=100_000)
 def is_library(function: StackFunction) -> bool:
     """Tell functions of packages, Python's library and compiled code from the user's own."""
-    parts = _parts(function.file)
+    parts = parts_of(function.file)
     if tuple(parts[-2:]) in _DEMO:
         return False
     if not function.file or function.file.startswith("<frozen") or ".so" in parts[-1]:
@@ -200,7 +119,7 @@ def is_library(function: StackFunction) -> bool:
         return True
     if not parts[-1].endswith(".py"):  # a notebook's cell, or code that was made while running
         return function.file == "<string>"
-    if _library_at(parts) is not None or ("src", "stallscope") in pairwise(parts):
+    if library_at(parts) is not None or ("src", "stallscope") in pairwise(parts):
         return True
     # A recording has the full path of the user's own code, or only a name
     is_absolute = function.file.startswith(("/", "\\")) or function.file[1:2] == ":"
@@ -210,12 +129,12 @@ def is_library(function: StackFunction) -> bool:
 
 def inside(function: StackFunction) -> str:
     """Return the file of a library's function from its package on; empty for the user's own."""
-    return "/".join(_inside(function.file)) if is_library(function) else ""
+    return "/".join(in_package(function.file)) if is_library(function) else ""
 
 
 def package(function: StackFunction) -> str:
     """Return the library of a function; empty for the user's, Python's own and compiled code."""
-    top = _inside(function.file)[0].removesuffix(".py") if is_library(function) else ""
+    top = in_package(function.file)[0].removesuffix(".py") if is_library(function) else ""
     return top if top.isidentifier() and top not in sys.stdlib_module_names else ""
 
 
@@ -224,7 +143,7 @@ def kind(function: StackFunction) -> str:
     """Return one of `KINDS`, by file and function."""
     if not is_library(function):
         return YOURS
-    file = "/".join(_inside(function.file))
+    file = "/".join(in_package(function.file))
     for name, files, functions in _RULES:
         if re.fullmatch(files, file) and re.fullmatch(functions, function.function):
             return name

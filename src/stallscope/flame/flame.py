@@ -23,7 +23,7 @@ from stallscope.errors import ArgumentError, UnsupportedError
 from stallscope.files import log_capacity, workspace
 from stallscope.flame.pyspy import Process, Spy
 from stallscope.flame.result import FlameConditions
-from stallscope.flame.sampling import WORKER_LOOP, SamplingLoop, StackCounts
+from stallscope.flame.sampling import SamplingLoop, StackCounts
 from stallscope.hooks.loader_access import end
 from stallscope.hooks.log_place import LogPlace
 from stallscope.hooks.probe import Probe
@@ -33,6 +33,7 @@ from stallscope.loops import cached_loaders
 from stallscope.loops.batch_timeout import limited, time_limit
 from stallscope.loops.timed_loop import TimedLoop
 from stallscope.machine import machine, require_single_rank
+from stallscope.run.stacks import WORKER_LOOP
 from stallscope.targets import target as targets
 from stallscope.targets.loaders import find_loaders
 from stallscope.units import count

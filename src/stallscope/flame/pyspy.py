@@ -14,12 +14,12 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from stallscope import pyspy_calls
-from stallscope.flame.classify import StackFrame
 from stallscope.flame.result import IN_PROCESS, PY_SPY
 from stallscope.hooks import self_sampler
 from stallscope.hooks.self_sampler import RESULT, Request
 from stallscope.interrupts import held_back
 from stallscope.pyspy_calls import PySpyCall
+from stallscope.run.stacks import StackFrame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

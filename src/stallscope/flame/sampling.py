@@ -1,8 +1,6 @@
-"""Sampling the stacks of a loader's workers in its steady state, and counting readable stacks.
+"""Sampling the stacks of a loader's workers in its steady state, and counting their stacks.
 
-A loader that ends before the time is over starts again. A forked worker's stack begins with
-everything that its parent was inside of: what is kept begins at torch's worker loop, at a thread's
-function, or in the main process at the user's own program.
+A loader that ends before the time is over starts again.
 """
 
 from __future__ import annotations
@@ -19,16 +17,16 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from stallscope.errors import TargetError
-from stallscope.flame.classify import StackFrame, short
 from stallscope.flame.pyspy import InProcess, Process, Spy
 from stallscope.flame.result import IN_PROCESS, PY_SPY, SAMPLES, WINDOW_S, Flame
 from stallscope.hooks.patches import under
 from stallscope.loops.timed_loop import started
-from stallscope.stages import COLLATE, DECODE, GETITEM, PIN, SEND, STEP, of_frame
+from stallscope.run.stacks import collapsed
+from stallscope.stages import STEP
 from stallscope.units import count, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from stallscope.bench.measurement import Measurement
@@ -38,106 +36,10 @@ if TYPE_CHECKING:
     from stallscope.loops.timed_loop import TimedLoop
 
 
-WORKER_LOOP: Final = "torch/utils/data/_utils/worker.py"
-"""File of torch's worker loop, as `short` returns it."""
-_OURS: Final = tuple(
-    f"stallscope/{name}"
-    for name in (
-        *("hooks/", "targets/", "isolation.py", "loops/", "run/", "ladder/", "flame/", "orders/"),
-        *("lines/", "diagnose/", "bench/"),
-    )
-)
-_PIPELINES: Final = tuple(
-    f"stallscope/targets/{name}.py" for name in ("images", "sample", "target")
-)
-"""Datasets and steps of ours that count as the user's."""
-_WATCHING: Final = tuple(
-    f"stallscope/{name}"
-    for name in ("hooks/self_sampler.py", "flame/pyspy.py", "pyspy_calls.py", "run/resource_")
-)
-"""Files of threads that measure, and are not part of the measured code."""
-_STARTS_THREADS: Final = "threading.py"
-_SHELL: Final = "IPython/core/interactiveshell.py"
-"""File that runs a notebook's cells, below twenty frames of the kernel."""
-_KNOWN: Final = {
-    "torch/utils/data/_utils/collate.py": COLLATE,
-    "torch/utils/data/_utils/pin_memory.py": PIN,
-    "PIL/ImageFile.py": DECODE,
-    "torchvision/io/image.py": DECODE,
-    "multiprocessing/resource_sharer.py": SEND,  # passes the batch's memory on
-}
-"""Stages by the file of a frame, used if the recorder's frames name no stage."""
-_FEEDER: Final = ("multiprocessing/queues.py", "_feed")
 _ENOUGH: Final = 0.98
 """Share of the requested time that counts as all of it."""
 _PATIENCE_S: Final = 10.0
 """Seconds beyond twice the requested time for a loader that ends repeatedly."""
-
-
-def collapsed(
-    stack: Sequence[StackFrame], *, of_loop: bool = False
-) -> tuple[str | None, str] | None:
-    """Return a stack's stage and its readable frames, joined by `;`; None: ours alone.
-
-    Args:
-        stack: the outermost frame first.
-        of_loop: begin inside our innermost frame, the loop's.
-    """
-    files = [short(frame.file) for frame in stack]
-    loops = (place for place, file in enumerate(files) if file == WORKER_LOOP)
-    begin = max(
-        (place for place in loops if stack[place].name == "_worker_loop"),
-        default=_own_begin(files),
-    )
-    if any(file.startswith(_WATCHING) for file in files[begin:]):  # above it is the parent
-        return None
-    if of_loop:
-        begin = max((n + 1 for n, file in enumerate(files) if _is_ours(file)), default=len(files))
-    visible = [
-        frame
-        for frame, file in zip(stack[begin:], files[begin:], strict=True)
-        if not _is_ours(file)
-    ]
-    stage = _stage(stack) or _known_stage(visible)
-    if not visible or (stage is None and _is_ours(files[-1])):  # our own loop, at work
-        return None
-    return stage, ";".join(str(frame) for frame in visible)
-
-
-def _own_begin(files: list[str]) -> int:
-    """Return the index of a thread's own function; in a notebook's main thread, of the cell."""
-    begin = max((n + 1 for n, file in enumerate(files[:-1]) if file == _SHELL), default=0)
-    while begin < len(files) - 1 and files[begin] == _STARTS_THREADS:
-        begin += 1
-    return begin
-
-
-def _is_ours(file: str) -> bool:
-    return file.startswith(_OURS) and not file.startswith(_PIPELINES)
-
-
-def _stage(stack: Iterable[StackFrame]) -> str | None:
-    """Return the innermost stage, by the recorder's rules."""
-    stages = [of_frame(frame.name) for frame in stack if "stallscope" in frame.file]
-    name, in_transform, in_sample = None, False, False
-    for stage in filter(None, stages):
-        is_sample = stage.name == GETITEM.name
-        if (stage.gives_way and in_transform) or (in_sample and is_sample):
-            continue
-        in_sample |= is_sample
-        name, in_transform = stage.name, stage.kind == "transform"
-    return name
-
-
-def _known_stage(stack: Sequence[StackFrame]) -> str | None:
-    """Return the stage of the innermost frame in a known file, if any."""
-    for frame in reversed(stack):
-        file = short(frame.file)
-        if file in _KNOWN:
-            return _KNOWN[file].name
-        if file == _FEEDER[0] and frame.name.endswith(_FEEDER[1]):
-            return SEND.name
-    return None
 
 
 class StackCounts:

@@ -164,6 +164,8 @@ class Iterations:
         self.device: DeviceMarks | None = None
         """Gets the begin and end of the outermost waits; None: the recording's own loop reports
         them, and what other libraries put around loaders is not watched."""
+        self.sample_stacks: Callable[[], object] | None = None
+        """Goes on sampling stacks of this process, which is not forked now."""
         self._adopts = adopts
         self._wanted = wanted
         self._starting = starting
@@ -283,6 +285,8 @@ class Iterations:
             self._marks.mark(Mark.ENDED, iteration.key)
             return
         self._marks.mark(Mark.GOT, iteration.key, _number_of_batch(iteration, iterator))
+        if self.sample_stacks is not None:
+            self.sample_stacks()
         if device is not None and not stack:
             if device.on:
                 device.edge(Edge.STEP)

@@ -79,6 +79,8 @@ class LogPlace:
     """Begin of the recording."""
     stands_by: bool = False
     """True if each worker can sample its own stacks on request, see `hooks.self_sampler`."""
+    samples_stacks: bool = False
+    """True if each process samples its own stacks in short windows."""
     cost_share: float = COST_SHARE_WATCHED
     """Limit of the overhead as a share of the batches' time; above, batches are skipped."""
 

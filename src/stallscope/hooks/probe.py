@@ -27,6 +27,7 @@ from stallscope.hooks.iterators import Iteration, Iterations
 from stallscope.hooks.loader_access import shut_down, value_of
 from stallscope.hooks.log_place import OUTER, epoch_key
 from stallscope.hooks.patches import Patches, around, in_this_process
+from stallscope.hooks.self_sampler import StackWindows
 from stallscope.hooks.training_step import StepParts
 from stallscope.hooks.worker import WorkerEntry
 from stallscope.interrupts import held_back
@@ -105,6 +106,11 @@ class Probe:
         )
         if not self._scoped:  # else its own loop says more
             self._iterations.device = self.device
+        self._windows = StackWindows(self._place)
+        if self._place.samples_stacks:
+            self._iterations.sample_stacks = self.failures.passing(
+                "the stacks of the loop", self._windows.begin
+            )
         self._parts = StepParts(self.marks, self._iterations.waits, self._patches)
         try:
             with held_back():
@@ -148,6 +154,7 @@ class Probe:
         for take_off in (
             partial(self.device.end, here=close),
             partial(self._patches.undo, search=close),
+            partial(self._windows.retire, close=close),
             *([] if hooks is None else [partial(hooks.retire, close=close)]),
             partial(self.marks.retire, close=close),
         ):  # each by itself, whatever becomes of the others
@@ -233,6 +240,8 @@ class Probe:
     def _starts(self, iterator: Any, iteration: Iteration | None) -> None:
         """Prepare for an iterator: its workers are the next processes of this thread."""
         self._here.starting = None if iteration is None else iteration.key
+        with self.failures.within("the stacks of the loop"):
+            self._windows.end()  # no thread of ours where workers are forked
         if iteration is None:
             return
         module = sys.modules.get(type(iterator).__module__)

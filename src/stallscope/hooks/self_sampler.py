@@ -1,8 +1,12 @@
-"""Sampler of a process's own stacks: the replacement for py-spy where that may not attach.
+"""Sampler of a process's own stacks: in short windows while a training is watched, or on request.
 
-A thread of a worker looks for a request in the recording's folder. While the request file exists,
-the thread samples; then it writes the result beside the request. This module avoids `open`, which
-is hooked, the user's random generators, and libraries that hang forked children.
+A training that is only watched must not be attached to: each process samples itself in windows
+that its clock tells, and that become rare (`StackWindows`). On request it is the replacement for
+py-spy where that may not attach: a thread looks for a request in the recording's folder. While the
+request file exists, the thread samples; then it writes the result beside the request.
+
+This module avoids `open`, which is hooked, the user's random generators, and libraries that hang
+forked children.
 """
 
 from __future__ import annotations
@@ -21,16 +25,34 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.files import whole_file
 from stallscope.hooks.failures import Failures
+from stallscope.hooks.patches import in_this_process
 from stallscope.interrupts import no_collection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from stallscope.hooks.log_place import LogPlace
+
 
 REQUEST: Final = "sampling.json"
 RESULT: Final = ".sampled"
 """Ending of a result's file: `PID-NUMBER.sampled`."""
+WINDOW: Final = ".window"
+"""Ending of the file of a window's stacks: `PID-BEGIN.window`."""
+_FIRST_S: Final = 2.0
+"""Begin of the first window, from that of the recording."""
+WINDOW_S: Final = 0.5
+_GAP_S: Final = 4.0
+"""From one window to the next, at least ..."""
+_GAP_SHARE: Final = 0.1
+"""... and this share of the time since the recording began: a day has a hundred windows."""
+WINDOW_HZ: Final = 40.0
+_WINDOW_SHARE: Final = 0.02
+"""Share of a core that sampling may take in a window; deep stacks are sampled less often."""
+_CPU_SHARE: Final = 0.002
+"""Share of the process's CPU time above which a window is left out."""
+_MISSING: Final = "the stacks of a process"
 _LOOK_EVERY_S: Final = 0.05
 _END_S: Final = 1.0
 """Seconds that an ending process waits for its result to be written."""
@@ -65,6 +87,8 @@ class Request:
     """Duration of sampling."""
     idle: bool = False
     """True to sample waiting threads, too."""
+    cost_share: float = 1.0
+    """Share of a core that sampling may take; above, samples become rarer."""
 
 
 @dataclass
@@ -75,8 +99,12 @@ class Sampled:
     """Distinct frames."""
     threads: dict[str, list[list[int]]] = field(default_factory=dict)
     """Stacks of each thread in order: numbers of frames, outermost first."""
-    looks: int = 0
-    """Number of samples taken."""
+    waits: dict[str, list[bool]] = field(default_factory=dict)
+    """For each stack, whether the thread waited."""
+    main: str = ""
+    """Number of the main thread."""
+    began_ns: int = 0
+    """Begin, as `perf_counter_ns()`."""
 
 
 def serve_requests(folder: Path) -> Callable[[], None]:
@@ -86,7 +114,7 @@ def serve_requests(folder: Path) -> Callable[[], None]:
         Function for the end of the process, which lets a running answer be written.
     """
     ending = threading.Event()
-    stand_by = Failures(folder).passing("the stacks of a worker", _stand_by)
+    stand_by = Failures(folder).passing(_MISSING, _stand_by)
     thread = threading.Thread(
         target=stand_by, args=(str(folder), ending), name="stallscope sampler", daemon=True
     )
@@ -122,30 +150,96 @@ def _stand_by(folder: str, ending: threading.Event) -> None:
             if sampling.number != answered:
                 answered = sampling.number
                 result = sample(sampling, goes_on)
-                with whole_file(f"{folder}/{os.getpid()}-{sampling.number}{RESULT}") as file:
-                    file.write(json.dumps(asdict(result)).encode())
+                _write(f"{folder}/{os.getpid()}-{sampling.number}{RESULT}", result)
 
 
-def sample(sampling: Request, goes_on: Callable[[], bool]) -> Sampled:
+class StackWindows:
+    """Samples the stacks of this process in short windows, in a thread of its own.
+
+    All processes of a recording have the same windows, so that a worker that lives for seconds is
+    sampled, too. No fork meets the thread where `end` is called before workers are started.
+
+    Args:
+        place: where the stacks go.
+    """
+
+    def __init__(self, place: LogPlace) -> None:
+        self.failures = place.failures
+        self._place = place
+        self._ending: threading.Event | None = None
+        self._thread: threading.Thread | None = None
+        self._switch_s = self._used_s = 0.0
+        self._began_s = time.process_time()
+
+    def begin(self) -> None:
+        """Sample from now on; does nothing if it does so already."""
+        if self._thread is None:
+            in_this_process.add(self)
+            self._switch_s, self._ending = sys.getswitchinterval(), threading.Event()
+            run = self.failures.passing(_MISSING, self._run)
+            self._thread = threading.Thread(
+                target=run, args=(self._ending,), name="stallscope sampler", daemon=True
+            )
+            self._thread.start()
+
+    def end(self) -> None:
+        """Stop, and let what was sampled be written; `begin` goes on."""
+        thread, self._thread = self._thread, None
+        in_this_process.discard(self)
+        if thread is not None and self._ending is not None:
+            self._ending.set()
+            thread.join(_END_S)
+
+    def retire(self, *, close: bool = True) -> None:
+        """Stop. A forked child (`close=False`) has no thread, but a window's switch interval."""
+        if close:
+            self.end()
+        elif self._thread is not None:
+            sys.setswitchinterval(self._switch_s)
+            self._thread = None
+
+    def _run(self, ending: threading.Event) -> None:
+        begin_s, before_s = _FIRST_S, self._used_s
+        while not ending.is_set():
+            now_s = (time.perf_counter_ns() - self._place.origin_ns) / 1e9
+            is_over = now_s >= begin_s + WINDOW_S or ending.wait(max(begin_s - now_s, 0.0))
+            computed_s = time.process_time() - self._began_s
+            if not is_over and self._used_s <= _CPU_SHARE * computed_s:
+                left_s = begin_s + WINDOW_S - max(now_s, begin_s)
+                window = Request(0, WINDOW_HZ, left_s, idle=True, cost_share=_WINDOW_SHARE)
+                sampled = sample(window, lambda: not ending.is_set(), ending.wait)
+                name = f"{os.getpid()}-{sampled.began_ns}{WINDOW}"
+                _write(f"{self._place.folder}/{name}", sampled)
+                self._used_s = before_s + time.thread_time()
+            begin_s += max(_GAP_S, _GAP_SHARE * begin_s)
+
+
+def sample(
+    sampling: Request,
+    goes_on: Callable[[], bool],
+    pause: Callable[[float], object] = time.sleep,
+) -> Sampled:
     """Sample the stacks of this process's other threads for the requested time.
 
     Args:
         sampling: rate and duration.
         goes_on: called before each sample; False ends sampling early.
+        pause: waits for some seconds, until the next sample.
     """
     switch_interval_s, states = sys.getswitchinterval(), _States()
-    sampled = Sampled()
+    sampled = Sampled(main=str(threading.main_thread().ident), began_ns=time.perf_counter_ns())
     numbers: dict[tuple[Any, int | None], int] = {}
     sys.setswitchinterval(_SWITCH_S)
     try:
-        for _ in _moments(sampling, goes_on):
+        for _ in _moments(sampling, goes_on, pause):
             stacks = _stacks()
             time.sleep(_SETTLE_S)
             for ident, stack in stacks.items():
-                if sampling.idle or not states.is_idle(ident, stack):
+                is_idle = states.is_idle(ident, stack)
+                if sampling.idle or not is_idle:
                     keys = [numbers.setdefault(frame, len(numbers)) for frame in reversed(stack)]
                     sampled.threads.setdefault(str(ident), []).append(keys)
-            sampled.looks += 1
+                    sampled.waits.setdefault(str(ident), []).append(is_idle)
     finally:
         sys.setswitchinterval(switch_interval_s)
         states.close()
@@ -156,15 +250,18 @@ def sample(sampling: Request, goes_on: Callable[[], bool]) -> Sampled:
     return sampled
 
 
-def _moments(sampling: Request, goes_on: Callable[[], bool]) -> Iterator[None]:
+def _moments(
+    sampling: Request, goes_on: Callable[[], bool], pause: Callable[[float], object]
+) -> Iterator[None]:
     """Yield when it is time for a sample."""
     rng, period = random.Random(), 1 / sampling.rate_hz  # noqa: S311 - a generator of its own
-    due = time.perf_counter()
+    due, used = time.perf_counter(), time.thread_time()
     end = due + sampling.seconds
     while goes_on() and (now := time.perf_counter()) < end:
-        time.sleep(max(due + period * rng.uniform(-_JITTER, _JITTER) - now, 0))
+        pause(max(due + period * rng.uniform(-_JITTER, _JITTER) - now, 0))
         yield
-        due = max(due + period, time.perf_counter() - period)
+        costs, used = time.thread_time() - used, time.thread_time()
+        due = max(due + max(period, costs / sampling.cost_share), time.perf_counter() - period)
 
 
 def _stacks() -> dict[int, Stack]:
@@ -220,6 +317,11 @@ class _States:
         for file in self._files.values():
             if file >= 0:
                 os.close(file)
+
+
+def _write(path: str, sampled: Sampled) -> None:
+    with whole_file(path) as file:
+        file.write(json.dumps(asdict(sampled)).encode())
 
 
 def _read(path: str) -> Any:

@@ -51,6 +51,10 @@ class RunTables(Protocol):
         """Spans beside the workers' own work."""
 
     @property
+    def all_stacks(self) -> pl.DataFrame:
+        """Stacks that the processes sampled themselves."""
+
+    @property
     def work_stages(self) -> pl.DataFrame:
         """Time of the workers by stage."""
 
@@ -106,12 +110,13 @@ def use(run: RunTables, workers: int) -> MachineUse:
         summary: float | None = getattr(each.filter(*of, resource=resource)["value"], how)()
         return summary
 
+    threads = value("mean", THREADS)  # one samples stacks, if there are any
     return MachineUse(
         worker_cpu=value("mean", WORKER),
         loop_cpu=value("mean", LOOP),
         loop_queued_share=value("mean", QUEUED, pl.col("device").is_in(loop)),
         queued_share=value("mean", QUEUED, pl.col("device").is_in(makers)),
-        threads=value("mean", THREADS),
+        threads=None if threads is None else threads - (run.all_stacks.height > 0),
         disk_busy_share=value("max", DISK_BUSY),
         worker_cores=value("min", WORKER_CORES),
         file_lock_share=value("mean", FILE_LOCK),

@@ -23,6 +23,7 @@ from stallscope.run import decode
 from stallscope.run import steps as loops
 from stallscope.run.loop_events import Events, events
 from stallscope.run.result import DEVICE, STARTUP, Run, Settings
+from stallscope.run.stacks import STACKS, read_stacks
 from stallscope.run.steps import Owners, loaders, mark_steady
 from stallscope.units import count, seconds
 
@@ -57,6 +58,7 @@ class _Written:
     resources: pl.DataFrame
     device: pl.DataFrame
     """Columns of `run.result.DEVICE`."""
+    stacks: pl.DataFrame
     notes: list[str]
     """Notes of the resource sampler, and on internal errors of stallscope."""
 
@@ -92,7 +94,8 @@ def readable(place: LogPlace) -> Run:
         notes = (f"the recording cannot be read ({error!r})", *place.failures.sentences())
     about, who = RecordingInfo(notes=notes), loops.Who(0, 0, 0)
     used, device = decode.table([], origin_ns=0, rank=0), pl.DataFrame(schema=DEVICE)
-    return _run(_Written(about, events([]), ProcessNames(), [], who, used, device, []), 0)
+    stacks = pl.DataFrame(schema=STACKS)
+    return _run(_Written(about, events([]), ProcessNames(), [], who, used, device, stacks, []), 0)
 
 
 def _read(place: LogPlace, about: RecordingInfo | None) -> _Written:
@@ -119,10 +122,15 @@ def _read(place: LogPlace, about: RecordingInfo | None) -> _Written:
     with place.failures.within("the samples of resources"), _no_panic():
         sampled = list(read_lines(place.resources()))
         used = decode.table(sampled, origin_ns=origin_ns, rank=who.rank)
+    stacks = pl.DataFrame(schema=STACKS)
+    with place.failures.within("the stacks"), _no_panic():
+        workers = {page.pid: page.worker if page.worker >= 0 else None for page in pages}
+        stacks = read_stacks(place.folder, workers, rank=who.rank, origin_ns=origin_ns)
     notes = [str(entry["note"]) for entry in sampled if "note" in entry]
     notes += place.failures.sentences()
     recording = events(pages)
-    return _Written(about, recording, names, decoded, who, used, _device(recording, who), notes)
+    device = _device(recording, who)
+    return _Written(about, recording, names, decoded, who, used, device, stacks, notes)
 
 
 def _device(recording: Events, who: loops.Who) -> pl.DataFrame:
@@ -181,6 +189,7 @@ def _run(written: _Written, number: int) -> Run:
         settings=settings,
         all_resources=written.resources,
         device_work=written.device,
+        all_stacks=written.stacks.filter(pl.col("pid").is_in([file.log.pid for file in files])),
         first_batch_s=_first_batch_s(written, number),
         machine=about.machine,
         notes=tuple(dict.fromkeys(notes)),

@@ -219,7 +219,7 @@ def begin_window(folder: Path, ends: ExitStack, warmup: int) -> LogPlace:
 
 def _place(folder: Path, loaders: list[Any] | None) -> LogPlace:
     processes = sum(max(loader.num_workers, 1) for loader in loaders or ()) or _PROCESSES
-    return LogPlace(folder, log_capacity(folder, processes))
+    return LogPlace(folder, log_capacity(folder, processes), samples_stacks=True)
 
 
 def _probe(place: LogPlace, loader: Any, loaders: list[Any] | None) -> Probe:

@@ -23,6 +23,7 @@ from stallscope.model.step_series import Evidence
 from stallscope.result import SavedResult
 from stallscope.run import summary
 from stallscope.run.decode import BATCHES, RESOURCES, SAMPLES, SPANS
+from stallscope.run.stacks import STACKS
 from stallscope.stages import KINDS, NAMES
 from stallscope.store import Contents, StoredTable
 
@@ -162,6 +163,13 @@ class Run(SavedResult):
                 words={"resource": NAMES},
             ),
             StoredTable("device_work", DEVICE, _NEVER_NULL - {"kind"}, file="device"),
+            StoredTable(
+                "all_stacks",
+                STACKS,
+                set(STACKS) - {"worker", "stage"},
+                file="stacks",
+                is_newer=True,
+            ),
         ),
         values={
             "settings": Settings,
@@ -197,6 +205,8 @@ class Run(SavedResult):
     """Columns of `RESOURCES`, of all processes of the recording; empty without samples."""
     device_work: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=DEVICE))
     """Columns of `DEVICE`; empty where the host is the device."""
+    all_stacks: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=STACKS))
+    """Columns of `STACKS`; only of a training that was watched, which samples itself."""
     first_batch_s: float | None = None
     """Seconds from the loader's start to its first batch; None without a batch."""
     machine: dict[str, Any] = field(default_factory=dict)
@@ -328,6 +338,15 @@ class Run(SavedResult):
     @computed_apart
     def _resources(self) -> pl.DataFrame:
         """Samples that end in the steady state of their rank; none without a recorded loop."""
+        is_known = pl.col("value").is_null()
+        return self._in_steady_state(self.all_resources, "end_ns", or_else=is_known)
+
+    @computed_apart
+    def stacks(self) -> pl.DataFrame:
+        """Return the stacks of windows in the steady state; columns of `STACKS`."""
+        return self._in_steady_state(self.all_stacks, "window_ns", or_else=pl.lit(value=False))
+
+    def _in_steady_state(self, table: pl.DataFrame, time: str, *, or_else: pl.Expr) -> pl.DataFrame:
         used_s = pl.sum_horizontal("h2d_s", "step_s", "other_s")
         ends = (
             self.steps()
@@ -337,9 +356,9 @@ class Run(SavedResult):
                 last_ns=(pl.col("end_ns") + (used_s * 1e9).cast(pl.Int64)).max(),
             )
         )
-        inside = pl.col("end_ns").is_between("first_ns", "last_ns") | pl.col("value").is_null()
-        samples = self.all_resources.join(ends, on="rank", maintain_order="left").filter(inside)
-        return samples.drop("first_ns", "last_ns")
+        inside = pl.col(time).is_between("first_ns", "last_ns") | or_else
+        rows = table.join(ends, on="rank", maintain_order="left").filter(inside)
+        return rows.drop("first_ns", "last_ns")
 
     def stalls(self) -> pl.DataFrame:
         """Return one row per stall: a wait that matters by the limits in `model.thresholds`.

@@ -255,7 +255,7 @@ def _begin(name: str, warmup: int, begun: list[Any], logs: Path, number: int = 0
         from stallscope.machine import rank
         from stallscope.run.resource_sampler import Sampler
 
-        place = LogPlace(logs, log_capacity(logs, 8))
+        place = LogPlace(logs, log_capacity(logs, 8), samples_stacks=True)
         probe, sampler = Probe(place, None), Sampler(place)
         probe.__enter__()
         begun.append(probe)
