@@ -49,7 +49,7 @@ class TestWorkersTogether:
         """Workers that are too slow finish together: every so manyth step waits for all."""
         row = only(looped(noisy(100.0), 40.0 / workers, workers=workers))
 
-        assert ("workers_together", workers) == (row["pattern"], row["period"])
+        assert "workers_together" == row["pattern"]
         assert f"the {workers} workers finish together, then all are awaited" in row["title"]
         assert row["title"].startswith(f"Every {workers}{ {2: 'nd', 3: 'rd'}.get(workers, 'th') }")
         assert row["share"] > 0.8
@@ -64,7 +64,7 @@ class TestSlowWorker:
 
         row = only(looped(makes, 25.0))
 
-        assert ("slow_worker", 4) == (row["pattern"], row["period"])
+        assert "slow_worker" == row["pattern"]
         assert row["title"].startswith("Worker 2 is slow: its batches take 158 ms")
         assert row["chance"] < 1e-6
 
@@ -103,12 +103,12 @@ class TestGarbageCollection:
     PLACES = tuple(range(10, 400, 50))
 
     def test_of_the_main_process(self):
-        """Waits that a collection fills are due to it, and it comes every 50 steps."""
+        """Waits that a collection fills are due to it."""
         evidence = stopped(at(self.PLACES, 52.0, 400), garbage=dict.fromkeys(self.PLACES, 50.0))
 
         row = only(evidence)
 
-        assert ("garbage_collection", 50) == (row["pattern"], row["period"])
+        assert ("garbage_collection", 8) == (row["pattern"], row["stalls"])
         assert "garbage collection in the main process takes 50 ms of it" in row["title"]
 
     def test_of_the_workers(self):
@@ -118,7 +118,7 @@ class TestGarbageCollection:
 
         row = only(stopped(at(self.PLACES, 52.0, 400), exposed=exposed, makes=makes))
 
-        assert ("garbage_collection", 50) == (row["pattern"], row["period"])
+        assert ("garbage_collection", 8) == (row["pattern"], row["stalls"])
         assert "where the batch is made" in row["title"]
 
 
@@ -129,7 +129,7 @@ class TestSamples:
 
         row = only(stopped(at(places, 200.0, 400), slow=dict.fromkeys(places, 230.0)))
 
-        assert ("slow_samples", None) == (row["pattern"], row["period"])
+        assert "slow_samples" == row["pattern"]
         assert places == row["steps"]
         assert f"index {places[0] * 4} ({places[0] * 4}.jpg)" in row["title"]
         assert row["title"].endswith("and 5 more")
@@ -153,18 +153,11 @@ class TestSamples:
 
 
 class TestRest:
-    def test_a_rhythm_of_unknown_reason(self):
-        """A period that nothing explains is told as such."""
-        row = only(stopped(at(range(0, STEPS, 7), 30.0)))
-
-        assert ("periodic", 7) == (row["pattern"], row["period"])
-        assert row["title"] == "Every 7th step waits 30 ms; nothing that was recorded explains it"
-
     def test_every_step_waits(self):
-        """A loader that is slower throughout has no period."""
+        """As of a loader that is slower throughout."""
         row = only(stopped(noisy(30.0), workers=0))
 
-        assert ("constant", None, STEPS) == (row["pattern"], row["period"], row["stalls"])
+        assert ("constant", STEPS) == (row["pattern"], row["stalls"])
         assert row["title"].startswith("Every step waits 30 ms")
 
     def test_ranks_that_agree_are_one_row(self):

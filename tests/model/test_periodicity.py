@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stallscope.model.step_series import rhythm
+from stallscope.model.patterns import rhythm
 
 
 def every(period, size, first=1):
@@ -50,39 +50,29 @@ NOISE = {
 }
 
 
-class TestRhythm:
-    @pytest.mark.parametrize("period", [2, 3, 4, 8, 20, 50, 200])
-    def test_finds_a_period(self, period):
-        """Events at every so manyth step have that period, not a multiple of it."""
-        flags = every(period, max(20 * period, 100))
+def test_finds_a_period_among_other_events():
+    """Some events too few and some too many do not hide it."""
+    generator = np.random.default_rng(0)
+    flags = every(8, 400) & (generator.random(400) < 0.8) | (generator.random(400) < 0.03)
 
-        found = rhythm(flags)
+    chance, starts = rhythm(flags, np.ones(400, dtype=bool), 8)
 
-        assert period == found.period
-        assert found.chance < 1e-4
-        assert np.flatnonzero(flags).tolist() == found.starts.tolist()
-
-    def test_finds_it_among_others(self):
-        """Some events too few and some too many do not hide a period."""
-        generator = np.random.default_rng(0)
-        flags = every(8, 400) & (generator.random(400) < 0.8) | (generator.random(400) < 0.03)
-
-        assert 8 == rhythm(flags).period
-
-    def test_two_events_are_no_rhythm(self):
-        """Nor are none, nor is a loop of no steps."""
-        for flags in (every(10, 20), every(9, 0), np.zeros(50, dtype=bool), every(1, 90)):
-            assert rhythm(flags) is None
+    assert chance < 1e-4
+    assert np.flatnonzero(starts & ~every(8, 400)).size <= 2
 
 
-class TestFalseAlarms:
-    @pytest.mark.parametrize("noise", NOISE)
-    def test_are_rarer_than_stated(self, noise):
-        """What has no period is given a chance below a limit no more often than the limit says."""
-        generator = np.random.default_rng(0)
-        sizes = [30, 60, 300] * 200
-        found = [rhythm(NOISE[noise](generator, size), expected=4) for size in sizes]
-        chances = np.array([1.0 if one is None else one.chance for one in found])
+def test_two_events_are_no_rhythm():
+    """Nor are none, nor is a loop of no steps."""
+    for flags in (every(10, 20), every(9, 0), np.zeros(50, dtype=bool), every(1, 90)):
+        assert rhythm(flags, np.ones(flags.size, dtype=bool), 4)[0] == 1.0
 
-        for limit in (0.01, 0.05, 0.2):
-            assert np.mean(chances < limit) <= limit
+
+@pytest.mark.parametrize("noise", NOISE)
+def test_false_alarms_are_rarer_than_stated(noise):
+    """What has no period is given a chance below a limit no more often than the limit says."""
+    generator = np.random.default_rng(0)
+    flags = (NOISE[noise](generator, size) for size in [30, 60, 300] * 200)
+    chances = np.array([rhythm(each, np.ones(each.size, dtype=bool), 4)[0] for each in flags])
+
+    for limit in (0.01, 0.05, 0.2):
+        assert np.mean(chances < limit) <= limit

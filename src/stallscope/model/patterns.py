@@ -3,8 +3,8 @@
 Events at some steps (a slow sample or worker, a new file or epoch, garbage) are tested as reasons.
 Coincidences of frequent events and frequent stalls are weak evidence, so the test gives the
 probability of as many coincidences by chance; and the event must have been long enough. The reason
-that explains most is taken first, then the rest is tested again. An event explains more than a
-rhythm alone. Long waits by chance are called irregular.
+that explains most is taken first, then the rest is tested again. An event explains more than the
+rhythm of the workers. Long waits by chance are called irregular.
 
 Each rank (`loop`) is tested separately; the same pattern on several ranks is one row. P-values are
 corrected for all tests, of all reasons on all ranks.
@@ -12,9 +12,7 @@ corrected for all tests, of all reasons on all ranks.
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -24,11 +22,11 @@ from stallscope.model.reasons import (
     SPIKE,
     Explained,
     Residual,
-    Stops,
     explain,
+    ordinal,
     wait_reasons,
 )
-from stallscope.model.step_series import FEWEST, StepSeries, rhythm
+from stallscope.model.step_series import StepSeries
 from stallscope.model.thresholds import CHANCE
 from stallscope.stats import LEAST, log_binomial_bound
 from stallscope.units import count, seconds, share
@@ -37,10 +35,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stallscope.model.reasons import Reason
-    from stallscope.model.step_series import Evidence, Rhythm
+    from stallscope.model.step_series import Evidence
 
-RHYTHMS: Final = ("workers_together", "periodic")
-"""Patterns that are only a rhythm: later finds belong to the first."""
+FEWEST: Final = 3
+"""Fewest events of a rhythm, and fewest irregular stalls."""
+TYPICAL: Final = 0.5
+"""Least share of events with another event exactly a period earlier or later."""
+CLEARER: Final = 2.0
+"""Least ratio of the frequency of a period to that of the distances around it."""
 NEARLY_ALL: Final = 0.9
 """Least share of waiting steps for a constant wait."""
 MOST_EPISODES: Final = 0.75
@@ -65,7 +67,6 @@ PATTERNS: Final = Schema(
     Column("stalls", pl.Int64, "stalls that it explains, over all ranks"),
     Column("stalled_s", pl.Float64, "how long they are"),
     Column("share", pl.Float64, "share (0 to 1) of all stalled time"),
-    Column("period", pl.Int32, "in steps; null: there is no rhythm"),
     Column("chance", pl.Float64, "probability of an accident; null: nothing is claimed"),
     Column("rank", pl.Int16, "rank with most of it"),
     Column("steps", pl.List(pl.Int32), "its steps of this rank"),
@@ -73,8 +74,7 @@ PATTERNS: Final = Schema(
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Pattern:
+class Pattern(NamedTuple):
     """Reason of one rank's stalls at some of its steps."""
 
     explanation: Explained
@@ -108,15 +108,11 @@ def patterns(evidence: Evidence) -> pl.DataFrame:
 
 
 def _alike(patterns: list[Pattern]) -> list[list[Pattern]]:
-    """Group equal patterns of several ranks, the rank with most of it first."""
-    groups: dict[tuple[str, str, int], list[Pattern]] = {}
-    seen: Counter[tuple[str, str, int]] = Counter()
+    """Group equal patterns, of several ranks, too: the rank with most of it first."""
+    groups: dict[tuple[str, str], list[Pattern]] = {}
     for each in patterns:
-        kind = (each.explanation.code, each.explanation.subject)
-        here = (*kind, each.rank)
-        again = 0 if each.explanation.code in RHYTHMS else seen[here]
-        seen[here] += 1
-        groups.setdefault((*kind, again), []).append(each)
+        key = each.explanation.code, each.explanation.subject
+        groups.setdefault(key, []).append(each)
     return [sorted(group, key=lambda each: -each.lost_s) for group in groups.values()]
 
 
@@ -136,7 +132,6 @@ def _row(same: list[Pattern], total_s: float, ranks: int) -> dict[str, object]:
         "stalls": sum(len(each.steps) for each in same),
         "stalled_s": stalled_s,
         "share": min(stalled_s / total_s, 1.0),
-        "period": first.explanation.period,
         "chance": max(least.values(), default=None),
         "rank": first.rank,
         "steps": sorted(step for each in same if each.rank == first.rank for step in each.steps),
@@ -164,7 +159,7 @@ def _one_by_one(
     while len(chosen) < MOST:
         tried = (explain(reason, left, tests) for reason in possible)
         candidates = [each for each in tried if each is not None]
-        candidates += _recurring_waits(loop, left, tests)
+        candidates += _workers_together(loop, left, tests)
         if not candidates:
             break
         chosen.append(_best(candidates, left.seconds))
@@ -194,31 +189,59 @@ def _best(candidates: list[Explained], seconds: np.ndarray) -> Explained:
     )
 
 
-def _recurring_waits(loop: StepSeries, left: Residual, tests: int) -> Iterator[Explained]:
-    """Yield stalls in a rhythm: of the workers, or of unknown reason."""
-    for stalled, beat, stops in _rhythms(left, tests, loop.num_workers):
-        waits = f"{stops.subject('waits', 'wait')} {stops.typical}"
-        code, subject = "periodic", str(beat.period)
-        if beat.period == loop.num_workers:
-            code, subject = "workers_together", ""
-            explained = left.with_rounds(stops.named, beat.period)
-            title = f"{waits}{_round(loop, stops.named)}"
-        else:
-            explained = left.with_runs(stops.named, stalled, beat.period)
-            title = f"{waits}; nothing that was recorded explains it"
-        yield Explained(code, subject, title, explained, stops.named, beat.chance, beat.period)
+def _workers_together(loop: StepSeries, left: Residual, tests: int) -> Iterator[Explained]:
+    """Yield stalls that return with each round of the workers, which then are awaited together."""
+    levels, workers = left.levels(), loop.num_workers
+    for stalled in sorted(levels, key=np.count_nonzero) if workers > 1 else ():
+        chance, starts = rhythm(stalled, left.free, workers)
+        if (chance := chance * len(levels) * tests) < CHANCE:
+            took = seconds(float(np.median(left.seconds[starts])))
+            title = f"Every {ordinal(workers)} step waits {took}{_round(loop, starts)}"
+            explained = left.with_rounds(starts, workers)
+            yield Explained("workers_together", "", title, explained, starts, chance)
 
 
-def _rhythms(
-    left: Residual, tests: int, expected: int = 0
-) -> Iterator[tuple[np.ndarray, Rhythm, Stops]]:
-    """Yield the significant rhythms, the fewest steps first, with their steps."""
-    levels = sorted(left.levels(), key=np.count_nonzero)
-    for stalled in levels:
-        beat = rhythm(stalled, left.free, expected, tests=len(levels) * tests)
-        if beat is not None and beat.chance < CHANCE:
-            starts = np.isin(np.arange(stalled.size), beat.starts)
-            yield stalled, beat, Stops(starts, left.seconds, beat.period)
+def rhythm(flags: np.ndarray, free: np.ndarray, period: int) -> tuple[float, np.ndarray]:
+    """Test whether flagged steps return after a period.
+
+    The test counts pairs: events that follow another event exactly `period` steps later, compared
+    with pairs at the distances from 2 to just below its double. So the phase may drift (an epoch
+    that is no multiple of the period), lengths of waits do not matter, and slow trends with the
+    distance cancel on both sides: stalls come in bursts, in which every short distance is more
+    frequent than after shuffling. A run of steps counts as one event, at its first step.
+    `tests/model/test_periodicity.py` counts the false alarms.
+
+    Args:
+        flags: True for each step that is an event.
+        free: True for each step that may be an event; other steps are skipped.
+        period: in steps, at least 2.
+
+    Returns:
+        The probability of the rhythm by chance, and a mask of the events in it.
+    """
+    if flags.size <= 2 * period:
+        return 1.0, np.zeros(flags.size, dtype=bool)
+    places = np.flatnonzero(free)
+    flagged = flags[places]
+    events = np.zeros(flags.size, dtype=bool)
+    events[places[flagged & ~np.append(False, flagged[:-1])]] = True
+    pair = events[period:] & events[:-period]
+    starts = np.append(pair, np.zeros(period, bool)) | np.append(np.zeros(period, bool), pair)
+    if np.count_nonzero(starts) < max(FEWEST, TYPICAL * np.count_nonzero(events)):
+        return 1.0, starts
+    hits, rooms = _pairs(events, 2 * period), _pairs(free, 2 * period)
+    hit, own, tries, room = hits[period], rooms[period], hits[2:].sum(), rooms[2:].sum()
+    if hit / own < CLEARER * (tries - hit) / max(room - own, 1):
+        return 1.0, starts
+    [log_chance] = log_binomial_bound(*np.array([[hit], [tries], [own / room]]))
+    return max(float(np.exp(log_chance)), LEAST), starts
+
+
+def _pairs(events: np.ndarray, most: int) -> np.ndarray:
+    """Count the pairs of events that lie 0, 1, ... `most - 1` steps apart."""
+    spectrum = np.fft.rfft(events.astype(float), 2 * max(events.size, most))
+    counts: np.ndarray = np.rint(np.fft.irfft(np.abs(spectrum) ** 2)[:most])
+    return counts
 
 
 def _round(loop: StepSeries, starts: np.ndarray) -> str:
@@ -236,9 +259,8 @@ def _round(loop: StepSeries, starts: np.ndarray) -> str:
     spread_s = np.ptp(ready_ns, axis=1) / 1e9
     if spread_s.size and float(np.median(spread_s)) <= TOGETHER * takes_s:
         return f": the {workers} workers finish together, then all are awaited"
-    whose = "each takes" if workers > 1 else "it takes"
     return (
-        f", once in a round of the {count(workers, 'worker')}: {whose} {seconds(takes_s)} to "
+        f", once in a round of the {count(workers, 'worker')}: each takes {seconds(takes_s)} to "
         f"{to_do} a batch, {count(workers, 'step')} take {seconds(workers * loop.typical_s)}"
     )
 

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from stallscope.model.lifecycle import covered_s
-from stallscope.model.step_series import BATCH, of_batches, rhythm
+from stallscope.model.step_series import BATCH, of_batches
 from stallscope.model.thresholds import (
     CAUSE_SHARE,
     CHANCE,
@@ -34,10 +34,6 @@ if TYPE_CHECKING:
 
 LIFT: Final = 2.0
 """Ratio of stall frequency at marked steps to elsewhere, from which on most are no coincidence."""
-MOSTLY: Final = 0.8
-"""Least share of steps in a rhythm for a title that gives all of them the rhythm."""
-THROUGHOUT: Final = 0.5
-"""Least share of the run for a rhythm that is not called 'at times'."""
 SPIKE: Final = 3.0
 """Least ratio of a spike to the median, ..."""
 FENCE: Final = 3.0
@@ -106,15 +102,6 @@ class Residual:
             flags = flags | (self.flags & (self.seconds <= limits))
         return flags
 
-    def with_runs(self, starts: np.ndarray, stalled: np.ndarray, longest: int) -> np.ndarray:
-        """Add the stalls right after each start, up to `longest` steps without a gap."""
-        flags: np.ndarray = starts & stalled
-        last = flags
-        for _ in range(longest - 1):
-            last = np.append(False, last[:-1]) & stalled
-            flags = flags | last
-        return flags
-
 
 @dataclass(frozen=True, eq=False)
 class Explained:
@@ -132,8 +119,6 @@ class Explained:
     """Mask of the steps that the title speaks of; the other explained steps follow these."""
     chance: float | None
     """P-value; None where no reason is claimed."""
-    period: int | None = None
-    """Steps from one event to the next; None without a rhythm."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,30 +129,17 @@ class Stops:
     """Mask of the steps that the title speaks of."""
     seconds: np.ndarray
     """Length of the stall at each step."""
-    period: int | None
-    """Steps from one event to the next."""
 
     @property
-    def count(self) -> int:
-        """Number of steps."""
-        return int(np.count_nonzero(self.named))
-
-    @property
-    def typical(self) -> str:
-        """Median length of the stalls, in words."""
-        return self.median(self.seconds)
+    def wait(self) -> str:
+        """Begin of a sentence: "3 steps wait 20 ms" (the median)."""
+        number = int(np.count_nonzero(self.named))
+        waits = "waits" if number == 1 else "wait"
+        return f"{count(number, 'step')} {waits} {self.median(self.seconds)}"
 
     def median(self, values: np.ndarray) -> str:
         """Return the median over these steps, in words."""
         return seconds(float(np.median(values[self.named])))
-
-    def subject(self, singular: str, several: str) -> str:
-        """Return the begin of a sentence: "Every 4th step waits" or "3 steps wait"."""
-        if self.period is None:
-            return f"{count(self.count, 'step')} {singular if self.count == 1 else several}"
-        at_times = self.count * self.period < THROUGHOUT * self.named.size
-        every = f"very {ordinal(self.period)} step {singular}"
-        return f"At times e{every}" if at_times else f"E{every}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,13 +210,9 @@ def explain(reason: Reason, left: Residual, tests: int) -> Explained | None:
     if best is None:
         return None
     explained, chance = best
-    period, beat = None, rhythm(explained, left.free)
-    if beat is not None and beat.chance + chance < CHANCE:
-        is_all = beat.starts.size >= MOSTLY * np.count_nonzero(explained)
-        period = beat.period if is_all else None
     named = explained & reason.marked
-    title = reason.title(Stops(named, left.seconds, period))
-    return Explained(reason.code, reason.subject, title, explained, named, chance, period)
+    title = reason.title(Stops(named, left.seconds))
+    return Explained(reason.code, reason.subject, title, explained, named, chance)
 
 
 def ordinal(number: int) -> str:
@@ -279,8 +247,7 @@ def _garbage(loop: StepSeries, evidence: Evidence) -> list[Reason]:
 
     def title(took_s: np.ndarray, where: str) -> Callable[[Stops], str]:
         return lambda stops: (
-            f"{stops.subject('waits', 'wait')} {stops.typical}: garbage collection {where} takes "
-            f"{stops.median(took_s)} of it"
+            f"{stops.wait}: garbage collection {where} takes {stops.median(took_s)} of it"
         )
 
     here = title(here_s, "in the main process")
@@ -335,8 +302,8 @@ def _new_files(loop: StepSeries, samples: pl.DataFrame) -> list[Reason]:
     takes = f": its first one takes {seconds(first_s)}, the others {seconds(rest_s)}"
 
     def title(stops: Stops) -> str:
-        waits = f"{stops.subject('waits', 'wait')} {stops.typical} where a worker opens a new file"
-        about = f"{waits} of about {seen.height / (opened + 1):.0f} samples"
+        each = f"{seen.height / (opened + 1):.0f} samples"
+        about = f"{stops.wait} where a worker opens a new file of about {each}"
         return about + takes if first_s >= CLEARLY * rest_s else about
 
     return [Reason("shard_boundary", marked > 0, title, testable=of_batch > 0)]
@@ -364,9 +331,9 @@ def _slow_samples(loop: StepSeries, samples: pl.DataFrame) -> list[Reason]:
     def title(stops: Stops) -> str:
         batches = loop.keys.filter(pl.Series(stops.named))
         these = slow.join(batches, on=BATCH, how="semi").sort("total_s", descending=True)
-        waits = f"{stops.subject('waits', 'wait')} {stops.typical} for a single slow sample"
         longer = seconds(float(np.median(these["total_s"].to_numpy())))
-        return f"{waits} ({longer}; usual is {seconds(median_s)}): {_names(these)}"
+        usual = f"usual is {seconds(median_s)}"
+        return f"{stops.wait} for a single slow sample ({longer}; {usual}): {_names(these)}"
 
     testable = np.isfinite(excess_s)
     return [
@@ -412,7 +379,7 @@ def _slow_workers(loop: StepSeries) -> list[Reason]:
 
         def title(stops: Stops, takes: str = takes) -> str:
             stalls = count(int(np.count_nonzero(stops.seconds > 0)), "stall")
-            return f"{takes}; {stops.count} of {stalls} wait for it"
+            return f"{takes}; {np.count_nonzero(stops.named)} of {stalls} wait for it"
 
         reasons.append(
             Reason(

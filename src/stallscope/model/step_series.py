@@ -1,4 +1,4 @@
-"""Steps of one rank as arrays: stalls, and their rhythm."""
+"""Steps of one rank as arrays."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 import polars as pl
 
 from stallscope.model.attribution import find_stalls, hidden_known
-from stallscope.stats import LEAST, log_binomial_bound
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -135,121 +134,3 @@ def of_batches(keys: pl.DataFrame, table: pl.DataFrame, *columns: str) -> list[n
     rows = table.unique(BATCH, keep="first", maintain_order=True)
     joined = keys.join(rows, on=BATCH, how="left", maintain_order="left")
     return [joined[name].cast(pl.Float64).fill_null(np.nan).to_numpy() for name in columns]
-
-
-LONGEST: Final = 200
-"""Longest period to test, in steps."""
-FEWEST: Final = 3
-"""Fewest events of a rhythm."""
-TYPICAL: Final = 0.5
-"""Least share of events with another event exactly a period earlier or later."""
-EXPECTED: Final = 0.8
-"""Share of the significance level that an expected period may use."""
-CLEARER: Final = 2.0
-"""Least ratio of the frequency of a period to that of the distances around it."""
-
-
-@dataclass(frozen=True, eq=False)
-class Rhythm:
-    """Events that return after a fixed number of steps."""
-
-    period: int
-    """Steps from one event to the next."""
-    chance: float
-    """Probability of the rhythm by chance, corrected for the number of tested periods."""
-    starts: np.ndarray
-    """Places of the events' steps (the first step of each run)."""
-
-
-def rhythm(
-    flags: np.ndarray, free: np.ndarray | None = None, expected: int = 0, *, tests: int = 1
-) -> Rhythm | None:
-    """Return the period of flagged steps; None where no period is clear.
-
-    The test counts pairs: events that follow another event exactly `period` steps later, compared
-    with pairs at neighbouring distances. So the phase may drift (an epoch that is no multiple of
-    the period), and lengths of waits do not matter: a heavy tail cannot look like a rhythm.
-
-    The comparison uses neighbouring distances, not shuffled events, because stalls come in bursts:
-    in bursts, every short distance is more frequent than after shuffling, and would count as a
-    period. For the same reason a run of steps counts as one event, at its first step.
-    `tests/model/test_periodicity.py` counts the false alarms.
-
-    Args:
-        flags: True for each step that is an event.
-        free: True for each step that may be an event; other steps are skipped. Default: all steps.
-        expected: a likely period, which gets most of the significance level; 0: none.
-        tests: number of tests, for the correction of the p-value.
-
-    Returns:
-        The rhythm with the smallest p-value.
-    """
-    free = np.ones(flags.size, dtype=bool) if free is None else free
-    events = _first_of_runs(flags & free, free)
-    longest = min(LONGEST, (flags.size - 1) // 2)
-    if np.count_nonzero(events) < FEWEST or longest < 2:  # noqa: PLR2004 - a single step is no period
-        return None
-    periods = np.arange(2, longest + 1)
-    logs, clear = _doubts(events, free, periods)
-    logs += np.log(_weights(periods, expected))
-    for place in np.argsort(logs, kind="stable"):
-        period = int(periods[place])
-        starts = _in_rhythm(events, period)
-        if logs[place] >= 0:
-            return None
-        if clear[place] and starts.size >= max(FEWEST, TYPICAL * np.count_nonzero(events)):
-            chance = max(float(np.exp(logs[place])), LEAST) * tests
-            return Rhythm(period, min(chance, 1.0), starts)
-    return None
-
-
-def _first_of_runs(flags: np.ndarray, free: np.ndarray) -> np.ndarray:
-    """Return the first step of each run of flagged steps; steps that are not free are skipped."""
-    places = np.flatnonzero(free)
-    flagged = flags[places]
-    first = np.zeros(flags.size, dtype=bool)
-    first[places[flagged & ~np.append(False, flagged[:-1])]] = True
-    return first
-
-
-def _doubts(
-    events: np.ndarray, free: np.ndarray, periods: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the logarithm of each period's p-value, and whether the period is clear enough.
-
-    A period is compared with the distances from 2 to just below its double. This range has no
-    multiples of the period, and slow trends with the distance (bursts) cancel on both sides.
-    """
-    most = 2 * int(periods[-1])
-    hits, room = _pairs(events, most), _pairs(free, most)
-    tries, rooms = (
-        np.cumsum(counts)[2 * periods - 1] - counts[:2].sum() for counts in (hits, room)
-    )
-    hit, own = hits[periods], np.maximum(room[periods], 1)
-    others = (tries - hit) / np.maximum(rooms - own, 1)
-    logs = log_binomial_bound(hit, tries, own / np.maximum(rooms, 1))
-    return logs, hit / own >= CLEARER * others
-
-
-def _pairs(events: np.ndarray, most: int) -> np.ndarray:
-    """Count the pairs of events that lie 0, 1, ... `most - 1` steps apart."""
-    spectrum = np.fft.rfft(events.astype(float), 2 * max(events.size, most))
-    counts: np.ndarray = np.rint(np.fft.irfft(np.abs(spectrum) ** 2)[:most])
-    return counts
-
-
-def _weights(periods: np.ndarray, expected: int) -> np.ndarray:
-    """Return the Bonferroni factor of each period; the expected period has the smallest."""
-    if expected not in periods:
-        return np.full(periods.size, float(periods.size))
-    rest = max(periods.size - 1, 1) / (1 - EXPECTED)
-    return np.where(periods == expected, 1 / EXPECTED, rest)
-
-
-def _in_rhythm(events: np.ndarray, period: int) -> np.ndarray:
-    """Return the events with another event a period earlier or later."""
-    pair = events[period:] & events[:-period]
-    both = np.zeros(events.size, dtype=bool)
-    both[period:] |= pair
-    both[:-period] |= pair
-    return np.flatnonzero(both)

@@ -59,13 +59,6 @@ class Window:
         ]
 
 
-def steps_in(workers: int, period: int | None) -> int:
-    """Return the number of steps: rounds of the workers, two periods of a pattern if possible."""
-    fitting = min(max(ROUNDS * workers, FEWEST_STEPS), MOST_STEPS)
-    twice = 2 * period + 2 if period else 0
-    return max(fitting, twice) if twice <= MOST_STEPS else fitting
-
-
 def window(
     steps: pl.DataFrame,
     stalls: pl.DataFrame,
@@ -176,10 +169,8 @@ def timeline(run: Run) -> Timeline | None:
     ranks = steps["rank"].unique().sort().to_list()
     pattern = leading(run.patterns().filter(pl.col("rank").is_in(ranks)))
     # The leading pattern's steps; without one, any stall of the first rank
-    rank, favoured, period = (
-        (pattern["rank"], pattern["steps"], pattern["period"]) if pattern else (ranks[0], [], None)
-    )
-    return _typical_window(run, rank, favoured, period)
+    rank, favoured = (pattern["rank"], pattern["steps"]) if pattern else (ranks[0], [])
+    return _typical_window(run, rank, favoured)
 
 
 def _in_window(run: Run, rank: int, shown: Window) -> Timeline:
@@ -286,11 +277,12 @@ def _stalls(stalls: pl.DataFrame, run: Run, shown: Window) -> pl.DataFrame:
 
 def around(run: Run, rank: int, step: int) -> Timeline:
     """Return the timeline around the stall of a steady step."""
-    return _typical_window(run, rank, [step], None)
+    return _typical_window(run, rank, [step])
 
 
-def _typical_window(run: Run, rank: int, favoured: list[int], period: int | None) -> Timeline:
-    step_count = steps_in(len(_makers(run, rank)), period)
+def _typical_window(run: Run, rank: int, favoured: list[int]) -> Timeline:
+    """Return a window of some rounds of the workers."""
+    step_count = min(max(ROUNDS * len(_makers(run, rank)), FEWEST_STEPS), MOST_STEPS)
     stalls = run.stalls().filter(rank=rank)
     shown = window(timed_steps(run, rank), stalls, step_count=step_count, favoured=favoured)
     return _in_window(run, rank, shown)
