@@ -68,9 +68,8 @@ _MEMORY_SHARE: Final = 0.2
 _DISK_SHARE: Final = 0.05
 """Share of the free disk for the same: nine layouts of them are written."""
 _CAPTURE_SHARE: Final = 0.05
-"""Share of the budget for reading the files, as writing them takes three times as long ..."""
-_FEWEST_ROUNDS: Final = 3
-"""... but not before the workers have done so many rounds."""
+"""Share of the budget for reading the files of more than `_ENOUGH` samples: writing them takes
+three times as long."""
 _MAKE_SHARE: Final = 0.3
 _READ_SHARE: Final = 0.6
 """Shares of the time left for making samples, and for reading in one order and state."""
@@ -207,15 +206,13 @@ class LayoutSearch:
         disk = _DISK_SHARE * shutil.disk_usage(place).free
         room = min(_MEMORY_SHARE * memory_available_bytes(), disk)
         until_s = time.perf_counter() + _CAPTURE_SHARE * self._measurement.budget_s
-        workers, batch_size = max(self._target.num_workers, 1), self._target.batch_size or 1
-        fewest = max(_FEWEST_ROUNDS * workers * batch_size, _FEWEST)
         raws: list[RawSample] = []
         with self._started(capturing) as packs:
             for pack in packs:
                 batch: list[RawSample] = pickle.loads(pack)  # noqa: S301 - our own worker wrote it
                 raws += batch
                 room -= sum(len(blob) for raw in batch for blob in raw.blobs)
-                if room < 0 or (time.perf_counter() > until_s and len(raws) >= fewest):
+                if room < 0 or (time.perf_counter() > until_s and len(raws) >= _ENOUGH):
                     break
         if not any(raw.paths for raw in raws):
             raise UnsupportedError(
