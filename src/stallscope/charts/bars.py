@@ -43,66 +43,50 @@ BAR: Final = 0.6
 """Height of a bar in parts, inches."""
 _NAMED: Final = 0.01
 """Smallest share of the bar for which a part has its name above."""
-_LABEL_ROW, _LABEL_ROWS = 0.19, 4
+_LABEL_ROW: Final = 0.24
+_GAP: Final = 0.12
+"""Space between two labels, inches."""
 _PAD: Final = 0.06
 _LIGHT: Final = 0.7
 
 
-class Placed(NamedTuple):
-    """A label with its place."""
+class Label(NamedTuple):
+    """A text beside a narrow part of a bar, connected with its part by a line."""
 
+    text: str
     at: float
-    """Position of its part on the axis."""
-    left: float
-    right: float
-    row: int
-    """0 is next to its part."""
+    """Middle of its part, inches."""
+    left: float = 0.0
+    """Where the text begins, inches."""
 
-    def is_clear_of(self, neighbour: Placed, gap: float) -> bool:
-        """Return if no label covers the other or its line."""
-        lower, upper = sorted((self, neighbour), key=lambda label: label.row)
-        if lower.row == upper.row:
-            return lower.right + gap <= upper.left or upper.right + gap <= lower.left
-        return not lower.left - gap / 2 < upper.at < lower.right + gap / 2
+    @property
+    def end(self) -> float:
+        """End of the line, under or over the text: as near to the part as the text reaches."""
+        return min(max(self.at, self.left + 0.05), self.left + text_width(self.text) - 0.05)
 
 
-def place(
-    wanted: Sequence[tuple[float, float]], end: float, *, rows: int, gap: float
-) -> list[Placed | None]:
-    """Place labels, each connected with its part by a vertical line.
-
-    From right to left, each label takes the lowest free row. If more labels fit that way, each
-    begins at its own line where possible, so that it crosses the lines of the labels on its right.
+def in_a_row(labels: Sequence[tuple[Label, float]], room: float) -> list[Label]:
+    """Place labels beside each other, each as near to its part as its neighbours allow.
 
     Args:
-        wanted: for each label the position of its part and the width of its text.
-        end: end of the axis, which begins at 0.
-        rows: number of rows.
-        gap: free space between neighbours.
-
-    Returns:
-        For each label its place; None if it has none.
+        labels: from left to right, each with the length of its part; without room for all, those
+            of the shortest parts go.
+        room: width of the row, inches.
     """
-    tries = [_placed(wanted, end, rows, gap, low=low) for low in (True, False)]
-    mirrored = _placed([(end - at, width) for at, width in wanted], end, rows, gap, low=False)
-    tries.append([p and Placed(end - p.at, end - p.right, end - p.left, p.row) for p in mirrored])
-    return min(tries, key=lambda labels: labels.count(None))
-
-
-def _placed(
-    wanted: Sequence[tuple[float, float]], end: float, rows: int, gap: float, *, low: bool
-) -> list[Placed | None]:
-    placed: dict[int, Placed] = {}
-    for number in sorted(range(len(wanted)), key=lambda number: -wanted[number][0]):
-        at, width = wanted[number]
-        lefts = (at - gap / 4, at - width / 2, at + gap / 4 - width)
-        tries = [Placed(at, left, left + width, row) for left in lefts for row in range(rows)]
-        for label in sorted(tries, key=lambda label: label.row) if low else tries:
-            inside = -gap <= label.left and label.right <= end + gap
-            if inside and all(label.is_clear_of(neighbour, gap) for neighbour in placed.values()):
-                placed[number] = label
-                break
-    return [placed.get(number) for number in range(len(wanted))]
+    lefts = []
+    free = 0.0
+    for label, _ in labels:
+        lefts.append(max(free, label.at - text_width(label.text) / 2))
+        free = lefts[-1] + text_width(label.text) + _GAP
+    end = room
+    for place in reversed(range(len(labels))):
+        width = text_width(labels[place][0].text)
+        lefts[place] = min(lefts[place], end - width)
+        end = lefts[place] - _GAP
+    if lefts and lefts[0] < 0:
+        shortest = min(labels, key=lambda each: each[1])
+        return in_a_row([each for each in labels if each is not shortest], room)
+    return [label._replace(left=left) for (label, _), left in zip(labels, lefts, strict=True)]
 
 
 class StripPiece(NamedTuple):
@@ -143,28 +127,12 @@ class Strip:
         starts = [sum(piece.length for piece in pieces[:number]) for number in range(len(pieces))]
         self._pieces = list(zip(pieces, starts, strict=True))
         narrow = [
-            (piece, start)
+            (Label(piece.outside, (start + piece.length / 2) / self._inch), piece.length)
             for piece, start in self._pieces
             if not self._fits(piece) and piece.length >= _NAMED * self.total
         ]
-        self._outside = self._names_above(narrow, width)
-        rows = max((label.row + 1 for _, label in self._outside), default=0)
-        self.height = BAR + _LABEL_ROW * rows + 0.06
-
-    def _names_above(
-        self, narrow: list[tuple[StripPiece, float]], width: float
-    ) -> list[tuple[str, Placed]]:
-        """Place names over the bar; without room for all, the shortest parts lose theirs."""
-        wanted = [
-            ((start + piece.length / 2) / self._inch, text_width(piece.outside))
-            for piece, start in narrow
-        ]
-        places = place(wanted, width, rows=_LABEL_ROWS, gap=0.12)
-        placed = [(piece.outside, p) for (piece, _), p in zip(narrow, places, strict=True) if p]
-        if len(placed) == len(narrow):
-            return placed
-        shortest = min(narrow, key=lambda each: each[0].length)
-        return self._names_above([each for each in narrow if each is not shortest], width)
+        self._outside = in_a_row(narrow, width)
+        self.height = BAR + _LABEL_ROW * bool(self._outside) + 0.06
 
     def _fits(self, piece: StripPiece) -> bool:
         widest = max(text_width(piece.name, bold=True), text_width(piece.numbers))
@@ -175,11 +143,10 @@ class Strip:
         """Draw the bar from `base` up."""
         for piece, start in self._pieces:
             self._draw_piece(ax, piece, start, base)
-        for text, label in self._outside:
-            top, at = base + BAR, label.at * self._inch
-            bottom = top + 0.08 + label.row * _LABEL_ROW
-            ax.plot([at, at], [top, bottom], color=FAINT, linewidth=0.7)
-            ax.text(label.left * self._inch, bottom, text, va="bottom")
+        for label in self._outside:
+            top, xs = base + BAR, [label.at * self._inch, label.end * self._inch]
+            ax.plot(xs, [top, top + 0.12], color=FAINT, linewidth=0.7)
+            ax.text(label.left * self._inch, top + 0.13, label.text, va="bottom")
 
     def fill(self, ax: Axes) -> None:
         """Draw the bar alone on its axes."""

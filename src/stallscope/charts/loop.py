@@ -2,13 +2,13 @@
 
 Each part of the stall begins at the end of the previous part, so that a reader sees them add up.
 Each stage has its share of the workers' own time beside it: a stage may keep the workers busy and
-cost the loop nothing, because prefetching hides it. Above the waits, each pattern has a sentence
-and marks its steps, so that a rhythm becomes visible.
+cost the loop nothing, because prefetching hides it. Among the waits, each pattern has a mark of its
+own, so that a rhythm becomes visible.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
@@ -28,9 +28,7 @@ from stallscope.charts.sheet import (
     name_rows,
     spans_decades,
     styled,
-    text_width,
     time_axis,
-    wrapped,
     write_columns,
 )
 from stallscope.model.loop_time import NO_LOOP, NOTHING, OWN_WORDS, is_own, leading, loop_breakdown
@@ -178,46 +176,14 @@ def _stall_title(run: Run, awaited: dict[str, Any], stall: dict[str, Any]) -> st
 
 # The waits
 
-MARKERS: Final = ("D", "s", "^", "v")
-"""Markers of the patterns."""
-_LINE, _TICKS, _SPACE = 0.17, 0.16, 0.1
-"""Heights of a line of text, of the marks and of the space below, inches."""
-_LETTERS: Final = 108
-"""Letters in a line of text."""
+MARKERS: Final = {"D": "◆", "s": "■", "^": "▲", "v": "▼"}
+"""Markers of the patterns, and the same as letters."""
 _SMALLEST: Final = 1e-5
 """Share of the longest wait below which waits are drawn at the axis' end."""
 _FEW: Final = 400
 """Steps up to which each stall has a stem."""
 _FEW_TICKS: Final = 8
 """Steps up to which each has its number on the axis."""
-_WIDTH: Final = ROOM - 0.8
-"""Approximate width of the chart, inches."""
-
-
-class Marked(NamedTuple):
-    """A pattern as a line over the waits."""
-
-    lines: list[str]
-    """Its sentence, as lines of text."""
-    steps: list[int]
-    """Steps that the sentence names."""
-    has_unnamed: bool
-    """True if the pattern explains other steps, too."""
-    marker: str
-
-    @property
-    def height(self) -> float:
-        """Height of its text and its marks, inches."""
-        return _LINE * len(self.lines) + _TICKS + _SPACE
-
-
-def _marked(pattern: dict[str, Any], title: dict[str, Any] | None, marker: str) -> Marked:
-    explained = stall_text.explained(pattern)
-    text = f"{stall_text.pattern_title(pattern)} ({explained})"
-    if pattern == title:
-        text = f"{count(pattern['stalls'], 'stall')}, {explained}"
-    has_unnamed = len(pattern["steps"]) > len(pattern["named"])
-    return Marked(wrapped(text, _LETTERS), pattern["named"], has_unnamed, marker)
 
 
 @styled
@@ -230,17 +196,11 @@ def waits_figure(run: Run) -> Sheet:
     if steps.is_empty():
         return Sheet(NO_LOOP, stall_text.nothing(run))
     patterns = run.patterns().filter(pl.col("rank") == rank).head(len(MARKERS)).to_dicts()
-    title = stall_text.answer(run)
-    rows = [_marked(row, title, mark) for row, mark in zip(patterns, MARKERS, strict=False)]
-    heights = [*([sum(row.height for row in rows)] if rows else []), 2.1]
-    notes = _waits_notes(run, steps, rows, rank)
-    sheet = Sheet(stall_text.pattern_or_title(run), notes, heights, aligned=True)
-    ax = sheet.parts[-1]
+    notes = _waits_notes(run, steps, patterns, rank)
+    sheet = Sheet(stall_text.pattern_or_title(run), notes, [2.3 + AXIS])
+    (ax,) = sheet.parts
     ax.set_xlim(float(steps["step"][0]) - 0.7, float(steps["step"][-1]) + 0.7)
-    if rows:
-        sheet.parts[0].set_xlim(ax.get_xlim())
-        _draw_patterns(sheet.parts[0], rows)
-    _draw_waits(ax, steps, rows)
+    _draw_waits(ax, steps, [row["named"] for row in patterns])
     return sheet
 
 
@@ -256,7 +216,9 @@ def _steps(run: Run, rank: int) -> pl.DataFrame:
     return recorded.select("step", "epoch", "steady", wait_s, stall)
 
 
-def _waits_notes(run: Run, steps: pl.DataFrame, rows: list[Marked], rank: int) -> list[str]:
+def _waits_notes(
+    run: Run, steps: pl.DataFrame, patterns: list[dict[str, Any]], rank: int
+) -> list[str]:
     stalls = int(steps["stall"].sum())
     lines = [f"{count(steps.height, 'step')}, {count(stalls, 'stall')} ({STALL_RULE})"]
     early = int((~steps["steady"]).sum())
@@ -265,35 +227,18 @@ def _waits_notes(run: Run, steps: pl.DataFrame, rows: list[Marked], rank: int) -
     ranks = run.all_steps["rank"].n_unique()
     if ranks > 1:
         lines.append(f"shown: rank {rank} of {ranks}; what a pattern explains is of all ranks")
-    hidden = run.patterns().height - len(rows)
+    title = stall_text.answer(run)
+    for row, mark in zip(patterns, MARKERS.values(), strict=False):
+        name = count(row["stalls"], "stall") if row == title else stall_text.pattern_title(row)
+        lines.append(f"{mark} {name} ({stall_text.explained(row)})")
+    hidden = run.patterns().height - len(patterns)
     if hidden:
         lines.append(f"not shown: {count(hidden, 'more pattern')}")
-    if any(row.has_unnamed for row in rows):
-        lines.append(
-            "marks: the steps that a sentence names; what it explains beside them has none"
-        )
     return [*lines, *stall_text.small_print(run)]
 
 
-def _draw_patterns(ax: Axes, rows: list[Marked]) -> None:
-    """Draw a line for each pattern; one unit of the vertical axis is an inch."""
-    ax.set_axis_off()
-    ax.set_ylim(sum(row.height for row in rows), 0)
-    down = 0.0
-    for row in rows:
-        for line in row.lines:
-            ax.text(ax.get_xlim()[0], down, line, va="top")
-            down += _LINE
-        middle = down + _TICKS / 2
-        ax.axhline(middle, color=RULE, linewidth=0.6, zorder=0)
-        look: dict[str, Any] = {"lw": 0, "marker": row.marker, "ms": 4, "clip_on": False}
-        look["color"] = STALL_COLOUR
-        ax.plot(row.steps, [middle] * len(row.steps), **look)
-        down += _TICKS + _SPACE
-
-
-def _draw_waits(ax: Axes, steps: pl.DataFrame, rows: list[Marked]) -> None:
-    """Draw the waits, those of patterns on top, and the first steps of epochs."""
+def _draw_waits(ax: Axes, steps: pl.DataFrame, patterns: list[list[int]]) -> None:
+    """Draw the waits, those of patterns on top, and lines before the first steps of epochs."""
     waits_s = steps["wait_s"].to_numpy()
     high = max(float(waits_s.max()), 1e-6)
     low = float(waits_s[waits_s >= high * _SMALLEST].min())
@@ -306,8 +251,8 @@ def _draw_waits(ax: Axes, steps: pl.DataFrame, rows: list[Marked]) -> None:
     ax.grid(axis="y")
     ax.set_ylabel("wait")
     has_epochs = steps["epoch"].n_unique() > 1
-    if has_epochs:
-        _mark_epochs(ax, steps)
+    begins = steps.filter(pl.col("epoch") != pl.col("epoch").shift())["step"]
+    ax.vlines(begins - 0.5, *ax.get_ylim(), color=MID, linewidth=0.7, zorder=0)
     log, epochs = " · log scale of time" * is_log, " · lines: an epoch begins" * has_epochs
     ax.set_xlabel(f"step{log}{epochs}")
     low = low if is_log else 0.0
@@ -316,7 +261,7 @@ def _draw_waits(ax: Axes, steps: pl.DataFrame, rows: list[Marked]) -> None:
         stalls = steps.filter(stall)
         look: dict[str, Any] = {"color": STALL_COLOUR, "linewidth": 1.0, "alpha": 0.45}
         ax.vlines(stalls["step"], ax.get_ylim()[0], stalls["wait_s"], **look)
-    named = [step for row in rows for step in row.steps]
+    named = [step for steps_of in patterns for step in steps_of]
     hollow: dict[str, Any] = {"markerfacecolor": "none", "color": FAINT, "markersize": 3.4}
     loud: dict[str, Any] = {"color": STALL_COLOUR, "markersize": 5.0}
     looks: list[tuple[pl.Expr, dict[str, Any]]] = [
@@ -325,27 +270,11 @@ def _draw_waits(ax: Axes, steps: pl.DataFrame, rows: list[Marked]) -> None:
         (stall & ~pl.col("step").is_in(named), loud | {"markersize": 4.0}),
     ]
     looks += [  # the first pattern is on top if several explain a step
-        (stall & pl.col("step").is_in(row.steps), loud | {"marker": row.marker})
-        for row in reversed(rows)
+        (stall & pl.col("step").is_in(steps_of), loud | {"marker": marker})
+        for steps_of, marker in reversed([*zip(patterns, MARKERS, strict=False)])
     ]
     for which, dot in looks:
         its = steps.filter(which)
         if its.height:  # an empty plot would still take room in the layout
             style: dict[str, Any] = {"marker": "o", "lw": 0, "clip_on": False} | dot
             ax.plot(its["step"], np.maximum(its["wait_s"].to_numpy(), low), **style)
-
-
-def _mark_epochs(ax: Axes, steps: pl.DataFrame) -> None:
-    """Draw a thin line before each epoch's first step, and its number if it fits."""
-    low, high = ax.get_xlim()
-    step_width = _WIDTH / (high - low)
-    free = -1.0
-    begins = steps.unique("epoch", keep="first", maintain_order=True)
-    for epoch, step in begins.select("epoch", "step").iter_rows():
-        if step - 1 > low:
-            ax.axvline(step - 0.5, color=MID, linewidth=0.7, zorder=0)
-        text = f"epoch {epoch}"
-        at = (step - 0.5 - low) * step_width
-        if free <= at <= _WIDTH - text_width(text):
-            ax.text(step - 0.5, 1.01, text, transform=ax.get_xaxis_transform(), color=FAINT)
-            free = at + text_width(text) + 0.1

@@ -29,7 +29,6 @@ from stallscope.charts.sheet import (
     styled,
     text_width,
 )
-from stallscope.orders.equivalence import NEAR_SHARE, ROUNDING_SHARE
 from stallscope.orders.text import (
     TITLE,
     factor_text,
@@ -194,91 +193,58 @@ def _speed(row: Variant) -> str:
     return f"{factor_text(row.fast)}{ends}"
 
 
-_ZONES: Final = {
-    IDENTICAL: (0.0, 0.0),
-    ROUNDING: (1e-9, ROUNDING_SHARE),
-    NEAR: (ROUNDING_SHARE, NEAR_SHARE),
-    DIFFERENT: (NEAR_SHARE, 1.0),
-}
-"""Differences between which each grade lies; each has a logarithmic scale of its own."""
-_EDGES: Final = {0.5: "0", 2: "0.00001", 3: "1.5/255", 4: "1"}
-_BESIDE: Final = 0.06
-"""Space between a dot and its name, as a share of a zone."""
-_FRONT, _LABEL = 3.0, 0.24
-"""Heights of the picture and of a name in it, inches."""
+_GRADES: Final = (IDENTICAL, ROUNDING, NEAR, DIFFERENT)
 _FRONT_KEY: Final = (
-    f"each dot is a pipeline, filled if measured (line: {INTERVAL}) · line through dots: the "
-    "fastest at each distance"
+    f"dots: pipelines, filled if measured (line: {INTERVAL}) · named: the original and the fastest"
 )
 
 
 @styled
 def front_figure(orders: Orders) -> Sheet:
-    """Draw the pipelines' speedup against the distance of their data from the original's."""
+    """Draw the pipelines' speedup by the grade of their data."""
     # a cache costs memory, which is another trade-off
     free = [variant for variant in orders.variants if variant.grade.works and variant.kind != CACHE]
     rows = [variant for variant in free if variant.fast or not variant.trial]
-    sheet = Sheet(printable(sentence(orders), TITLE), [_FRONT_KEY], [_FRONT + AXIS])
+    sheet = Sheet(printable(sentence(orders), TITLE), [_FRONT_KEY], [3.0 + AXIS])
     (ax,) = sheet.parts
     fast = [_speed_or_one(row) for row in rows]
     low, high = min([0.9, *fast]), max([1.2, *fast])
     ax.set_ylim(low - 0.08 * (high - low), high + 0.25 * (high - low))
-    ax.set_xlim(0, len(_ZONES))
-    for number, grade in enumerate(_ZONES):
-        ax.axvspan(number, number + 1, color=RULE, alpha=0.5 * (number % 2), linewidth=0)
-        ax.text(number + 0.5, ax.get_ylim()[1], grade, ha="center", va="bottom", color=FAINT)
-    ax.set_xticks([*_EDGES], [*_EDGES.values()])
-    ax.set_xlabel("largest difference of a value, as a share of the values' range")
+    ax.set_xlim(0, len(_GRADES))
+    ax.set_xticks(np.arange(len(_GRADES)) + 0.5, _GRADES)
+    ax.tick_params(axis="x", length=0)
+    ax.set_xlabel("difference of the data from the original's")
     ax.yaxis.set_major_formatter("{x:g}×")
-    best = _front_of(rows)
-    ax.plot([_place(row) for row in best], [_speed_or_one(row) for row in best], color=INK, lw=1.0)
-    for row in rows:
-        is_measured = row.speedup is not None or not row.trial
-        look: dict[str, Any] = {"mfc": COLOURS["transform"] if is_measured else PAPER}
-        place, factor = _place(row), _speed_or_one(row)
-        ends = (row.speedup.low, row.speedup.high) if row.speedup else (None, None)
-        draw_interval(ax, place, factor, ends, vertical=True)
-        ax.plot([place], [factor], "o", ms=7, mec=INK, mew=0.8, zorder=4, **look)
-    _name_dots(ax, best)
+    ax.axhline(1.0, color=FAINT, linewidth=1.2, linestyle="--")
+    named: list[Variant] = []
+    for number, grade in enumerate(_GRADES):
+        ax.axvspan(number, number + 1, color=RULE, alpha=0.5 * (number % 2), linewidth=0)
+        its = [row for row in rows if row.grade.equivalence == grade]
+        named += [row for row in its if not row.trial]
+        fastest = max(its, key=_speed_or_one, default=None)
+        if fastest and _speed_or_one(fastest) > max(map(_speed_or_one, named), default=0.0):
+            named.append(fastest)
+        for row in its:
+            _draw_dot(ax, row, number + 0.5, is_named=row in named)
     return sheet
 
 
-def _front_of(rows: Sequence[Variant]) -> list[Variant]:
-    """Return pipelines faster than all whose data is nearer, the original first."""
-    front: list[Variant] = []
-    for row in sorted(rows, key=lambda row: (row.trial != 0, _place(row), -row.fast)):
-        if not front or _speed_or_one(row) > _speed_or_one(front[-1]):
-            front.append(row)
-    return front
-
-
-def _name_dots(ax: Axes, rows: Sequence[Variant]) -> None:
-    """Write each change beside its dot, from the top, without overlap."""
-    unit = _FRONT / (ax.get_ylim()[1] - ax.get_ylim()[0])
-    above = float("inf")
-    for row in sorted(rows, key=_speed_or_one, reverse=True):
+def _draw_dot(ax: Axes, row: Variant, place: float, *, is_named: bool) -> None:
+    factor, is_measured = _speed_or_one(row), row.speedup is not None or not row.trial
+    colour = COLOURS["transform"] if is_measured else PAPER
+    ends = (row.speedup.low, row.speedup.high) if row.speedup else (None, None)
+    draw_interval(ax, place, factor, ends, vertical=True)
+    ax.plot([place], [factor], "o", ms=7, mfc=colour, mec=INK, mew=0.8, zorder=4)
+    if is_named:
         name = f"{row.change}, {factor_text(row.fast)}" if row.trial else "as it is"
-        inches = min(_speed_or_one(row) * unit, above - _LABEL)
-        is_left = _place(row) < len(_ZONES) / 2
-        at = _place(row) + (_BESIDE if is_left else -_BESIDE)
-        look: dict[str, Any] = {"ha": "left" if is_left else "right", "va": "center"}
-        ax.text(at, inches / unit, fitting(printable(name, 150), 4.2, TEXT_SIZE), **look)
-        above = inches
+        is_left = place < len(_GRADES) / 2
+        look: dict[str, Any] = {"ha": "left" if is_left else "right", "va": "bottom"}
+        text = fitting(printable(name, 150), 4.2, TEXT_SIZE)
+        ax.text(place + (0.06 if is_left else -0.06), factor, text, **look)
 
 
 def _speed_or_one(row: Variant) -> float:
     return row.fast if row.trial else 1.0
-
-
-def _place(row: Variant) -> float:
-    """Return a pipeline's x: in the zone of its grade, by the log of its difference."""
-    grade = row.grade.equivalence
-    number, (low, high) = [*_ZONES].index(grade), _ZONES[grade]
-    far = row.grade.max_difference
-    if not low or not far:
-        return number + 0.5
-    inside = np.log(far / low) / np.log(high / low)
-    return number + float(np.clip(inside, 0.06, 0.94))
 
 
 NO_IMAGES: Final = "The samples are not images, so there is no picture of the difference"

@@ -15,10 +15,10 @@ import polars as pl
 from matplotlib.colors import to_rgb
 
 from stallscope.charts.sheet import (
+    AXIS,
     FAINT,
     INK,
     MID,
-    RULE,
     SMALL_SIZE,
     TEXT_SIZE,
     Sheet,
@@ -224,26 +224,35 @@ def figure(run: Run) -> Sheet:
         notes = [growth, *notes]
     elif growth:
         title = growth
-    sheet = Sheet(title, notes, [0.35, *[0.5] * len(shown)], aligned=True)
-    loop, *axes = sheet.parts
-    for ax in sheet.parts:
-        linear_time(ax, resources.end_s, resources.begin_s)
-        ax.tick_params(axis="x", length=0, labelbottom=False)
-        ax.tick_params(axis="y", labelsize=SMALL_SIZE, labelcolor=FAINT)
-        ax.spines["bottom"].set_color(RULE)
-    sheet.parts[-1].tick_params(axis="x", length=3, labelbottom=True)
-    sheet.parts[-1].set_xlabel("time since the start of the run")
+    sheet = Sheet(title, notes, [0.5 * (len(shown) + 1) + AXIS])
+    (ax,) = sheet.parts
+    linear_time(ax, resources.end_s, resources.begin_s)
+    ax.set_ylim(len(shown) + 1, 0)  # rows
+    ax.set_xlabel("time since the start of the run")
+    ax.spines["left"].set_visible(False)
+    ax.tick_params(axis="y", labelsize=SMALL_SIZE, labelcolor=FAINT, length=0)
     edges = resources.begin_s + np.arange(len(resources.stalled) + 1) * resources.bin_s
-    loop.stairs(resources.stalled, edges, fill=True, color=STALL_COLOUR, lw=0)
-    loop.set_ylim(0, 1.05)
-    loop.set_yticks([0, 1], ["0", "100%"])
+    heights, bottom = _height(0, resources.stalled), _height(0, 0.0)
+    ax.stairs(heights, edges, baseline=bottom, fill=True, color=STALL_COLOUR, lw=0)
+    band = np.zeros((1, len(resources.stalled), 4))
+    band[..., :3] = to_rgb(STALL_COLOUR)
+    band[..., 3] = _BAND * resources.stalled
+    ends = (resources.begin_s, resources.end_s, len(shown) + 1, 1)
+    ax.imshow(band, aspect="auto", extent=ends, zorder=0, interpolation="nearest")
     stalling = resources.judged.loop
-    _name(
-        loop, "loop stalls", [f"{share(stalling.share)} of the time"] if stalling else [], loud=True
-    )
-    for ax, row in zip(axes, shown, strict=True):
-        _draw_row(ax, row, resources)
+    means = [f"{share(stalling.share)} of the time"] if stalling else []
+    _name(ax, 0, "loop stalls", means, loud=True)
+    ticks = {_height(0, 1.0): "100%"}
+    for place, row in enumerate(shown, 1):
+        ticks |= _draw_row(ax, place, row)
+        _name(ax, place, row.name, list(row.labels()), loud=row.is_saturated(resources))
+    ax.set_yticks([*ticks], [*ticks.values()])
     return sheet
+
+
+def _height(place: int, part: Any) -> Any:
+    """Return where a part (0 to 1) of a row's axis lies in the picture."""
+    return place + 0.95 - 0.8 * part
 
 
 def _notes(run: Run, resources: Usage) -> list[str]:
@@ -271,32 +280,30 @@ def _notes(run: Run, resources: Usage) -> list[str]:
     return [*lines, *small_print(run)]
 
 
-def _draw_row(ax: Axes, row: ResourceRow, resources: Usage) -> None:
-    band = np.zeros((1, len(resources.stalled), 4))
-    band[..., :3] = to_rgb(STALL_COLOUR)
-    band[..., 3] = _BAND * resources.stalled
+def _draw_row(ax: Axes, place: int, row: ResourceRow) -> dict[float, str]:
+    """Draw the lines of a row; return the place and the label of a round value."""
     top, threshold = row.top, row.threshold
-    ends = (resources.begin_s, resources.end_s, 0.0, top * 1.05)
-    ax.imshow(band, aspect="auto", extent=ends, zorder=0, interpolation="nearest")
+    ax.axhline(_height(place, 0.0), color=MID, linewidth=0.8, zorder=1)
     for line in row.lines:
         look: dict[str, Any] = {"color": INK, "linewidth": 1.4, "zorder": 3}
         if line.thin:
             look = {"color": MID, "linewidth": 0.7, "zorder": 2}
         look |= {"linestyle": (0, (3, 1.5))} if line.dashed else {}
         look |= {"marker": "o", "markersize": 3.0} if line.values.height == 1 else {}
-        ax.plot(line.values["at_s"].to_numpy(), line.values["value"].to_numpy(), **look)
+        heights = _height(place, line.values["value"].to_numpy() / top)
+        ax.plot(line.values["at_s"].to_numpy(), heights, **look)
     if threshold is not None and threshold <= top:
-        ax.axhline(threshold, color=FAINT, linewidth=0.8, linestyle=":", zorder=1)
+        height = _height(place, threshold / top)
+        ax.axhline(height, color=FAINT, linewidth=0.8, linestyle=":", zorder=1)
     # the largest of 1, 2, 5, 10, 20 and so on, without a trailing zero decimal
     decade = 10.0 ** np.floor(np.log10(top))
     tick = float(max(step * decade for step in (1, 2, 5) if step * decade <= top * (1 + 1e-9)))
-    ax.set_ylim(0, top * 1.05)
-    ax.set_yticks([0, tick], ["0", re.sub(r"\.0+(?!\d)", "", row.text(tick))])
-    _name(ax, row.name, list(row.labels()), loud=row.is_saturated(resources))
+    return {_height(place, tick / top): re.sub(r"\.0+(?!\d)", "", row.text(tick))}
 
 
-def _name(ax: Axes, name: str, means: list[str], *, loud: bool) -> None:
+def _name(ax: Axes, place: int, name: str, means: list[str], *, loud: bool) -> None:
     look: dict[str, Any] = {"color": STALL_COLOUR, "weight": "bold"} if loud else {"color": INK}
-    look |= {"xycoords": "axes fraction", "textcoords": "offset points", "va": "center"}
-    ax.annotate(name, (0, 0.5), (-_NAMES * 72, 0), size=TEXT_SIZE, **look)
-    ax.text(1.015, 0.5, "\n".join(means), transform=ax.transAxes, va="center")
+    look |= {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
+    ax.annotate(name, (0, place + 0.55), (-_NAMES * 72, 0), size=TEXT_SIZE, **look)
+    transform = ax.get_yaxis_transform()
+    ax.text(1.015, place + 0.55, "\n".join(means), transform=transform, va="center")

@@ -9,10 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
-from matplotlib.patches import Rectangle
 
 from stallscope.bench.comparison import FASTER, SLOWER
-from stallscope.charts.bars import FitRow, LabelledBar, Strip, StripPiece, bars_figure, fit_figure
+from stallscope.charts.bars import (
+    FitRow,
+    LabelledBar,
+    Strip,
+    StripPiece,
+    bars_figure,
+    bars_height,
+    draw_bars,
+    fit_figure,
+)
 from stallscope.charts.sheet import (
     AXIS,
     FAINT,
@@ -22,10 +30,10 @@ from stallscope.charts.sheet import (
     TEXT_SIZE,
     Sheet,
     draw_interval,
+    fitting,
     name_rows,
     styled,
     value_axis,
-    wrapped,
 )
 from stallscope.compare.compare import SPEED, STALLS
 from stallscope.diagnose import text as diagnosis_text
@@ -326,16 +334,12 @@ def _signed(value: float) -> str:
 
 _MOST_FINDINGS: Final = 6
 """Most findings in the picture; a table has all of them."""
-_BAR, _LINE, _SPACE = 0.2, 0.17, 0.22
-"""Heights of a bar, of a line of text and of the space below a finding, inches."""
 
 
 @styled
 def findings_figure(diagnosis: Diagnosis) -> Sheet:
     """Draw the loop's time, and below it the cost of each finding."""
     findings = diagnosis_text.all_words(diagnosis)
-    texts = [_finding_lines(finding, at) for at, finding in enumerate(findings[:_MOST_FINDINGS])]
-    height = sum(_finding_height(*lines) for lines in texts)
     run = diagnosis.run
     time = run and loop_breakdown(run.steps(), run.stalls(), run.side_spans)
     strips = []
@@ -343,49 +347,31 @@ def findings_figure(diagnosis: Diagnosis) -> Sheet:
         pieces = time.pieces(NOTHING)
         loop = {(name, kind): part_s / time.steps for name, kind, part_s in pieces}
         strips = [Strip(_loop_pieces(loop), ROOM)]
+    bars = [_finding_bar(*finding) for finding in enumerate(findings[:_MOST_FINDINGS])]
     hidden = len(findings) - _MOST_FINDINGS
     hidden_note = [f"not drawn: {hidden} more findings"] if hidden > 0 else []
     notes = [diagnosis_text.measured(diagnosis), *hidden_note]
-    heights = [*(strip.height + 0.2 for strip in strips), height]
+    heights = [*(strip.height + 0.2 for strip in strips), bars_height(bars)]
     sheet = Sheet(diagnosis_text.headline(diagnosis), notes, heights)
     for strip in strips:
         strip.fill(sheet.parts[0])
         sheet.parts[0].set_axis_off()
         sheet.parts[0].set_xlim(0, strip.total)
     ax = sheet.parts[-1]
-    ax.set_axis_off()
-    ax.set_ylim(height, 0)  # inches
-    down = 0.0
-    for finding, lines in zip(findings, texts, strict=False):
-        _draw_finding(ax, down, finding, *lines)
-        down += _finding_height(*lines)
+    draw_bars(ax, bars, share)
+    ax.set_xlim(0, 1)
+    ax.set_xlabel("share of the loop's time")
     return sheet
 
 
-def _finding_lines(finding: FindingText, place: int) -> tuple[list[str], list[str]]:
-    """Return the lines above and below its bar."""
-    because = [f"because: {finding.because}"] if finding.because else []
-    because += [] if finding.tested else [diagnosis_text.NOT_TESTED]
-    title = finding.title if place else f"verdict: {finding.code}"
-    return wrapped(title, 105), wrapped(" · ".join(because), 140)
-
-
-def _finding_height(title: list[str], because: list[str]) -> float:
-    return _LINE * (len(title) + 1 + len(because)) + _BAR + 0.1 + _SPACE
-
-
-def _draw_finding(
-    ax: Axes, down: float, finding: FindingText, title: list[str], because: list[str]
-) -> None:
-    """Draw a sentence, a bar on the scale of the loop's bar, and the numbers."""
-    ax.text(0, down, "\n".join(title), size=TEXT_SIZE, weight="bold", va="top")
-    down += _LINE * len(title) + 0.04
-    for length, colour in ((1.0, RULE), (finding.severity, finding.colour)):
-        ax.add_patch(Rectangle((0, down), length, _BAR, color=colour, lw=0))
+def _finding_bar(place: int, finding: FindingText) -> LabelledBar:
+    """Return the bar of a finding; the verdict's sentence is the title of the picture already."""
+    title = finding.title if place or not finding.because else f"because: {finding.because}"
+    text = " · ".join([title] + [diagnosis_text.NOT_TESTED] * (not finding.tested))
     sure = f"confidence: {finding.sure}" if finding.sure else ""
-    down += _BAR + 0.06
-    ax.text(0, down, " · ".join(filter(None, (finding.costs, sure))), va="top")
-    ax.text(0, down + _LINE, "\n".join(because), color=FAINT, va="top")
+    colour, severity = finding.colour, finding.severity
+    text = fitting(text, 7.0)
+    return LabelledBar(finding.code, sure, text, severity, share(severity), colour)
 
 
 def missing(diagnosis: Diagnosis, part: str) -> Sheet:

@@ -106,8 +106,6 @@ class Sheet(Figure):
         notes: contents and omissions, in small print; each begins a line: the first above the
             charts, the others below.
         heights: heights of the charts from top to bottom with axes and legends, inches.
-        aligned: the charts share their margins and an axis below the last chart; the heights are
-            without the axis.
 
     Attributes:
         parts: the axes of the charts.
@@ -115,19 +113,14 @@ class Sheet(Figure):
 
     @styled
     def __init__(
-        self,
-        title: str,
-        notes: Sequence[str] = (),
-        heights: Sequence[float] = (),
-        *,
-        aligned: bool = False,
+        self, title: str, notes: Sequence[str] = (), heights: Sequence[float] = ()
     ) -> None:
         titles = wrapped(title, _TITLE_LETTERS)
         smalls = [wrapped(note, _SMALL_LETTERS) for note in notes]
         above, under = (list(chain(*part)) for part in (smalls[:1], smalls[1:]))
         below = MARGIN + _TITLE_LINE * len(titles)
         head = below + _SMALL_LINE * len(above) + 0.08
-        charts_end = head + sum(heights) + AXIS * aligned
+        charts_end = head + sum(heights)
         foot = _SMALL_LINE * len(under) + 0.08 * bool(under) + 0.05
         height = charts_end + foot
         super().__init__(figsize=(WIDTH, height), dpi=DOTS, facecolor=PAPER)
@@ -150,11 +143,8 @@ class Sheet(Figure):
                 h_pad=0.04,
             )
             rows: dict[str, Any] = {"height_ratios": heights, "squeeze": False}
-            if aligned:
-                self.parts = list(self.subplots(len(heights), 1, **rows)[:, 0])
-            else:
-                subfigures = self.subfigures(len(heights), 1, **rows)[:, 0]
-                self.parts = [subfigure.subplots() for subfigure in subfigures]
+            subfigures = self.subfigures(len(heights), 1, **rows)[:, 0]
+            self.parts = [subfigure.subplots() for subfigure in subfigures]
 
     def png(self) -> bytes:
         """Return the picture with `SHARP` times the displayed resolution."""

@@ -13,7 +13,7 @@ import polars as pl
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 
-from stallscope.charts.bars import place
+from stallscope.charts.bars import Label, in_a_row
 from stallscope.charts.sheet import (
     AXIS,
     FAINT,
@@ -65,8 +65,6 @@ _HALO: Final = withStroke(linewidth=3.0, foreground=PAPER)
 """A line that leads to a name may pass under a text."""
 _SEEN: Final = 0.02
 """Width from which a part has a name, inches: narrower parts are barely visible."""
-_APART: Final = 0.06
-"""Space between two texts, inches."""
 _NAMES: Final = 1.1
 """Width of the lanes' names, inches."""
 
@@ -79,8 +77,8 @@ _SEND: Final = 0.1
 """Height of the mark of sending."""
 _BELOW: Final = 0.95
 """Distance from the middle of the loop to below its steps' numbers."""
-_NAME_ROW, _NAME_ROWS = 0.5, 3
-"""Height of a row of names below that, and the number of rows."""
+_NAME_ROW: Final = 0.75
+"""Height of the names below that, with their lines."""
 
 
 class Layout:
@@ -97,7 +95,7 @@ class Layout:
         arrows: those whose worker is shown, so that an arrow can lead to them.
         loop: row of the training loop.
         device: row of a device that works behind the host; None where there is none.
-        called: the names that fit into none of their parts, each with its place in seconds.
+        called: the names that fit into none of their parts.
         bottom: where everything ends, in lanes.
     """
 
@@ -115,9 +113,8 @@ class Layout:
         self.arrows = [stall for stall in self.long if stall["worker"] in self.lanes]
         self.device = len(self.lanes) + _GAP if excerpt.device.height else None
         self.loop = len(self.lanes) + _GAP + (0 if self.device is None else 1 + _GAP)
-        self.called = list(self._called())
-        rows = max((placed.row + 1 for _, placed in self.called), default=0)
-        self.bottom = self.loop + _BELOW + _NAME_ROW * rows
+        self.called = self._called()
+        self.bottom = self.loop + _BELOW + _NAME_ROW * bool(self.called)
 
     def awaits(self, **values: Any) -> bool:
         """Return True if a batch or a step with these values belongs to a long stall."""
@@ -131,8 +128,8 @@ class Layout:
         """Return True if a text fits into a span."""
         return (text_width(text, bold=True) + 0.1) * self.inch <= end - begin
 
-    def _called(self) -> Iterator[tuple[str, Any]]:
-        """Yield each name once, at the widest of its parts."""
+    def _called(self) -> list[Label]:
+        """Return each name once, at the widest of its parts."""
         widest: dict[str, tuple[float, float]] = {}
         for use in self.excerpt.uses.filter(kind="other").iter_rows(named=True):
             begin, end = self.seen(use)
@@ -141,14 +138,12 @@ class Layout:
             if end - begin > longest[1] - longest[0]:
                 widest[name] = (begin, end)
         widest.pop(OTHER.name, None)
-        narrow = {
-            name: span
-            for name, span in widest.items()
+        narrow = [
+            (Label(name, sum(span) / 2 / self.inch), span[1] - span[0])
+            for name, span in sorted(widest.items(), key=lambda item: sum(item[1]))
             if span[1] - span[0] >= _SEEN * self.inch and not self.fits(name, *span)
-        }
-        wanted = [(sum(span) / 2, text_width(name) * self.inch) for name, span in narrow.items()]
-        places = place(wanted, self.excerpt.length_s, rows=_NAME_ROWS, gap=_APART * self.inch)
-        yield from ((name, placed) for name, placed in zip(narrow, places, strict=True) if placed)
+        ]
+        return in_a_row(narrow, ROOM - _NAMES)
 
 
 def figure(run: Run) -> Sheet:
@@ -309,11 +304,11 @@ def _draw_loop(ax: Axes, layout: Layout) -> None:
     for stall in excerpt.stalls.iter_rows(named=True):
         _draw_part(ax, stall, layout, STALL_COLOUR, seconds(stall["stall_s"]))
     _number_steps(ax, layout)
-    for name, placed in layout.called:
-        down = layout.loop + _BELOW + _NAME_ROW * placed.row
-        line = [bottom, down + _NAME_ROW * 0.8]
-        ax.plot([placed.at] * 2, line, color=FAINT, linewidth=0.7, zorder=0.5)
-        ax.text(placed.left, down + _NAME_ROW / 2, name, va="center", path_effects=[_HALO])
+    down = layout.loop + _BELOW
+    for label in layout.called:
+        xs = [label.at * layout.inch] * 2 + [label.end * layout.inch]
+        ax.plot(xs, [bottom, down, down + 0.3], color=FAINT, linewidth=0.7, zorder=0.5)
+        ax.text(label.left * layout.inch, down + 0.35, label.text, va="top")
 
 
 def _draw_part(ax: Axes, span: dict[str, Any], layout: Layout, colour: str, text: str) -> None:
@@ -330,7 +325,7 @@ def _number_steps(ax: Axes, layout: Layout) -> None:
     steps = window.steps.select("step", "batch", *window.since("end_ns")).rows()
     begins = [(batch, begin, layout.awaits(step=step)) for step, batch, begin in steps]
     taken: list[tuple[float, float]] = []
-    lines = [(placed.at, placed.at) for _, placed in layout.called]
+    lines = [(label.at * layout.inch,) * 2 for label in layout.called]
     for batch, begin, marked in sorted(begins, key=lambda each: not each[2]):
         half = (text_width(str(batch), bold=True) / 2 + 0.05) * layout.inch
         middle = min(max(begin + half, half), layout.excerpt.length_s - half)
