@@ -11,7 +11,7 @@ from support.virtual_loop import a_loop
 
 from stallscope.model.costs import costs_of
 from stallscope.tune.tune import TuneBench
-from stallscope.views.tuning_panel import NO_BENCH, SettingBoard, WhatIf
+from stallscope.views.tuning_panel import NO_BENCH, SettingBoard
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ class Bench(TuneBench):
 
 def board_of(costs) -> SettingBoard:
     tuning = replace(a_tuning(), bench=Bench(None, None, costs))
-    return SettingBoard(WhatIf(tuning), None)
+    return SettingBoard(tuning)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from support.build_orders import (
 )
 from support.chart_texts import check_texts
 
-from stallscope.views.orders_panel import HINT, NO_BENCH, Board, Tries
+from stallscope.views.orders_panel import HINT, NO_BENCH, Board
 
 AS_IT_IS = (TO_TENSOR, CROP, MASK, COLOUR, SCALE)
 CROP_FIRST = (CROP, TO_TENSOR, MASK, COLOUR, SCALE)
@@ -26,7 +26,7 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 def a_board(bench=None, **orders):
     bench = bench or PlannedBench()
     made = some_orders(bench=bench, **orders)
-    return Board(Tries(made, bench)), bench
+    return Board(made, bench), bench
 
 
 def labels(positions):
@@ -86,9 +86,7 @@ class TestOrder:
     @pytest.mark.parametrize("order", [AS_IT_IS, CROP_FIRST, MASK_FIRST])
     def test_every_text_of_the_bars_has_a_place_of_its_own(self, order):
         """No text leaves the sheet, and none lies on another."""
-        bench = PlannedBench()
-
-        check_texts(Tries(some_orders(bench=bench), bench).bars(order))
+        check_texts(a_board()[0].picture(order))
 
 
 class TestMeasuring:

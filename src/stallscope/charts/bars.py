@@ -57,7 +57,7 @@ class Label(NamedTuple):
     at: float
     """Middle of its part, inches."""
     left: float = 0.0
-    """Where the text begins, inches."""
+    """Begin of the text, inches."""
 
     @property
     def end(self) -> float:

@@ -9,12 +9,14 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import polars as pl
+
 from stallscope.flame.classify import KINDS as SAMPLE_KINDS
 from stallscope.flame.classify import TABLE, StackFunction, kind_shares
 from stallscope.flame.result import CHANGES, Flame, difference_sentence, sentence
 from stallscope.flame.tree import COLOURS, difference_notes, notes_of, of_difference, of_flame
 from stallscope.stats import NOT_DISTINGUISHABLE
-from stallscope.units import printable, share, worker_name
+from stallscope.units import printable, share
 from stallscope.views.document import (
     CellBar,
     Document,
@@ -29,8 +31,6 @@ from stallscope.views.document import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import polars as pl
 
     from stallscope.charts.sheet import Sheet
     from stallscope.flame.result import FlameDifference
@@ -131,35 +131,19 @@ def export(flame: Flame | FlameDifference, path: str | Path) -> Path:
 
 
 def speedscope(flame: Flame) -> dict[str, Any]:
-    """Return the recording, and each worker's where there are several, in speedscope's format.
+    """Return the recording of all workers together in speedscope's format.
 
     (https://github.com/jlfwong/speedscope/wiki/Importing-from-custom-sources)
     """
-    stacks = flame.stacks()
+    stacks = flame.stacks().group_by("stack", maintain_order=True).agg(pl.col("hits").sum())
     places: dict[str, int] = {}
-    name = flame.circumstances.name or "workers"
-    profiles = [_profile(f"{name}: all", stacks, places)]
-    parts = stacks.partition_by("worker", maintain_order=True)
-    if len(parts) > 1:
-        parts.sort(key=lambda part: (part["worker"][0] is None, part["worker"][0]))
-        profiles += [_profile(worker_name(part["worker"][0]), part, places) for part in parts]
-    return {
-        "$schema": SPEEDSCOPE,
-        "shared": {"frames": [_speedscope_frame(text) for text in places]},
-        "profiles": profiles,
-        "name": name,
-        "activeProfileIndex": 0,
-        "exporter": "stallscope",
-    }
-
-
-def _profile(name: str, stacks: pl.DataFrame, places: dict[str, int]) -> dict[str, Any]:
     samples = [
         [places.setdefault(text, len(places)) for text in stack.split(";")]
         for stack in stacks["stack"]
     ]
     weights = stacks["hits"].to_list()
-    return {
+    name = flame.circumstances.name or "workers"
+    profile = {
         "type": "sampled",
         "name": name,
         "unit": "none",
@@ -167,6 +151,12 @@ def _profile(name: str, stacks: pl.DataFrame, places: dict[str, int]) -> dict[st
         "endValue": sum(weights),
         "samples": samples,
         "weights": weights,
+    }
+    return {
+        "$schema": SPEEDSCOPE,
+        "shared": {"frames": [_speedscope_frame(text) for text in places]},
+        "profiles": [profile],
+        "exporter": "stallscope",
     }
 
 

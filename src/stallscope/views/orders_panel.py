@@ -1,7 +1,6 @@
 """Panel that puts the ops of a pipeline into any order, and measures its time and its data.
 
-The panel is a thin layer over `Tries`, which works without widgets. A slider moves along the best
-orders of each grade, and the ops can be dragged.
+A slider moves along the best orders of each grade, and the ops can be dragged.
 """
 
 from __future__ import annotations
@@ -21,10 +20,6 @@ from stallscope.views.document import html
 from stallscope.views.panels import WIDE, Panel, guarded, image, saying
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from markupsafe import Markup
-
     from stallscope.charts.sheet import Sheet
     from stallscope.orders.result import Orders
     from stallscope.orders.variant import Variant
@@ -44,135 +39,35 @@ HINT: Final = (
 )
 
 
-class Tries:
-    """The orders that were tried, from the first to the last.
-
-    Args:
-        orders: the result.
-        bench: the pipeline's `OrderEvaluator`.
-
-    Attributes:
-        labels: names of the ops, in the original order; no two alike.
-        as_it_is: the positions of all ops, in the original order.
-        tried: the variant of each order.
-    """
-
-    def __init__(self, orders: Orders, bench: Any) -> None:
-        self._bench = bench
-        self._names = {op: printable(name, 40) for op, name in op_names(orders).items()}
-        self.labels = tuple(self._names.values())
-        self.as_it_is: Positions = tuple(self._names)
-        self.tried: dict[Positions, Variant] = {}
-        works = [v for v in orders.variants if v.kind == "order" and v.grade.works]
-        self._measured = {variant.positions: variant for variant in works}
-
-    def front(self) -> list[tuple[str, Positions]]:
-        """Return the original order, and for each grade the fastest order within it."""
-        stops = [(AS_IT_IS, self.as_it_is)]
-        for grade in TOLERANCES:
-            near = [row for row in self._measured.values() if row.grade.within(grade)]
-            near.sort(key=lambda row: not row.is_original)
-            fastest = max(near, key=lambda row: 1.0 if row.is_original else row.fast, default=None)
-            stops.append((grade, fastest.positions if fastest else self.as_it_is))
-        return stops
-
-    def labels_of(self, positions: Positions) -> list[str]:
-        """Return the labels of an order's ops."""
-        return [self._names[op] for op in positions]
-
-    def positions_of(self, labels: Sequence[str]) -> Positions | None:
-        """Return the order of labels; None: they are not all ops."""
-        if sorted(labels) != sorted(self.labels):
-            return None
-        return tuple(self.as_it_is[self.labels.index(label)] for label in labels)
-
-    def predict(self, positions: Positions) -> Variant:
-        """Return an order with its predicted time; predicts it once."""
-        if positions not in self.tried:
-            predicted = self._bench.predict(positions)
-            positions = predicted.positions  # ops of two chains never exchange places
-            self.tried.setdefault(positions, self._measured.get(positions, predicted))
-        return self.tried[positions]
-
-    def compare(self, positions: Positions) -> Variant:
-        """Return an order with its grade and pictures; compares it once."""
-        variant = self.predict(positions)
-        if variant.predicted_s is not None and not variant.pictures and not variant.is_original:
-            self.tried[positions] = variant = self._bench.compare(variant)
-        return variant
-
-    def measure(self, positions: Positions, *settings: Any) -> Variant:
-        """Return an order with its measured time; measures further each time."""
-        variant = self.predict(positions)
-        if variant.predicted_s is not None:
-            self.tried[positions] = variant = self._bench.measure(variant, *settings)
-        return variant
-
-    def bars(self, positions: Positions) -> Sheet:
-        """Draw the predicted cost of the order and of the original, part by part."""
-        shown = dict.fromkeys((self.as_it_is, positions))
-        rows = [self.predict(order) for order in shown]
-        return charts.bars_figure(self.answer(positions), [charts.KEY], rows, [rows[-1].trial])
-
-    def pictures(self, positions: Positions) -> Sheet | None:
-        """Draw a few samples beside the original's; None: there are no pictures."""
-        variant = self.predict(positions)
-        return charts.comparison_figure(variant) if variant.pictures else None
-
-    def answer(self, positions: Positions) -> str:
-        """Return the order's time per sample and speedup, in one line."""
-        variant = self.predict(positions)
-        if variant.is_original:
-            return f"The pipeline as it is: {seconds(variant.predicted_s)} per sample"
-        if variant.predicted_s is None:
-            return printable(f"This order fails: {variant.grade.why}", 200)
-        took = variant.measured.value if variant.measured else variant.predicted_s
-        return f"This order: {seconds(took)} per sample, {_speed(variant)}"
-
-    def verdict(self, positions: Positions) -> Markup:
-        """Return the grade of the order's data, with a mark, as HTML."""
-        variant = self.predict(positions)
-        if variant.is_original:
-            return html("<p><b>the original</b></p>")
-        mark = _MARKS.get(variant.grade.equivalence, "✗")
-        return html("<p><b>{} {}</b></p>", mark, printable(verdict(variant.grade), 400))
-
-
-def _speed(variant: Variant) -> str:
-    if variant.speedup is None:
-        return f"{factor_text(variant.fast)} the original's speed (predicted)"
-    ends = interval_text(variant.speedup)
-    if variant.says == SAME:
-        return f"{SAME}{ends}"
-    settled = "; not settled: measure longer" if variant.says == OPEN else ", measured"
-    return f"{variant.fast:.2f}× the original's speed{ends}{settled}"
-
-
 def panel(orders: Orders) -> Panel:
     """Return the panel for trying orders by hand."""
     still = charts.figure(orders)
     if orders.bench is None:
         return saying(NO_BENCH, still=still)
-    tries = Tries(orders, orders.bench)
-    if len(tries.labels) < 2:  # noqa: PLR2004 - two to change places
+    if len(op_names(orders)) < 2:  # noqa: PLR2004 - two to change places
         return saying(sentence(orders), still=still)
-    shown = Board(tries).panel
+    shown = Board(orders, orders.bench).panel
     shown.still = still
     return shown
 
 
 class Board:
-    """The widgets of one panel.
+    """The widgets of one panel, and the orders that were tried with it.
 
     Args:
-        tries: the orders.
+        orders: the result.
+        bench: the pipeline's `OrderEvaluator`.
     """
 
-    def __init__(self, tries: Tries) -> None:
-        self._tries = tries
-        self._now = tries.as_it_is
-        self._front = dict(tries.front())
-        labels = list(tries.labels)
+    def __init__(self, orders: Orders, bench: Any) -> None:
+        self._bench = bench
+        self._names = {op: printable(name, 40) for op, name in op_names(orders).items()}
+        self._original: Positions = tuple(self._names)
+        works = [v for v in orders.variants if v.kind == "order" and v.grade.works]
+        self._variants = {variant.positions: variant for variant in works}
+        self._front = self._fastest(works)
+        self._now = self._original
+        labels = list(self._names.values())
         self.tags = ipywidgets.TagsInput(value=labels, allowed_tags=labels, allow_duplicates=False)
         self.tolerance = ipywidgets.SelectionSlider(
             options=list(self._front), description="Tolerance", continuous_update=False, style=WIDE
@@ -200,41 +95,77 @@ class Board:
         self.panel = Panel([hint, self.tags, controls, *shown])
         self.panel.add_class("stallscope-orders-panel")
 
+    def _fastest(self, works: list[Variant]) -> dict[str, Positions]:
+        """Return the original order, and for each grade the fastest order within it."""
+        front = {AS_IT_IS: self._original}
+        for grade in TOLERANCES:
+            near = [row for row in works if row.grade.within(grade)]
+            near.sort(key=lambda row: not row.is_original)
+            fastest = max(near, key=lambda row: 1.0 if row.is_original else row.fast, default=None)
+            front[grade] = fastest.positions if fastest else self._original
+        return front
+
+    def variant(self, positions: Positions) -> Variant:
+        """Return an order with what is known of it: at least its predicted time."""
+        if positions not in self._variants:
+            predicted = self._bench.predict(positions)
+            positions = predicted.positions  # ops of two chains never exchange places
+            self._variants.setdefault(positions, predicted)
+        return self._variants[positions]
+
+    def picture(self, positions: Positions) -> Sheet:
+        """Draw the predicted cost of the order and of the original, part by part."""
+        rows = [self.variant(order) for order in dict.fromkeys((self._original, positions))]
+        return charts.bars_figure(_answer(rows[-1]), [charts.KEY], rows, [rows[-1].trial])
+
     def _begin(self, positions: Positions) -> None:
         """Show an order, and measure it the first time."""
         if positions == self._now:
-            self.tags.value = self._tries.labels_of(positions)
+            self._show_tags()
             return
         self._now = positions
         self._say("")
         self.code.value = self.pictures.value = ""  # of the order before
         self._show()
-        variant = self._tries.compare(positions)
-        if variant.measured is None and not variant.is_original:
-            self._measure()
+        variant = self.variant(positions)
+        if variant.predicted_s is not None and not variant.is_original:
+            if not variant.pictures:
+                self._variants[positions] = variant = self._bench.compare(variant)
+            if variant.measured is None:
+                self._measure()
         self._show()
 
+    def _show_tags(self) -> None:
+        self.tags.value = [self._names[op] for op in self._now]
+
     def _show(self) -> None:
-        now, tries = self._now, self._tries
-        self.tags.value = tries.labels_of(now)
-        self.bars.value = image(tries.bars(now))
-        self.verdict.value = tries.verdict(now)
-        self.pictures.value = image(tries.pictures(now))
+        variant = self.variant(self._now)
+        self._show_tags()
+        self.bars.value = image(self.picture(self._now))
+        mark = _MARKS.get(variant.grade.equivalence, "✗")
+        grade = f"{mark} {printable(verdict(variant.grade), 400)}"
+        about = "the original" if variant.is_original else grade
+        self.verdict.value = html("<p><b>{}</b></p>", about)
+        pictures = charts.comparison_figure(variant) if variant.pictures else None
+        self.pictures.value = image(pictures)
         self.code.value = html(
             "<details><summary>The code of this pipeline</summary>"
             "<pre style='overflow-x:auto'>{}</pre></details>",
-            tries.predict(now).code,
+            variant.code,
         )
 
     def _say(self, message: str) -> None:
         self.message.value = html("<p>{}</p>", message) if message else ""
 
     def _measure(self, *budget_s: float) -> None:
-        """Measure the order that is shown."""
+        """Measure the order that is shown, further each time."""
+        variant = self.variant(self._now)
+        if variant.predicted_s is None:
+            return
         self.run.disabled = True
         try:
             self._say("measuring, in turn with the pipeline as it is …")
-            self._tries.measure(self._now, *budget_s)
+            self._variants[self._now] = self._bench.measure(variant, *budget_s)
             self._say("")
             self._show()
         except BaseException:
@@ -245,16 +176,36 @@ class Board:
 
     def _move(self, by: int) -> None:
         """Move the chosen op; at an end it stays."""
-        labels = self._tries.labels_of(self._now)
+        labels = [self._names[op] for op in self._now]
         place = labels.index(self.op.value)
         labels.insert(max(place + by, 0), labels.pop(place))
         self._take(labels)
 
     def _take(self, labels: list[str]) -> None:
         """Show an order that the user made; undo it if an op is missing."""
-        positions = self._tries.positions_of(labels)
-        if positions is None:
-            self.tags.value = self._tries.labels_of(self._now)
-            self._say("An order needs every op once, so the change was undone")
+        ops = {label: op for op, label in self._names.items()}
+        if sorted(labels) == sorted(ops):
+            self._begin(self.variant(tuple(ops[label] for label in labels)).positions)
         else:
-            self._begin(self._tries.predict(positions).positions)
+            self._show_tags()
+            self._say("An order needs every op once, so the change was undone")
+
+
+def _answer(variant: Variant) -> str:
+    """Return the order's time per sample and speedup, in one line."""
+    if variant.is_original:
+        return f"The pipeline as it is: {seconds(variant.predicted_s)} per sample"
+    if variant.predicted_s is None:
+        return printable(f"This order fails: {variant.grade.why}", 200)
+    took = variant.measured.value if variant.measured else variant.predicted_s
+    return f"This order: {seconds(took)} per sample, {_speed(variant)}"
+
+
+def _speed(variant: Variant) -> str:
+    if variant.speedup is None:
+        return f"{factor_text(variant.fast)} the original's speed (predicted)"
+    ends = interval_text(variant.speedup)
+    if variant.says == SAME:
+        return f"{SAME}{ends}"
+    settled = "; not settled: measure longer" if variant.says == OPEN else ", measured"
+    return f"{variant.fast:.2f}× the original's speed{ends}{settled}"

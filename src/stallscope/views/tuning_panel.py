@@ -1,13 +1,13 @@
 """A loader's settings under sliders: what the loop would do, replayed while they move.
 
-Behind the widgets stands an object that answers without them. Nothing is measured until the button
-is pressed; what the step or a stage would be cannot be measured, a setting can.
+Nothing is measured until the button is pressed. Only a setting can be measured, not another step or
+stage.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import ipywidgets
 
@@ -43,90 +43,6 @@ _ANSWER: Final = (
     "<p style='font-size:120%;margin:.4em 0'><b>{} samples/s</b> ({} to {}), {} as now · stalls "
     "<b>{}</b> of the time</p><p style='margin:0;opacity:.75'>{}</p>{}"
 )
-
-
-class WhatIf:
-    """Predictions for the loop with another setting, step or stage.
-
-    Args:
-        tuning: with its loader at hand.
-    """
-
-    def __init__(self, tuning: Tuning) -> None:
-        self._tuning = tuning
-        self._costs: LoaderCosts = tuning.bench.costs
-        self.now = tuning.setting(0)
-        self.step_s = float(self._costs.use_s.mean())
-        self._own = predict(self._costs, self.now).samples_per_s.value
-        self.measured: dict[Setting, str] = {}
-
-    def setting(self, workers: int, ahead: int) -> Setting:
-        """Return the setting of two sliders; all else as it is."""
-        prefetch_factor = ahead if workers else None
-        return replace(self.now, num_workers=workers, prefetch_factor=prefetch_factor).normal()
-
-    def has(self, kind: str) -> bool:
-        """Return whether batches have a stage of a kind."""
-        return any(kind == stage_kind for _, stage_kind in self._costs.stages)
-
-    def answer(
-        self, workers: int, ahead: int, step_s: float, decode: float, reading: float
-    ) -> Markup:
-        """Return the numbers and the timeline of these sliders.
-
-        Args:
-            workers: number of workers.
-            ahead: batches that each prefetches.
-            step_s: duration of a step, seconds.
-            decode: speedup of decoding.
-            reading: speedup of reading.
-        """
-        setting, costs = self.setting(workers, ahead), self._costs
-        for factor, kind in ((decode, "decode"), (reading, "fetch")):
-            costs = costs if factor == 1 else costs.faster(factor, [kind])
-        if abs(step_s - self.step_s) >= _SLIDER_STEP_S:
-            costs = costs.with_step(step_s)
-        prediction = predict(costs, setting)
-        per_s = prediction.samples_per_s
-        parts = [f"first batch after {seconds(prediction.first_batch_s)}"]
-        parts += (
-            [f"memory about {size(prediction.memory_bytes)}"] if prediction.memory_bytes else []
-        )
-        parts += (
-            [f"outside of what was recorded: {prediction.outside}"] if prediction.outside else []
-        )
-        parts += (
-            [self.measured[setting]] if costs is self._costs and setting in self.measured else []
-        )
-        return html(
-            _ANSWER,
-            *(rate(value) for value in (per_s.value, per_s.low, per_s.high)),
-            speedup(per_s.value / self._own),
-            share(prediction.stall_share.value),
-            " · ".join(parts),
-            _drawn(costs, setting),
-        )
-
-    def measure(self, workers: int, ahead: int) -> str:
-        """Measure a setting beside the loader as it is, and say in a sentence what it gives."""
-        setting = self.setting(workers, ahead)
-        if setting == self.now:
-            return "this is the loader as it is: choose another number of workers, or prefetch"
-        bench = self._tuning.bench
-        asked = {"num_workers": setting.num_workers}
-        if setting.num_workers:
-            asked["prefetch_factor"] = setting.prefetch_factor or 2
-        result = bench.measure(bench.trial(asked), _MEASURE_S)
-        row = next(row for row in result.settings().to_dicts() if row["trial"])
-        message = f"not measured: {row['reason'] or 'the time was over'}"
-        if row["gain"] is not None:
-            message = (
-                f"measured {rate(row['measured_per_s'])} samples/s, "
-                f"{gain_text(row['gain'], row['gain_low'], row['gain_high'], 'as now')}; predicted "
-                f"{speedup(row['predicted_gain'])}"
-            )
-        self.measured[setting] = message
-        return message
 
 
 _RECT: Final = (
@@ -177,41 +93,47 @@ def panel(tuning: Tuning) -> Panel:
     still = settings_figure(tuning)
     if tuning.bench is None:
         return saying(f"{sentence(tuning)}. {NO_BENCH}", still)
-    return SettingBoard(WhatIf(tuning), still).panel
+    shown = SettingBoard(tuning).panel
+    shown.still = still
+    return shown
 
 
 class SettingBoard:
-    """The widgets of one panel.
+    """The widgets of one panel: predictions for the loop with another setting, step or stage.
 
     Args:
-        what_if: answers them.
-        still: a picture for places that show no widgets.
+        tuning: with its loader at hand.
     """
 
-    def __init__(self, what_if: WhatIf, still: Any) -> None:
-        self._what_if = what_if
-        now, step_ms = what_if.now, 1e3 * what_if.step_s
+    def __init__(self, tuning: Tuning) -> None:
+        self._bench, self._now = tuning.bench, tuning.setting(0)
+        self._costs: LoaderCosts = tuning.bench.costs
+        self._step_s = float(self._costs.use_s.mean())
+        self._own = predict(self._costs, self._now).samples_per_s.value
+        self._measured: dict[Setting, str] = {}
+        now, step_ms = self._now, 1e3 * self._step_s
         ahead, most = now.prefetch_factor or 2, max(_MOST_WORKERS, now.num_workers)
         whole, number = ipywidgets.IntSlider, ipywidgets.FloatSlider
         self.workers = whole(now.num_workers, 0, most, description="Workers")
         self.ahead = whole(ahead, 1, max(_MOST_AHEAD, ahead), description="Prefetch of each")
         by, longest = step_ms / 40 or 0.25, max(4 * step_ms, 10.0)
         self.step = number(value=step_ms, min=0.0, max=longest, step=by, description="Step, ms")
+        kinds = {kind for _, kind in self._costs.stages}
         self.decode, self.reading = (
             number(
-                value=1.0, min=1.0, max=_MOST_TIMES, step=0.5, description=f"{name} times as fast"
+                value=1.0,
+                min=1.0,
+                max=_MOST_TIMES,
+                step=0.5,
+                description=f"{name} times as fast" if kind in kinds else f"{name}: none recorded",
+                disabled=kind not in kinds,
             )
-            for name in ("Decode", "Reading")
+            for name, kind in (("Decode", "decode"), ("Reading", "fetch"))
         )
-        for slider, kind in ((self.decode, "decode"), (self.reading, "fetch")):
-            if not what_if.has(kind):
-                slider.disabled = True
-                slider.description = f"{slider.description.split()[0]}: none recorded"
         self.run = ipywidgets.Button(description="Measure this setting", icon="clock-o")
         self.run.layout.width = "auto"
         self.answer, self.said = ipywidgets.HTML(), ipywidgets.HTML()
-        self.sliders = (self.workers, self.ahead, self.step, self.decode, self.reading)
-        for slider in self.sliders:
+        for slider in (self.workers, self.ahead, self.step, self.decode, self.reading):
             slider.style = WIDE
             slider.observe(lambda _: guarded(self._say, self.show), names="value")
         self.run.on_click(lambda _: guarded(self._say, self.measure))
@@ -219,27 +141,73 @@ class SettingBoard:
         left = ipywidgets.VBox([self.workers, self.ahead, self.step])
         right = ipywidgets.VBox([self.decode, self.reading, self.run])
         self.panel = Panel([ipywidgets.HBox([left, right]), self.answer, self.said])
-        self.panel.still = still
         self.panel.add_class("stallscope-tuning-panel")
 
+    def _setting(self) -> Setting:
+        """Return the setting of the sliders; all else as it is."""
+        workers = self.workers.value
+        ahead = self.ahead.value if workers else None
+        return replace(self._now, num_workers=workers, prefetch_factor=ahead).normal()
+
     def show(self) -> None:
-        """Show the answer to the sliders."""
-        workers, ahead, step_ms, decode, reading = (slider.value for slider in self.sliders)
-        self.ahead.disabled = not workers
-        self.answer.value = self._what_if.answer(workers, ahead, step_ms / 1e3, decode, reading)
+        """Show the numbers and the timeline of the sliders."""
+        self.ahead.disabled = not self.workers.value
+        setting, costs = self._setting(), self._costs
+        for factor, kind in ((self.decode.value, "decode"), (self.reading.value, "fetch")):
+            costs = costs if factor == 1 else costs.faster(factor, [kind])
+        step_s = self.step.value / 1e3
+        if abs(step_s - self._step_s) >= _SLIDER_STEP_S:
+            costs = costs.with_step(step_s)
+        prediction = predict(costs, setting)
+        per_s = prediction.samples_per_s
+        parts = [f"first batch after {seconds(prediction.first_batch_s)}"]
+        if prediction.memory_bytes:
+            parts.append(f"memory about {size(prediction.memory_bytes)}")
+        if prediction.outside:
+            parts.append(f"outside of what was recorded: {prediction.outside}")
+        if costs is self._costs and setting in self._measured:
+            parts.append(self._measured[setting])
+        self.answer.value = html(
+            _ANSWER,
+            *(rate(value) for value in (per_s.value, per_s.low, per_s.high)),
+            speedup(per_s.value / self._own),
+            share(prediction.stall_share.value),
+            " · ".join(parts),
+            _drawn(costs, setting),
+        )
 
     def measure(self) -> None:
         """Measure the setting of the sliders; step and stages stay as they are."""
+        setting = self._setting()
+        if setting == self._now:
+            self._say("this is the loader as it is: choose another number of workers, or prefetch")
+            return
         self.run.disabled = True
         self._say("measuring, in turn with the loader as it is …")
         try:
-            self._say(self._what_if.measure(self.workers.value, self.ahead.value))
+            self._measured[setting] = self._gain(setting)
+            self._say(self._measured[setting])
             self.show()
         except BaseException:
             self._say("not measured: it was stopped")
             raise
         finally:
             self.run.disabled = False
+
+    def _gain(self, setting: Setting) -> str:
+        """Measure a setting beside the loader as it is; return its speedup in a sentence."""
+        asked = {"num_workers": setting.num_workers}
+        if setting.num_workers:
+            asked["prefetch_factor"] = setting.prefetch_factor or 2
+        result = self._bench.measure(self._bench.trial(asked), _MEASURE_S)
+        row = next(row for row in result.settings().to_dicts() if row["trial"])
+        if row["gain"] is None:
+            return f"not measured: {row['reason'] or 'the time was over'}"
+        return (
+            f"measured {rate(row['measured_per_s'])} samples/s, "
+            f"{gain_text(row['gain'], row['gain_low'], row['gain_high'], 'as now')}; predicted "
+            f"{speedup(row['predicted_gain'])}"
+        )
 
     def _say(self, message: str) -> None:
         self.said.value = html("<p><b>{}</b></p>", message)
