@@ -129,22 +129,22 @@ def _judged(run: Run) -> _Judged:
     return _Judged(findings, questions, notes, collected.flame)
 
 
-def _questioned(run: Run, known: Facts) -> tuple[Facts, tuple[Finding, ...], list[str]]:
+def _questioned(run: Run, collected: Facts) -> tuple[Facts, tuple[Finding, ...], list[str]]:
     """Answer by the run's own stacks what they can tell; return what needs a measurement, too."""
-    known = _with_own_stacks(run, known, WAITING_STACKS) or known
-    asked, missing, findings = set[str](), [], judge(known)
-    while (question := next_question(known, findings, asked)) is not None:
+    collected = _with_own_stacks(run, collected, WAITING_STACKS) or collected
+    asked, missing, findings = set[str](), [], judge(collected)
+    while (question := next_question(collected, findings, asked)) is not None:
         asked.add(question.phase)
-        answered = _with_own_stacks(run, known, question.phase)
+        answered = _with_own_stacks(run, collected, question.phase)
         if answered is None:
             missing.append(f"{question.why} ({question.phase})")
         else:
-            known = answered
-            findings = judge(known)
-    return known, findings, missing
+            collected = answered
+            findings = judge(collected)
+    return collected, findings, missing
 
 
-def _with_own_stacks(run: Run, known: Facts, phase: str) -> Facts | None:
+def _with_own_stacks(run: Run, collected: Facts, phase: str) -> Facts | None:
     """Add the answer that the run's stacks have to a question; None: they have none."""
     if phase not in (STACKS, WAITING_STACKS, LOOP_STACKS):
         return None
@@ -165,7 +165,7 @@ def _with_own_stacks(run: Run, known: Facts, phase: str) -> Facts | None:
         idle=waiting,
     )
     flame = Flame(rows.with_columns(window=window).select(columns), conditions)
-    return (with_loop_stacks if phase == LOOP_STACKS else with_stacks)(known, flame)
+    return (with_loop_stacks if phase == LOOP_STACKS else with_stacks)(collected, flame)
 
 
 def _ranks(run: Run) -> dict[int, Run]:

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 from stallscope import pyspy_calls
 from stallscope.flame.result import IN_PROCESS, PY_SPY
 from stallscope.hooks import self_sampler
-from stallscope.hooks.self_sampler import RESULT, Request
+from stallscope.hooks.self_sampler import RESULT, Request, SelfSampler
 from stallscope.interrupts import held_back
 from stallscope.pyspy_calls import PySpyCall
 from stallscope.run.stacks import StackFrame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from typing_extensions import Self
@@ -246,7 +246,7 @@ class InProcess(StackSampler):
         self, processes: Sequence[Process], conditions: FlameConditions, folder: Path
     ) -> None:
         super().__init__(processes, conditions, folder)
-        self._stop_serving: Callable[[], None] = lambda: None
+        self._own = SelfSampler(folder)
         self._request = Request(
             next(_numbers), conditions.rate_hz, conditions.seconds, conditions.idle
         )
@@ -255,12 +255,12 @@ class InProcess(StackSampler):
         self._began = time.monotonic()
         self_sampler.request(self._folder, self._request)
         if any(stacks.pid == os.getpid() for stacks in self.stacks):
-            self._stop_serving = self_sampler.serve_requests(self._folder)
+            self._own.begin()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._withdraw()
-        self._stop_serving()
+        self._own.end()
 
     def _withdraw(self) -> None:
         if self._end():

@@ -27,7 +27,7 @@ from stallscope.hooks.iterators import Iteration, Iterations
 from stallscope.hooks.loader_access import shut_down, value_of
 from stallscope.hooks.log_place import OUTER, epoch_key
 from stallscope.hooks.patches import Patches, around, in_this_process
-from stallscope.hooks.self_sampler import StackWindows
+from stallscope.hooks.self_sampler import SelfSampler
 from stallscope.hooks.training_step import StepParts
 from stallscope.hooks.worker import WorkerEntry
 from stallscope.interrupts import held_back
@@ -106,7 +106,7 @@ class Probe:
         )
         if not self._scoped:  # else its own loop says more
             self._iterations.device = self.device
-        self._windows = StackWindows(self._place)
+        self._windows = SelfSampler(self._place.folder, self._place.origin_ns)
         if self._place.samples_stacks:
             self._iterations.sample_stacks = self.failures.passing(
                 "the stacks of the loop", self._windows.begin

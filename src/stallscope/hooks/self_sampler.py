@@ -1,7 +1,7 @@
 """Sampler of a process's own stacks: in short windows while a training is watched, or on request.
 
 A training that is only watched must not be attached to: each process samples itself in windows
-that its clock tells, and that become rare (`StackWindows`). On request it is the replacement for
+that its clock tells, and that become rare. On request it is the replacement for
 py-spy where that may not attach: a thread looks for a request in the recording's folder. While the
 request file exists, the thread samples; then it writes the result beside the request.
 
@@ -19,6 +19,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import accumulate, chain, islice, repeat, takewhile
 from operator import attrgetter, itemgetter, truth
 from typing import TYPE_CHECKING, Any, Final
@@ -31,8 +32,6 @@ from stallscope.interrupts import no_collection
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    from stallscope.hooks.log_place import LogPlace
 
 
 REQUEST: Final = "sampling.json"
@@ -107,26 +106,6 @@ class Sampled:
     """Begin, as `perf_counter_ns()`."""
 
 
-def serve_requests(folder: Path) -> Callable[[], None]:
-    """Answer requests in this folder from now on, as long as the folder exists.
-
-    Returns:
-        Function for the end of the process, which lets a running answer be written.
-    """
-    ending = threading.Event()
-    stand_by = Failures(folder).passing(_MISSING, _stand_by)
-    thread = threading.Thread(
-        target=stand_by, args=(str(folder), ending), name="stallscope sampler", daemon=True
-    )
-    thread.start()
-
-    def end() -> None:
-        ending.set()
-        thread.join(_END_S)
-
-    return end
-
-
 def request(folder: Path, sampling: Request) -> None:
     """Request samples from every process that serves this folder."""
     with whole_file(folder / REQUEST) as file:
@@ -139,34 +118,22 @@ def withdraw(folder: Path) -> None:
         os.unlink(folder / REQUEST)  # noqa: PTH108 - like this whole module: without hooked functions
 
 
-def _stand_by(folder: str, ending: threading.Event) -> None:
-    def goes_on() -> bool:
-        return os.path.exists(request_path) and not ending.is_set()  # noqa: PTH110
-
-    request_path, answered = f"{folder}/{REQUEST}", -1
-    while os.path.isdir(folder) and not ending.wait(_LOOK_EVERY_S):  # noqa: PTH112
-        with suppress(OSError, ValueError, TypeError):
-            sampling = Request(**_read(request_path))
-            if sampling.number != answered:
-                answered = sampling.number
-                result = sample(sampling, goes_on)
-                _write(f"{folder}/{os.getpid()}-{sampling.number}{RESULT}", result)
-
-
-class StackWindows:
-    """Samples the stacks of this process in short windows, in a thread of its own.
+class SelfSampler:
+    """Samples the stacks of this process in a thread of its own: on request, or in short windows.
 
     All processes of a recording have the same windows, so that a worker that lives for seconds is
     sampled, too. No fork meets the thread where `end` is called before workers are started.
 
     Args:
-        place: where the stacks go.
+        folder: of the recording, for requests and stacks.
+        origin_ns: begin of the recording, from which windows count; None: on request, as long as
+            the folder exists.
     """
 
-    def __init__(self, place: LogPlace) -> None:
-        self.failures = place.failures
-        self._place = place
-        self._ending: threading.Event | None = None
+    def __init__(self, folder: Path, origin_ns: int | None = None) -> None:
+        self.failures = Failures(folder)
+        self._folder, self._origin_ns = str(folder), origin_ns
+        self._ending = threading.Event()
         self._thread: threading.Thread | None = None
         self._switch_s = self._used_s = 0.0
         self._began_s = time.process_time()
@@ -176,9 +143,13 @@ class StackWindows:
         if self._thread is None:
             in_this_process.add(self)
             self._switch_s, self._ending = sys.getswitchinterval(), threading.Event()
-            run = self.failures.passing(_MISSING, self._run)
+            origin_ns = self._origin_ns
+            run = self._serve if origin_ns is None else partial(self._sample_windows, origin_ns)
             self._thread = threading.Thread(
-                target=run, args=(self._ending,), name="stallscope sampler", daemon=True
+                target=self.failures.passing(_MISSING, run),
+                args=(self._ending,),
+                name="stallscope sampler",
+                daemon=True,
             )
             self._thread.start()
 
@@ -186,8 +157,8 @@ class StackWindows:
         """Stop, and let what was sampled be written; `begin` goes on."""
         thread, self._thread = self._thread, None
         in_this_process.discard(self)
-        if thread is not None and self._ending is not None:
-            self._ending.set()
+        self._ending.set()
+        if thread is not None:
             thread.join(_END_S)
 
     def retire(self, *, close: bool = True) -> None:
@@ -198,20 +169,35 @@ class StackWindows:
             sys.setswitchinterval(self._switch_s)
             self._thread = None
 
-    def _run(self, ending: threading.Event) -> None:
+    def _serve(self, ending: threading.Event) -> None:
+        def goes_on() -> bool:
+            return os.path.exists(request_path) and not ending.is_set()  # noqa: PTH110
+
+        request_path, answered = f"{self._folder}/{REQUEST}", -1
+        while os.path.isdir(self._folder) and not ending.wait(_LOOK_EVERY_S):  # noqa: PTH112
+            with suppress(OSError, ValueError, TypeError):
+                sampling = Request(**_read(request_path))
+                if sampling.number != answered:
+                    answered = sampling.number
+                    self._write(f"{sampling.number}{RESULT}", sample(sampling, goes_on))
+
+    def _sample_windows(self, origin_ns: int, ending: threading.Event) -> None:
         begin_s, before_s = _FIRST_S, self._used_s
         while not ending.is_set():
-            now_s = (time.perf_counter_ns() - self._place.origin_ns) / 1e9
+            now_s = (time.perf_counter_ns() - origin_ns) / 1e9
             is_over = now_s >= begin_s + WINDOW_S or ending.wait(max(begin_s - now_s, 0.0))
             computed_s = time.process_time() - self._began_s
             if not is_over and self._used_s <= _CPU_SHARE * computed_s:
                 left_s = begin_s + WINDOW_S - max(now_s, begin_s)
                 window = Request(0, WINDOW_HZ, left_s, idle=True, cost_share=_WINDOW_SHARE)
                 sampled = sample(window, lambda: not ending.is_set(), ending.wait)
-                name = f"{os.getpid()}-{sampled.began_ns}{WINDOW}"
-                _write(f"{self._place.folder}/{name}", sampled)
+                self._write(f"{sampled.began_ns}{WINDOW}", sampled)
                 self._used_s = before_s + time.thread_time()
             begin_s += max(_GAP_S, _GAP_SHARE * begin_s)
+
+    def _write(self, name: str, sampled: Sampled) -> None:
+        with whole_file(f"{self._folder}/{os.getpid()}-{name}") as file:
+            file.write(json.dumps(asdict(sampled)).encode())
 
 
 def sample(
@@ -317,11 +303,6 @@ class _States:
         for file in self._files.values():
             if file >= 0:
                 os.close(file)
-
-
-def _write(path: str, sampled: Sampled) -> None:
-    with whole_file(path) as file:
-        file.write(json.dumps(asdict(sampled)).encode())
 
 
 def _read(path: str) -> Any:

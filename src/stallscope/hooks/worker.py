@@ -24,7 +24,7 @@ from stallscope.hooks.event_log import Mark, ProcessLog
 from stallscope.hooks.fetchers import Hooks
 from stallscope.hooks.hot_path import Recorder
 from stallscope.hooks.patches import around, in_this_process
-from stallscope.hooks.self_sampler import StackWindows, serve_requests
+from stallscope.hooks.self_sampler import SelfSampler
 from stallscope.interrupts import no_collection
 
 if TYPE_CHECKING:
@@ -94,15 +94,13 @@ class WorkerEntry:
             loop = loop._original
         let_creator_attach()
         arguments = inspect.signature(loop).bind(*args).arguments
-        if self._place.stands_by:
+        place = self._place
+        if place.stands_by or place.samples_stacks:
+            origin_ns = place.origin_ns if place.samples_stacks else None
             with failures.within("the stacks of a worker"):
-                end_standing_by = serve_requests(self._place.folder)
-                ends.callback(failures.passing("the stacks of a worker", end_standing_by))
-        if self._place.samples_stacks:
-            windows = StackWindows(self._place)
-            with failures.within("the stacks of a worker"):
-                windows.begin()
-            ends.callback(failures.passing("the stacks of a worker", windows.end))
+                sampler = SelfSampler(place.folder, origin_ns)
+                sampler.begin()
+                ends.callback(failures.passing("the stacks of a worker", sampler.end))
         try:
             log = ProcessLog(self._place, arguments["worker_id"])
         except OSError:  # no room: the user's batches matter more, and the run says so
