@@ -159,9 +159,7 @@ class Header(IntEnum):
     """Number of the file in its thread, from 0; earlier files may have been deleted."""
     STOP = 7
     """Set by another process to turn the hooks of a living process off."""
-    SAMPLES = 8
-    """Samples done so far (for the progress bar)."""
-    OTHER_THREADS = 9
+    OTHER_THREADS = 8
     """Unrecorded calls of hooked functions in other threads."""
 
 

@@ -240,9 +240,7 @@ class Hooks:
         if begun.first_word is not None:
             with self.failures.within("the ends of batches"):
                 samples = self._recorder.state.samples - begun.samples
-                words = self._recorder.leave_batch(
-                    begun.first_word, samples, is_complete=error is None
-                )
+                words = self._recorder.leave_batch(begun.first_word, is_complete=error is None)
                 self._weigh(words, samples, self._recorder.clock() - begun.began_ns)
         elif error is not None and not isinstance(error, StopIteration):  # the end of a stream
             with self.failures.within("where an exception came from"):

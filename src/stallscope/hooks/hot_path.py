@@ -393,12 +393,11 @@ class Recorder:
         here = self.log.here()
         here.words[here.place()] = tag | payload
 
-    def leave_batch(self, first: int, samples: int, *, is_complete: bool) -> int:
+    def leave_batch(self, first: int, *, is_complete: bool) -> int:
         """End the batch; return the number of its words.
 
         Args:
             first: return value of `enter_batch`.
-            samples: number of samples in this batch.
             is_complete: True for a batch, False after an exception.
         """
         here = self.log.here()
@@ -408,7 +407,6 @@ class Recorder:
         here.words[last] = now
         if is_complete:
             self.mark(Tag.BATCH_END)
-        here.header[Header.SAMPLES] += samples
         new = self.state.new_files
         if new:
             here.add_paths(new)

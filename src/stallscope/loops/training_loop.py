@@ -1,15 +1,9 @@
-"""Loop over a loader: so many batches, no longer than the budget, with a bar that shows life.
-
-The bar reads the workers' logs while they work, so it moves also while the loop waits for the
-first batch of a slow loader.
-"""
+"""Loop over a loader: so many batches, no longer than the budget, with a bar."""
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from time import perf_counter_ns
@@ -19,28 +13,23 @@ from tqdm.auto import tqdm
 
 from stallscope.errors import ArgumentError
 from stallscope.hooks.device_time import Edge
-from stallscope.hooks.event_log import Header
 from stallscope.isolation import in_one_thread
 from stallscope.loops.batch_timeout import limited, starting
 from stallscope.loops.devices import device_of
 from stallscope.stages import H2D, STEP
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable
 
-    from stallscope.hooks.log_place import LogPlace
     from stallscope.hooks.probe import Probe
     from stallscope.loops.devices import Device
     from stallscope.targets.target import Target
 
 
 _FOREVER_S: Final = 1e6
-_LOOK_EVERY_S: Final = 0.2
+_SHOW_EVERY_S: Final = 0.5
 _UNDER_WAY: Final = 2
 """Batches that are not waited for where there is hardly time for them."""
-_FEWEST_SAMPLES: Final = 4
-"""Samples made, from which on it is known how long they take without the start."""
 
 
 @dataclass(frozen=True)
@@ -135,10 +124,8 @@ class Replay:
     """Begin of the loop (`perf_counter_ns`)."""
     steady_ns: int | None = None
     """Begin of the steady state of `Limits.enough` (`perf_counter_ns`)."""
-    samples: int = 0
-    """Samples that the workers have made, as far as they were counted."""
-    made_ns: int | None = None
-    """Time at which the first samples were counted (`perf_counter_ns`)."""
+    first_ns: int = 0
+    """Time at which the first batch was used (`perf_counter_ns`)."""
     look: Callable[[Any], object] | None = None
     """Called with the first batch, before it is used."""
 
@@ -156,19 +143,11 @@ class Replay:
 
         A loop that ends when it is long enough is a part of something longer, which has a budget,
         too: the next batch, and those that workers finish before they end, take as long as those
-        before. What workers import for their first sample is paid once.
+        before. The start of the workers, before the first batch, is paid once.
         """
-        if limits.enough is None:
+        if limits.enough is None or self.steps <= 1:
             return 0.0
-        made_several = self.samples >= _FEWEST_SAMPLES
-        since_ns = self.made_ns if made_several and self.made_ns else self.began_ns
-        return _UNDER_WAY * (perf_counter_ns() - since_ns) / max(self.steps, 1)
-
-    def count(self, samples: int) -> None:
-        """Note how many samples the workers have made by now."""
-        self.samples = samples
-        if samples and self.made_ns is None:
-            self.made_ns = perf_counter_ns()
+        return _UNDER_WAY * (perf_counter_ns() - self.first_ns) / (self.steps - 1)
 
     def _is_long_enough(self, enough: Enough | None) -> bool:
         if enough is None or self.steps < enough.after:
@@ -181,29 +160,36 @@ class Replay:
         return now_ns - self.steady_ns >= enough.seconds * 1e9 and steady >= enough.batches
 
 
-def replay(probe: Probe, target: Target, limits: Limits, bar: Progress) -> None:
+def replay(probe: Probe, target: Target, limits: Limits, seen: Replay, title: str) -> None:
     """Use so many batches, over as many epochs as that takes; the workers are gone afterwards."""
-    seen, deadline_ns = bar.seen, limits.deadline_ns(perf_counter_ns())
+    deadline_ns = limits.deadline_ns(perf_counter_ns())
     device = device_of(target)
+    wanted = None if limits.enough else limits.batches
+    bar = ProgressBar(
+        total=wanted, desc=title, unit="batch", leave=False, delay=0.5, mininterval=_SHOW_EVERY_S
+    )
     try:
-        while not seen.is_over(limits):
-            before = seen.steps
-            seen.epochs += 1
-            with starting(target.loader):
-                iterator = probe.begin(target.loader)
-            batches = probe.batches(limited(iterator))
-            if target.loads_here:
-                batches = in_one_thread(batches)
-            with bar.moving(), closing(batches):  # no worker is forked inside
-                for batch in batches:
-                    if not seen.steps and seen.look is not None:
-                        seen.look(batch)
-                    _use(probe, target, device, batch)
-                    seen.steps += 1
-                    seen.out_of_time = perf_counter_ns() + seen.ahead_ns(limits) > deadline_ns
-                    if seen.is_over(limits):
-                        break
-            seen.exhausted = seen.steps == before
+        with closing(bar):
+            while not seen.is_over(limits):
+                before = seen.steps
+                seen.epochs += 1
+                with starting(target.loader):
+                    iterator = probe.begin(target.loader)
+                batches = probe.batches(limited(iterator))
+                if target.loads_here:
+                    batches = in_one_thread(batches)
+                with closing(batches):
+                    for batch in batches:
+                        if not seen.steps and seen.look is not None:
+                            seen.look(batch)
+                        _use(probe, target, device, batch)
+                        seen.steps += 1
+                        seen.first_ns = seen.first_ns or perf_counter_ns()
+                        bar.update()
+                        seen.out_of_time = perf_counter_ns() + seen.ahead_ns(limits) > deadline_ns
+                        if seen.is_over(limits):
+                            break
+                seen.exhausted = seen.steps == before
     finally:
         probe.shut_down()
 
@@ -267,52 +253,3 @@ class ProgressBar(tqdm):  # type: ignore[misc]
 ProgressBar.set_lock(
     threading.RLock()
 )  # tqdm's own would fix the start method of the user's processes
-
-
-class Progress:
-    """Bar over the batches that also shows how many samples the workers have made.
-
-    Args:
-        place: where the workers' logs are.
-        seen: what the loop fills.
-        batches: how many batches are wanted; None where that is not known beforehand.
-        title: what is measured.
-    """
-
-    def __init__(self, place: LogPlace, seen: Replay, *, batches: int | None, title: str) -> None:
-        self.seen = seen
-        self._place = place
-        self._bar = ProgressBar(total=batches, desc=title, unit="batch", leave=False, delay=0.5)
-
-    @contextmanager
-    def moving(self) -> Iterator[None]:
-        """Move the bar while the block runs, by a thread: no worker may be forked inside."""
-        done = threading.Event()
-        thread = threading.Thread(target=self._move, args=(done,), daemon=True)
-        try:
-            thread.start()
-            yield
-        finally:
-            done.set()
-            if thread.ident is not None:  # an interrupt may have come before it was started
-                thread.join()
-
-    def close(self) -> None:
-        """Take the bar away."""
-        self._bar.close()
-
-    def _move(self, done: threading.Event) -> None:
-        while not done.wait(_LOOK_EVERY_S) and self._place.folder.exists():
-            samples = sum(map(_samples_of, self._place.logs()))
-            self.seen.count(samples)
-            self._bar.set_postfix_str(f"{samples:,} samples made", refresh=False)
-            self._bar.update(self.seen.steps - self._bar.n)
-
-
-def _samples_of(log: Path) -> int:
-    descriptor = os.open(log, os.O_RDONLY)  # not `open`, which is hooked
-    try:
-        read = os.pread(descriptor, 8, Header.SAMPLES * 8)
-    finally:
-        os.close(descriptor)
-    return int.from_bytes(read, sys.byteorder)

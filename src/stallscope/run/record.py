@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from stallscope.hooks.probe import Probe
 from stallscope.isolation import isolated, modules_of
 from stallscope.loops.batch_timeout import time_limit
 from stallscope.loops.devices import device_of
-from stallscope.loops.training_loop import Limits, Progress, Replay, check_step_s, replay
+from stallscope.loops.training_loop import Limits, Replay, check_step_s, replay
 from stallscope.machine import require_single_rank
 from stallscope.run.read_logs import collect, explain, is_of_workers, readable, salvaged
 from stallscope.run.resource_sampler import Sampler
@@ -107,18 +107,16 @@ def record_target(
             target.name, warmup, target.simulated_step_s, has_step=target.step is not None
         )
         notes = _about_step(target)
-        wanted = None if limits.enough else limits.batches
 
         def info() -> RecordingInfo:
             return replace(about, notes=(*target.notes, *notes, *_about_loop(seen)))
 
-        bar = Progress(place, seen, batches=wanted, title=f"recording {target.name}")
         probe = Probe(place, target.loaders, scoped=True, modules=modules_of(target.step))
         probe.works_behind = device_of(target).behind
         sampler = Sampler(place)
         try:
-            with closing(bar), probe, sampler:
-                replay(probe, target, limits, bar)
+            with probe, sampler:
+                replay(probe, target, limits, seen, f"recording {target.name}")
         except BaseException as error:
             if isinstance(error, StallscopeError) and not isinstance(error, NoBatchError):
                 raise
