@@ -113,9 +113,9 @@ class TestTarget:
 
     def test_makes_shard_patterns_absolute(self, source):
         """A pattern is made absolute without being looked for."""
-        copies = copy_notebooks(Path("x"), "../data/x-{000..009}.tar")
+        copies = copy_notebooks(Path("x"), "../data/x-*.tar")
 
-        assert target_in(copies.notebooks[0]) == str(Path.cwd().parent / "data/x-{000..009}.tar")
+        assert target_in(copies.notebooks[0]) == str(Path.cwd().parent / "data/x-*.tar")
 
     def test_brings_the_folder_of_a_factory(self, source):
         """A factory's module in the current folder can be imported where the notebook runs."""

@@ -217,9 +217,7 @@ def read_back(kind, out):
         with h5py.File(out.with_suffix(".h5")) as file:
             names = [name.decode() for name in file["name"]]
             return dict(zip(names, map(bytes, file["jpg"]), strict=True))
-    import datasets
-
-    return {row["name"]: row["jpg"] for row in datasets.load_from_disk(out)}
+    raise AssertionError(kind)
 
 
 class TestRecipes:
@@ -229,7 +227,6 @@ class TestRecipes:
             ("tar shards", "webdataset"),
             ("LMDB", "lmdb"),
             ("HDF5", "h5py"),
-            pytest.param("Arrow", "datasets", marks=pytest.mark.slow),
         ],
     )
     def test_container_holds_the_same_files(self, kind, needs, tmp_path):

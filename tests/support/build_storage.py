@@ -101,11 +101,10 @@ def some_layouts(rates=None, *, rounds=4, **told) -> Layouts:
     make_s, scatter = {False: 0.0002, True: 0.00002}, SCATTER_OF_BLOCKS
     makes = [(small, at, took_s) for at in range(rounds) for small, took_s in make_s.items()]
     reads = [
-        (state, number, at, took_s)
+        (COLD, number, at, took_s)
         for at in range(rounds)
         for number, ((_, small), rate) in enumerate(rates.items())
-        for state, scale in ((COLD, 1.0), (WARM, 3.0))
-        for took_s in [2 / (rate * scale) * scatter[(at + number) % 4] - make_s[small]]
+        for took_s in [2 / rate * scatter[(at + number) % 4] - make_s[small]]
     ]
     written = [
         (number, kind, smaller, 50_000_000 // (1 + 3 * smaller), 300.0, *_access(kind), "")

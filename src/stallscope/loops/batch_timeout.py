@@ -26,7 +26,6 @@ import psutil
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from stallscope import pyspy_calls
-from stallscope.apart import polars_runs
 from stallscope.errors import STACK, NoBatchError
 from stallscope.files import workspace
 from stallscope.hooks.loader_access import start_method, value_of
@@ -188,23 +187,15 @@ def _described(
     number, pid, batch = owing
     frames, why_not = _dumped(pid)
     names = [f"{name} ({_short(file)}:{line})" for name, file, line in frames]
-    own = [name for name, (_, file, _) in zip(names, frames, strict=True) if _is_own(file)]
     if not frames:
         where = f"its stack cannot be read ({why_not}); it is {_status(pid)}"
-    elif not own and frames[0][0].rpartition(".")[2] == "get":
+    elif frames[0][0].rpartition(".")[2] == "get" and "multiprocessing" in frames[0][1]:
         where = (
             "waits for its next task: that batch could not be sent. See what it has written "
             "above; what a worker sends is pickled"
         )
     else:
-        called = f", called by {own[-1]}" if own and own[-1] != names[-1] else ""
-        where = f"stands in {names[-1]}{called} ({_status(pid)})"
-    if polars_runs() and any("(polars/" in name for name in names):
-        advice = (
-            "polars had been used in this process before the worker was forked, which has none of "
-            "its threads and waits for them: give the loader "
-            'multiprocessing_context="forkserver", or use polars in the workers alone'
-        )
+        where = f"stands in {names[-1]} ({_status(pid)})"
     error = NoBatchError(
         f"{took}: worker {number} (pid {pid}) owes {batch} and {where}. All workers of this "
         f"loader were ended. {advice}"
@@ -254,9 +245,3 @@ def _short(file: str) -> str:
         if part in _INSTALLED:
             return "/".join(parts[place + 1 :])
     return os.path.basename(file)  # noqa: PTH119 - may be any name, such as <frozen runpy>
-
-
-def _is_own(file: str) -> bool:
-    """Return whether this is the user's code: none of Python's, none that was installed."""
-    python = str(Path(os.__file__).parent)
-    return not any(part in file for part in _INSTALLED) and not file.startswith((python, "<"))

@@ -64,7 +64,7 @@ WRITTEN: Final = Schema(
 )
 
 LAYOUTS: Final = Schema(
-    "One row per layout and state; samples are read in a shuffled order.",
+    "One row per layout; samples are read in a shuffled order.",
     Column("kind", pl.String, secret=NAME),
     Column("resized", pl.Boolean),
     Column("state", pl.String, "`cold` or `warm`", "state"),
@@ -162,27 +162,27 @@ class Layouts(SavedResult):
         """Rows of the table, sorted; a layout that was not measured has no rates."""
         written = {row["layout"]: row for row in self.written.to_dicts()}
         rows = []
-        for state, times_s in self._sample_times.items():
-            for layout, own_s in times_s.items():
-                row = {**written[layout], "state": state, "rounds": len(own_s)}
-                rows.append(row | self._rates(times_s.get(0, {}), own_s, is_files=not layout))
+        times_s = self._sample_times
+        for layout, own_s in times_s.items():
+            row = {**written[layout], "state": self.state, "rounds": len(own_s)}
+            rows.append(row | self._rates(times_s.get(0, {}), own_s, is_files=not layout))
         measured = {row["layout"] for row in rows}
         rows += [row | {"rounds": 0} for layout, row in written.items() if layout not in measured]
         return sorted(
             ({name: row.get(name) for name in LAYOUTS} for row in rows),
-            key=lambda row: (row["state"] != COLD, -(row["samples_per_s"] or 0.0)),
+            key=lambda row: -(row["samples_per_s"] or 0.0),
         )
 
     @property
-    def _sample_times(self) -> dict[str, dict[int, dict[int, float]]]:
-        """Seconds to read and make each sample, by state, layout, and sample."""
+    def _sample_times(self) -> dict[int, dict[int, float]]:
+        """Seconds to read and make each sample, by layout and sample."""
         resized = dict(self.written.select("layout", "resized").iter_rows())
         make_s = {(small, sample): took_s for small, sample, took_s in self.makes.iter_rows()}
-        sample_times: dict[str, dict[int, dict[int, float]]] = {}
-        for state, layout, sample, read_s in self.reads.iter_rows():
+        sample_times: dict[int, dict[int, float]] = {}
+        for _, layout, sample, read_s in self.reads.iter_rows():
             if (resized[layout], sample) in make_s:
                 total_s = read_s + make_s[resized[layout], sample]
-                sample_times.setdefault(state, {}).setdefault(layout, {})[sample] = total_s
+                sample_times.setdefault(layout, {})[sample] = total_s
         return sample_times
 
     def _rates(
@@ -207,35 +207,30 @@ class Layouts(SavedResult):
         return {**dict(zip(names, (rate.value, rate.low, rate.high), strict=True)), **gain}
 
     def table(self) -> pl.DataFrame:
-        """Return one row per layout and state; columns of `LAYOUTS`."""
+        """Return one row per layout; columns of `LAYOUTS`."""
         return pl.DataFrame(self._rows, LAYOUTS)
 
     @property
     def state(self) -> str:
-        """State that a first epoch meets: cold, or warm where nothing could be read cold."""
+        """State in which all were read: cold, or warm where nothing could be read cold."""
         return COLD if COLD in set(self.reads["state"]) else WARM
-
-    def _as_in_training(self) -> list[dict[str, Any]]:
-        return [row for row in self._rows if row["state"] == self.state]
 
     @property
     def files(self) -> dict[str, Any] | None:
         """Row of the files as they are; None: not measured."""
-        return next((row for row in self._as_in_training() if not row["layout"]), None)
+        return next((row for row in self._rows if not row["layout"] and row["rounds"]), None)
 
     @property
     def nearest(self) -> dict[str, Any] | None:
         """Row with the largest speedup, significant or not; None: no other layout was measured."""
-        others = [row for row in self._as_in_training() if row["layout"] and row["gain"]]
+        others = [row for row in self._rows if row["layout"] and row["gain"]]
         return max(others, key=lambda row: row["gain"], default=None)
 
     @property
     def best(self) -> dict[str, Any] | None:
         """Row of the layout with the largest significant speedup of the loop; None: none."""
-        rows = [row for row in self._as_in_training() if row["says"] == FASTER]
-        rows = sorted(
-            (row for row in rows if row["loop_gain"] >= WORTH), key=lambda row: -row["loop_gain"]
-        )
+        rows = [row for row in self._rows if row["says"] == FASTER and row["loop_gain"] >= WORTH]
+        rows.sort(key=lambda row: -row["loop_gain"])
         same = next((row for row in rows if not row["resized"]), None)
         # Other data is worth it only where the same data is clearly not as good
         is_near = same and same["loop_gain"] * WORTH >= rows[0]["loop_gain"]

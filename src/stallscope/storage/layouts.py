@@ -71,8 +71,7 @@ _CAPTURE_SHARE: Final = 0.05
 """Share of the budget for reading the files of more than `_ENOUGH` samples: writing them takes
 three times as long."""
 _MAKE_SHARE: Final = 0.3
-_READ_SHARE: Final = 0.6
-"""Shares of the time left for making samples, and for reading in one order and state."""
+"""Share of the time left for making samples."""
 _NARROW: Final = 0.03
 _ENOUGH: Final = 64
 """Half width of the interval, and samples, from which making samples is measured well enough."""
@@ -96,7 +95,7 @@ def layouts(  # noqa: PLR0913 - the public signature
 
     Reads the files of some samples as the dataset opens them, writes them into a temporary folder
     in every layout whose library is installed, and times reading each sample in a worker process,
-    shuffled, cold and warm, and the dataset's own decode and transforms. The folder is deleted
+    shuffled and cold, and the dataset's own decode and transforms. The folder is deleted
     afterwards; the user's files are only read. If an exception or Ctrl-C ends the call, its
     attribute `layouts` holds what was measured before.
 
@@ -290,21 +289,26 @@ class LayoutSearch:
         return not small_s or of_samples(whole_s, small_s).half_width <= _NARROW
 
     def _time_reads(self, loader: Any) -> None:
-        """Time reading each layout, first as a training would."""
+        """Time reading each layout as a first epoch would: cold, where nothing stays in memory."""
         parts = [len(raw.paths) for raw in self._raws]
-        for state in (COLD, WARM):
-            if not all(self._prepared(state, layout.container) for layout in self._layouts):
-                continue  # cold reads of some layouts cannot be compared with warm ones of others
-            for number, layout in enumerate(self._layouts):
-                self._measurement.now(f"{layout.name}, {state}")
-                container = layout.container
-                timing = serving.ReadTimes(container, parts, self._shuffled())
-                share = _READ_SHARE / (len(self._layouts) - number)
-                rows = [(state, number, *row) for row in self._rows(loader, timing, share)]
-                # The first samples of a stream pay for those in its shuffle buffer
-                least = min(_FEWEST, len(parts)) if container.is_random else len(parts) // 2
-                if len(rows) >= least:
-                    self.reads += rows
+        # Cold reads of some layouts cannot be compared with warm ones of others
+        containers = [layout.container for layout in self._layouts]
+        state = COLD if all(map(_is_dropped, containers)) else WARM
+        if state == WARM:
+            self._measurement.note(
+                "what was written stayed in the page cache (a temporary folder in memory?), so no "
+                "read was cold: give another folder"
+            )
+        for number, layout in enumerate(self._layouts):
+            self._measurement.now(f"{layout.name}, {state}")
+            container = layout.container
+            timing = serving.ReadTimes(container, parts, self._shuffled())
+            share = 1 / (len(self._layouts) - number)
+            rows = [(state, number, *row) for row in self._rows(loader, timing, share)]
+            # The first samples of a stream pay for those in its shuffle buffer
+            least = min(_FEWEST, len(parts)) if container.is_random else len(parts) // 2
+            if len(rows) >= least:
+                self.reads += rows
 
     def _rows(self, loader: Any, timing: Any, share: float) -> Iterator[Any]:
         """Yield a worker's timings, for a share of the time that is left."""
@@ -317,23 +321,6 @@ class LayoutSearch:
                 yield from rows
                 if self._measurement.used_s > until_s:
                     return
-
-    def _prepared(self, state: str, container: Container) -> bool:
-        """Read a layout into the page cache, or drop it from there; False: it stays there."""
-        resident = 0.0
-        for path in container.files():
-            if state == WARM:
-                path.read_bytes()
-                continue
-            with path.open("rb") as file:
-                drop(file.fileno())
-            resident = max(resident, resident_share(str(path)) or 0.0)
-        if resident > REALLY_COLD:
-            self._measurement.note(
-                "what was written stayed in the page cache (a temporary folder in memory?), so no "
-                "read was cold: give another folder"
-            )
-        return resident <= REALLY_COLD
 
     # ---- the result -------------------------------------------------------------------------
 
@@ -373,6 +360,16 @@ class LayoutSearch:
             ),
             (*self._target.notes, *self._measurement.notes),
         )
+
+
+def _is_dropped(container: Container) -> bool:
+    """Drop a layout from the page cache; returns whether it is gone from there."""
+    for path in container.files():
+        with path.open("rb") as file:
+            drop(file.fileno())
+        if (resident_share(str(path)) or 0.0) > REALLY_COLD:
+            return False
+    return True
 
 
 def _image_size(dataset: Any) -> int | None:

@@ -56,14 +56,5 @@ with h5py.File(out.with_suffix(".h5"), "w") as file:
     for number, path in enumerate(files):
         images[number] = numpy.frombuffer(path.read_bytes(), numpy.uint8)
 """,
-    "Arrow": """\
-import datasets
-from pathlib import Path
-data, out = Path("DATA"), Path("OUT")
-def rows():
-    for path in sorted(data.rglob("*.jpg")):
-        yield {"name": str(path.relative_to(data)), "jpg": path.read_bytes()}
-datasets.Dataset.from_generator(rows).save_to_disk(out)
-""",
 }
 """Source by kind of layout; PIXELS is the short side of smaller images."""

@@ -38,7 +38,7 @@ Step = Callable[[Any], object]
 IN_NOTEBOOKS: Final = "my_target:target"
 """Target of the copied notebooks; results omit this name, which all copies share."""
 _FORMS: Final = (
-    "'sample', a folder of images, tar shards (x-{000..009}.tar), an address of images (s3://...), "
+    "'sample', a folder of images, tar shards (x-*.tar), an address of images (s3://...), "
     "'package.module:factory', or a loader"
 )
 _NO_LOADERS: Final = (str, bytes, os.PathLike, Mapping, torch.Tensor, torch.nn.Module, type)
@@ -148,7 +148,7 @@ def target(
 
     Args:
         spec: "sample" (photographs that come with stallscope), a folder of images, tar shards
-            (a name, a range `x-{000..009}.tar`, a glob, a folder of them), an address with images
+            (a name, a glob `x-*.tar`, a folder of them), an address with images
             below it that fsspec can read (`s3://bucket/photos`, `http://...`),
             "package.module:factory", a `DataLoader`, any other iterable of batches, or a target.
             A factory is called without arguments and may return a loader, a target or a pair
