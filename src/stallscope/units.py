@@ -169,3 +169,8 @@ def file_name(path: str, longest: int = LONGEST) -> str:
 def worker_name(worker: int | None) -> str:
     """Return a worker's name: its number, or the main process."""
     return "main process" if worker is None else f"worker {worker}"
+
+
+def capital(sentence: str) -> str:
+    """Return a sentence with a capital at its start."""
+    return sentence[:1].upper() + sentence[1:]

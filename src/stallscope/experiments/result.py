@@ -26,7 +26,7 @@ from stallscope.columns import CODE, CODE_FILE, NAME, Column, Schema
 from stallscope.result import LoopConditions, SavedResult
 from stallscope.stats import INTERVAL
 from stallscope.store import Contents, StoredTable
-from stallscope.units import count, seconds, share
+from stallscope.units import capital, count, seconds, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -209,6 +209,8 @@ def sentence(result: Experiments) -> str:
         return f"{faster[0]['experiment']} speeds the step up {gain}{_loss_text(about, faster[0])}"
     if about.step_s is None:
         return "The step was not measured"
+    if rows.is_empty() and (copies := list(_copies(result))):
+        return capital(copies[0])
     if rows.is_empty():
         no_time = result.trials["why_not"].str.starts_with(_NO_TIME).any()
         return f"No change could be tried {'in this time' if no_time else 'on this step'}"
@@ -231,7 +233,9 @@ def _loss_text(about: ExperimentsConditions, row: dict[str, Any]) -> str:
 
 def findings_of(result: Experiments) -> list[str]:
     """Return findings besides the experiments, a sentence each."""
-    return [*_launches(result), *_lines(result), *_copies(result)]
+    title = sentence(result)
+    found = [*_launches(result), *_lines(result), *_copies(result)]
+    return [finding for finding in found if capital(finding) != title]
 
 
 def _launches(result: Experiments) -> Iterator[str]:

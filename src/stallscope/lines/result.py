@@ -18,7 +18,7 @@ from stallscope.columns import CODE, CODE_FILE, NAME, Column, Schema
 from stallscope.result import Conditions, SavedResult
 from stallscope.stats import INTERVAL
 from stallscope.store import Contents, StoredTable
-from stallscope.units import count, printable, seconds, share
+from stallscope.units import capital, count, printable, seconds, share
 
 FUNCTIONS: Final = Schema(
     "One row a function whose lines were timed.",
@@ -155,7 +155,7 @@ def sentence(lines: Lines) -> str:
     taken = f"{share(first['own_share'])} of a {lines.circumstances.unit}'s time"
     if first["own_share"] < STANDS_OUT:
         return f"No line stands out: the hottest, {where}, takes {taken}{source}"
-    return f"{where[0].upper()}{where[1:]} takes {taken}{source}"
+    return f"{capital(where)} takes {taken}{source}"
 
 
 def title(lines: Lines) -> str:

@@ -23,7 +23,7 @@ from stallscope.stages import (
     SAMPLE_KINDS,
     WORK_KINDS,
 )
-from stallscope.units import LONGEST, printable, share
+from stallscope.units import LONGEST, capital, printable, share
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -313,7 +313,7 @@ def headline(profile: Profile, name: Callable[[str], str] = str) -> str:
     elif not (_is_getitem(first) and (first.waiting_share or 0) >= MOSTLY):  # probably reading
         taken = [stage.share for stage in rest if stage.kind == FETCH.kind]
         sentence += f"; reading takes {share(sum(taken))}" if taken else "; no reading was seen"
-    return sentence[0].upper() + sentence[1:] if first.stage in READING_WORDS else sentence
+    return capital(sentence) if first.stage in READING_WORDS else sentence
 
 
 def remarks(profile: Profile) -> tuple[str, ...]:

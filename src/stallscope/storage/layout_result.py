@@ -32,7 +32,7 @@ from stallscope.storage.reads import COLD, WARM
 from stallscope.storage.recipes import RECIPES, SHARDS, SMALLER
 from stallscope.storage.result import LoopDemand
 from stallscope.store import Contents, StoredTable
-from stallscope.units import count, duration, size, times
+from stallscope.units import capital, count, duration, size, times
 
 _WHOLE: Final = "{:,.0f}".format
 
@@ -262,7 +262,7 @@ def sentence(layouts: Layouts) -> str:
         interval = f"{INTERVAL} {row['gain_low']:.2f} to {row['gain_high']:.2f}"
     if best is not None:
         return (
-            f"{name[0].upper()}{name[1:]} would speed up {'the loop' if wanted else 'the loader'} "
+            f"{capital(name)} would speed up {'the loop' if wanted else 'the loader'} "
             f"by {best['loop_gain']:.2f}×, {layouts.state} and shuffled (reading and transforms "
             f"alone {best['gain']:.2f}×, {interval}); converting takes about "
             f"{duration(best['convert_s'])}"
