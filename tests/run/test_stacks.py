@@ -63,6 +63,8 @@ def test_the_verdict_names_function_and_line(workers, tmp_path):
     clean = redacted(run)
     assert clean.all_stacks["hits"].sum() == run.all_stacks["hits"].sum()
     assert not clean.all_stacks["stack"].str.contains(Path(__file__).stem).any()
+    assert clean.all_stacks["stack"].str.contains("torch/utils/data/_utils/fetch.py").any()
+    assert "squares" in ss.diagnose(clean).verdict.title
 
 
 def test_a_failure_is_a_note(monkeypatch):

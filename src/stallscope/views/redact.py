@@ -16,6 +16,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
+from importlib.metadata import packages_distributions
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -77,6 +78,12 @@ def _own_words() -> tuple[frozenset[str], frozenset[str]]:
     chunks = {chunk.strip(".:!?") for text in code for chunk in _CHUNK.findall(text)}
     files = {chunk for chunk in chunks if _SLASHES & set(chunk) or _FILE_NAME.search(chunk)}
     return frozenset(words), frozenset((chunks - files) | _OF_EVERY_MACHINE)
+
+
+@cache
+def _installed() -> frozenset[str]:
+    """Return the packages that are installed here."""
+    return frozenset(packages_distributions())
 
 
 class _Redaction:
@@ -202,6 +209,8 @@ class _Redaction:
     def _code_file(self, file: str) -> str:
         """Redact a file of code; keep a known library's file from its package on."""
         inside = short(file)
+        if re.split(r"[/\\]", file)[0] in _installed():  # a saved stack has it from its package on
+            inside = file
         top = re.split(r"[/\\]", inside.removeprefix("site-packages/"))[0].removesuffix(".py")
         if not is_library(StackFunction("", file)):
             return f"/{self._numbered(file)}.py"
