@@ -21,16 +21,6 @@ class TargetError(StallscopeError, ValueError):
     """A target that cannot be measured: not found, empty, or not a loader."""
 
 
-class UnreadableError(TargetError):
-    """Too many unreadable images of the user; names some of them.
-
-    Torch recreates a worker's exception in the loop's process, from the worker's traceback.
-    """
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text.rpartition(f"{type(self).__qualname__}: ")[2].strip())
-
-
 class ArgumentError(StallscopeError, ValueError):
     """An unusable argument."""
 

@@ -248,6 +248,13 @@ class TestFolders:
         assert "found 2 .csv" in message
         assert str(tmp_path) in message
 
+    def test_a_loop_of_links_counts_once(self, tmp_path):
+        """A link to the folder itself."""
+        a_jpeg(tmp_path / "cat" / "a.jpg")
+        (tmp_path / "cat" / "up").symlink_to(tmp_path)
+
+        assert 1 == len(target(tmp_path).loader.dataset)
+
     def test_an_empty_folder_is_said(self, tmp_path):
         """An empty folder has no files at all."""
         assert "no files at all" in the_error(tmp_path)

@@ -9,7 +9,6 @@ name), with the standard library alone. The pipeline is stallscope's, and the ta
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import sys
 import tarfile
@@ -23,9 +22,8 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
-from stallscope.errors import TargetError, UnreadableError
+from stallscope.errors import TargetError
 from stallscope.machine import usable_cores
-from stallscope.units import said_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -41,10 +39,6 @@ BATCH_SIZE: Final = 32
 MEAN: Final = [0.485, 0.456, 0.406]
 STD: Final = [0.229, 0.224, 0.225]
 """Mean and standard deviation of ImageNet's channels, as in torchvision's documentation."""
-
-_MOST_UNREADABLE: Final = 10
-"""Unreadable images in a row that end a measurement; fewer are left out, as they are usual."""
-_log = logging.getLogger(__name__)
 
 
 class ImageFile(NamedTuple):
@@ -67,20 +61,8 @@ class ImageFiles(Dataset[Any]):
         return len(self.files)
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        why = ""
-        for number in range(index, index + _MOST_UNREADABLE):
-            path, label = self.files[number % len(self)]
-            try:
-                image = self.loader(path)
-            except Exception as error:  # noqa: BLE001 - decoders raise almost anything about a broken file
-                why = said_by(error)
-                _log.warning("left out %s, which cannot be read: %s", path, why)
-            else:
-                return self.transform(image), label
-        raise UnreadableError(
-            f"{_MOST_UNREADABLE} images in a row cannot be read, the last is {path} "
-            f"({why}): remove such files, or give your own loader"
-        )
+        path, label = self.files[index]
+        return self.transform(self.loader(path)), label
 
 
 def open_image(file: str | IO[bytes]) -> Image.Image:
@@ -205,22 +187,12 @@ class TarShards(IterableDataset[Any]):
 
 
 def _images(shard: str) -> Iterator[Image.Image]:
-    """Yield the images of a shard that can be read."""
-    try:
-        with tarfile.open(shard) as archive:
-            for member in image_members(archive):
-                try:
-                    file = archive.extractfile(member)
-                    image = open_image(BytesIO(file.read() if file else b""))
-                except Exception as error:  # noqa: BLE001 - as for files
-                    _log.warning(
-                        "left out %s of %s, which cannot be read: %s",
-                        *(member.name, shard, said_by(error)),
-                    )
-                    continue
-                yield image
-    except (tarfile.TarError, EOFError, OSError) as error:  # truncated or deleted
-        _log.warning("left out the rest of %s, which cannot be read: %s", shard, said_by(error))
+    """Yield the images of a shard."""
+    with tarfile.open(shard) as archive:
+        for member in image_members(archive):
+            file = archive.extractfile(member)
+            if file is not None:
+                yield open_image(BytesIO(file.read()))
 
 
 def image_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
