@@ -21,7 +21,7 @@ from matplotlib.patches import Rectangle
 from stallscope.charts.sheet import FAINT, ROOM, RULE, Sheet, styled
 from stallscope.run.stall_text import nothing, population
 from stallscope.run.summary import NOTHING
-from stallscope.units import count, file_name, printable, seconds, size, times
+from stallscope.units import file_name, printable, seconds, size, times
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,6 +43,7 @@ _TILE: Final = _PICTURE + 4 * _LINE + 0.25
 _LETTERS: Final = 27
 _SHARP: Final = 260
 """Pixels of a thumbnail's longer side."""
+_KEY: Final = "second line: the stage that took the most beyond its own median"
 _SAMPLE: Final = ["rank", "epoch", "batch", "sample"]
 
 
@@ -102,7 +103,7 @@ def figure(run: Run) -> Sheet:
     top = slowest(samples, run.unit_times)
     median_s = float(samples["total_s"].median() or inf)  # type: ignore[arg-type]  # of floats
     height = -(-top.height // COLUMNS) * _TILE
-    sheet = Sheet(title(top, median_s), [_note(top, population(run, profile))], [height])
+    sheet = Sheet(title(top, median_s), [f"{_KEY} · {population(run, profile)}"], [height])
     (ax,) = sheet.parts
     ax.set_xlim(0, ROOM)  # inches, as upwards
     ax.set_ylim(height, 0)
@@ -130,17 +131,6 @@ def title(top: pl.DataFrame, median_s: float) -> str:
         return f"{lead}; no single stage is behind it"
     cause, number = causes[0]
     return f"{lead}; {printable(cause)} slowed {number if number < len(slow) else 'all'} of them"
-
-
-def _note(top: pl.DataFrame, of: str) -> str:
-    batches = top.select("epoch", "batch").n_unique()
-    text = f"second line: the stage that took the most beyond its own median · {of}"
-    if top.height <= 2 * batches:
-        return text
-    return (
-        f"{text} · they come from only {count(batches, 'batch')}, so the moment may be to blame "
-        "rather than the samples"
-    )
 
 
 def _draw_picture(ax: Axes, path: str | None, x: float, y: float, *, there: bool) -> None:

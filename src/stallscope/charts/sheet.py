@@ -51,8 +51,8 @@ SHARP: Final = 2
 
 TITLE_SIZE: Final = 13.0
 TEXT_SIZE: Final = 9.5
-_KEY_PATCH, _KEY_PAD, _KEY_SPACE = 0.8, 0.5, 1.7
-"""Widths in a key, in font sizes: a patch, the space after it, and the space between names."""
+_KEY_NAMES: Final = 9
+"""Most names in a row of a key."""
 _KEY_ROW: Final = 0.21
 """Height of each row of a key after the first, inches."""
 SMALL_SIZE: Final = 8.8
@@ -292,47 +292,33 @@ def _labelled(label: Callable[[float], str], value: float, _: int | None) -> str
     return label(value)
 
 
-def draw_key(
-    ax: Axes, looks: Mapping[str, str | dict[str, Any]], room: float = float("inf")
-) -> None:
+def draw_key(ax: Axes, looks: Mapping[str, str | dict[str, Any]]) -> None:
     """Name the colours over a chart, in rows.
 
     Args:
         ax: the chart.
         looks: for each name a colour, or the properties of its patch.
-        room: width of a row, inches.
     """
     patches = [
         Patch(label=name, **({"facecolor": look, "lw": 0} if isinstance(look, str) else look))
         for name, look in looks.items()
     ]
-    columns = _key_columns(looks, room)
     ax.legend(
-        handles=[patch for at in range(columns) for patch in patches[at::columns]],
+        handles=[patch for at in range(_KEY_NAMES) for patch in patches[at::_KEY_NAMES]],
         loc="lower left",
         bbox_to_anchor=(0.0, 1.0),
-        ncols=columns,
+        ncols=min(len(patches), _KEY_NAMES),
         borderaxespad=0.0,
-        handlelength=_KEY_PATCH,
-        handleheight=_KEY_PATCH,
-        handletextpad=_KEY_PAD,
-        columnspacing=_KEY_SPACE,
+        handlelength=0.8,
+        handleheight=0.8,
+        handletextpad=0.5,
+        columnspacing=1.7,
     )
 
 
-def key_height(names: Collection[str], room: float) -> float:
+def key_height(names: Collection[str]) -> float:
     """Return the height of all rows of a key except the first, inches."""
-    return _KEY_ROW * (-(-len(names) // _key_columns(names, room)) - 1)
-
-
-def _key_columns(names: Collection[str], room: float) -> int:
-    """Return the number of columns of a key that fit into `room` inches."""
-    beside = (_KEY_PATCH + _KEY_PAD + _KEY_SPACE) * TEXT_SIZE / 72
-    widths = [text_width(name, TEXT_SIZE) + beside for name in names]
-    for columns in range(len(widths), 1, -1):
-        if sum(max(widths[at::columns]) for at in range(columns)) <= room:
-            return columns
-    return 1
+    return _KEY_ROW * ((len(names) - 1) // _KEY_NAMES)
 
 
 def draw_interval(  # noqa: PLR0913 - an errorbar

@@ -175,7 +175,7 @@ def picture(
     layout = Layout(excerpt, step)
     lane = 0.34 if len(layout.lanes) <= _MOST_LANES / 2 else 0.28
     key = dict(_key(excerpt))
-    height = lane * (layout.bottom + 0.55) + AXIS + 0.35 + key_height(key, ROOM - _NAMES)
+    height = lane * (layout.bottom + 0.55) + AXIS + 0.35 + key_height(key)
     sheet = Sheet(title, _notes(run, layout, where), [height])
     (ax,) = sheet.parts
     linear_time(ax, excerpt.length_s)
@@ -200,7 +200,7 @@ def picture(
         arrows = "arrow" if len(layout.arrows) == 1 else "arrows"
         axis += f" · {arrows}: the batch that was waited for comes"
     ax.set_xlabel(axis)
-    draw_key(ax, key, ROOM - _NAMES)
+    draw_key(ax, key)
     return sheet
 
 

@@ -21,7 +21,6 @@ from stallscope.cli.output import (
     check_file,
     check_folder,
     print_note,
-    print_result,
     print_then,
     report_errors,
     showing_partial,
@@ -128,11 +127,8 @@ def record(  # noqa: PLR0913 - the command's options
       stallscope record sample
       stallscope record train:make_loader --batches 200 --out runs/before
     """  # noqa: D301
-
-    def show(run: Any) -> None:
-        save = None if out is None else lambda: f"saved in {run.save(out)}"
-        print_then(shown(run, as_json=as_json), save)
-
+    save = None if out is None else lambda run: f"saved in {run.save(out)}"
+    show = _printer(as_json=as_json, save=save)
     options: dict[str, Any] = {"batches": batches, "warmup": warmup, "budget_s": budget}
     with report_errors():
         check_folder(out)
@@ -172,8 +168,16 @@ def lines(
         _measure("lines.lines", _printer(as_json=as_json), target, **options)
 
 
-def _printer(*, as_json: bool, redact: bool = False) -> Callable[[Any], None]:
-    return lambda result: print_result(shown(result, as_json=as_json, redact=redact))
+def _printer(
+    *, as_json: bool, redact: bool = False, save: Callable[[Any], str] | None = None
+) -> Callable[[Any], None]:
+    """Return what prints a result and then saves it; `save` returns a note about that."""
+
+    def show(result: Any) -> None:
+        text = shown(result, as_json=as_json, redact=redact)
+        print_then(text, save and partial(save, result))
+
+    return show
 
 
 class Script(BaseException):
@@ -291,12 +295,8 @@ def diagnose(  # noqa: PLR0913 - the command's options
       stallscope diagnose train:make_loader_and_step --html report.html
       stallscope diagnose train:make_loader_and_step --json --redact > verdict.json
     """  # noqa: D301
-
-    def show(diagnosis: Any) -> None:
-        export = partial(diagnosis.export, redact=redact)
-        save = None if html is None else lambda: f"written to {export(html)}"
-        print_then(shown(diagnosis, as_json=as_json, redact=redact), save)
-
+    save = None if html is None else lambda it: f"written to {it.export(html, redact=redact)}"
+    show = _printer(as_json=as_json, redact=redact, save=save)
     options: dict[str, Any] = {"device": device, "budget_s": budget}
     with report_errors():
         check_file("--html", html, (".html",))
@@ -443,11 +443,8 @@ def flame(  # noqa: PLR0913 - the command's options
       stallscope flame 4711
       stallscope flame 4711 --seconds 20 --out workers.html
     """  # noqa: D301
-
-    def show(flame: Any) -> None:
-        save = None if out is None else lambda: f"written to {flame.export(out)}"
-        print_then(shown(flame, as_json=as_json), save)
-
+    save = None if out is None else lambda flame: f"written to {flame.export(out)}"
+    show = _printer(as_json=as_json, save=save)
     options: dict[str, Any] = {
         "rate_hz": rate,
         "native": native,

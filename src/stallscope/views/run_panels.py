@@ -22,7 +22,7 @@ from stallscope.model.loop_time import NO_LOOP
 from stallscope.run.stall_text import title, title_of_steps
 from stallscope.run.timeline import MOST_STEPS, from_step, timed_steps, timeline
 from stallscope.stages import COLOURS, STALL_COLOUR
-from stallscope.units import count, file_name, printable, seconds, share
+from stallscope.units import count, printable, share
 from stallscope.views.document import CellBar, Table, html
 from stallscope.views.panels import Panel, dropdown, image, pick, saying, slider
 
@@ -62,28 +62,13 @@ def stall_panel(run: Run) -> Panel:
 
 
 def stall_table(run: Run, stall: dict[str, Any]) -> Markup:
-    """Return the parts of a stall, and the slowest sample of its batch, as HTML."""
+    """Return the parts of a stall, as HTML."""
     parts = parts_of(run, stall)
     shown = parts.head(_MOST_PARTS).to_dicts()
     bars = [CellBar(part["share"], COLOURS.get(part["kind"], STALL_COLOUR)) for part in shown]
     hidden = parts.height - len(shown)
     rest = f"and {count(hidden, 'more part')}" if hidden else ""
-    slowest = html("<p>{}</p>", _slowest(run, stall))
-    return html("{}{}", Table.of(_PARTS, shown, bars=bars, key=rest), slowest)
-
-
-def _slowest(run: Run, stall: dict[str, Any]) -> str:
-    """Return a sentence on the slowest sample of a stall's batch; empty if not recorded."""
-    its = [pl.col(name) == stall[name] for name in ("rank", "epoch", "batch")]
-    samples = run.samples().filter(its).sort("total_s", descending=True)
-    if samples.is_empty():
-        return ""
-    first = samples.row(0, named=True)
-    what = [f"{seconds(first['total_s'])}, mostly {printable(first['slowest'])}"]
-    what += [file_name(first["path"])] if first["path"] else []
-    what += [f"index {first['index']}"] if first["index"] is not None else []
-    typical = seconds(run.samples()["total_s"].median())  # type: ignore[arg-type]
-    return f"slowest sample of the batch: {' · '.join(what)} (the median sample: {typical})"
+    return html("{}", Table.of(_PARTS, shown, bars=bars, key=rest))
 
 
 def timeline_panel(run: Run) -> Panel:
