@@ -51,7 +51,6 @@ ODD_LOOPS = {
     "no stall": a_loop(MAKING, using={"forward": 90.0}, unpickle=0.1),
     "main process": a_loop(uneven, workers=0, using=saving),
     "one step": a_loop(uneven, batches=1, warmup=0),
-    "two steps": a_loop(uneven, batches=2, warmup=0),
     "thinned": a_loop(uneven, using=QUICK, recorded=5),
     "many workers": a_loop(uneven, workers=20, batches=120, using=saving, h2d=0.5),
     "epochs": a_loop(uneven, batches=6, epochs=9, using=saving),
@@ -59,7 +58,6 @@ ODD_LOOPS = {
     "slow to send": a_loop(MAKING, workers=2, using=QUICK, send=90.0, unpickle=20.0),
     "only steps": a_run([], steps=steps_of([0.2, 0.0, 0.3] * 9, h2d_s=0.01, other_s=0.02)),
     "hardly waits": a_run([], steps=steps_of([0.02, *[0.0] * 9] * 20, step_s=0.09), workers=4),
-    "long": a_loop(MAKING, batches=3000, using={"forward": 30.0}),
 }
 
 

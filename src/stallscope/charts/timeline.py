@@ -77,7 +77,7 @@ _SEND: Final = 0.1
 """Height of the mark of sending."""
 _BELOW: Final = 0.95
 """Distance from the middle of the loop to below its steps' numbers."""
-_NAME_ROW: Final = 0.75
+_NAME_ROW: Final = 0.85
 """Height of the names below that, with their lines."""
 
 

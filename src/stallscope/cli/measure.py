@@ -295,7 +295,9 @@ def diagnose(  # noqa: PLR0913 - the command's options
       stallscope diagnose train:make_loader_and_step --html report.html
       stallscope diagnose train:make_loader_and_step --json --redact > verdict.json
     """  # noqa: D301
-    save = None if html is None else lambda it: f"written to {it.export(html, redact=redact)}"
+    save = (
+        None if html is None else lambda result: f"written to {result.export(html, redact=redact)}"
+    )
     show = _printer(as_json=as_json, redact=redact, save=save)
     options: dict[str, Any] = {"device": device, "budget_s": budget}
     with report_errors():
@@ -337,7 +339,7 @@ def storage(
 ) -> None:
     """Measure how fast a loader's files can be read.
 
-    Reads each file twice: from the disk, and from the page cache. Writes nothing.
+    Reads files from the disk and from the page cache, and writes nothing.
 
     \b
     Examples:

@@ -241,12 +241,25 @@ def below(pid: int, folder: Path) -> tuple[list[Process], str]:
             f"pid {pid} can only be read by py-spy, which is not installed beside this Python: "
             "pip install py-spy"
         )
-    workers = _workers(_children(process), program, folder)
-    if workers:
-        return workers, f"{count(len(workers), 'worker')} found below pid {pid}"
-    is_worker, number = _worker_number(_dumped(pid, process, program, folder))
-    if is_worker:
-        return [(number, pid)], f"pid {pid} is itself a worker of a DataLoader"
+    parents = _children(process)
+    calls = _dumps([pid, *parents], program, folder)
+    numbers: dict[int, int | None] = {}
+    for each, call in calls.items():
+        with suppress(ValueError, KeyError, TypeError):
+            is_worker, number = _worker_number(json.loads(call.out))
+            if is_worker:
+                numbers[each] = number
+    if pid in numbers:
+        return [(numbers[pid], pid)], f"pid {pid} is itself a worker of a DataLoader"
+    # A process forked by a worker has the worker's loop in its stack, too
+    own = sorted(each for each in numbers if parents[each] not in numbers)
+    if own:
+        workers: list[Process] = [(numbers[each], each) for each in own]
+        if None in numbers.values():  # a loader starts its workers in order
+            workers = list(enumerate(own))
+        return sorted(workers), f"{count(len(own), 'worker')} found below pid {pid}"
+    if not calls[pid].worked:
+        raise _unreadable(pid, process, calls[pid])
     none = "none was started, the epoch has ended, or num_workers=0"
     return [(None, pid)], (
         f"pid {pid} has no DataLoader workers now ({none}): the process itself was sampled"
@@ -281,35 +294,20 @@ def _children(process: psutil.Process) -> dict[int, int]:
 
 
 def _dumps(pids: list[int], program: Path, folder: Path) -> dict[int, pyspy_calls.PySpyCall]:
-    """Dump the stacks of several processes at the same time."""
+    """Dump the stacks of several processes, a few at the same time."""
     calls: dict[int, pyspy_calls.PySpyCall] = {}
     try:
-        for pid in pids:
+        for place, pid in enumerate(pids, 1):
             with held_back():
                 calls[pid] = pyspy_calls.dump(program, pid, folder, with_locals=True)
-        while not all(call.is_over for call in calls.values()):
-            time.sleep(0.01)
+            is_last = place == len(pids)
+            while sum(not call.is_over for call in calls.values()) >= (1 if is_last else _AT_ONCE):
+                time.sleep(0.01)
     finally:
         with held_back():
             for call in calls.values():
                 call.kill()
     return calls
-
-
-def _workers(parents: dict[int, int], program: Path, folder: Path) -> list[Process]:
-    workers: dict[int, int | None] = {}
-    pids = list(parents)
-    for first in range(0, len(pids), _AT_ONCE):
-        for pid, call in _dumps(pids[first : first + _AT_ONCE], program, folder).items():
-            with suppress(ValueError, KeyError, TypeError):
-                is_worker, number = _worker_number(json.loads(call.out))
-                if is_worker:
-                    workers[pid] = number
-    # A process forked by a worker has the worker's loop in its stack, too
-    own = {pid: number for pid, number in workers.items() if parents[pid] not in workers}
-    if None in own.values():  # a loader starts its workers in order
-        return list(enumerate(sorted(own)))
-    return sorted((number, pid) for pid, number in own.items() if number is not None)
 
 
 def _worker_number(threads: Any) -> tuple[bool, int | None]:
@@ -323,25 +321,17 @@ def _worker_number(threads: Any) -> tuple[bool, int | None]:
     return False, None
 
 
-def _dumped(pid: int, process: psutil.Process, program: Path, folder: Path) -> Any:
-    """Return the stacks of a process.
-
-    Raises:
-        UnsupportedError: the process has ended, is not Python, or may not be read.
-    """
-    call = _dumps([pid], program, folder)[pid]
-    with suppress(ValueError):
-        if call.worked:
-            return json.loads(call.out)
+def _unreadable(pid: int, process: psutil.Process, call: pyspy_calls.PySpyCall) -> UnsupportedError:
+    """Return the error for a process that has ended, is not Python, or may not be read."""
     if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
-        raise _gone(pid)
+        return _gone(pid)
     why_not, name = pyspy_calls.why_not(call), "unknown"
     if pyspy_calls.is_refused(call) or call.timed_out:
         remedy = pyspy_calls.what_would_allow()
-        raise UnsupportedError(f"pid {pid} cannot be read ({why_not}): {remedy}")
+        return UnsupportedError(f"pid {pid} cannot be read ({why_not}): {remedy}")
     with suppress(psutil.Error):
         name = str(process.name())
-    raise UnsupportedError(
+    return UnsupportedError(
         f"py-spy cannot read pid {pid} ({name}) as a Python process ({why_not}): give the pid of "
         "the training process; if it is, `pip install --upgrade py-spy`"
     )

@@ -82,15 +82,6 @@ class StackSampler:
         self._began: float | None = None
         self._ended = False
 
-    @property
-    def is_over(self) -> bool:
-        """True if sampling has ended; starts the next phase if it is due."""
-        raise NotImplementedError
-
-    def stop(self) -> None:
-        """Stop sampling and wait briefly for the stacks sampled so far."""
-        raise NotImplementedError
-
     def read(self) -> list[ProcessStacks]:
         """Return the stacks of each process."""
         for stacks in self.stacks:
