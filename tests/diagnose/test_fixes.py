@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import polars as pl
 import pytest
 import torch
-from support.build_diagnosis import DECODE, a_diagnosis
 from support.planted_costs import waiting
 from torch.utils.data import DataLoader, Dataset
 
@@ -18,7 +15,7 @@ from stallscope.diagnose import causes
 from stallscope.diagnose import diagnose as diagnose_module
 from stallscope.diagnose.facts import Facts
 from stallscope.diagnose.fixes import _fixes, _rows
-from stallscope.diagnose.result import FIXES, Finding
+from stallscope.diagnose.result import FIXES, Finding, first_to_try
 from stallscope.diagnose.setup import Setup
 from stallscope.errors import StallscopeError
 from stallscope.model.settings import Setting
@@ -172,15 +169,10 @@ def test_what_promises_most_for_sure_is_tried_first():
         ("num_workers=3", "", 1.3, 1.1, 1.4, True, "", *NOT_TRIED),
         ("num_workers=1", "", 1.0, 0.9, 1.1, True, "", *NOT_TRIED),
     ]
-    found = a_diagnosis(DECODE)
-
-    known = replace(found, fixes=pl.DataFrame(rows, FIXES, orient="row"))
-    unsure = replace(found, fixes=known.fixes[2:])
-
-    assert "num_workers=3" == known.fix_to_try
-    assert unsure.fix_to_try is None
     likely = ("num_workers=8", "", 6.5, 0.0, 9.0, True, "", *NOT_TRIED)
-    wide = pl.DataFrame([likely, rows[1]], FIXES, orient="row")
-    assert "num_workers=3" == replace(found, fixes=wide).fix_to_try
-    assert "num_workers=8" == replace(found, fixes=wide[:1]).fix_to_try
-    assert found.fix_to_try is None
+    fixes, wide = (pl.DataFrame(each, FIXES, orient="row") for each in (rows, [likely, rows[1]]))
+
+    assert "num_workers=3" == first_to_try(fixes)
+    assert first_to_try(fixes[2:]) is None
+    assert "num_workers=3" == first_to_try(wide)
+    assert "num_workers=8" == first_to_try(wide[:1])

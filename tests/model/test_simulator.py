@@ -10,9 +10,9 @@ from stallscope.model.settings import Setting
 from stallscope.model.simulator import (
     ERRORS,
     LoaderCosts,
+    LoopReplay,
     enough_workers,
     predict,
-    replay,
 )
 
 BATCH = 8
@@ -197,7 +197,7 @@ class TestReplay:
     def test_torch_hands_batches_out_in_turn(self):
         """In order, worker n makes every so manyth batch; the loop uses them as they were asked."""
         made = costs(wait_s=np.random.default_rng(0).random((60, 1)))
-        found = replay(made, Setting(3, 2), made.batch_s.tolist(), [0.01] * 50)
+        found = LoopReplay(made, Setting(3, 2)).replay(made.batch_s.tolist(), [0.01] * 50)
 
         assert found.worker[:50] == [number % 3 for number in range(50)]
         assert found.order == list(range(50))
@@ -205,14 +205,14 @@ class TestReplay:
     def test_out_of_order_a_free_worker_gets_the_next_batch(self):
         """And the loop uses what comes first; nothing is lost."""
         batch_s = [1.0, *[0.1] * 59]
-        found = replay(costs(), Setting(2, 1, in_order=False), batch_s, [0.01] * 12)
+        found = LoopReplay(costs(), Setting(2, 1, in_order=False)).replay(batch_s, [0.01] * 12)
 
         assert found.order[:9] == list(range(1, 10))
         assert found.worker[1:10] == [1] * 9
 
     def test_no_more_is_made_ahead_than_asked(self):
         """A worker waits while its batches wait to be used."""
-        found = replay(costs(), Setting(1, 2), [0.01] * 42, [1.0] * 40)
+        found = LoopReplay(costs(), Setting(1, 2)).replay([0.01] * 42, [1.0] * 40)
 
         assert all(
             taken >= used - 1e-9

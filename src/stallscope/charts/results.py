@@ -352,7 +352,7 @@ def findings_figure(diagnosis: Diagnosis) -> Sheet:
     hidden_note = [f"not drawn: {hidden} more findings"] if hidden > 0 else []
     notes = [diagnosis_text.measured(diagnosis), *hidden_note]
     heights = [*(strip.height + 0.2 for strip in strips), bars_height(bars)]
-    sheet = Sheet(diagnosis_text.headline(diagnosis), notes, heights)
+    sheet = Sheet(diagnosis_text.sentence(diagnosis.verdict.title), notes, heights)
     for strip in strips:
         strip.fill(sheet.parts[0])
         sheet.parts[0].set_axis_off()

@@ -180,11 +180,6 @@ class Diagnosis(SavedResult):
         """One row a finding, the verdict first; columns of `TABLE`."""
         return self._table
 
-    @property
-    def fix_to_try(self) -> str | None:
-        """Change to try first: the best that needs no code change; None without one."""
-        return first_to_try(self.fixes)
-
     def try_fix(self, fix: Any, *, budget_s: float = 30.0) -> Tuning:
         """Measure a change beside the current loader, and compare with the prediction.
 

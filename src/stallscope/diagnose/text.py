@@ -230,11 +230,6 @@ def _sure(finding: Finding) -> str:
     return f"{word} ({sure:.2f})"
 
 
-def headline(diagnosis: Diagnosis) -> str:
-    """Return the verdict's sentence: the answer."""
-    return sentence(diagnosis.verdict.title)
-
-
 def sentence(title: str) -> str:
     """Make a sentence fit to be broken into lines: names of the user's may be of any length."""
     return " ".join(
@@ -296,9 +291,15 @@ def measured(diagnosis: Diagnosis) -> str:
         count(circumstances.num_workers, "worker") if circumstances.num_workers else "no workers"
     )
     parts.append(_step(diagnosis))
-    if machine := machine_line(diagnosis):
-        parts.append(machine)
-    return " · ".join([*parts, took(diagnosis)])
+    machine = dict(circumstances.machine)
+    cores = [count(machine["cores"], "core")] if machine.get("cores") else []
+    system = [printable(str(machine["system"]))] if machine.get("system") else []
+    named = [
+        f"{each} {printable(str(machine[each]))}"
+        for each in ("python", "torch")
+        if machine.get(each)
+    ]
+    return " · ".join(filter(None, [*parts, ", ".join([*cores, *system, *named]), took(diagnosis)]))
 
 
 def _step(diagnosis: Diagnosis) -> str:
@@ -308,17 +309,6 @@ def _step(diagnosis: Diagnosis) -> str:
     if not circumstances.has_step:
         return "no step was given: the loader alone"
     return f"your step, on {printable(circumstances.device)}"
-
-
-def machine_line(diagnosis: Diagnosis) -> str:
-    """Say where it was measured."""
-    machine = dict(diagnosis.circumstances.machine)
-    cores = machine.get("cores")
-    parts = [count(cores, "core")] if cores else []
-    parts += [printable(str(machine[name])) for name in ("system",) if machine.get(name)]
-    for name in ("python", "torch"):
-        parts += [f"{name} {printable(str(machine[name]))}"] if machine.get(name) else []
-    return ", ".join(parts)
 
 
 def is_measured(diagnosis: Diagnosis) -> bool:

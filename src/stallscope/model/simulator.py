@@ -126,14 +126,11 @@ class LoaderCosts:
     def faster(self, factor: float, kinds: Collection[str] = (), stage: str = "") -> LoaderCosts:
         """Return the costs with a speedup of stages of these kinds, or of this name."""
         chosen = np.array([kind in kinds or name == stage for name, kind in self.stages], bool)
-        return self._scaled(np.where(chosen, 1 / factor, 1.0))
+        return self.slower(np.where(chosen, 1 / factor, 1.0))
 
-    def slower(self, factor: float) -> LoaderCosts:
-        """Return the costs with a slowdown of every batch."""
-        return self._scaled(factor)
-
-    def _scaled(self, scale: Any) -> LoaderCosts:
-        return replace(self, computing_s=self.computing_s * scale, waiting_s=self.waiting_s * scale)
+    def slower(self, by: Any) -> LoaderCosts:
+        """Return the costs with times of `by` times the length; of each stage, or of all."""
+        return replace(self, computing_s=self.computing_s * by, waiting_s=self.waiting_s * by)
 
     def with_step(self, step_s: float) -> LoaderCosts:
         """Return the costs with a constant step that needs no core."""
@@ -203,13 +200,6 @@ class Replayed:
         return waits
 
 
-class _Draw(NamedTuple):
-    """Resampled batches; more than steps, as the last batches are only prefetched."""
-
-    batch_s: list[float]
-    use_s: list[float]
-
-
 class _Steady(NamedTuple):
     """Steady state of one replay."""
 
@@ -227,9 +217,9 @@ def predict(costs: LoaderCosts, setting: Setting, error: float | None = None) ->
         setting: setting of the loader.
         error: relative error (0 to 1) of a batch's time; by default from `ERRORS`.
     """
-    loop = _LoopReplay(costs, setting)
+    loop = LoopReplay(costs, setting)
     drawn = loop.draws()
-    states = [loop.steady(draw) for draw in drawn]
+    states = [loop.steady(*draw) for draw in drawn]
     periods, stalls, firsts = (np.array(values) for values in zip(*states, strict=True))
     between_s = loop.between_epochs_s(float(firsts.mean()), float(periods.mean()))
     # A replay longer than the recording is no more precise
@@ -239,7 +229,7 @@ def predict(costs: LoaderCosts, setting: Setting, error: float | None = None) ->
     # Resampling a single batch shows no variation
     error = min(math.hypot(error, 1 / recorded), MOST_ERROR)
     slow, fast = (
-        float((periods[0] + between_s) / (loop.period_if_off(drawn[0], by) + between_s)) - 1
+        float((periods[0] + between_s) / (loop.period_if_off(*drawn[0], by) + between_s)) - 1
         for by in (1 + error, 1 - error)
     )
     rates = float(costs.samples.mean()) / (periods + between_s)
@@ -273,32 +263,17 @@ def enough_workers(costs: LoaderCosts, now: Setting) -> int | None:
     return numbers[place] if place < len(numbers) else None
 
 
-def replay(
-    costs: LoaderCosts, setting: Setting, batch_s: list[float], use_s: list[float]
-) -> Replayed:
-    """Replay batches with a setting, in virtual time.
-
-    Args:
-        costs: costs of the loop's batches.
-        setting: setting of the loader.
-        batch_s: seconds of each batch in a worker with a core for itself, including the batches
-            that are prefetched during the last step.
-        use_s: seconds of the loop for each step.
-    """
-    return _LoopReplay(costs, setting).replay(_Draw(batch_s, use_s))
-
-
 def timeline(costs: LoaderCosts, setting: Setting, steps: int) -> dict[str, Any]:
     """Replay the recorded batches in their order, and return some steps for a picture.
 
     Returns:
         `made`: worker, begin and end of each batch; `used`: begin and end of each step; seconds.
     """
-    loop = _LoopReplay(costs, setting)
+    loop = LoopReplay(costs, setting)
     length = min(max(loop.steps, 3 * steps), _MOST_STEPS)
     batch_s = np.resize(costs.batch_s, length).tolist()
     batch_s += batch_s[: loop.ahead]
-    replayed = loop.replay(_Draw(batch_s, np.resize(costs.use_s, length).tolist()))
+    replayed = loop.replay(batch_s, np.resize(costs.use_s, length).tolist())
     first = max(length - steps, 0) // 2
     begin_s, end_s = replayed.asked[first], replayed.used_to[min(first + steps, length) - 1]
     finished = zip(replayed.worker, replayed.taken, replayed.finished, strict=True)
@@ -317,8 +292,11 @@ def timeline(costs: LoaderCosts, setting: Setting, steps: int) -> dict[str, Any]
     }
 
 
-class _LoopReplay:
+class LoopReplay:
     """Loop with a setting.
+
+    What it replays are the seconds of each batch in a worker with a core for itself, with the
+    batches that are prefetched during the last steps, and the loop's seconds for each step.
 
     Attributes:
         ahead: batches that are prefetched.
@@ -342,7 +320,7 @@ class _LoopReplay:
     def _paces(self) -> _Paces:
         return _Paces.of(self._costs, self._setting)
 
-    def draws(self) -> list[_Draw]:
+    def draws(self) -> list[tuple[list[float], list[float]]]:
         """Resample batches and steps, in blocks of one per worker, as neighbours are alike."""
         workers = self._setting.num_workers
         number = min(max(_EVENTS // self.steps, _FEWEST_DRAWS), _MOST_DRAWS)
@@ -363,14 +341,14 @@ class _LoopReplay:
 
         batches = drawn(self._costs.batch_s, self.steps + self.ahead)
         uses = drawn(self._costs.use_s, self.steps)
-        return [_Draw(*pair) for pair in zip(batches, uses, strict=True)]
+        return list(zip(batches, uses, strict=True))
 
-    def steady(self, draw: _Draw) -> _Steady:
+    def steady(self, batch_s: list[float], use_s: list[float]) -> _Steady:
         """Replay a draw; short epochs without the time between them."""
         if self.epoch:
-            return self._whole_epochs(draw, self.epoch)
+            return self._whole_epochs(batch_s, use_s, self.epoch)
         workers = max(self._setting.num_workers, 1)
-        replayed = self.replay(draw)
+        replayed = self.replay(batch_s, use_s)
         skip = min(self.ahead + workers, len(replayed.order) // 2)
         # Whole rounds, as workers that began together send together
         rounds = (len(replayed.order) - skip) // workers
@@ -381,12 +359,12 @@ class _LoopReplay:
             first_s += self._start_s + self.ahead * self._costs.draw_s
         return _Steady(length_s / len(waits), _stalled_s(waits, length_s) / length_s, first_s)
 
-    def _whole_epochs(self, draw: _Draw, epoch: int) -> _Steady:
+    def _whole_epochs(self, batch_s: list[float], use_s: list[float], epoch: int) -> _Steady:
         drawn_s = min(self.ahead, epoch) * self._costs.draw_s
         waits, length_s, firsts_s = [], 0.0, []
         for begin in range(0, self.steps, epoch):
             part = slice(begin, begin + epoch)
-            replayed = self.replay(_Draw(draw.batch_s[part], draw.use_s[part]))
+            replayed = self.replay(batch_s[part], use_s[part])
             waits.append(replayed.waits)
             waits[-1][0] += drawn_s
             length_s += drawn_s + replayed.used_to[-1]
@@ -408,7 +386,7 @@ class _LoopReplay:
             begun_s = first_s - period_s
         return (max(begun_s, 0.0) + self._end_s) / costs.epoch_batches
 
-    def period_if_off(self, draw: _Draw, by: float) -> float:
+    def period_if_off(self, batch_s: list[float], use_s: list[float], by: float) -> float:
         """Return the seconds of a step if batches take `by` times their recorded time.
 
         The loop's own part has a smaller error. Other processes may leave all cores, or use as many
@@ -431,19 +409,20 @@ class _LoopReplay:
             cores=left,
             others_cores=0.0,
         )
-        scaled = _Draw([making * s for s in draw.batch_s], [here * s for s in draw.use_s])
-        return _LoopReplay(changed, self._setting).steady(scaled).period_s
+        scaled = [making * s for s in batch_s], [here * s for s in use_s]
+        return LoopReplay(changed, self._setting).steady(*scaled).period_s
 
-    def replay(self, draw: _Draw) -> Replayed:
+    def replay(self, batch_s: list[float], use_s: list[float]) -> Replayed:
         """Replay all steps; without workers, the loop makes each batch when needed."""
-        return self._with_workers(draw) if self._setting.num_workers else self._here(draw)
+        make = self._with_workers if self._setting.num_workers else self._here
+        return make(batch_s, use_s)
 
-    def _here(self, draw: _Draw) -> Replayed:
+    def _here(self, batch_s: list[float], use_s: list[float]) -> Replayed:
         costs = self._costs
         cores = _Cores(costs.cores, costs.others_cores)
         _, slow = _stretches(1, costs.compute_s, costs.wait_s, cores)
-        made_s = np.array(draw.batch_s) * slow + costs.draw_s * _loop_stretch(0, costs, 1.0)
-        used_s = np.array(draw.use_s) * _loop_stretch(0, costs, costs.use_cores)
+        made_s = np.array(batch_s) * slow + costs.draw_s * _loop_stretch(0, costs, 1.0)
+        used_s = np.array(use_s) * _loop_stretch(0, costs, costs.use_cores)
         both = np.column_stack([made_s, used_s])
         ends = np.cumsum(both.ravel()).reshape(-1, 2)
         begins = (ends[:, 0] - both[:, 0]).tolist()
@@ -452,13 +431,13 @@ class _LoopReplay:
             [0] * len(finished), begins, finished, [*range(len(finished))], begins, finished, used
         )
 
-    def _with_workers(self, draw: _Draw) -> Replayed:  # noqa: C901, PLR0915 - an event loop, where each call costs time
+    def _with_workers(self, batch_s: list[float], use_s: list[float]) -> Replayed:  # noqa: C901, PLR0915 - an event loop, where each call costs time
         """Replay event by event.
 
         All active workers progress at the same pace, so each batch has its end on a common clock of
         this pace. The state is a queue of these ends.
         """
-        costs, (batch_s, use_s), (idle, using, slows, draws) = self._costs, draw, self._paces
+        costs, (idle, using, slows, draws) = self._costs, self._paces
         workers, steps, whole = self._setting.num_workers, len(use_s), len(batch_s)
         in_order, ahead = self._setting.in_order, self.ahead
         replayed = Replayed([0] * whole, [0.0] * whole, [0.0] * whole)
