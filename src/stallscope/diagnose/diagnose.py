@@ -195,7 +195,9 @@ class Examination:
             if isinstance(self._target.loader, Iterator):
                 self._leave_out(question, "the batches can be measured only once")
             elif (wanted_s := self.wanted_s(question.phase)) > self._left_s:
-                self._notes.append(_no_time(question, wanted_s, self._left_s))
+                left = f"{seconds(max(self._left_s, 0.0))} were left of the budget"
+                no_time = f"no {question.phase}: it takes about {seconds(wanted_s)}, and {left}"
+                self._notes.append(no_time)
                 self._leave_out(question, "too little of the budget was left")
             else:
                 self._timed(question.phase, question.why, lambda: self._answer(question))
@@ -300,7 +302,7 @@ class Examination:
 
     def _with_one_worker(self, facts: Facts) -> Facts:
         enough = Enough(after=2, batches=_ALONE_BATCHES, seconds=_ALONE_S)
-        target = replace(self._target, loader=_with_one_worker(self._target.loader))
+        target = replace(self._target, loader=copied(self._target.loader, num_workers=1))
         try:
             run = record_target(target, Limits(_MOST_BATCHES, self._left_s, enough), 2)
         except Exception as error:
@@ -435,12 +437,3 @@ class Examination:
                 "the rule of a finding marked 'not tested' was never tried on such a loader"
             )
         return caveats
-
-
-def _with_one_worker(loader: Any) -> Any:
-    return copied(loader, num_workers=1)
-
-
-def _no_time(question: Question, wanted_s: float, left_s: float) -> str:
-    left = f"{seconds(max(left_s, 0.0))} were left of the budget"
-    return f"no {question.phase}: it takes about {seconds(wanted_s)}, and {left}"

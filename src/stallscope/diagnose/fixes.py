@@ -194,10 +194,7 @@ def _fixes(
 ) -> Iterator[Fix]:
     """Yield every candidate; those that findings advise first."""
     for finding in findings:
-        for name, faster in _faster(costs, finding.code):
-            yield Fix(name, finding.code, faster, now, measurable=False)
-        for setting in _settings(now, facts, finding.code):
-            yield Fix(now.text(setting), finding.code, costs, setting)
+        yield from _advised(costs, now, facts, finding.code)
     if any(finding.code == causes.HEALTHY.code for finding in findings):
         return
     settings = [
@@ -212,46 +209,44 @@ def _fixes(
         yield Fix(_IN_MEMORY, "", costs.faster(inf, SAMPLE_KINDS), now)
 
 
-def _faster(costs: LoaderCosts, code: str) -> Iterator[tuple[str, LoaderCosts]]:
-    """Yield costs with the work of a finding sped up."""
-    times = f"{_FASTER:g}× as fast"
+def _advised(costs: LoaderCosts, now: Setting, facts: Facts, code: str) -> Iterator[Fix]:
+    """Yield what a finding advises: its work sped up, which only the user can do, and settings."""
+    times, sped = f"{_FASTER:g}× as fast", costs
+    name = "reading from memory" if code in _READING else f"{_FASTER_KINDS.get(code)} {times}"
     if code in _READING:
-        yield "reading from memory", costs.faster(inf, ["fetch"])
+        sped = costs.faster(inf, ["fetch"])
     elif code in _FASTER_KINDS:
-        kind = _FASTER_KINDS[code]
-        yield f"{kind} {times}", costs.faster(_FASTER, [kind])
+        sped = costs.faster(_FASTER, [_FASTER_KINDS[code]])
     elif code == causes.SENDING.code:
-        half = replace(costs, send_s=costs.send_s / _FASTER, receive_s=costs.receive_s / _FASTER)
-        yield f"sending {times}", half
-    elif code == causes.ONE_TRANSFORM.code:
+        name, parts = f"sending {times}", (costs.send_s / _FASTER, costs.receive_s / _FASTER)
+        sped = replace(costs, send_s=parts[0], receive_s=parts[1])
+    elif code == causes.ONE_TRANSFORM.code and any(kind in _OWN for _, kind in costs.stages):
         took_s = (costs.computing_s + costs.waiting_s).sum(axis=0)
         own = [place for place, (_, kind) in enumerate(costs.stages) if kind in _OWN]
-        if own:
-            stage, _ = costs.stages[max(own, key=lambda place: took_s[place])]
-            yield f"{stage} {times}", costs.faster(_FASTER, stage=stage)
+        stage, _ = costs.stages[max(own, key=lambda place: took_s[place])]
+        name, sped = f"{stage} {times}", costs.faster(_FASTER, stage=stage)
+    if sped is not costs:
+        yield Fix(name, code, sped, now, measurable=False)
+    for changed in _settings(now, facts).get(code, ()):
+        setting = replace(now, **changed).normal()
+        if setting != now:
+            yield Fix(now.text(setting), code, costs, setting)
 
 
 _OWN: Final = ("transform", "other")
 """Kinds of stages with code of the user's, or of a library that they chose."""
 
 
-def _settings(now: Setting, facts: Facts, code: str) -> Iterator[Setting]:
-    """Yield settings that a finding advises."""
-    ahead = now.prefetch_factor or 0
-    if code == causes.TOO_FEW_WORKERS.code and facts.enough_workers:
-        yield replace(now, num_workers=facts.enough_workers).normal()
-    elif code == causes.MAIN_PROCESS.code and not now.num_workers:
-        yield replace(now, num_workers=max(int(facts.setup.cores) - 1, 1)).normal()
-    elif code == causes.SENDING.code and now.num_workers:
-        yield Setting(pin_memory=now.pin_memory)
-    elif code == causes.TOO_LITTLE_PREFETCH.code and ahead:
-        yield replace(now, prefetch_factor=2 * ahead)
-    elif code == causes.SLOW_SAMPLES.code and now.num_workers:
-        yield replace(now, prefetch_factor=2 * ahead)
-        if HAS_IN_ORDER:
-            yield replace(now, in_order=False)
-    elif code == causes.START_UP.code and now.num_workers:
-        if not now.persistent_workers and not facts.starts.is_drawing:
-            yield replace(now, persistent_workers=True)
-    elif code == causes.OVERSUBSCRIPTION.code and now.num_workers:
-        yield replace(now, threads=1)
+def _settings(now: Setting, facts: Facts) -> dict[str, list[dict[str, Any]]]:
+    """Return the settings to change for each cause; some may be as they are."""
+    deeper = {"prefetch_factor": 2 * (now.prefetch_factor or 0)}
+    enough, most = facts.enough_workers, max(int(facts.setup.cores) - 1, 1)
+    return {
+        causes.TOO_FEW_WORKERS.code: [{"num_workers": enough}] if enough else [],
+        causes.MAIN_PROCESS.code: [] if now.num_workers else [{"num_workers": most}],
+        causes.SENDING.code: [{"num_workers": 0}],
+        causes.TOO_LITTLE_PREFETCH.code: [deeper],
+        causes.SLOW_SAMPLES.code: [deeper, *([{"in_order": False}] if HAS_IN_ORDER else [])],
+        causes.START_UP.code: [] if facts.starts.is_drawing else [{"persistent_workers": True}],
+        causes.OVERSUBSCRIPTION.code: [{"threads": 1}],
+    }
