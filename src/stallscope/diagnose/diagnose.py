@@ -302,7 +302,8 @@ class Examination:
 
     def _with_one_worker(self, facts: Facts) -> Facts:
         enough = Enough(after=2, batches=_ALONE_BATCHES, seconds=_ALONE_S)
-        target = replace(self._target, loader=copied(self._target.loader, num_workers=1))
+        plain: Any = self._target.loader
+        target = replace(self._target, loader=copied(plain, num_workers=1))
         try:
             run = record_target(target, Limits(_MOST_BATCHES, self._left_s, enough), 2)
         except Exception as error:

@@ -195,7 +195,7 @@ def _steps(next_step: str) -> Iterator[str]:
 
 
 def _costs(finding: Finding, diagnosis: Diagnosis) -> str:
-    """Say what its remedy gains, where that is known, and what it costs: a share of what it is."""
+    """Say what it costs: a share of what it is."""
     part = share(finding.severity)
     simulated = diagnosis.circumstances.simulated_step_s is not None
     step = ", with a simulated step" if simulated else ""
@@ -203,23 +203,11 @@ def _costs(finding: Finding, diagnosis: Diagnosis) -> str:
         return f"next to nothing to gain in the loader{step}"
     if finding.code == INCONCLUSIVE.code:
         return f"the loop stalls {part} of the time" if finding.severity >= SMALL else ""
-    gains = f"{_remedy(finding, diagnosis)}; " if _remedy(finding, diagnosis) else ""
     if any(each.code == START_UP.code for each in diagnosis.findings):
-        return f"{gains}costs {part} of an epoch's time{step}"
+        return f"costs {part} of an epoch's time{step}"
     if not diagnosis.circumstances.has_step:
-        return f"{gains}{part} of the time in which batches are made"
-    return f"{gains}costs {part} of the loop's time{step}"
-
-
-def _remedy(finding: Finding, diagnosis: Diagnosis) -> str:
-    """Say what the best change for a finding gains, measured or predicted for sure; '' for none."""
-    for row in fix_rows(diagnosis):
-        if row["code"] == finding.code and row["says"] == FASTER:
-            return f"{times(row['gain'])} faster with {printable(row['fix'], LONGEST_WORD)}"
-        if row["code"] == finding.code and row["predicted_gain"] and _promises(row):
-            fix = printable(row["fix"], LONGEST_WORD)
-            return f"{times(row['predicted_gain'])} faster with {fix} (predicted)"
-    return ""
+        return f"{part} of the time in which batches are made"
+    return f"costs {part} of the loop's time{step}"
 
 
 def _sure(finding: Finding) -> str:
