@@ -106,7 +106,7 @@ class TestTheModelIsNeverChanged:
 
 class TestRun:
     def test_tables_agree(self):
-        """Stages, samples and spans of one run tell the same story."""
+        """Stages, samples and spans tell the same story; no spans of a process overlap."""
         run = ss.record(DataLoader(Noise(96, Jitter()), 4, num_workers=2), batches=16, warmup=4)
 
         samples, stages = run.samples(), run.stages()
@@ -119,6 +119,8 @@ class TestRun:
         assert np.isclose(samples["total_s"].sum(), of_samples["s"].sum())
         assert stages.filter(pl.col("stage") == "Jitter")["count"].item() == samples.height
         assert {0, 1} == set(samples["worker"])
+        for _, own in run.all_spans.group_by("pid"):
+            assert (own["end_ns"][:-1].to_numpy() <= own["start_ns"][1:].to_numpy()).all()
 
     def test_start_up_is_apart(self):
         """Warm-up and each worker's first batch are in no table of the steady state."""
@@ -136,13 +138,6 @@ class TestRun:
         run = ss.record(DataLoader(Noise(200), 4, num_workers=6), batches=12, warmup=2)
 
         assert 12 == run.batches.filter("steady").height
-
-    def test_spans_of_a_process_never_overlap(self):
-        """In each process a span ends before the next one begins."""
-        run = ss.record(DataLoader(Noise(96, Jitter()), 4, num_workers=2), batches=12)
-
-        for _, spans in run.all_spans.group_by("pid"):
-            assert (spans["end_ns"][:-1].to_numpy() <= spans["start_ns"][1:].to_numpy()).all()
 
     def test_what_is_not_measured_is_null(self):
         """Without a step and a device there is no time in them: missing is null, never 0."""
