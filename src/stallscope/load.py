@@ -21,7 +21,7 @@ from stallscope.run.read_logs import collect
 from stallscope.run.result import LOGS, Run
 from stallscope.targets.factory import is_address
 from stallscope.targets.remote import copy_objects, listing, names_at
-from stallscope.units import count, printable, said_by, without_controls
+from stallscope.units import count, printable, without_controls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -89,22 +89,17 @@ def _copy(address: str, folder: Path) -> None:
     """
     try:
         root, paths = listing(address)
+        names = {path: PurePosixPath(path.removeprefix(root).lstrip("/")) for path in paths}
+        names = {
+            path: name for path, name in names.items() if name.parts and ".." not in name.parts
+        }
+        if not _hold_result({name.parts[0] for name in names.values()}):
+            raise RunFormatError(
+                f"{printable(address)} is not a saved result: it has no {', '.join(_HEADS)}"
+            )
+        copy_objects(address, {path: folder / name for path, name in names.items()})
     except TargetError as error:
         raise RunFormatError(str(error)) from error
-    names = {path: PurePosixPath(path.removeprefix(root).lstrip("/")) for path in paths}
-    names = {path: name for path, name in names.items() if name.parts and ".." not in name.parts}
-    if not _hold_result({name.parts[0] for name in names.values()}):
-        raise RunFormatError(
-            f"{printable(address)} is not a saved result: it has no {', '.join(_HEADS)}"
-        )
-    try:
-        for name in names.values():  # a rank without a run has a folder, too
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        copy_objects(address, {path: folder / name for path, name in names.items()})
-    except (OSError, ValueError) as error:
-        raise RunFormatError(
-            f"{printable(address)} cannot be copied ({said_by(error)}): try again, or copy it here"
-        ) from error
 
 
 def follow(path: str | Path) -> Iterator[Any]:

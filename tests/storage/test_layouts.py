@@ -97,7 +97,12 @@ class TestContainers:
             pytest.skip(why)
         container = kind(tmp_path, (".bin", ".txt"))
         container.write(BLOBS)
+        order = list(reversed(range(20)))
+        reading = ReadTimes(container, [2] * 20, order)
+        found = list(DataLoader(reading, batch_size=None, num_workers=1))
 
+        assert set(order) == {number for number, _ in found} and 20 == len(found)
+        assert all(took_s > 0 for _, took_s in found)
         if kind.is_random:
             assert [BLOBS[at] for at in (3, 0, 19)] == [container.get(at, 2) for at in (3, 0, 19)]
         else:
@@ -123,21 +128,6 @@ class TestServing:
         loader = DataLoader(FromBytes(photos, swapped), batch_size=None, num_workers=1)
 
         assert ["label 2", "label 1"] == [text for _, text in loader]
-
-    @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-    def test_each_sample_is_read_once(self, kind, tmp_path):
-        """In whichever order the container gives them."""
-        if why := missing(kind):
-            pytest.skip(why)
-        container = kind(tmp_path, (".bin", ".txt"))
-        container.write(BLOBS)
-        order = list(reversed(range(20)))
-        reading = ReadTimes(container, [2] * 20, order)
-
-        found = list(DataLoader(reading, batch_size=None, num_workers=1))
-
-        assert set(order) == {number for number, _ in found} and 20 == len(found)
-        assert all(took_s > 0 for _, took_s in found)
 
 
 def compared(dataset, budget_s=8.0, **named):

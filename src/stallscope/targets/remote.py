@@ -103,21 +103,23 @@ def names_at(address: str) -> list[str]:
 
 
 def copy_objects(address: str, places: Mapping[str, Path]) -> None:
-    """Copy objects of a server to files in existing folders.
+    """Copy objects of a server to files.
 
     Args:
         address: as the user gave it.
         places: file for each path.
 
     Raises:
-        OSError: the server does not send an object.
+        TargetError: the server does not send an object.
     """
     try:
+        for place in places.values():  # a rank without a run has a folder, too
+            place.parent.mkdir(parents=True, exist_ok=True)
         _system(address)[0].get(list(places), [str(place) for place in places.values()])
-    except OSError:
-        raise
     except Exception as error:  # of the protocol's library
-        raise OSError(f"{type(error).__name__}: {said_by(error)}") from error
+        raise TargetError(
+            f"{printable(address)} cannot be copied ({said_by(error)}): try again, or copy it here"
+        ) from error
 
 
 def _system(address: str) -> tuple[Any, str]:
