@@ -113,7 +113,7 @@ def some_layouts(rates=None, *, rounds=4, **told) -> Layouts:
     written.append((len(rates), "LMDB", False, None, None, None, None, "pip install lmdb"))
     about = {"name": "train:loader", "machine": MACHINE, "num_workers": 2, "samples": 512}
     about |= {"dataset_samples": 50_000, "sample_bytes": float(FILE_BYTES), "wanted_per_s": 1_000.0}
-    about |= {"image_pixels": 256, "image_quality": 90}
+    about |= {"image_pixels": 256}
     about |= {"makers": 2, "simulated_step_s": 0.05, "budget_s": 120.0, "took_s": 96.0}
     kept = {name: told.pop(name) for name in ("notes",) if name in told}
     return Layouts(

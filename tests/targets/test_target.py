@@ -1,6 +1,5 @@
 """What can be pointed at, and the sentence for each thing that cannot."""
 
-import functools
 import io
 import pathlib
 import random
@@ -193,22 +192,6 @@ class TestWrongObjects:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
         assert "device='cuda:0': torch finds no such device" in the_error([1], device="cuda:0")
-
-    def test_a_step_that_would_run_nothing_is_said(self):
-        """A coroutine or a generator function only makes something when it is called."""
-
-        async def later(batch):
-            return batch
-
-        def piecewise(batch):
-            yield batch
-
-        class Stepper:
-            async def __call__(self, batch):
-                return batch
-
-        for step in (later, piecewise, Stepper(), functools.partial(later)):
-            assert "calling it runs nothing" in the_error([1], step=step)
 
 
 class TestFolders:

@@ -29,7 +29,7 @@ from stallscope.errors import ArgumentError
 from stallscope.result import SavedResult
 from stallscope.stats import INTERVAL
 from stallscope.storage.reads import COLD, WARM
-from stallscope.storage.recipes import RECIPES, SHARDS, SMALLER
+from stallscope.storage.recipes import QUALITY, RECIPES, SHARDS, SMALLER
 from stallscope.storage.result import LoopDemand
 from stallscope.store import Contents, StoredTable
 from stallscope.units import capital, count, duration, size, times
@@ -105,8 +105,6 @@ class LayoutConditions(LoopDemand):
     """Processes that make samples at a time: the loader's workers, as far as there are cores."""
     image_pixels: int | None = None
     """Short side of the images that were stored smaller; None: there are none."""
-    image_quality: int = 0
-    """JPEG quality of these images."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,7 +291,7 @@ def notes_of(layouts: Layouts) -> list[str]:
     if conditions.image_pixels:
         notes.append(
             f"smaller images have a short side of {conditions.image_pixels} pixels, as JPEG of "
-            f"quality {conditions.image_quality}. They are other data: random crops fall elsewhere"
+            f"quality {QUALITY}. They are other data: random crops fall elsewhere"
         )
     notes.append("times to convert are extrapolated; speedups of the loop are predicted")
     without_step = "these are rates of the loader, more than a training may need"

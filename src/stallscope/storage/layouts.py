@@ -356,7 +356,6 @@ class LayoutSearch:
                 dataset_samples=self._dataset_samples,
                 sample_bytes=raw_bytes / max(len(self._raws), 1),
                 image_pixels=self._pixels,
-                image_quality=serving.QUALITY if self._pixels else 0,
             ),
             (*self._target.notes, *self._measurement.notes),
         )

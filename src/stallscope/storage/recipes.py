@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+QUALITY: Final = 90
+"""JPEG quality of images that are stored smaller."""
 SMALLER: Final = "smaller images"
 SHARDS: Final = "tar shards"
 

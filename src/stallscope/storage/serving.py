@@ -28,6 +28,7 @@ from stallscope.bench.samples import OwnClock
 from stallscope.hooks.loader_access import StandIn
 from stallscope.hooks.patches import Patches
 from stallscope.isolation import seed_everywhere
+from stallscope.storage.recipes import QUALITY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 
 SHUFFLE_BUFFER: Final = 1_000
 """Samples in a stream's shuffle buffer, as in webdataset's documentation."""
-QUALITY: Final = 90
-"""JPEG quality of images that are stored smaller."""
 _MOST_BYTES: Final = 64 << 20
 """Largest file that can be a single sample's."""
 

@@ -8,7 +8,6 @@ again, iterates it or pickles it.
 from __future__ import annotations
 
 import difflib
-import inspect
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -159,7 +158,8 @@ def target(
     Raises:
         TargetError: `spec` cannot be measured; the message names the remedy.
     """
-    _check_step(step)
+    if step is not None and not callable(step):
+        raise TargetError(f"step is a {_type(step)}: give a function that uses one batch")
     _check_device(device)
     try:
         loaded = _from_path(os.fspath(spec)) if isinstance(spec, os.PathLike) else _find(spec)
@@ -172,20 +172,6 @@ def target(
         step=loaded.step if step is None else step,
         device=loaded.device if device is None else device,
     )
-
-
-def _check_step(step: object) -> None:
-    if step is None:
-        return
-    if not callable(step):
-        raise TargetError(f"step is a {_type(step)}: give a function that uses one batch")
-    kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-    callables = (step, step.__call__)  # a function, or an object's method
-    if any(kind(part) for kind in kinds for part in callables):
-        raise TargetError(
-            f"step is {_type(step)} {getattr(step, '__name__', '')!r} with await or yield, so that "
-            "calling it runs nothing: give a plain function that uses one batch"
-        )
 
 
 def _check_device(device: str | torch.device | None) -> None:
