@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import polars as pl
 
 from stallscope.columns import NAME, STACK, Column, Schema
+from stallscope.files import read_file
 from stallscope.hooks.self_sampler import WINDOW
 from stallscope.stages import COLLATE, DECODE, GETITEM, PIN, SEND, of_frame
+from stallscope.units import json_without_controls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -243,13 +245,16 @@ def read_stacks(
         workers: number of each process's worker, None for the main process, by its id.
         rank: of the training process.
         origin_ns: start of the run.
+
+    Raises:
+        ValueError: a file is damaged, no plain file, or larger than any log.
     """
     hits: Counter[tuple[Any, ...]] = Counter()
     for path in sorted(folder.glob(f"*{WINDOW}")):
         pid = int(path.name.partition("-")[0])
         if pid not in workers:
             continue
-        sampled = json.loads(path.read_text(encoding="utf-8"))
+        sampled: Any = json_without_controls(json.loads(read_file(path)))
         frames = [StackFrame(*frame) for frame in sampled["frames"]]
         window = rank, pid, workers[pid], int(sampled["began_ns"]) - origin_ns
         for thread, stacks in sampled["threads"].items():
