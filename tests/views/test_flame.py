@@ -48,7 +48,7 @@ def test_every_text_of_the_picture_has_a_place_of_its_own(name):
     check_texts(ALL[name].plot())
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", ["planted", "hostile", "empty", "difference, planted"])
 def test_the_answer_comes_first_everywhere(name):
     """In the picture, in a terminal, in a notebook and in the viewer."""
     result = ALL[name]

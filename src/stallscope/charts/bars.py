@@ -148,10 +148,11 @@ class Strip:
             ax.plot(xs, [top, top + 0.12], color=FAINT, linewidth=0.7)
             ax.text(label.left * self._inch, top + 0.13, label.text, va="bottom")
 
-    def fill(self, ax: Axes) -> None:
-        """Draw the bar alone on its axes."""
+    def fill(self, ax: Axes, end: float | None = None) -> None:
+        """Draw the bar alone on its axes, from 0 to `end`; None: to the end of the bar."""
         ax.set_ylim(0, self.height)
-        hide_rows(ax)
+        ax.set_xlim(0, end or self.total)
+        ax.set_axis_off()
         self.draw(ax)
 
     def _draw_piece(self, ax: Axes, piece: StripPiece, start: float, base: float) -> None:

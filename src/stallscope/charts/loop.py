@@ -85,8 +85,6 @@ def exposed_figure(run: Run) -> Sheet:
     sheet = Sheet(stall_text.title(run), _exposed_notes(run, time, rows), heights[: 1 + bool(rows)])
     ax = sheet.parts[0]
     strip.fill(ax)
-    ax.set_axis_off()
-    ax.set_xlim(0, strip.total)
     ax.set_ylim(-opening, strip.height + _CAPTION)
     caption = f"the loop's time: {seconds(time.total_s / time.steps)} per step, mean"
     ax.text(0, strip.height + 0.04, caption, color=FAINT, va="bottom")

@@ -291,9 +291,7 @@ def comparison_figure(comparison: Comparison, title: str) -> Sheet:
     differs = [f"differs: {text}" for text in comparison.differs]
     sheet = Sheet(title, [*differs, *comparison.notes], heights)
     for ax, strip, name in zip(sheet.parts, strips, names, strict=False):
-        strip.fill(ax)
-        ax.set_axis_off()
-        ax.set_xlim(0, longest)
+        strip.fill(ax, longest)
         text = f"{printable(name)}: {seconds(strip.total)} of the loop per sample"
         ax.set_title(text, loc="left", size=TEXT_SIZE, weight="bold")
     if changes:
@@ -355,8 +353,6 @@ def findings_figure(diagnosis: Diagnosis) -> Sheet:
     sheet = Sheet(diagnosis_text.sentence(diagnosis.verdict.title), notes, heights)
     for strip in strips:
         strip.fill(sheet.parts[0])
-        sheet.parts[0].set_axis_off()
-        sheet.parts[0].set_xlim(0, strip.total)
     ax = sheet.parts[-1]
     draw_bars(ax, bars, share)
     ax.set_xlim(0, 1)

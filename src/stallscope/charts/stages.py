@@ -25,6 +25,7 @@ from stallscope.charts.sheet import (
     ROOM,
     RULE,
     Sheet,
+    hide_rows,
     linear_time,
     name_rows,
     spans_decades,
@@ -72,8 +73,10 @@ def figure(run: Run, *, has_spread: bool = True) -> Sheet:
     notes = [population(run, profile), *remarks(profile), *(run.notes if has_spread else ())]
     sheet = Sheet(title, notes, heights)
     ax = sheet.parts[0]
-    linear_time(ax, strip.total)
     strip.fill(ax)
+    ax.set_axis_on()
+    hide_rows(ax)
+    linear_time(ax, strip.total)
     unread = sum(stage.cpu_share is None for stage in profile.stages)
     parts = [f"mean time of a worker per {profile.unit}"]
     if any(stage.per != profile.unit for stage in profile.stages):

@@ -21,10 +21,9 @@ from stallscope.cli.output import (
     check_file,
     check_folder,
     print_note,
-    print_then,
+    printer,
     report_errors,
     showing_partial,
-    shown,
 )
 from stallscope.errors import StallscopeError
 from stallscope.units import BUDGET_S, count, said_by
@@ -128,7 +127,7 @@ def record(  # noqa: PLR0913 - the command's options
       stallscope record train:make_loader --batches 200 --out runs/before
     """  # noqa: D301
     save = None if out is None else lambda run: f"saved in {run.save(out)}"
-    show = _printer(as_json=as_json, save=save)
+    show = printer(as_json=as_json, save=save)
     options: dict[str, Any] = {"batches": batches, "warmup": warmup, "budget_s": budget}
     with report_errors():
         check_folder(out)
@@ -165,19 +164,7 @@ def lines(
         "budget_s": budget,
     }
     with report_errors():
-        _measure("lines.lines", _printer(as_json=as_json), target, **options)
-
-
-def _printer(
-    *, as_json: bool, redact: bool = False, save: Callable[[Any], str] | None = None
-) -> Callable[[Any], None]:
-    """Return what prints a result and then saves it; `save` returns a note about that."""
-
-    def show(result: Any) -> None:
-        text = shown(result, as_json=as_json, redact=redact)
-        print_then(text, save and partial(save, result))
-
-    return show
+        _measure("lines.lines", printer(as_json=as_json), target, **options)
 
 
 class Script(BaseException):
@@ -298,7 +285,7 @@ def diagnose(  # noqa: PLR0913 - the command's options
     save = (
         None if html is None else lambda result: f"written to {result.export(html, redact=redact)}"
     )
-    show = _printer(as_json=as_json, redact=redact, save=save)
+    show = printer(as_json=as_json, redact=redact, save=save)
     options: dict[str, Any] = {"device": device, "budget_s": budget}
     with report_errors():
         check_file("--html", html, (".html",))
@@ -324,7 +311,7 @@ def tune(
       stallscope tune ~/photos --step 0.1
       stallscope tune train:make_loader_and_step
     """  # noqa: D301
-    show = _printer(as_json=as_json)
+    show = printer(as_json=as_json)
     with report_errors():
         _measure("tune.tune", show, target, step, attribute="tuning", budget_s=budget)
 
@@ -346,7 +333,7 @@ def storage(
       stallscope storage ~/photos --step 0.1
       stallscope storage train:make_loader_and_step --json
     """  # noqa: D301
-    show = _printer(as_json=as_json, redact=redact)
+    show = printer(as_json=as_json, redact=redact)
     with report_errors():
         _measure("storage.storage", show, target, step, budget_s=budget)
 
@@ -377,7 +364,7 @@ def layouts(  # noqa: PLR0913 - the command's options
       stallscope layouts train:make_loader_and_step --samples 2000 --folder /data
     """  # noqa: D301
     options: dict[str, Any] = {"samples": samples, "budget_s": budget, "folder": folder}
-    show = _printer(as_json=as_json, redact=redact)
+    show = printer(as_json=as_json, redact=redact)
     with report_errors():
         _measure("storage.layouts", show, target, step, **options)
 
@@ -410,7 +397,7 @@ def orders(
     """  # noqa: D301
     options: dict[str, Any] = {"samples": samples, "tolerance": tolerance, "budget_s": budget}
     with report_errors():
-        _measure("orders.orders", _printer(as_json=as_json), target, **options)
+        _measure("orders.orders", printer(as_json=as_json), target, **options)
 
 
 def flame(  # noqa: PLR0913 - the command's options
@@ -446,7 +433,7 @@ def flame(  # noqa: PLR0913 - the command's options
       stallscope flame 4711 --seconds 20 --out workers.html
     """  # noqa: D301
     save = None if out is None else lambda flame: f"written to {flame.export(out)}"
-    show = _printer(as_json=as_json, save=save)
+    show = printer(as_json=as_json, save=save)
     options: dict[str, Any] = {
         "rate_hz": rate,
         "native": native,

@@ -94,18 +94,22 @@ def print_note(*lines: str) -> None:
             print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
-def print_then(result: object, save: Callable[[], str] | None = None) -> None:
-    """Print a result, then save it; a failure of either does not prevent the other.
+def printer(
+    *, as_json: bool = False, redact: bool = False, save: Callable[[Any], str] | None = None
+) -> Callable[[Any], None]:
+    """Return a function that prints a result, then saves it.
 
-    Args:
-        result: printed first.
-        save: saves the result, and returns a note about that.
+    A failure of either does not prevent the other; `save` returns a note about the file.
     """
-    try:
-        print_result(result)
-    finally:
-        if save is not None:
-            print_note(save())
+
+    def show(result: Any) -> None:
+        try:
+            print_result(shown(result, as_json=as_json, redact=redact))
+        finally:
+            if save is not None:
+                print_note(save(result))
+
+    return show
 
 
 @contextmanager
