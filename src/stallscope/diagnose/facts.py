@@ -382,9 +382,9 @@ class Facts:
         return largest.stage if largest else ""
 
     def each(self, stage: str) -> str:
-        """Say what a stage takes for each sample or batch; '' where it is not known."""
+        """Say what a stage takes: ", 2.8 ms per sample" (or batch); '' where it is not known."""
         unit = "batch" if stage in self.whole_batches else "sample"
-        return f"{seconds(self.stage_s[stage])} per {unit}" if stage in self.stage_s else ""
+        return f", {seconds(self.stage_s[stage])} per {unit}" if stage in self.stage_s else ""
 
     def own_code(self, stage: str) -> OwnCode | None:
         """Find the user's function that a stage's time goes into; None where it is not known."""

@@ -91,7 +91,7 @@ def _storage(facts: Facts) -> tuple[Cause, Words]:
     """Say whether storage is slow, full, or only concluded from own code that waits."""
     if is_unseen(facts):  # also what is shared may be anything: a busy machine, a connection
         stage = stages.GETITEM.name
-        own, each = facts.own_code(stage), _each(facts, stage)
+        own, each = facts.own_code(stage), facts.each(stage)
         if own is None:
             return causes.WAITS_UNSEEN, {"each": each, "stage": stage}
         remedy = {"remedy": own.call.remedy, "stage": stage}
@@ -130,11 +130,6 @@ def _alone(facts: Facts) -> str:
         return "one worker alone takes as long"
     each = f"each of {facts.setup.num_workers} takes {seconds(facts.making.usual_s)}"
     return f"one worker alone takes {seconds(facts.alone_s)} per batch, {each}"
-
-
-def _each(facts: Facts, stage: str) -> str:
-    each = facts.each(stage)
-    return f", {each}" if each else ""
 
 
 def groups_of(code: str) -> tuple[str, ...]:
@@ -214,7 +209,7 @@ def _longest_stage(facts: Facts, group: str) -> tuple[OwnCode | None, Words]:
     longest = facts.exposure.longest(group)
     stage = longest.stage if longest else ""
     own = facts.own_code(stage)
-    return own, {"stage": stage, "each": _each(facts, stage), "where": ""}
+    return own, {"stage": stage, "each": facts.each(stage), "where": ""}
 
 
 def resize_of_large_images(facts: Facts) -> StagePart | None:
@@ -270,7 +265,7 @@ def _one_of(facts: Facts, values: Numbers, most: float, part: float) -> Numbers:
 def _one_transform(facts: Facts, most: StagePart) -> tuple[Cause, Words]:
     """Say which transform it is, or that it is the garbage collector of the workers."""
     own = facts.own_code(most.stage)
-    words = {"stage": most.stage, "each": _each(facts, most.stage)}
+    words = {"stage": most.stage, "each": facts.each(most.stage)}
     if most.stage == stages.GARBAGE.name:
         own = facts.own_code(stages.GETITEM.name)
         by = f", called by {own.place}" if own and own.call is COLLECTS else ""
@@ -294,7 +289,7 @@ def _own_code(facts: Facts, stage: str, own_part: float) -> Words:
     return {
         "place": own.place if own else unnamed,
         "own": share(own_part * (own.share if own else 1.0)),
-        "each": _each(facts, stage),
+        "each": facts.each(stage),
         "does": does,
         "remedy": AT_ONCE if facts.has_small_samples and call is OTHER else call.remedy,
         "stage": stage,
