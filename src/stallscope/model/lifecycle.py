@@ -81,11 +81,11 @@ def attribute_sections(
 
     The pieces of a stall add up exactly, and are in the order of its batch's way.
     """
-    way = _milestones(stalls, deliveries, side_spans)
-    own = spans.join(way, on=["rank", "pid", "epoch", "batch"])
-    way = way.with_columns(recorded=pl.col("stall").is_in(own["stall"].unique().implode()))
+    awaited = _milestones(stalls, deliveries, side_spans)
+    own = spans.join(awaited, on=["rank", "pid", "epoch", "batch"])
+    awaited = awaited.with_columns(recorded=pl.col("stall").is_in(own["stall"].unique().implode()))
     sections = pl.concat(
-        way.select(
+        awaited.select(
             *("stall", "rank"),
             process=_process(),
             section=pl.lit(begin, pl.Enum(_MILESTONES)),
