@@ -62,9 +62,11 @@ def report_errors(*, script: bool = False) -> Iterator[None]:
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(_INTERRUPTED) from None
-    except Exception:  # noqa: BLE001 - printed in full
+    except Exception as error:  # noqa: BLE001 - printed in full
         with suppress(OSError):  # stderr may be a closed pipe
             print(_encodable(traceback.format_exc(), sys.stderr), file=sys.stderr, end="")  # noqa: T201
+        if sys.version_info < (3, 11):  # tracebacks of older versions omit notes
+            print_note(*getattr(error, "__notes__", ()))
         raise SystemExit(1) from None
 
 
