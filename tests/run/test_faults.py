@@ -19,12 +19,14 @@ from support.faulty_datasets import (
     Movable,
     Opaque,
     Parsed,
+    Swallows,
     Whose,
     as_nested,
     as_number,
     as_ragged,
     as_record,
     as_texts,
+    without_none,
 )
 from support.loaders import Dies, Endless, Fails, Noise, NoiseStream, Slow
 from torch.utils.data import DataLoader
@@ -230,6 +232,19 @@ def _fails_at(number: int) -> Callable[[Any], None]:
             raise ZeroDivisionError("third")
 
     return step
+
+
+@workers
+def test_samples_that_are_swallowed_are_counted(workers):
+    """Their exceptions, with the stage that they left, and those that come as None."""
+    loader = DataLoader(Swallows(48), 8, num_workers=workers, collate_fn=without_none)
+
+    with ss.instrumented() as watch:
+        list(loader)
+
+    notes = watch.run.notes
+    assert "UnidentifiedImageError in fetch in 12 of 48 samples, which the dataset caught" in notes
+    assert "12 of 48 samples are None: batches are smaller without them" in notes
 
 
 class TestBatches:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import os
 import signal
@@ -11,6 +12,7 @@ from typing import Any
 
 import polars as pl
 import torch
+from PIL import Image
 from torch.utils.data import Dataset, get_worker_info
 
 import stallscope as ss
@@ -44,6 +46,23 @@ class Refuses(Noise):
         if index == 9:
             raise LookupError("no nine here")
         return super().__getitem__(index)
+
+
+class Swallows(Noise):
+    """Each fourth of its samples is no image, and comes as None."""
+
+    def __getitem__(self, index: int) -> torch.Tensor | None:
+        try:
+            if index % 4 == 3:
+                Image.open(io.BytesIO(b"no image"))
+            return super().__getitem__(index)
+        except OSError:
+            return None
+
+
+def without_none(samples: list[Any]) -> torch.Tensor:
+    """Collate the samples that there are."""
+    return torch.stack([sample for sample in samples if sample is not None])
 
 
 class Whose(Dataset):

@@ -105,6 +105,8 @@ class Tag(IntEnum):
     """The iterator ended instead of the sample that had begun."""
     NUMBER = 14 << TAG_SHIFT
     """The mark that follows is about this batch; above `EXTRA_SHIFT` a second number."""
+    NONE = 15 << TAG_SHIFT
+    """The sample is None: its dataset had nothing to give."""
 
 
 class Mark(IntEnum):

@@ -12,6 +12,7 @@ own, which is free while no exception is raised.
 from __future__ import annotations
 
 import functools
+import sys
 from dataclasses import dataclass, field
 from operator import index as as_number
 from threading import get_ident
@@ -76,8 +77,9 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
     now, ident = clock, get_ident
     getitem_key, batch_key = state.getitem_key, state.batch_key
     sample_word, file_word, pixels_word = _SAMPLE_0, int(Tag.FILE), int(Tag.PIXELS)
-    sample_end, cpu_word = int(Tag.SAMPLE_END), int(Tag.CPU)
+    sample_end, cpu_word, none_word = int(Tag.SAMPLE_END), int(Tag.CPU), int(Tag.NONE)
     files: dict[str, int] = {}
+    errors: set[int] = set()
     in_sample = False
     in_transform = False  # the innermost stage is a transform: stages that give way are part of it
 
@@ -91,7 +93,12 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
 
     def raised(key: int) -> None:
         try:
-            words[place()] = Tag.RAISED | (key + started >> CODE_SHIFT) % MOST_CODES
+            code = (key + started >> CODE_SHIFT) % MOST_CODES
+            words[place()] = Tag.RAISED | code
+            kind = sys.exc_info()[0]
+            if code not in errors and kind is not None:  # the first one's type stands for all
+                errors.add(code)
+                log.say(raised=kind.__name__, code=code)
         except Exception as error:  # noqa: BLE001 - the user's exception propagates
             note("the stages that raised", error)
 
@@ -199,7 +206,10 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
             return get() if call else get(index)
         in_sample, in_transform = True, False
         try:
-            return get() if call else get(index)
+            got = get() if call else get(index)
+            if got is None:
+                words[place()] = none_word
+            return got  # noqa: TRY300 - one return
         except StopIteration:  # the end of an iterable dataset
             exhausted()
             raise

@@ -34,6 +34,8 @@ class ProcessNames:
     """Sentences on gaps in the recording."""
     devices: list[str | None] = field(default_factory=list)
     """Names of asynchronous devices; a None at the end: there were more, unwatched devices."""
+    errors: dict[int, str] = field(default_factory=dict)
+    """Type of the first exception that left each stage, by the stage's code."""
     every: list[int] = field(default_factory=list)
     """One batch in this many was recorded."""
 
@@ -127,6 +129,8 @@ def _read_names(path: Path) -> ProcessNames:
             case {"code": code, "stage": stage}:
                 with contextlib.suppress(TypeError):
                     names.stages[code] = Stage(*stage)
+            case {"raised": str(kind), "code": int(code)}:
+                names.errors[code] = kind
             case {"loader": int(number)}:
                 names.loaders[number] = entry
             case {"about": dict(about)}:

@@ -8,7 +8,8 @@ because a log may hold tens of millions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -293,6 +294,24 @@ class Decoded:
     """Stage of the process when its log ended; None between two batches."""
     raised: Interrupted | None = None
     """Innermost stage that the last failing sample's exception came from."""
+    lost: Counter[str] = field(default_factory=Counter)
+    """Samples of complete batches: `all`, those that are None, and by caught exception."""
+
+
+def lost_in(words: DecodedWords) -> Counter[str]:
+    """Count samples of complete batches by what their dataset did not give, and all of them."""
+    complete = np.zeros(words.batch_at.size + 1, dtype=bool)
+    complete[words.batch_of_word[words.tags == Tag.BATCH_END]] = True
+    whole = complete[words.batch_of_word] & (words.sample_of_word >= 0)
+    lost = Counter({"all": int((whole & (words.tags == Tag.SAMPLE)).sum())})
+    lost["all"] += int((whole & (words.tags == Tag.UNINDEXED)).sum())
+    lost["none"] = int((whole & (words.tags == Tag.NONE)).sum())
+    at = np.flatnonzero(whole & (words.tags == Tag.RAISED))
+    _, first = np.unique(words.sample_of_word[at], return_index=True)  # the innermost stage
+    for code in words.payload[at[first]].tolist():
+        kind = words.log.names.errors.get(code, "an exception")
+        lost[f"{kind} in {words.stages[code].name}"] += 1
+    return lost
 
 
 def decode(log: LogPages, *, origin_ns: int, rank: int = 0) -> Decoded:
@@ -321,6 +340,7 @@ def decode(log: LogPages, *, origin_ns: int, rank: int = 0) -> Decoded:
         samples=_samples(taken_apart, rank),
         inside=inside_of(taken_apart),
         raised=raised_in(taken_apart),
+        lost=lost_in(taken_apart),
     )
 
 

@@ -6,9 +6,10 @@ origin, and the recording as its attribute `run`.
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
     from stallscope.hooks.log_place import LogPlace
     from stallscope.run.decode import Decoded, Interrupted
+
+_MOST_CAUGHT: Final = 3
+"""Most kinds of caught exceptions in notes."""
 
 
 @dataclass(frozen=True)
@@ -225,11 +229,21 @@ def _notes(
     others = sum(log.other_threads for log in logs)
     if others:
         yield f"{others:,} calls in other threads of the workers were not recorded"
+    yield from _about_lost(sum((file.lost for file in files), Counter()))
     missing = facts.get("num_workers", 0) - len({log.worker for log in logs if log.worker >= 0})
     deliveries = written.events.deliveries.items()
     came = any(batch.loader == number and times.arrived_ns for batch, times in deliveries)
     if missing > 0 and came and not facts.get("lived"):
         yield f"{count(missing, 'worker')} left no log (no room for it, or a thread)"
+
+
+def _about_lost(lost: Counter[str]) -> Iterator[str]:
+    """Yield what became of samples whose exception their dataset caught, and of those without."""
+    whole, nothing = lost.pop("all", 0), lost.pop("none", 0)
+    for what, samples in lost.most_common(_MOST_CAUGHT):
+        yield f"{what} in {samples:,} of {whole:,} samples, which the dataset caught"
+    if nothing:
+        yield f"{nothing:,} of {whole:,} samples are None: batches are smaller without them"
 
 
 def _about_gaps(pieces: list[tuple[int, int]]) -> Iterator[str]:
