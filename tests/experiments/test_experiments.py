@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from pathlib import Path
 
 import polars as pl
@@ -304,10 +305,10 @@ class TestWaits:
 
     def test_nothing_is_left_of_the_watch(self):
         """Torch's functions are its own again."""
-        before = torch.cuda.synchronize
+        before = torch.cuda.synchronize, warnings.showwarning
         waits_of(logs)
 
-        now = torch.cuda.synchronize
+        now = torch.cuda.synchronize, warnings.showwarning
         assert before == now
         assert torch.overrides._get_current_function_mode() is None
 

@@ -1,5 +1,6 @@
 """What can be pointed at, and the sentence for each thing that cannot."""
 
+import functools
 import io
 import pathlib
 import random
@@ -193,6 +194,22 @@ class TestWrongObjects:
 
         assert "device='cuda:0': torch finds no such device" in the_error([1], device="cuda:0")
 
+    def test_a_step_that_would_run_nothing_is_said(self):
+        """A coroutine or a generator function only makes something when it is called."""
+
+        async def later(batch):
+            return batch
+
+        def piecewise(batch):
+            yield batch
+
+        class Stepper:
+            async def __call__(self, batch):
+                return batch
+
+        for step in (later, piecewise, Stepper(), functools.partial(later)):
+            assert "calling it runs nothing" in the_error([1], step=step)
+
 
 class TestFolders:
     def test_sub_folders_are_classes(self, tmp_path):
@@ -270,9 +287,9 @@ class TestShards:
         assert found.notes == (OURS,)
         assert OURS in found.name
 
-    @pytest.mark.parametrize("name", ["s-*.tar", "."])
-    def test_globs_and_folders_find_every_shard(self, here, name):
-        """A glob and a folder of shards give the same files."""
+    @pytest.mark.parametrize("name", ["s-{08..10}.tar", "s-*.tar", "."])
+    def test_ranges_globs_and_folders_find_every_shard(self, here, name):
+        """A range with leading zeros, a glob and a folder of shards give the same files."""
         for number in ("08", "09", "10"):
             a_shard(here / f"s-{number}.tar", [("a.jpg", 10)])
 
@@ -294,6 +311,12 @@ class TestShards:
 
         assert loader.num_workers == 2
         assert sorted(self.brightness(loader)) == [0, 10, 20, 30, 30, 30]
+
+    def test_a_missing_shard_is_named(self, tmp_path):
+        """The first file of a range that does not exist is named."""
+        a_shard(tmp_path / "s-0.tar", [("a.jpg", 10)])
+
+        assert "s-1.tar" in the_error(str(tmp_path / "s-{0..3}.tar"))
 
     def test_a_shard_without_images_says_what_is_there(self, tmp_path):
         """A tar of other things is refused, with what was found in it."""

@@ -2,8 +2,9 @@
 
 The host waits for each value that it needs (`.item()`, `print`, a condition, the number of elements
 of a mask) until the device has computed the value. Meanwhile the host launches nothing, so the
-device is idle afterwards. A torch function mode sees each function before it runs. Without CUDA,
-the report lists the lines that would wait.
+device is idle afterwards. A torch function mode sees each function before it runs. On CUDA, torch's
+debug mode for synchronizations also reports waits inside of its C++ code. Without CUDA, the report
+lists the lines that would wait.
 
 Copies of a batch make the host wait, too, depending on the memory, on `non_blocking` and on the
 type.
@@ -14,8 +15,9 @@ from __future__ import annotations
 import functools
 import inspect
 import linecache
+import warnings
 from collections import defaultdict
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -57,7 +59,9 @@ _WAITING: Final = {
 }
 """Functions of torch whose result the host needs, by name."""
 _SYNCHRONIZE: Final = "synchronize()"
-_OURS: Final = ("torch", "stallscope", "contextlib")
+_IN_CPP: Final = "called a synchronizing CUDA operation"
+"""Start of the warning of `torch.cuda.set_sync_debug_mode`."""
+_OURS: Final = ("torch", "stallscope", "contextlib", "warnings")
 _BETWEEN: Final = (__name__, "torch.overrides", "functools")
 """Modules between a call and the mode that sees it."""
 _MOVED: Final = (".cpu()", ".item()")
@@ -148,16 +152,17 @@ class StepWatch(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
     @contextmanager
     def watching(self) -> Iterator[StepFacts]:
         """Watch this process in the block; afterwards all patches are gone."""
-        patches = Patches()
-        try:
+        with ExitStack() as ends:
+            patches = Patches()
+            ends.callback(patches.undo)
             patches.put(torch.cuda, "synchronize", self._synchronising(torch.cuda.synchronize))
             if self._simulated is not None:
                 original = SimulatedDevice.synchronize
                 patches.put(SimulatedDevice, "synchronize", self._synchronising(original))
-            with self:
-                yield self.facts
-        finally:
-            patches.undo()
+            if self._kind == "cuda":
+                self._watch_cuda(ends)
+            ends.enter_context(self)
+            yield self.facts
 
     def _synchronising(self, original: Any) -> Any:
         @functools.wraps(original)
@@ -171,6 +176,28 @@ class StepWatch(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
                 self.facts.waits[line].append((perf_counter_ns() - began_ns) / 1e9)
 
         return synchronize
+
+    def _watch_cuda(self, ends: ExitStack) -> None:
+        """Enable torch's warnings about synchronizations for the block."""
+        before = torch.cuda.get_sync_debug_mode()
+        ends.callback(torch.cuda.set_sync_debug_mode, before)
+        self.hear_warnings(ends)
+        warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")
+        torch.cuda.set_sync_debug_mode("warn")
+
+    def hear_warnings(self, ends: ExitStack) -> None:
+        """Store torch's warnings about synchronizations as waiting calls; show other warnings."""
+        ends.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("always", message=_IN_CPP)
+        shown = warnings.showwarning
+
+        def show(message: Any, *rest: Any, **named: Any) -> None:
+            if not str(message).startswith(_IN_CPP):
+                shown(message, *rest, **named)
+            elif not self._inside:
+                self.facts.waits[_line("inside of torch")].append(0.0)
+
+        warnings.showwarning = show
 
 
 def _would_wait(what: str) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import sys
 import tarfile
 from collections import Counter
@@ -39,6 +40,7 @@ BATCH_SIZE: Final = 32
 MEAN: Final = [0.485, 0.456, 0.406]
 STD: Final = [0.229, 0.224, 0.225]
 """Mean and standard deviation of ImageNet's channels, as in torchvision's documentation."""
+_RANGE: Final = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
 
 class ImageFile(NamedTuple):
@@ -204,32 +206,34 @@ def image_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
             yield image
 
 
-def _split(member: tarfile.TarInfo) -> tuple[str, str]:
-    """Split a member's name into key and suffix: `a/b.seg.png` is ('a/b', '.seg.png')."""
-    path = PurePosixPath(member.name)
-    stem, dot, suffix = path.name.partition(".")
-    return f"{path.parent}/{stem}", f"{dot}{suffix}".lower()
-
-
 def is_shards(text: str) -> bool:
     """Recognise a tar shard by its suffix."""
     return text.lower().endswith(".tar")
 
 
 def find_shards(path: Path) -> list[str]:
-    """Return the files of a name or a glob, in order.
+    """Return the files of a name, a range like `x-{000..009}.tar` or a glob, in order.
 
     Args:
         path: absolute.
 
     Raises:
-        TargetError: nothing matches.
+        TargetError: a file is missing, or nothing matches.
     """
+    shards: list[str] = []
     root = Path(path.anchor)
-    paths = [path] if path.exists() else sorted(root.glob(str(path.relative_to(root))))
-    if not paths:
-        raise TargetError(f"no tar shard {str(path)!r}: check the path; * matches any text")
-    return [str(path) for path in paths]
+    for name in [str(path)] if path.exists() else _without_ranges(str(path)):
+        paths = root.glob(str(Path(name).relative_to(root)))
+        matches = [name] if Path(name).exists() else sorted(map(str, paths))
+        if not matches:
+            raise TargetError(
+                f"no tar shard {name!r}: check the path; ranges are written {{000..009}}, and * "
+                "matches any text"
+            )
+        shards += matches
+    if not shards:
+        raise TargetError(f"the range in {str(path)!r} is empty: write the lower number first")
+    return shards
 
 
 def shards_loader(shards: Sequence[str]) -> DataLoader[Any]:
@@ -258,3 +262,22 @@ def _check_has_images(shard: str) -> None:
         f"no images in the tar shard {shard!r}: looked for key{', key'.join(SUFFIXES)}, found "
         f"{names or 'no files at all'}. For any other format give your own loader"
     )
+
+
+def _without_ranges(text: str) -> Iterator[str]:
+    """Expand `a-{08..10}.tar` to a-08.tar, a-09.tar, a-10.tar; several ranges multiply."""
+    match = _RANGE.search(text)
+    if match is None:
+        yield text
+        return
+    low, high = match.groups()
+    for number in range(int(low), int(high) + 1):
+        expanded = text[: match.start()] + str(number).zfill(len(low)) + text[match.end() :]
+        yield from _without_ranges(expanded)
+
+
+def _split(member: tarfile.TarInfo) -> tuple[str, str]:
+    """Split a member's name into key and suffix: `a/b.seg.png` is ('a/b', '.seg.png')."""
+    path = PurePosixPath(member.name)
+    stem, dot, suffix = path.name.partition(".")
+    return f"{path.parent}/{stem}", f"{dot}{suffix}".lower()

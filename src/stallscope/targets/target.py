@@ -8,6 +8,7 @@ again, iterates it or pickles it.
 from __future__ import annotations
 
 import difflib
+import inspect
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,7 +38,7 @@ Step = Callable[[Any], object]
 IN_NOTEBOOKS: Final = "my_target:target"
 """Target of the copied notebooks; results omit this name, which all copies share."""
 _FORMS: Final = (
-    "'sample', a folder of images, tar shards (x-*.tar), an address of images (s3://...), "
+    "'sample', a folder of images, tar shards (x-{000..009}.tar), an address of images (s3://...), "
     "'package.module:factory', or a loader"
 )
 _NO_LOADERS: Final = (str, bytes, os.PathLike, Mapping, torch.Tensor, torch.nn.Module, type)
@@ -147,7 +148,7 @@ def target(
 
     Args:
         spec: "sample" (photographs that come with stallscope), a folder of images, tar shards
-            (a name, a glob `x-*.tar`, a folder of them), an address with images
+            (a name, a range `x-{000..009}.tar`, a glob, a folder of them), an address with images
             below it that fsspec can read (`s3://bucket/photos`, `http://...`),
             "package.module:factory", a `DataLoader`, any other iterable of batches, or a target.
             A factory is called without arguments and may return a loader, a target or a pair
@@ -158,8 +159,7 @@ def target(
     Raises:
         TargetError: `spec` cannot be measured; the message names the remedy.
     """
-    if step is not None and not callable(step):
-        raise TargetError(f"step is a {_type(step)}: give a function that uses one batch")
+    _check_step(step)
     _check_device(device)
     try:
         loaded = _from_path(os.fspath(spec)) if isinstance(spec, os.PathLike) else _find(spec)
@@ -172,6 +172,20 @@ def target(
         step=loaded.step if step is None else step,
         device=loaded.device if device is None else device,
     )
+
+
+def _check_step(step: object) -> None:
+    if step is None:
+        return
+    if not callable(step):
+        raise TargetError(f"step is a {_type(step)}: give a function that uses one batch")
+    kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    callables = (step, step.__call__)  # a function, or an object's method
+    if any(kind(part) for kind in kinds for part in callables):
+        raise TargetError(
+            f"step is {_type(step)} {getattr(step, '__name__', '')!r} with await or yield, so that "
+            "calling it runs nothing: give a plain function that uses one batch"
+        )
 
 
 def _check_device(device: str | torch.device | None) -> None:
