@@ -1,5 +1,7 @@
 """Write docs/how_right.md from the saved results of the benchmarks: no figure is typed by hand.
 
+And the README's three figures: how often it is right, how soon, and what recording costs.
+
     python tests/benchmarks/questions.py --save quiet
     python tests/benchmarks/how_right.py
 
@@ -17,6 +19,10 @@ from benchkit.command import RESULTS, Option, arguments
 from real_questions import judge
 
 PAGE = RESULTS.parent / "how_right.md"
+README = RESULTS.parents[1] / "README.md"
+BEGIN, END = "<!-- figures: python tests/benchmarks/how_right.py -->", "<!-- /figures -->"
+RECORDER = "stallscope's recorder"
+"""Its row in the table of overhead.py."""
 TOOLS = RESULTS / "tools"
 INTRODUCTION = """\
 # How right, how fast, how cheap
@@ -72,7 +78,34 @@ def main() -> None:
             parts.append(_tools())
     page = "\n\n".join(parts)
     Path(options.page).write_text(page + "\n")
+    if options.page == str(PAGE):
+        before, _, rest = README.read_text().partition(BEGIN)
+        README.write_text(f"{before}{BEGIN}\n{_figures()}\n{END}{rest.partition(END)[2]}")
     print(page)
+
+
+def _figures() -> str:
+    """Return the README's sentences; of the newest result of each benchmark."""
+    lines = []
+    if found := _newest("questions"):
+        *_, all_kinds = found["tables"][0]["rows"]
+        _, _, _, right, of, interval = all_kinds
+        median_s = found["tables"][-1]["rows"][0][2]
+        lines.append(
+            f"- Right on {right} of {of} real questions with a confirmed cause (95% interval "
+            f"{interval}), the place and the remedy included; median {median_s} s."
+        )
+    if found := _newest("overhead"):
+        cost = next(row[3] for row in found["tables"][0]["rows"] if row[0] == RECORDER)
+        lines.append(f"- Recording every sample costs {cost} of a JPEG pipeline's CPU time.")
+    return "\n".join(
+        [*lines, "- [How this was measured](docs/how_right.md), and what it gets wrong."]
+    )
+
+
+def _newest(name: str) -> dict[str, Any] | None:
+    results = sorted((RESULTS / name).glob("*"))
+    return json.loads(results[-1].read_text()) if results else None
 
 
 def _section(about: str, results: list[dict[str, Any]]) -> str:
