@@ -29,7 +29,7 @@ def steps_of(monkeypatch):
     """Recordings with little room, whose stretches are counted in steps and not in seconds."""
     steps = multiprocessing.Value("q", 0)
 
-    def small(folder, _capacity):
+    def small(folder, _capacity, **_):
         return LogPlace(folder, 12_000, most_bytes=MOST_BYTES)
 
     monkeypatch.setattr(record, "LogPlace", small)

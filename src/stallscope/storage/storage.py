@@ -56,8 +56,8 @@ _LOOK_SHARE: Final = 0.1
 _READ_SHARE: Final = 0.9
 """Shares of the budget after which recording, looking at open files, and new readings end."""
 _ROUNDS: Final = 6
-_READING_S: Final = 0.4
-"""Seconds of one reading, at most."""
+_READING_S, _SHORTEST_S = 0.4, 0.05
+"""Seconds of one reading, at most and at least."""
 _MOST_READERS, _MOST_WORKERS = 8, 64
 """Most readers at once, and where the loader has more workers."""
 _RESIDENCY_FILES: Final = 512
@@ -319,18 +319,21 @@ class StorageProbe:
             yield AccessPattern(SEQUENTIAL, reads.LARGE_BYTES, number, state)
 
     def _read(self) -> None:
-        """Read in every access pattern, round by round, forward and backward in turn."""
+        """Read in every access pattern, round by round, forward and backward in turn.
+
+        The first round is read whatever the recording took: a slow loader gets an answer, too.
+        """
         patterns = list(self._patterns())
         if self._data.media == {places.MEMORY}:
             patterns = [pattern for pattern in patterns if pattern.state == WARM]
-        reading_s = max(min(_READING_S, self._left_s / (3 * len(patterns))), 0.01)
+        reading_s = max(min(_READING_S, self._left_s / (3 * len(patterns))), _SHORTEST_S)
         for number in range(_ROUNDS):
             for pattern in patterns[:: -1 if number % 2 else 1]:
                 left_s = self._left_s
-                if left_s <= 0:
+                if number and left_s <= 0:
                     return
                 self._measurement.now(pattern.access)
-                self._read_once(pattern, number, min(reading_s, left_s))
+                self._read_once(pattern, number, max(min(reading_s, left_s), _SHORTEST_S))
 
     def _read_once(self, pattern: AccessPattern, number: int, seconds: float) -> None:
         state = pattern.state
