@@ -266,7 +266,7 @@ RELEASES: Final = SENDING._replace(
 )
 RELEASES_FLOATS: Final = RELEASES._replace(advice=_AS_UINT8)
 NEEDLESS_WORKERS: Final = SENDING._replace(
-    title="The workers take more time than they save: receiving a batch takes the loop "
+    title="Sending costs more than the workers save: receiving a batch takes the loop "
     "{batch_receive_s}, and making it takes {batch_make_s}",
     advice="num_workers=0{at_once}; to keep the workers, send less: fewer objects per batch, "
     "tensors instead of lists",

@@ -46,7 +46,7 @@ from stallscope.model.batch_times import making
 from stallscope.model.exposure import computed_s, waiting_s
 from stallscope.model.machine_use import use
 from stallscope.run.record import record_target
-from stallscope.run.worker_memory import SETTLES_S, memory_growth
+from stallscope.run.worker_memory import LONG_LOOK_S, memory_growth
 from stallscope.targets import target as targets
 from stallscope.targets.loaders import copied
 from stallscope.units import BUDGET_S, said_by, seconds
@@ -88,7 +88,7 @@ _FEWEST_STACKS: Final = 40
 """Samples of all workers; two give 100 a second on a quiet machine. If fewer, sample again, ..."""
 _LONGER: Final = 3
 """... this many times longer."""
-_MEMORY_S: Final = 1.3 * SETTLES_S
+_MEMORY_S: Final = 1.2 * LONG_LOOK_S
 """Seconds to watch memory grow: samples of memory become rarer with time."""
 _STARTS: Final = 8
 """A short ladder starts its loops about so many times."""

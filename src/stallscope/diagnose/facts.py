@@ -29,7 +29,7 @@ from stallscope.model.simulator import enough_workers
 from stallscope.model.starts import Starts, starts
 from stallscope.model.thresholds import HARDLY, OTHERS, SLOW_SAMPLE, SLOWED
 from stallscope.run.saturation import find_saturated
-from stallscope.run.worker_memory import MemoryGrowth, memory_growth
+from stallscope.run.worker_memory import LONG_LOOK_S, MemoryGrowth, memory_growth
 from stallscope.stages import (
     ANOTHER_LOADER,
     BACKWARD,
@@ -228,14 +228,15 @@ class Facts:
 
     @property
     def growth_leads(self) -> bool:
-        """True: memory grows for longer than an epoch, or is full before the epoch ends.
+        """True: memory grows for long or beyond an epoch, or is full before the epoch ends.
 
-        A buffer fills in an epoch, and stays.
+        A buffer fills in seconds or in an epoch, and stays.
         """
         growth, epoch_s = self.memory_growth, self.epoch_s
         if growth is None or growth.copied or epoch_s is None:
             return growth is not None
-        return epoch_s <= growth.looked_s or (growth.left_s is not None and growth.left_s < epoch_s)
+        fills = growth.left_s is not None and growth.left_s < epoch_s
+        return fills or growth.looked_s >= min(epoch_s, LONG_LOOK_S)
 
     @property
     def has_helpers(self) -> bool:

@@ -132,6 +132,8 @@ def judge(facts: Facts) -> tuple[Finding, ...]:
         return (inconclusive(facts, UNKNOWN, "use a single torch device that has events"),)
     by_cause = find(facts)
     verdict = _first(facts, by_cause)
+    if verdict.cause == causes.HEALTHY and (late := late_begin(facts)):
+        verdict = late  # nothing else is wrong with this loop
     if verdict.cause == causes.HEALTHY and not facts.setup.has_step:
         why = "no step was given, and the loader alone makes batches without a pause"
         verdict = inconclusive(facts, why, "pass the step, or ss.simulated_step(seconds)")
@@ -418,7 +420,8 @@ def next_question(
     cause, growth = verdict.cause, facts.memory_growth
     has_several = setup.num_workers > 1 and cause in _BY_ONE_WORKER
     waits = facts.exposure.waiting(*WAITING) >= thresholds.WAITS_FOR_EACH_OTHER
-    grows = cause == causes.MEMORY_GROWS and growth is not None and growth.may_settle
+    may_leak = cause in (causes.MEMORY_GROWS, causes.HEALTHY)
+    grows = may_leak and growth is not None and growth.may_matter
     unseen = cause == causes.STORAGE_LATENCY and is_unseen(facts)
     possible = (
         (has_several and waits, ONE_WORKER, "do the workers wait for something that they share?"),

@@ -40,6 +40,8 @@ SOON_S: Final = 86400.0
 SETTLES_S: Final = 30.0
 """Time within which a heap settles (`images-in-memory` of the real questions takes longer than a
 recording). Growth in a shorter recording may still settle ..."""
+LONG_LOOK_S: Final = 15.0
+"""Growth that goes on for this long is no buffer that fills."""
 _ROOM_S: Final = 4 * SETTLES_S
 """... unless the memory would be full within this time."""
 _FEWEST: Final = 3
@@ -77,6 +79,8 @@ class MemoryGrowth:
     """Seconds until the memory is full; None if the growth ends before, or if unknown."""
     limit: str = "machine"
     """Owner of that memory limit: `machine` or `container`."""
+    goes_on: bool = True
+    """False: it slows down at the end."""
 
     @property
     def looked_s(self) -> float:
@@ -99,7 +103,13 @@ class MemoryGrowth:
     def matters(self) -> bool:
         """True if the growth is worth reporting: more than a settling heap, and soon a problem."""
         soon = self.share_per_min >= GROWS or (self.left_s or np.inf) <= SOON_S
-        return self.grown_bytes >= self.least_bytes and soon
+        return self.grown_bytes >= self.least_bytes and soon and self.goes_on
+
+    @property
+    def may_matter(self) -> bool:
+        """True if a longer look may find what matters."""
+        grown = LONG_LOOK_S * self.bytes_per_s
+        return grown >= self.least_bytes and self.share_per_min >= GROWS and self.may_settle
 
     @property
     def least_bytes(self) -> float:
@@ -159,8 +169,6 @@ def memory_growth(run: Run, workers: int | None = None) -> MemoryGrowth | None:
     copied_share = copies / (new + copies)
     pace = workers * (new + copies)
     copied = copied_share >= _NEARLY_ALL
-    if not copied and np.mean([worker.goes_on for worker in each]) < _NEARLY_ALL:
-        return None
     room, limit = _room(run)
     fills = not copied or (room is not None and workers * (last_mapped - last_own) > room)
     left_s = room / pace if fills and room is not None else None
@@ -175,6 +183,7 @@ def memory_growth(run: Run, workers: int | None = None) -> MemoryGrowth | None:
         end_bytes=workers * float(last_mapped) if copied and not fills else None,
         left_s=left_s,
         limit=limit,
+        goes_on=copied or bool(np.mean([worker.goes_on for worker in each]) >= _NEARLY_ALL),
     )
 
 
