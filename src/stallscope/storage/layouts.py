@@ -304,22 +304,22 @@ class LayoutSearch:
             container = layout.container
             timing = serving.ReadTimes(container, parts, self._shuffled())
             share = 1 / (len(self._layouts) - number)
-            rows = [(state, number, *row) for row in self._rows(loader, timing, share)]
             # The first samples of a stream pay for those in its shuffle buffer
             least = min(_FEWEST, len(parts)) if container.is_random else len(parts) // 2
+            rows = [(state, number, *row) for row in self._rows(loader, timing, share, least)]
             if len(rows) >= least:
                 self.reads += rows
 
-    def _rows(self, loader: Any, timing: Any, share: float) -> Iterator[Any]:
-        """Yield a worker's timings, for a share of the time that is left."""
+    def _rows(self, loader: Any, timing: Any, share: float, least: int = 0) -> Iterator[Any]:
+        """Yield a worker's timings, for a share of the time that is left; at least so many."""
         until_s = self._measurement.used_s + share * self._measurement.left_s
         timed = serving.loader_over(
             loader, timing, batch_size=_SENT, collate_fn=list, num_workers=1
         )
         with self._started(timed) as batches:
-            for rows in batches:
+            for number, rows in enumerate(batches, 1):
                 yield from rows
-                if self._measurement.used_s > until_s:
+                if self._measurement.used_s > until_s and number * _SENT >= least:
                     return
 
     # ---- the result -------------------------------------------------------------------------
