@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
+from stallscope.errors import TargetError
 from stallscope.loops.cached_values import leaves
 from stallscope.machine import usable_cores
 from stallscope.targets.images import torchvision_v2, worker_settings
@@ -153,13 +154,15 @@ def case_b_pipeline(
         mask: `RandomMask` as published, or `FasterRandomMask`.
 
     Raises:
-        TargetError: torchvision is missing.
+        TargetError: there is no such order, or torchvision is missing.
     """
     v2 = torchvision_v2()
     orders = {
         "published": [v2.PILToTensor(), v2.RandomCrop(CROP)],
         "crop_first": [v2.RandomCrop(CROP), v2.PILToTensor()],
     }
+    if order not in orders:
+        raise TargetError(f"there is no order {order!r} of case B: take {' or '.join(orders)}")
     return v2.Compose([*orders[order], mask(), ConvertColor(), Scale()])  # type: ignore[no-any-return]
 
 
@@ -183,7 +186,7 @@ def case_b_loader(
         entries: length of the dataset.
 
     Raises:
-        TargetError: torchvision or the sample data is missing.
+        TargetError: there is no such order, or torchvision or the sample data is missing.
     """
     dataset = OneImageManyTimes(photographs()[0].path, entries, case_b_pipeline(order, mask))
     workers = min(4, usable_cores()) if num_workers is None else num_workers

@@ -71,8 +71,7 @@ def main() -> None:
     options = arguments(__doc__, page=Option(str(PAGE), os.devnull, "file to write"))
     parts = [INTRODUCTION]
     for name, about in SECTIONS.items():
-        results = [json.loads(path.read_text()) for path in sorted((RESULTS / name).glob("*"))]
-        if results:
+        if results := _results(name):
             parts.append(_section(about, results))
         if name == "questions" and TOOLS.exists():
             parts.append(_tools())
@@ -87,25 +86,25 @@ def main() -> None:
 def _figures() -> str:
     """Return the README's sentences; of the newest result of each benchmark."""
     lines = []
-    if found := _newest("questions"):
-        *_, all_kinds = found["tables"][0]["rows"]
+    if found := _results("questions")[-1:]:
+        *_, all_kinds = found[0]["tables"][0]["rows"]
         _, _, _, right, of, interval = all_kinds
-        median_s = found["tables"][-1]["rows"][0][2]
+        median_s = found[0]["tables"][-1]["rows"][0][2]
         lines.append(
             f"- Right on {right} of {of} real questions with a confirmed cause (95% interval "
             f"{interval}), the place and the remedy included; median {median_s} s."
         )
-    if found := _newest("overhead"):
-        cost = next(row[3] for row in found["tables"][0]["rows"] if row[0] == RECORDER)
+    if found := _results("overhead")[-1:]:
+        cost = next(row[3] for row in found[0]["tables"][0]["rows"] if row[0] == RECORDER)
         lines.append(f"- Recording every sample costs {cost} of a JPEG pipeline's CPU time.")
     return "\n".join(
         [*lines, "- [How this was measured](docs/how_right.md), and what it gets wrong."]
     )
 
 
-def _newest(name: str) -> dict[str, Any] | None:
-    results = sorted((RESULTS / name).glob("*"))
-    return json.loads(results[-1].read_text()) if results else None
+def _results(name: str) -> list[dict[str, Any]]:
+    """Return what was saved of a benchmark, the newest last."""
+    return [json.loads(path.read_text()) for path in sorted((RESULTS / name).glob("*"))]
 
 
 def _section(about: str, results: list[dict[str, Any]]) -> str:

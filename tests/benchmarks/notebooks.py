@@ -24,8 +24,11 @@ NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 HEAD = ("notebook", "seconds", "words", "code cells", "pictures")
 MOST_S = 360
 HEDGE = re.compile(
-    r"not distinguishable|too little|inconclusive|cannot tell|predicted, not measured"
+    r"not distinguishable|too (few|little)|inconclusive|cannot tell|predicted, not measured|unclear"
+    r"|not settled|unknown|before the budget|could be tried|may be chance|record both again",
+    re.IGNORECASE,
 )
+"""Words of a headline that asks for more time instead of an answer."""
 
 
 def counted(notebook):

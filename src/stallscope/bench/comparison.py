@@ -182,18 +182,21 @@ def gain_text(factor: float, low: float | None, high: float | None, what: str = 
     return gain if low is None or high is None else f"{gain} ({CI} {low:.2f}-{high:.2f})"
 
 
-def open_title(kind: str, best: str, factor: Factor, highest: float | None, took_s: float) -> str:
+def open_title(
+    kind: str, best: str, factor: Factor, highs: Iterable[float | None], took_s: float
+) -> str:
     """Return the title where nothing tried is faster for sure: how much it can gain at most.
 
     Args:
         kind: what was tried, a noun.
         best: name of the fastest.
         factor: its speedup.
-        highest: largest upper end of all intervals.
+        highs: upper ends of the intervals of all that was tried; None: without an interval.
         took_s: seconds spent so far.
     """
     gain = gain_text(*factor[:3])
-    if highest is not None and highest < LITTLE:
+    highest = max(math.inf if high is None else high for high in highs)
+    if highest < LITTLE:
         return f"No {kind} gains more than {highest:.2f}× (best: {best}, {gain})"
     budget = duration(budget_for(factor, took_s))
     return f"Not settled: {best} gives {gain}; set budget_s to {budget}"

@@ -2,8 +2,8 @@
 
 The rules are those of a live diagnosis. A training that was watched has sampled stacks of its own,
 which answer what they can. Questions that need another measurement (one worker alone, a ladder) are
-listed as missing. Of several ranks each is judged by itself, and the rank
-that waits longest leads: the others wait for that rank, in a collective of their own steps.
+listed as missing. Of several ranks each is judged by itself, and the rank that waits longest leads:
+the others wait for that rank, in a collective of their own steps.
 """
 
 from __future__ import annotations

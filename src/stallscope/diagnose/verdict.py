@@ -73,7 +73,7 @@ from stallscope.model.exposure import (
 )
 from stallscope.model.loop_time import UNKNOWN
 from stallscope.model.thresholds import HARDLY, OTHERS
-from stallscope.units import count, share
+from stallscope.units import capital, count, share
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -243,8 +243,7 @@ def inconclusive(
 def no_batch(facts: Facts, error: NoBatchError) -> Finding:
     """Say that a batch never came, whatever the loop did before."""
     what = str(error).partition(". ")[0]
-    what = what[0].upper() + what[1:]
-    return inconclusive(facts, what, "fix that, or raise budget_s", causes.NO_BATCH)
+    return inconclusive(facts, capital(what), "fix that, or raise budget_s", causes.NO_BATCH)
 
 
 def _first(facts: Facts, by_cause: ByCause) -> Finding:

@@ -209,15 +209,15 @@ def sentence(result: Experiments) -> str:
         return f"{faster[0]['experiment']} speeds the step up {gain}{_loss_text(about, faster[0])}"
     if about.step_s is None:
         return "The step was not measured"
-    if rows.is_empty() and (copies := list(_copies(result))):
-        return capital(copies[0])
+    if rows.is_empty() and (copies := next(_copies(result), "")):
+        return capital(copies)
     if rows.is_empty():
         no_time = result.trials["why_not"].str.starts_with(_NO_TIME).any()
         return f"No change could be tried {'in this time' if no_time else 'on this step'}"
     if unsettled:
         factor = Factor(*(unsettled[0][name] for name in _FACTOR))
-        highest = max(row["factor_high"] or math.inf for row in rows.to_dicts())
-        return open_title("change", unsettled[0]["experiment"], factor, highest, about.took_s)
+        name = unsettled[0]["experiment"]
+        return open_title("change", name, factor, rows["factor_high"], about.took_s)
     return f"No change makes the step faster ({count(rows.height, 'change')} tried)"
 
 

@@ -23,7 +23,7 @@ from stallscope.flame.classify import KINDS, YOURS, kind_shares
 from stallscope.result import Conditions, Result, SavedResult
 from stallscope.stats import INTERVAL, wilson
 from stallscope.store import Contents, StoredTable
-from stallscope.units import share
+from stallscope.units import capital, share
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -215,7 +215,7 @@ def sentence(flame: Flame) -> str:
     rows, kinds = flame.table(), kind_shares(flame.samples)
     largest = next((name for name in kinds if name != YOURS), YOURS)
     if rows.is_empty() or rows["self_share"][0] < _NOTABLE:
-        title = KINDS[largest][0].upper() + KINDS[largest][1:]
+        title = capital(KINDS[largest])
         return (
             f"{title}: {share(kinds[largest])} of {whose}; none of your own functions takes "
             f"{share(_NOTABLE)}"

@@ -77,7 +77,8 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
     now, ident = clock, get_ident
     getitem_key, batch_key = state.getitem_key, state.batch_key
     sample_word, file_word, pixels_word = _SAMPLE_0, int(Tag.FILE), int(Tag.PIXELS)
-    sample_end, cpu_word, none_word = int(Tag.SAMPLE_END), int(Tag.CPU), int(Tag.NONE)
+    sample_end, cpu_word = int(Tag.SAMPLE_END), int(Tag.CPU)
+    exhausted_word, none_word = int(Tag.EXHAUSTED), int(Tag.NONE)
     files: dict[str, int] = {}
     errors: set[int] = set()
     in_sample = False
@@ -207,15 +208,16 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
         in_sample, in_transform = True, False
         try:
             got = get() if call else get(index)
-            if got is None:
-                words[place()] = none_word
-            return got  # noqa: TRY300 - one return
         except StopIteration:  # the end of an iterable dataset
-            exhausted()
+            of_sample(exhausted_word)
             raise
         except BaseException:
             raised(getitem_key)
             raise
+        else:
+            if got is None:
+                of_sample(none_word)
+            return got
         finally:
             in_sample = False
             try:
@@ -226,9 +228,9 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
             except Exception as error:  # noqa: BLE001
                 note("samples", error)
 
-    def exhausted() -> None:
+    def of_sample(word: int) -> None:
         try:
-            words[place()] = Tag.EXHAUSTED
+            words[place()] = word
         except Exception as error:  # noqa: BLE001
             note("samples", error)
 

@@ -1,9 +1,9 @@
 """Sampler of a process's own stacks: in short windows while a training is watched, or on request.
 
-A training that is only watched must not be attached to: each process samples itself in windows
-that its clock tells, and that become rare. On request it is the replacement for
-py-spy where that may not attach: a thread looks for a request in the recording's folder. While the
-request file exists, the thread samples; then it writes the result beside the request.
+Nothing may attach to a training that is only watched, so each of its processes samples itself, in
+windows that become rarer with time. On request the sampler replaces py-spy where that may not
+attach: a thread looks for a request in the recording's folder. While the request file exists, the
+thread samples; then it writes the result beside the request.
 
 This module avoids `open`, which is hooked, the user's random generators, and libraries that hang
 forked children.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
 from typing import TYPE_CHECKING, Final
 
 from stallscope.bench import samples
@@ -116,8 +115,8 @@ def _unsettled(orders: Orders, variant: Variant) -> str:
     """Return the variant that may be faster, and the budget that would settle it."""
     speedup = samples.compared(samples.pairs_of(orders.pairs), variant.trial)
     took_s = orders.circumstances.took_s
-    highs = [other.speedup.high for other in _safe(orders) if other.speedup]
-    return open_title("order", variant.change, speedup, max(high or inf for high in highs), took_s)
+    highs = (other.speedup.high for other in _safe(orders) if other.speedup)
+    return open_title("order", variant.change, speedup, highs, took_s)
 
 
 def _nearest(orders: Orders) -> str:

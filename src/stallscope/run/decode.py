@@ -9,7 +9,7 @@ because a log may hold tens of millions.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -96,6 +96,8 @@ unknown. Shares and rates cover the time from `start_ns` to `end_ns`, counted fr
 run; bytes in use are those at `end_ns`. A resource that could not be read has one row without
 device and value."""
 
+_ENDS: Final = ("StopIteration", "GeneratorExit")
+"""Exceptions that end an iterator, and are no failure."""
 SHORTEST_NS: Final = 20_000_000
 """Shortest time of a rate. Below, it is noise: the kernel counts CPU time in steps of 10 ms."""
 
@@ -294,24 +296,36 @@ class Decoded:
     """Stage of the process when its log ended; None between two batches."""
     raised: Interrupted | None = None
     """Innermost stage that the last failing sample's exception came from."""
-    lost: Counter[str] = field(default_factory=Counter)
-    """Samples of complete batches: `all`, those that are None, and by caught exception."""
+    lost: LostSamples | None = None
+    """Samples that did not reach the loop; None: no batches."""
 
 
-def lost_in(words: DecodedWords) -> Counter[str]:
-    """Count samples of complete batches by what their dataset did not give, and all of them."""
+class LostSamples(NamedTuple):
+    """Samples of complete batches that did not reach the loop as the dataset meant them."""
+
+    all: int
+    """Samples of complete batches, lost or not."""
+    none: int
+    """Those that are None."""
+    caught: Counter[str]
+    """Those in which the dataset caught an exception, by its type and the stage that it left."""
+
+
+def lost_in(words: DecodedWords) -> LostSamples:
+    """Count the lost samples of complete batches."""
     complete = np.zeros(words.batch_at.size + 1, dtype=bool)
     complete[words.batch_of_word[words.tags == Tag.BATCH_END]] = True
     whole = complete[words.batch_of_word] & (words.sample_of_word >= 0)
-    lost = Counter({"all": int((whole & (words.tags == Tag.SAMPLE)).sum())})
-    lost["all"] += int((whole & (words.tags == Tag.UNINDEXED)).sum())
-    lost["none"] = int((whole & (words.tags == Tag.NONE)).sum())
+    begins = np.isin(words.tags, (Tag.SAMPLE, Tag.UNINDEXED))
+    caught: Counter[str] = Counter()
     at = np.flatnonzero(whole & (words.tags == Tag.RAISED))
     _, first = np.unique(words.sample_of_word[at], return_index=True)  # the innermost stage
     for code in words.payload[at[first]].tolist():
         kind = words.log.names.errors.get(code, "an exception")
-        lost[f"{kind} in {words.stages[code].name}"] += 1
-    return lost
+        if kind not in _ENDS:
+            caught[f"{kind} in {words.stages[code].name}"] += 1
+    is_none = whole & (words.tags == Tag.NONE)
+    return LostSamples(int((whole & begins).sum()), int(is_none.sum()), caught)
 
 
 def decode(log: LogPages, *, origin_ns: int, rank: int = 0) -> Decoded:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stallscope.hooks.log_place import LogPlace
-    from stallscope.run.decode import Decoded, Interrupted
+    from stallscope.run.decode import Decoded, Interrupted, LostSamples
 
 _MOST_CAUGHT: Final = 3
 """Most kinds of caught exceptions in notes."""
@@ -229,7 +229,7 @@ def _notes(
     others = sum(log.other_threads for log in logs)
     if others:
         yield f"{others:,} calls in other threads of the workers were not recorded"
-    yield from _about_lost(sum((file.lost for file in files), Counter()))
+    yield from _about_lost([file.lost for file in files if file.lost])
     missing = facts.get("num_workers", 0) - len({log.worker for log in logs if log.worker >= 0})
     deliveries = written.events.deliveries.items()
     came = any(batch.loader == number and times.arrived_ns for batch, times in deliveries)
@@ -237,10 +237,11 @@ def _notes(
         yield f"{count(missing, 'worker')} left no log (no room for it, or a thread)"
 
 
-def _about_lost(lost: Counter[str]) -> Iterator[str]:
-    """Yield what became of samples whose exception their dataset caught, and of those without."""
-    whole, nothing = lost.pop("all", 0), lost.pop("none", 0)
-    for what, samples in lost.most_common(_MOST_CAUGHT):
+def _about_lost(lost: list[LostSamples]) -> Iterator[str]:
+    """Yield how many samples had an exception that the dataset caught, and how many are None."""
+    whole, nothing = sum(each.all for each in lost), sum(each.none for each in lost)
+    caught: Counter[str] = sum((each.caught for each in lost), Counter())
+    for what, samples in caught.most_common(_MOST_CAUGHT):
         yield f"{what} in {samples:,} of {whole:,} samples, which the dataset caught"
     if nothing:
         yield f"{nothing:,} of {whole:,} samples are None: batches are smaller without them"

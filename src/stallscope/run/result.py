@@ -338,8 +338,8 @@ class Run(SavedResult):
     @computed_apart
     def _resources(self) -> pl.DataFrame:
         """Samples that end in the steady state of their rank; none without a recorded loop."""
-        is_known = pl.col("value").is_null()
-        return self._in_steady_state(self.all_resources, "end_ns", or_else=is_known)
+        unread = pl.col("value").is_null()
+        return self._in_steady_state(self.all_resources, "end_ns", or_else=unread)
 
     @computed_apart
     def stacks(self) -> pl.DataFrame:

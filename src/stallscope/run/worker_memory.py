@@ -40,10 +40,10 @@ SOON_S: Final = 86400.0
 SETTLES_S: Final = 30.0
 """Time within which a heap settles (`images-in-memory` of the real questions takes longer than a
 recording). Growth in a shorter recording may still settle ..."""
-LONG_LOOK_S: Final = 15.0
-"""Growth that goes on for this long is no buffer that fills."""
 _ROOM_S: Final = 4 * SETTLES_S
 """... unless the memory would be full within this time."""
+LONG_LOOK_S: Final = 15.0
+"""Growth that goes on for this long is no buffer that fills."""
 _FEWEST: Final = 3
 """Samples of a worker that show continuing growth; two show copies. They span ..."""
 _LOOKED_S: Final = 1.0

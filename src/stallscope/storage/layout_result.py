@@ -268,14 +268,10 @@ def sentence(layouts: Layouts) -> str:
     tried = f"{name}, {row['gain']:.2f}× ({interval})"
     if row["says"] == OPEN:
         factor = Factor(row["gain"], row["gain_low"], row["gain_high"], OPEN)
-        return open_title("layout", name, factor, _highest(layouts), conditions.took_s)
+        others = layouts.table().filter(pl.col("layout") > 0, pl.col("gain").is_not_null())
+        highs = others["gain_high"]
+        return open_title("layout", name, factor, highs, conditions.took_s)
     return f"Keep the files as they are: no layout speeds up the loop. Best: {tried}"
-
-
-def _highest(layouts: Layouts) -> float:
-    """Return the largest upper end of the intervals of all speedups; `inf` where one has none."""
-    others = layouts.table().filter(pl.col("layout") > 0, pl.col("gain").is_not_null())
-    return max((high or inf for high in others["gain_high"]), default=inf)
 
 
 def notes_of(layouts: Layouts) -> list[str]:

@@ -6,7 +6,6 @@ least memory) that is as fast as the fastest: significantly faster, or smaller a
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -352,9 +351,8 @@ def _stay(tuning: Tuning, own: dict[str, Any]) -> str:
             if tuning.circumstances.full_cores:
                 return f"{_full_cores(tuning)}; best setting: {best['setting']}, {_gain(best)}"
             factor = compared(blocks_of(tuning.blocks), best["trial"])
-            highest = max(row["gain_high"] or math.inf for row in measured)
-            took_s = tuning.circumstances.took_s
-            return open_title("setting", best["setting"], factor, highest, took_s)
+            highs, took_s = (row["gain_high"] for row in measured), tuning.circumstances.took_s
+            return open_title("setting", best["setting"], factor, highs, took_s)
         if best["says"] == FASTER:  # but its batches come in another order
             return f"No setting is faster in the same order ({best['setting']}: {_gain(best)})"
         return (
