@@ -227,7 +227,7 @@ class Facts:
         return batches * time.total_s / time.steps if batches and time and time.steps else None
 
     @property
-    def growth_leads(self) -> bool:
+    def growth_lasts(self) -> bool:
         """True: memory grows for long or beyond an epoch, or is full before the epoch ends.
 
         A buffer fills in seconds or in an epoch, and stays.

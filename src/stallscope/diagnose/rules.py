@@ -540,7 +540,7 @@ def _few_cores(facts: Facts, values: Numbers) -> Words | None:
 def _growth(facts: Facts) -> Words | None:
     """Hold where memory grows; workers that end with the epoch give it back."""
     growth, epoch_s, back = facts.memory_growth, facts.epoch_s, ""
-    if growth is None or not growth.matters:
+    if growth is None or not growth.matters or not facts.growth_lasts:
         return None
     if epoch_s and growth.left_s and epoch_s < growth.left_s and not facts.setup.persistent:
         limit = f"in {duration(epoch_s)} at most"

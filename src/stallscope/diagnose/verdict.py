@@ -265,7 +265,7 @@ def _first(facts: Facts, by_cause: ByCause) -> Finding:
             return costly
     # The ladder decides: it measures the gain itself, and in a loop without a recorder
     gains_little = facts.gain is not None and facts.gain.is_below(HARDLY)
-    grows = by_cause.get(causes.MEMORY_GROWS) if facts.growth_leads else None
+    grows = by_cause.get(causes.MEMORY_GROWS)
     if facts.stall_share < HARDLY or (_is_near(facts) and gains_little):
         # What slows the step beside the workers, though the loop hardly waits for them
         cores = by_cause.get(causes.CPU_SATURATED) if facts.is_slowed else None
@@ -367,7 +367,7 @@ def _is_left(facts: Facts) -> float:
 
 def _disturbed(facts: Facts, by_cause: ByCause) -> Finding:
     """Say that other processes have the cores; memory grows whoever has them."""
-    if causes.MEMORY_GROWS in by_cause and facts.growth_leads:
+    if causes.MEMORY_GROWS in by_cause:
         return by_cause[causes.MEMORY_GROWS]
     queued = facts.use.queued_share or 0.0
     why = (
