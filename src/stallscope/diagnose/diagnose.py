@@ -22,15 +22,17 @@ from stallscope.apart import apart
 from stallscope.bench.measurement import Measurement
 from stallscope.diagnose import verdict
 from stallscope.diagnose.causes import HEALTHY, INCONCLUSIVE
-from stallscope.diagnose.facts import (
-    facts,
-    gain_of,
-    with_loop_stacks,
-    with_stacks,
-)
+from stallscope.diagnose.facts import facts, gain_of, with_stacks
 from stallscope.diagnose.fixes import what_helps
+from stallscope.diagnose.own_code import loop_code
 from stallscope.diagnose.recorded import diagnose_run, recorded_run
-from stallscope.diagnose.result import SPENT, Diagnosis, DiagnosisConditions, first_to_try
+from stallscope.diagnose.result import (
+    SPENT,
+    Diagnosis,
+    DiagnosisConditions,
+    first_to_try,
+    with_tried,
+)
 from stallscope.diagnose.setup import setup_of
 from stallscope.diagnose.verdict import fewest_steps, judge, side_notes
 from stallscope.errors import ArgumentError, NoBatchError, StallscopeError
@@ -200,7 +202,7 @@ class Examination:
                 self._notes.append(no_time)
                 self._leave_out(question, "too little of the budget was left")
             else:
-                self._timed(question.phase, question.why, lambda: self._answer(question))
+                self._timed(question.phase, question.why, lambda: self._answer(question.phase))
         self._spent.append(("stop", 0.0, self._why_stop()))
         self._helps = self._what_helps()
         if self._proves:
@@ -223,7 +225,7 @@ class Examination:
                 self._notes.append(f"'{name}' was not tried: {error}")
 
         self._timed(PROOF, f"does '{name}' deliver the predicted speedup?", measure)
-        self._helps = bench.with_tried(fixes), bench
+        self._helps = with_tried(fixes, bench.tried), bench
 
     def next_question(self, asked: Collection[str]) -> Question | None:
         """Choose the measurement that decides most; None where nothing is open."""
@@ -282,23 +284,47 @@ class Examination:
             self._setup = replace(self._setup, num_workers=run.settings.num_workers)
         self._know(apart(lambda: facts(run, self._setup)))
 
-    def _answer(self, question: Question) -> None:
+    def _answer(self, phase: str) -> None:
         """Make a measurement; the verdict stands without one that fails."""
-        if self._facts is None:
-            return
-        measure = {
-            verdict.ONE_WORKER: self._with_one_worker,
-            verdict.LADDER: self._with_ladder,
-            verdict.WAITING_STACKS: self._with_waiting_stacks,
-            verdict.STACKS: self._with_stacks,
-            verdict.LOOP_STACKS: self._with_loop_stacks,
-            verdict.BATCH: self._with_batch,
-            verdict.MEMORY: self._with_longer_look,
-        }[question.phase]
+        assert self._facts is not None  # noqa: S101 - a question comes from facts
         try:
-            self._know(measure(self._facts))
+            self._know(self._measured(phase, self._facts))
         except StallscopeError as error:
-            self._notes.append(f"no {question.phase}: {error}")
+            self._notes.append(f"no {phase}: {error}")
+
+    def _measured(self, phase: str, facts: Facts) -> Facts:
+        """Add a measurement to the facts."""
+        target, left_s = self._target, self._left_s
+        if phase == verdict.ONE_WORKER:
+            return self._with_one_worker(facts)
+        if phase == verdict.LADDER:
+            enough_s = max(_LADDER_S, self.wanted_s(phase))
+            measured = self._ladder = ladder(target, budget_s=min(left_s, enough_s))
+            return replace(facts, gain=apart(lambda: gain_of(measured)))
+        if phase == verdict.BATCH:
+            plain = replace(target, step=None)
+            with isolated(plain) as ours, started(TimedLoop.of(ours)) as batches:
+                sizes = [batch_bytes(batch) for batch in islice(batches, 1)]
+            return replace(facts, batch=sizes[0] if sizes else None)
+        if phase == verdict.MEMORY:
+            enough = Enough(_WARMUP, _BATCHES, _MEMORY_S)
+            run = record_target(target, Limits(_MOST_BATCHES, left_s, enough), _WARMUP)
+            growth = apart(lambda: memory_growth(run, self._setup.num_workers))
+            return replace(facts, memory_growth=growth)
+        if phase == verdict.LOOP_STACKS:
+            seen = loop_flame(target, _STACKS_S)
+            return replace(facts, loop_code=apart(lambda: loop_code(seen)))
+        waiting = phase == verdict.WAITING_STACKS
+        stacks = flame(target, seconds=_STACKS_S, idle=waiting)
+        # On a busy machine, py-spy may see next to nothing
+        few = int(stacks.samples["hits"].sum()) < _FEWEST_STACKS
+        if few and self._left_s > self.wanted_s(verdict.STACKS) + _LONGER * _STACKS_S:
+            stacks = flame(target, seconds=_LONGER * _STACKS_S, idle=waiting)
+        if waiting:
+            self._waiting = stacks
+        else:
+            self._flame = stacks
+        return apart(lambda: with_stacks(facts, stacks))
 
     def _with_one_worker(self, facts: Facts) -> Facts:
         enough = Enough(after=2, batches=_ALONE_BATCHES, seconds=_ALONE_S)
@@ -323,43 +349,6 @@ class Examination:
             alone_waiting_s=waits_s,
             alone_computed_s=computes_s,
         )
-
-    def _with_longer_look(self, facts: Facts) -> Facts:
-        enough = Enough(_WARMUP, _BATCHES, _MEMORY_S)
-        run = record_target(self._target, Limits(_MOST_BATCHES, self._left_s, enough), _WARMUP)
-        growth = apart(lambda: memory_growth(run, self._setup.num_workers))
-        return replace(facts, memory_growth=growth)
-
-    def _with_ladder(self, facts: Facts) -> Facts:
-        enough_s = max(_LADDER_S, self.wanted_s(verdict.LADDER))
-        measured = self._ladder = ladder(self._target, budget_s=min(self._left_s, enough_s))
-        return replace(facts, gain=apart(lambda: gain_of(measured)))
-
-    def _with_waiting_stacks(self, facts: Facts) -> Facts:
-        waiting = self._waiting = self._stacks(idle=True)
-        return apart(lambda: with_stacks(facts, waiting))
-
-    def _with_stacks(self, facts: Facts) -> Facts:
-        busy = self._flame = self._stacks(idle=False)
-        return apart(lambda: with_stacks(facts, busy))
-
-    def _with_loop_stacks(self, facts: Facts) -> Facts:
-        seen = loop_flame(self._target, _STACKS_S)
-        return apart(lambda: with_loop_stacks(facts, seen))
-
-    def _with_batch(self, facts: Facts) -> Facts:
-        plain = replace(self._target, step=None)
-        with isolated(plain) as target, started(TimedLoop.of(target)) as batches:
-            sizes = [batch_bytes(batch) for batch in islice(batches, 1)]
-        return replace(facts, batch=sizes[0] if sizes else None)
-
-    def _stacks(self, *, idle: bool) -> Flame:
-        """Sample the workers; for longer where a busy machine let py-spy see next to nothing."""
-        seen = flame(self._target, seconds=_STACKS_S, idle=idle)
-        few = int(seen.samples["hits"].sum()) < _FEWEST_STACKS
-        if few and self._left_s > self.wanted_s(verdict.STACKS) + _LONGER * _STACKS_S:
-            return flame(self._target, seconds=_LONGER * _STACKS_S, idle=idle)
-        return seen
 
     def _why_stop(self) -> str:
         if self._left_out:

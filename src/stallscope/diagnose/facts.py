@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-from stallscope.diagnose.own_code import OwnCode, lock_share, loop_code, own_code
+from stallscope.diagnose.own_code import OwnCode, lock_share, own_code
 from stallscope.errors import StallscopeError
 from stallscope.ladder.result import AS_IT_IS, WHOLE
 from stallscope.model import thresholds
@@ -96,16 +96,6 @@ class Spikes:
 
 
 @dataclass(frozen=True)
-class FetchSpeed:
-    """Speed of the samples' fetch."""
-
-    sample_s: float | None = None
-    """Median, seconds a sample."""
-    bytes_per_s: float | None = None
-    """Bytes of the files that were read over the time of the loop; None where sizes are unknown."""
-
-
-@dataclass(frozen=True)
 class Gain:
     """Speedup of the loop with everything cached, as a ladder measured it."""
 
@@ -185,8 +175,10 @@ class Facts:
     """Share of the stalls that waited for a batch of each worker."""
     spikes: Spikes = field(default_factory=Spikes)
     """Samples that stand out."""
-    reading: FetchSpeed = field(default_factory=FetchSpeed)
-    """Speed of fetching."""
+    fetch_s: float | None = None
+    """Median time of fetching a sample, seconds."""
+    fetched_bytes_per_s: float | None = None
+    """Bytes of the files that were read over the time of the loop; None where sizes are unknown."""
     extra_threads_share: float | None = None
     """Share of a worker's CPU time that threads beside its main one took."""
     waiting_s: float = 0.0
@@ -400,6 +392,8 @@ def facts(run: Run, setup: Setup) -> Facts:
     used = use(run, setup.num_workers)
     batches = making(run, run.settings.num_workers or setup.num_workers)
     waits = run.patterns().filter(pl.col("chance").is_not_null())
+    part_s = pl.col("stall_s").sum() / stalls["stall_s"].sum()
+    by_worker = stalls.drop_nulls("worker").group_by("worker").agg(part_s)
     named = waits.unique("pattern", keep="first", maintain_order=True)
     own = _parts_of_step(run, time)
     # In somebody's own script backward passes are seen, forward ones lie in the rest of the step
@@ -413,6 +407,7 @@ def facts(run: Run, setup: Setup) -> Facts:
     waited_s, extra = waiting_s(run, used), _extra_threads(run, used, batches)
     # Threads that waited for a core cannot be seen to wait
     threads_compute = _is_for_threads(waited_s * (1 - others), extra, used, batches)
+    fetch_s, bytes_per_s = _fetch_speed(run)
     begin = {"persistent": setup.persistent, "epoch_batches": setup.epoch_batches}
     collected = Facts(
         setup=setup,
@@ -433,9 +428,10 @@ def facts(run: Run, setup: Setup) -> Facts:
         device_copy_share=_device_share(run, time, H2D.kind),
         model_share=sum(own.get(name, 0.0) for name in model),
         stage_s=dict(run.stages().reverse().select("stage", "p50_s").iter_rows()),
-        stalled_by_worker=_by_worker(stalls),
+        stalled_by_worker=dict(by_worker.iter_rows()),
         spikes=spikes(run),
-        reading=reading(run),
+        fetch_s=fetch_s,
+        fetched_bytes_per_s=bytes_per_s,
         memory_growth=memory_growth(run, setup.num_workers),
         megapixels=_megapixels(run),
         extra_threads_share=extra,
@@ -462,11 +458,6 @@ def with_stacks(facts: Facts, flame: Flame) -> Facts:
     is_wanting = facts.others_share >= OTHERS and own is not None and not own.call.waits
     parts = facts.exposure.computing(GETITEM_) if is_wanting else facts.exposure
     return replace(facts, flame=flame, lock_frames=lock_share(flame), exposure=parts)
-
-
-def with_loop_stacks(facts: Facts, flame: Flame) -> Facts:
-    """Add what stacks of the process that trains say."""
-    return replace(facts, loop_code=loop_code(flame))
 
 
 def gain_of(ladder: Ladder) -> Gain | None:
@@ -497,12 +488,12 @@ def spikes(run: Run) -> Spikes:
     return Spikes(int(slow.size), took_s.size / slow.size, part, typical_s, median_s)
 
 
-def reading(run: Run) -> FetchSpeed:
-    """Measure how fast the samples of the steady state were fetched."""
+def _fetch_speed(run: Run) -> tuple[float | None, float | None]:
+    """Return `fetch_s` and `fetched_bytes_per_s`."""
     samples = run.samples()
     fetched = samples.filter(pl.col("fetch_s") > 0)
     if fetched.is_empty():
-        return FetchSpeed()
+        return None, None
     sized = fetched.drop_nulls("bytes")
     steps, recorded = run.steps(), samples.select(_BATCH).n_unique()
     length_s = steps.select((pl.col("end_ns").max() - pl.col("start_ns").min()) / 1e9).item()
@@ -510,7 +501,7 @@ def reading(run: Run) -> FetchSpeed:
     if sized.height >= _FEWEST_SAMPLES and length_s:
         of_each = max(steps.height / max(recorded, 1), 1.0)  # not every batch is recorded
         rate = float(sized["bytes"].sum()) * of_each / length_s
-    return FetchSpeed(float(np.median(fetched["fetch_s"].to_numpy())), rate)
+    return float(np.median(fetched["fetch_s"].to_numpy())), rate
 
 
 def _enough_workers(run: Run, facts: Facts) -> int | None:
@@ -598,12 +589,6 @@ def _of_spans(run: Run) -> dict[str, Any]:
 
 
 _READ_KINDS: Final = ("fetch", "decode")
-
-
-def _by_worker(stalls: pl.DataFrame) -> dict[int, float]:
-    each = stalls.drop_nulls("worker").group_by("worker").agg(pl.col("stall_s").sum())
-    whole_s = float(stalls["stall_s"].sum())
-    return {worker: took_s / whole_s for worker, took_s in each.iter_rows() if whole_s}
 
 
 def _extra_threads(run: Run, used: MachineUse, batches: BatchTimes | None) -> float | None:

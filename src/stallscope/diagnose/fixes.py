@@ -15,7 +15,7 @@ import polars as pl
 
 from stallscope.apart import apart
 from stallscope.diagnose import causes
-from stallscope.diagnose.result import FIXES, MEASURED, measured_of
+from stallscope.diagnose.result import FIXES
 from stallscope.errors import StallscopeError
 from stallscope.ladder.result import TRANSFORMED
 from stallscope.ladder.rungs import Rungs
@@ -105,15 +105,6 @@ class FixBench(TuneBench):
             tuning = replace(tuning, notes=(_HOW, *tuning.notes))
         self.tried[trial.change] = tuning
         return tuning
-
-    def with_tried(self, fixes: pl.DataFrame) -> pl.DataFrame:
-        """Return a table of fixes with the measured gains."""
-        rows = []
-        for row in fixes.iter_rows(named=True):
-            tuning = self.tried.get(row["fix"])
-            measured = {} if tuning is None else measured_of(tuning)
-            rows.append({**row, **{name: measured.get(name, row[name]) for name in MEASURED}})
-        return pl.DataFrame(rows, FIXES)
 
     def _trial(self, change: Any, keep: Callable[[Any], Any]) -> Trial:
         if not isinstance(change, str):

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
 from stallscope.apart import apart
-from stallscope.diagnose.facts import facts, with_loop_stacks, with_stacks
+from stallscope.diagnose.facts import facts, with_stacks
+from stallscope.diagnose.own_code import loop_code
 from stallscope.diagnose.result import SPENT, Diagnosis, DiagnosisConditions
 from stallscope.diagnose.setup import setup_of_run
 from stallscope.diagnose.verdict import (
@@ -75,16 +76,17 @@ in a window of an epoch."""
 
 def diagnose_run(run: Run) -> Diagnosis:
     """Find out why the loop of a recorded run waited for data, or that it did not."""
-    judged = apart(lambda: _judged(run))
+    findings, flame, questions, notes = apart(lambda: _judged(run))
     length_ns = int(run.all_steps["end_ns"].max() or 0)  # type: ignore[arg-type]  # integers
     settings = run.settings
-    open_still = "; ".join(judged.missing)
-    why = f"left open by a recording: {open_still}" if open_still else "nothing was left open"
+    why = "nothing was left open"
+    if questions:
+        why = f"left open by a recording: {'; '.join(questions)}"
     spent = [("loop", length_ns / 1e9, "the run as it was recorded"), ("stop", 0.0, why)]
     return Diagnosis(
-        findings=judged.findings,
+        findings=findings,
         run=run,
-        flame=judged.flame,
+        flame=flame,
         spent=pl.DataFrame(spent, SPENT, orient="row"),
         circumstances=DiagnosisConditions(
             name=settings.name,
@@ -96,37 +98,31 @@ def diagnose_run(run: Run) -> Diagnosis:
             budget_s=0.0,
             wall_s=length_ns / 1e9,
         ),
-        notes=(*judged.notes, *_one_of_several(run), *run.notes),
+        notes=(*notes, *_one_of_several(run), *run.notes),
     )
 
 
-class _Judged(NamedTuple):
-    """Judgement of a recorded run."""
+def _judged(run: Run) -> tuple[tuple[Finding, ...], Flame | None, list[str], list[str]]:
+    """Judge each rank, and take the one that waits longest.
 
-    findings: tuple[Finding, ...]
-    missing: list[str]
-    """Questions that need another measurement."""
-    notes: list[str]
-    flame: Flame | None = None
-    """Stacks of the workers, where the verdict needed them."""
-
-
-def _judged(run: Run) -> _Judged:
-    """Judge each rank, and take the one that waits longest."""
-    setup = setup_of_run(run)
-    ranks = _ranks(run)
-    each = {rank: _stall_share(rank_run) for rank, rank_run in ranks.items()}
-    slowest = max(each, key=lambda rank: each[rank])
-    own = each.pop(slowest)
+    Returns:
+        The findings; stacks of the workers, where the verdict needed them; questions that need
+        another measurement; notes.
+    """
+    setup, ranks = setup_of_run(run), _ranks(run)
+    times = {rank: loop_breakdown(each.steps(), each.stalls()) for rank, each in ranks.items()}
+    shares = {rank: time.stall_share if time else 0.0 for rank, time in times.items()}
+    slowest = max(shares, key=lambda rank: shares[rank])
+    own = shares.pop(slowest)
     collected, findings, questions = _questioned(ranks[slowest], facts(ranks[slowest], setup))
     notes = side_notes(collected, findings)
-    if each:
-        notes += [_about_ranks(run, slowest, own, each), *_read_twice(ranks)]
-    if each and own >= max(each.values()) + HARDLY:
+    if shares:
+        notes += [_about_ranks(run, slowest, own, shares), *_read_twice(ranks)]
+    if shares and own >= max(shares.values()) + HARDLY:
         first, *others = findings
         title = f"rank {slowest}, which the others wait for: {first.title}"
         findings = (replace(first, title=title), *others)
-    return _Judged(findings, questions, notes, collected.flame)
+    return findings, collected.flame, questions, notes
 
 
 def _questioned(run: Run, collected: Facts) -> tuple[Facts, tuple[Finding, ...], list[str]]:
@@ -165,7 +161,9 @@ def _with_own_stacks(run: Run, collected: Facts, phase: str) -> Facts | None:
         idle=waiting,
     )
     flame = Flame(rows.with_columns(window=window).select(columns), conditions)
-    return (with_loop_stacks if phase == LOOP_STACKS else with_stacks)(collected, flame)
+    if phase == LOOP_STACKS:
+        return replace(collected, loop_code=loop_code(flame))
+    return with_stacks(collected, flame)
 
 
 def _ranks(run: Run) -> dict[int, Run]:
@@ -194,11 +192,6 @@ def _one_of_several(run: Run) -> list[str]:
         return []
     all_of_them = f"stallscope diagnose {folder.absolute().parent}"
     return [f"one of {ranks} ranks: {all_of_them} shows which rank the others wait for"]
-
-
-def _stall_share(run: Run) -> float:
-    time = loop_breakdown(run.steps(), run.stalls())
-    return time.stall_share if time else 0.0
 
 
 def _about_ranks(run: Run, slowest: int, own: float, others: dict[int, float]) -> str:

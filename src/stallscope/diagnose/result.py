@@ -245,10 +245,16 @@ def first_to_try(fixes: pl.DataFrame) -> str | None:
     return next(iter(able["fix"]), None)
 
 
-def measured_of(tuning: Tuning) -> dict[str, Any]:
-    """Return the row of the tried change in `Tuning.settings`."""
-    row: dict[str, Any] = next(row for row in tuning.settings().to_dicts() if row["trial"])
-    return row
+def with_tried(fixes: pl.DataFrame, tried: Mapping[str, Tuning]) -> pl.DataFrame:
+    """Return a table of `FIXES` with what was measured of changes, by their names."""
+    rows = {row["fix"]: row for row in fixes.iter_rows(named=True)}
+    shown = [name for name in FIXES if "gain" in name or name == "says"]
+    for name, tuning in tried.items():
+        (measured,) = tuning.settings().filter(pl.col("trial") > 0).head(1).to_dicts()
+        values = {key: measured[key] for key in shown if measured[key] is not None}
+        new = {"fix": name, "code": "", "measurable": True, "outside": ""}
+        rows[name] = {**rows.get(name, new), **values}
+    return pl.DataFrame(list(rows.values()), FIXES)
 
 
 def number_text(name: str, value: float | None) -> str:

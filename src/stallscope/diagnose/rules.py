@@ -192,7 +192,7 @@ def numbers(facts: Facts) -> Numbers:
         "reading_waits_share": exposure.waiting(*READING),
         **{f"{group}_exposed_share": exposure.of(group) for group in (*WORK, SENDING)},
         **{f"{group}_share": stalls * exposure.of(group) for group in (DECODE, COLLATE, SENDING)},
-        "read_bytes_per_s": facts.reading.bytes_per_s,
+        "read_bytes_per_s": facts.fetched_bytes_per_s,
         "disk_busy_share": use.disk_busy_share,
         "storage_trust": 0.8 if facts.is_shared is None else 1.0,
         "unseen_trust": thresholds.UNSEEN,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from stallscope.bench.comparison import FASTER
 from stallscope.columns import FACTOR, unit_of
 from stallscope.diagnose.causes import HEALTHY, INCONCLUSIVE, START_UP
-from stallscope.diagnose.result import MEASURED, measured_of, number_text
+from stallscope.diagnose.result import number_text, with_tried
 from stallscope.model.thresholds import OTHERS, WORTH_A_LINE
 from stallscope.run.saturation import find_saturated
 from stallscope.stages import COLOURS, STALL_COLOUR
@@ -257,18 +257,8 @@ def _promises(row: dict[str, Any]) -> bool:
 
 def fix_rows(diagnosis: Diagnosis) -> list[dict[str, Any]]:
     """Return the changes that would help, and others that were tried, with what was measured."""
-    tried = {} if diagnosis.bench is None else dict(diagnosis.bench.tried)
-    none = {"code": "", "measurable": True, "outside": "", **dict.fromkeys(_PREDICTED)}
-    rows = {row["fix"]: row for row in diagnosis.fixes.to_dicts()}
-    for name, tuning in tried.items():
-        row = measured_of(tuning)
-        values = {name: row[name] for name in (*MEASURED, *_PREDICTED) if row[name] is not None}
-        empty = {**none, "fix": name, **dict.fromkeys(MEASURED)}
-        rows[name] = {**rows.get(name, empty), **values}
-    return list(rows.values())
-
-
-_PREDICTED: Final = ("predicted_gain", "predicted_gain_low", "predicted_gain_high")
+    bench = diagnosis.bench
+    return with_tried(diagnosis.fixes, bench.tried if bench else {}).to_dicts()
 
 
 def measured(diagnosis: Diagnosis) -> str:

@@ -96,7 +96,7 @@ def _storage(facts: Facts) -> tuple[Cause, Words]:
             return causes.WAITS_UNSEEN, {"each": each, "stage": stage}
         remedy = {"remedy": own.call.remedy, "stage": stage}
         return causes.OWN_CODE_WAITS, {"each": each, "place": own.place, "does": own.does, **remedy}
-    rate, sample_s = facts.reading.bytes_per_s, facts.reading.sample_s
+    rate, sample_s = facts.fetched_bytes_per_s, facts.fetch_s
     each = f", {seconds(sample_s)} per sample" if sample_s else ""
     alone = f"; {_alone(facts)}" if facts.is_shared is not None else ""
     words = {"each": f"{each}{f', {size(rate)}/s' if rate else ''}", "alone": alone}

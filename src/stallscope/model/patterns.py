@@ -12,7 +12,7 @@ corrected for all tests, of all reasons on all ranks.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
@@ -74,69 +74,64 @@ PATTERNS: Final = Schema(
 )
 
 
-class Pattern(NamedTuple):
-    """Reason of one rank's stalls at some of its steps."""
-
-    explanation: Explained
-    rank: int
-    steps: list[int]
-    """Numbers of the explained steps."""
-    named: list[int]
-    """Explained steps that the title counts."""
-    lost_s: float
-    """Length of the stalls, seconds."""
-
-
 def patterns(evidence: Evidence) -> pl.DataFrame:
     """Find out why the training loop stalls when it does.
 
     Returns:
         Columns of `PATTERNS`; empty where the loop does not stall.
     """
-    own, found_patterns, lost_s = list(evidence.by_rank()), list[Pattern](), 0.0
+    own, rows, lost_s = list(evidence.by_rank()), [], 0.0
     for rank, own_evidence in own:
-        loop = StepSeries.of(own_evidence)
+        loop = StepSeries(own_evidence)
         steps = loop.keys["step"].to_numpy()
         lost_s += float(loop.stall_s.sum())
         for each in _explain_waits(loop, own_evidence, len(own)):
             explained, named = (steps[which].tolist() for which in (each.all, each.named))
             its_s = float(loop.stall_s[each.all].sum())
-            found_patterns.append(Pattern(each, rank, explained, named, its_s))
-    rows = [_row(same, lost_s, len(own)) for same in _alike(found_patterns)]
-    table = pl.DataFrame(rows, PATTERNS, orient="row")
-    return table.sort("stalled_s", descending=True, maintain_order=True)
-
-
-def _alike(patterns: list[Pattern]) -> list[list[Pattern]]:
-    """Group equal patterns, of several ranks, too: the rank with most of it first."""
-    groups: dict[tuple[str, str], list[Pattern]] = {}
-    for each in patterns:
-        key = each.explanation.code, each.explanation.subject
-        groups.setdefault(key, []).append(each)
-    return [sorted(group, key=lambda each: -each.lost_s) for group in groups.values()]
-
-
-def _row(same: list[Pattern], total_s: float, ranks: int) -> dict[str, object]:
-    first = same[0]
-    stalled_s = sum(each.lost_s for each in same)
-    where = sorted({each.rank for each in same})
-    on = f" (rank {where[0]})" if len(where) == 1 else f" ({len(where)} of {ranks} ranks)"
-    # The largest p-value over ranks counts, and on a rank the smallest
-    least: dict[int, float] = {}
-    for each in same:
-        if each.explanation.chance is not None:
-            least[each.rank] = min(each.explanation.chance, least.get(each.rank, 1.0))
-    return {
-        "pattern": first.explanation.code,
-        "title": first.explanation.title + (on if ranks > 1 else ""),
-        "stalls": sum(len(each.steps) for each in same),
-        "stalled_s": stalled_s,
-        "share": min(stalled_s / total_s, 1.0),
-        "chance": max(least.values(), default=None),
-        "rank": first.rank,
-        "steps": sorted(step for each in same if each.rank == first.rank for step in each.steps),
-        "named": first.named,
-    }
+            reason = (each.code, each.subject, each.title, each.chance, rank)
+            rows.append((*reason, len(explained), its_s, explained, named))
+    names = (
+        "pattern",
+        "subject",
+        "title",
+        "chance",
+        "rank",
+        "stalls",
+        "stalled_s",
+        "steps",
+        "named",
+    )
+    schema = {name: PATTERNS.get(name, pl.String) for name in names}
+    table = pl.DataFrame(rows, schema, orient="row")
+    sums = pl.col("stalls", "stalled_s").sum()
+    # Of equal patterns, the smallest p-value counts on a rank, and over ranks the largest
+    on_rank = (
+        table.sort("stalled_s", descending=True, maintain_order=True)
+        .group_by("pattern", "subject", "rank", maintain_order=True)
+        .agg(
+            pl.col("title", "named").first(),
+            pl.col("chance").min(),
+            pl.col("steps").explode().sort(),
+            sums,
+            most_s=pl.col("stalled_s").first(),
+        )
+    )
+    ranks, all_ranks = pl.col("rank").n_unique(), pl.lit(len(own))
+    one = pl.format(" (rank {})", pl.col("rank").first())
+    on = pl.when(ranks == 1).then(one).otherwise(pl.format(" ({} of {} ranks)", ranks, all_ranks))
+    return (
+        on_rank.sort("most_s", descending=True, maintain_order=True)
+        .group_by("pattern", "subject", maintain_order=True)
+        .agg(
+            pl.col("title").first() + (on if len(own) > 1 else pl.lit("")),
+            pl.col("rank", "steps", "named").first(),
+            pl.col("chance").max(),
+            sums,
+        )
+        .with_columns(share=(pl.col("stalled_s") / lost_s).clip(upper_bound=1.0))
+        .sort("stalled_s", descending=True, maintain_order=True)
+        .select(pl.col(name).cast(kind) for name, kind in PATTERNS.items())
+    )
 
 
 def _explain_waits(loop: StepSeries, evidence: Evidence, ranks: int) -> list[Explained]:

@@ -122,27 +122,6 @@ class Explained:
 
 
 @dataclass(frozen=True, eq=False)
-class Stops:
-    """Steps that a title counts."""
-
-    named: np.ndarray
-    """Mask of the steps that the title speaks of."""
-    seconds: np.ndarray
-    """Length of the stall at each step."""
-
-    @property
-    def wait(self) -> str:
-        """Begin of a sentence: "3 steps wait 20 ms" (the median)."""
-        number = int(np.count_nonzero(self.named))
-        waits = "waits" if number == 1 else "wait"
-        return f"{count(number, 'step')} {waits} {self.median(self.seconds)}"
-
-    def median(self, values: np.ndarray) -> str:
-        """Return the median over these steps, in words."""
-        return seconds(float(np.median(values[self.named])))
-
-
-@dataclass(frozen=True, eq=False)
 class Reason:
     """Event at some steps as a possible reason; arrays have a value per step."""
 
@@ -150,8 +129,8 @@ class Reason:
     """Kind of pattern."""
     marked: np.ndarray
     """True for each step with the event."""
-    title: Callable[[Stops], str]
-    """Function that returns a sentence on the explained steps."""
+    title: Callable[[np.ndarray, np.ndarray], str]
+    """Function that returns a sentence, from a mask of its steps and the stall at each step."""
     testable: np.ndarray | None = None
     """Mask of the steps where it could be observed; None: all."""
     enough_s: np.ndarray | None = None
@@ -211,8 +190,18 @@ def explain(reason: Reason, left: Residual, tests: int) -> Explained | None:
         return None
     explained, chance = best
     named = explained & reason.marked
-    title = reason.title(Stops(named, left.seconds))
+    title = reason.title(named, left.seconds)
     return Explained(reason.code, reason.subject, title, explained, named, chance)
+
+
+def _wait(named: np.ndarray, stall_s: np.ndarray) -> str:
+    """Return the begin of a sentence: "3 steps wait 20 ms" (the median)."""
+    number = int(np.count_nonzero(named))
+    return f"{count(number, 'step')} wait{'s' * (number == 1)} {_median(stall_s[named])}"
+
+
+def _median(values: np.ndarray) -> str:
+    return seconds(float(np.median(values)))
 
 
 def ordinal(number: int) -> str:
@@ -245,9 +234,10 @@ def _garbage(loop: StepSeries, evidence: Evidence) -> list[Reason]:
     there = (loop.stall_s > 0) & (there_s >= CAUSE_SHARE * loop.stall_s)
     testable = np.isfinite(loop.made_s)
 
-    def title(took_s: np.ndarray, where: str) -> Callable[[Stops], str]:
-        return lambda stops: (
-            f"{stops.wait}: garbage collection {where} takes {stops.median(took_s)} of it"
+    def title(took_s: np.ndarray, where: str) -> Callable[[np.ndarray, np.ndarray], str]:
+        takes = f"garbage collection {where} takes"
+        return lambda named, stall_s: (
+            f"{_wait(named, stall_s)}: {takes} {_median(took_s[named])} of it"
         )
 
     here = title(here_s, "in the main process")
@@ -270,13 +260,12 @@ def _epochs(loop: StepSeries) -> list[Reason]:
     """Return the first steps of epochs, with the waits right after them."""
     first = np.append(loop.batch[:1] == 0, loop.epoch[1:] != loop.epoch[:-1])
 
-    def title(stops: Stops) -> str:
-        waits_s = stops.seconds[stops.named]
-        begins = f"{count(waits_s.size, 'epoch')} begin with a wait of"
-        restart_s = float(np.median(loop.restart_s[stops.named]))
+    def title(named: np.ndarray, stall_s: np.ndarray) -> str:
+        waits_s, restart_s = stall_s[named], float(np.median(loop.restart_s[named]))
+        begins = f"{count(waits_s.size, 'epoch')} begin with a wait of {_median(waits_s)}"
         noticed = restart_s >= NOTICED * float(np.median(waits_s))
         restart = f" (iter(loader) takes {seconds(restart_s)} of it)" if noticed else ""
-        return f"{begins} {seconds(float(np.median(waits_s)))}: no batch is ready{restart}"
+        return f"{begins}: no batch is ready{restart}"
 
     round_ = max(loop.num_workers, 1)
     return [Reason("epoch_boundary", first, title, fewest=2, reach=round_)]
@@ -301,9 +290,9 @@ def _new_files(loop: StepSeries, samples: pl.DataFrame) -> list[Reason]:
     )
     takes = f": its first one takes {seconds(first_s)}, the others {seconds(rest_s)}"
 
-    def title(stops: Stops) -> str:
+    def title(named: np.ndarray, stall_s: np.ndarray) -> str:
         each = f"{seen.height / (opened + 1):.0f} samples"
-        about = f"{stops.wait} where a worker opens a new file of about {each}"
+        about = f"{_wait(named, stall_s)} where a worker opens a new file of about {each}"
         return about + takes if first_s >= CLEARLY * rest_s else about
 
     return [Reason("shard_boundary", marked > 0, title, testable=of_batch > 0)]
@@ -328,12 +317,11 @@ def _slow_samples(loop: StepSeries, samples: pl.DataFrame) -> list[Reason]:
     )
     [excess_s] = of_batches(loop.keys, per_batch, "excess_s")
 
-    def title(stops: Stops) -> str:
-        batches = loop.keys.filter(pl.Series(stops.named))
+    def title(named: np.ndarray, stall_s: np.ndarray) -> str:
+        batches = loop.keys.filter(pl.Series(named))
         these = slow.join(batches, on=BATCH, how="semi").sort("total_s", descending=True)
-        longer = seconds(float(np.median(these["total_s"].to_numpy())))
-        usual = f"usual is {seconds(median_s)}"
-        return f"{stops.wait} for a single slow sample ({longer}; {usual}): {_names(these)}"
+        longer = f"{_median(these['total_s'].to_numpy())}; usual is {seconds(median_s)}"
+        return f"{_wait(named, stall_s)} for a single slow sample ({longer}): {_names(these)}"
 
     testable = np.isfinite(excess_s)
     return [
@@ -373,13 +361,13 @@ def _slow_workers(loop: StepSeries) -> list[Reason]:
         rest = testable & (loop.worker >= 0) & (loop.worker != worker)
         own_s, rest_s = loop.made_s[own & whole], loop.made_s[rest & whole]
         takes = (
-            f"Worker {worker} is slow: its batches take {seconds(float(np.median(own_s)))}, "
-            f"those of the others {seconds(float(np.median(rest_s)))}"
+            f"Worker {worker} is slow: its batches take {_median(own_s)}, "
+            f"those of the others {_median(rest_s)}"
         )
 
-        def title(stops: Stops, takes: str = takes) -> str:
-            stalls = count(int(np.count_nonzero(stops.seconds > 0)), "stall")
-            return f"{takes}; {np.count_nonzero(stops.named)} of {stalls} wait for it"
+        def title(named: np.ndarray, stall_s: np.ndarray, takes: str = takes) -> str:
+            stalls = count(int(np.count_nonzero(stall_s)), "stall")
+            return f"{takes}; {np.count_nonzero(named)} of {stalls} wait for it"
 
         reasons.append(
             Reason(

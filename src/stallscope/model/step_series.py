@@ -42,39 +42,27 @@ class Evidence:
             yield rank, replace(self, **own)
 
 
-@dataclass(frozen=True, eq=False)
 class StepSeries:
-    """Steps of one rank; arrays have a value per step, NaN where it was not observed."""
+    """Steps of one rank; arrays have a value per step, NaN where it was not observed.
 
-    keys: pl.DataFrame
-    """`step, epoch, batch` of each step."""
-    epoch: np.ndarray
-    batch: np.ndarray
-    worker: np.ndarray
-    """Worker that made the batch; -1 for the main process."""
-    waits_from_ns: np.ndarray
-    """Begin of the wait, with the loader's restart before it; 0 where unknown."""
-    has_batch_ns: np.ndarray
-    """End of the wait; 0 where unknown."""
-    restart_s: np.ndarray
-    """Restart of the loader before an epoch's first step; 0 for other steps."""
-    stall_s: np.ndarray
-    """Length of the stall; 0 where the loop did not stall."""
-    busy_s: np.ndarray
-    """Time until the next wait; plus, for a device that works behind the host, the part of the wait
-    in which the device had work."""
-    made_s: np.ndarray
-    """Time to make the batch in its worker."""
-    sent_s: np.ndarray
-    """Time to send the batch, in a thread of the worker's."""
-    ready_ns: np.ndarray
-    """Time when the batch was sent; when it was made, where sending was not recorded."""
-    num_workers: int
-    """Worker processes; 0: the main process loads."""
+    Attributes:
+        keys: `step, epoch, batch` of each step.
+        epoch: its epoch.
+        batch: its batch.
+        worker: worker that made the batch; -1 for the main process.
+        waits_from_ns: begin of the wait, with the loader's restart before it; 0 where unknown.
+        has_batch_ns: end of the wait; 0 where unknown.
+        restart_s: restart of the loader before an epoch's first step; 0 for other steps.
+        stall_s: length of the stall; 0 where the loop did not stall.
+        busy_s: time until the next wait; plus, for a device that works behind the host, the part of
+            the wait in which the device had work.
+        made_s: time to make the batch in its worker.
+        sent_s: time to send the batch, in a thread of the worker's.
+        ready_ns: time when the batch was sent; when it was made, where sending was not recorded.
+        num_workers: worker processes; 0: the main process loads.
+    """
 
-    @classmethod
-    def of(cls, evidence: Evidence) -> StepSeries:
-        """Return the arrays of one rank's tables."""
+    def __init__(self, evidence: Evidence) -> None:
         waits = find_stalls(evidence.steps).select("step", "stall_s").unique("step", keep="first")
         steps = evidence.steps.join(waits, on="step", how="left", maintain_order="left")
         steps = hidden_known(steps).with_columns(
@@ -83,31 +71,23 @@ class StepSeries:
             pl.col("worker").fill_null(-1),
             used_s=pl.sum_horizontal("step_s", "other_s"),
         )
-        columns = {name: steps[name].to_numpy() for name in steps.columns}
+        column = {name: steps[name].to_numpy() for name in steps.columns}
+        self.keys = steps.select("step", *BATCH)
+        self.epoch, self.batch, self.worker = (column[name] for name in (*BATCH, "worker"))
+        self.restart_s, self.stall_s = column["restart_s"], column["stall_s"]
+        restart_ns = np.rint(self.restart_s * 1e9).astype(np.int64)
+        self.waits_from_ns = column["start_ns"] - restart_ns
+        self.has_batch_ns = column["end_ns"]
+        self.busy_s = column["used_s"] + column["hidden_s"]
         times = evidence.deliveries.select(
             *BATCH,
             made_s=(pl.col("made_ns") - pl.col("taken_ns")) / 1e9,
             sent_s=(pl.col("sent_ns") - pl.col("pickle_ns")) / 1e9,
             ready_ns=pl.coalesce("sent_ns", "made_ns"),
         )
-        keys = steps.select("step", *BATCH)
-        made_s, sent_s, ready_ns = of_batches(keys, times, "made_s", "sent_s", "ready_ns")
-        restart_ns = np.rint(columns["restart_s"] * 1e9).astype(np.int64)
-        return cls(
-            keys=keys,
-            epoch=columns["epoch"],
-            batch=columns["batch"],
-            worker=columns["worker"],
-            waits_from_ns=columns["start_ns"] - restart_ns,
-            has_batch_ns=columns["end_ns"],
-            restart_s=columns["restart_s"],
-            stall_s=columns["stall_s"],
-            busy_s=columns["used_s"] + columns["hidden_s"],
-            made_s=made_s,
-            sent_s=sent_s,
-            ready_ns=ready_ns,
-            num_workers=evidence.num_workers,
-        )
+        names = ("made_s", "sent_s", "ready_ns")
+        self.made_s, self.sent_s, self.ready_ns = of_batches(self.keys, times, *names)
+        self.num_workers = evidence.num_workers
 
     @property
     def size(self) -> int:
