@@ -22,7 +22,7 @@ from support.pipelines import (
 
 from stallscope.orders import run_ops
 from stallscope.orders.pipeline import Chain
-from stallscope.orders.run_ops import Draw, OpInput, Stream, named_by, restored
+from stallscope.orders.run_ops import OpInput, Stream, named_by, restored
 
 
 def givens(samples=12):
@@ -34,7 +34,7 @@ def givens(samples=12):
 def tried(op, samples=12):
     """An op tried on images."""
     (one,) = Chain(op).ops
-    return run_ops.measure_op(one, Stream(op, 0), givens(samples))
+    return Stream(one).measure(givens(samples))
 
 
 def states():
@@ -69,7 +69,7 @@ def test_an_op_that_changes_its_input_gets_copies(op):
     given = givens()
     before = run_ops.digest_of(given)
 
-    outcome = run_ops.measure_op(Chain(op).ops[0], Stream(op, 0), given)
+    outcome = Stream(Chain(op).ops[0]).measure(given)
 
     assert before == run_ops.digest_of(given)
     assert torch.equal(outcome.results[0].args[0], 2 * given[0].args[0])
@@ -96,10 +96,10 @@ def test_a_generator_of_a_functions_module_is_found_and_put_back():
     """It is seeded for each draw, and stands afterwards where it stood."""
     (generator,) = named_by(named_noise)
     before = str(generator.bit_generator.state)
-    stream = Stream(named_noise, 0)
+    stream = Stream(Chain(named_noise).ops[0])
 
     with restored(lambda: [stream]):
-        outcome = run_ops.measure_op(Chain(named_noise).ops[0], stream, givens())
+        outcome = stream.measure(givens())
 
     assert "" == outcome.unsteady
     assert before == str(generator.bit_generator.state)
@@ -107,11 +107,11 @@ def test_a_generator_of_a_functions_module_is_found_and_put_back():
 
 def test_seeding_moves_every_global_generator():
     """Each draw has its own place in all three."""
-    stream, seen = Stream(halve, 0), set()
+    stream, seen = Stream(Chain(halve).ops[0]), set()
     with pytest.MonkeyPatch.context():
         before = torch.get_rng_state(), np.random.get_state(), random.getstate()
         for sample in range(3):
-            stream.seed(Draw(sample))
+            stream.seed((sample, 0))
             seen.add((torch.rand(()).item(), np.random.rand(), random.random()))
         torch.set_rng_state(before[0])
         np.random.set_state(before[1])

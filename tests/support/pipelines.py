@@ -383,7 +383,7 @@ def evaluator_of(dataset: Any, samples: int = 16) -> OrderEvaluator:
 def compared(known: Known, seed: int = 0) -> Grade:
     """How the other order compares, as the kit says; each seed has other data and other draws."""
 
-    def other(number: int, draw: run_ops.Draw) -> int:
+    def other(number: int, draw: tuple[int, int]) -> int:
         return usual(number + _STREAMS * seed, draw)
 
     usual = run_ops._seed

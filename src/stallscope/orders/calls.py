@@ -29,7 +29,7 @@ from stallscope.orders.deferred_calls import (
 )
 from stallscope.orders.equivalence import digest
 from stallscope.orders.pipeline import Op, Place, numbered
-from stallscope.orders.run_ops import OpInput, global_places
+from stallscope.orders.run_ops import OpInput, states_of
 from stallscope.orders.watch import CapturedSample, decoded, seeded
 from stallscope.targets.loaders import copied
 from stallscope.units import count, repr_of
@@ -114,9 +114,9 @@ class SampleRecording:
         seen.argument, seen.decode_s, seen.inside = fresh(first), decode_s, self._inside
         self._inside = len(self.calls)
         self.calls.append(seen)
-        before = global_places()
+        before = states_of()
         seen.result, seen.took_s = _timed(lambda: call.made(first))
-        seen.draws = global_places() != before
+        seen.draws = states_of() != before
         self._inside = seen.inside
         return seen.result
 

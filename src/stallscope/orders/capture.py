@@ -21,7 +21,7 @@ from stallscope.loops.cached_values import bytes_of, fresh, mapped
 from stallscope.orders.equivalence import digest
 from stallscope.orders.pipeline import Chain, places, readers
 from stallscope.orders.result import FixedCosts
-from stallscope.orders.run_ops import OpInput, OpResultError, call_op, next_input
+from stallscope.orders.run_ops import OpInput, OpResultError, apply
 from stallscope.orders.variant import Site
 from stallscope.orders.watch import CapturedSample, Watched, watch
 from stallscope.units import count, said_by, size
@@ -165,7 +165,7 @@ def _is_replayed(chain: Chain, givens: list[OpInput]) -> bool:
         seed_everywhere(number)
         now = arguments.copy()
         for op in ops:
-            now = next_input(op, now, call_op(op, op.call, now))
+            now = apply(op, op.call, now)
         if digest(now.value) != digest(expected):
             return False
     return True

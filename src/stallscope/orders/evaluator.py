@@ -10,8 +10,10 @@ may have several lanes, such as image and mask, whose ops never exchange places.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,10 +50,9 @@ from stallscope.targets.object_graph import LoaderCallables, bindings_kept
 from stallscope.units import said_by
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from stallscope.orders.pipeline import Op
-    from stallscope.orders.run_ops import Outcome, Stream
+    from stallscope.orders.run_ops import Stream
     from stallscope.orders.search import TriedOp
     from stallscope.orders.variant import Picture, Site
     from stallscope.orders.watch import CapturedSample
@@ -98,8 +99,9 @@ class OrderEvaluator:
 
     Attributes:
         fixed: cost of a sample outside of its ops.
+        outcomes: of each op in the original pipeline, by position.
+        inputs_of: inputs of each op in the original pipeline, by position.
         variants: all pipelines; the first is the original.
-        rewritten_s: seconds of objects that replace ops, by position and `id`.
     """
 
     def __init__(
@@ -114,10 +116,12 @@ class OrderEvaluator:
         self.tolerance = tolerance
         self.lanes = list(lanes) or [Lane(site.chain.ops, [sample.input for sample in samples])]
         self.ops = tuple(op for lane in self.lanes for op in lane.ops.values())
-        self.as_it_is = tuple(op.position for op in self.ops)
+        self.as_it_is = tuple(range(len(self.ops)))
+        self.outcomes = ChainMap(*(lane.outcomes for lane in self.lanes))
+        self.inputs_of = ChainMap(*(lane.inputs_of for lane in self.lanes))
         self.fixed = FixedCosts()
         self.variants: list[Variant] = []
-        self.rewritten_s: dict[tuple[int, int], float] = {}
+        self._rewritten_s: dict[tuple[int, int], float] = {}
         self._pairs: dict[tuple[int, ...], list[SamplePair]] = {}
 
     @contextmanager
@@ -125,26 +129,25 @@ class OrderEvaluator:
         """Use one torch thread, as in a worker, and restore the state that ops change."""
 
         def streams() -> list[Stream]:
-            return [stream for lane in self.lanes for stream in lane.streams()]
+            return [stream for lane in self.lanes for stream, _ in lane.streams.values()]
 
         with preserving_state(self.loader), restored(streams), one_thread():
             yield
 
-    def lane_of(self, position: int) -> Lane:
-        """Return the lane that has an op."""
-        return next(lane for lane in self.lanes if position in lane.ops)
+    def stream(self, position: int, op: Any = None) -> Stream:
+        """Return the stream of an op, or of an object that replaces it."""
+        lane = next(lane for lane in self.lanes if position in lane.ops)
+        return lane.stream(position, op)
 
-    def outcome(self, position: int) -> Outcome:
-        """Return the outcome of an op in the original pipeline."""
-        return self.lane_of(position).outcomes[position]
+    def time_rewrite(self, position: int, op: Any, inputs: Sequence[OpInput]) -> float:
+        """Return the seconds per sample of an object that replaces an op."""
+        took_s = self.stream(position, op).measure(inputs).seconds
+        self._rewritten_s[position, id(op)] = took_s
+        return took_s
 
-    def inputs_of(self, position: int) -> Sequence[OpInput]:
-        """Return the inputs of an op in the original pipeline."""
-        return self.lane_of(position).inputs_of(position)
-
-    def seconds_of(self, positions: Sequence[int]) -> float:
+    def seconds_of(self, positions: Iterable[int]) -> float:
         """Return the seconds per sample of ops in the original pipeline."""
-        return sum(self.outcome(position).seconds for position in positions)
+        return sum(self.outcomes[position].seconds for position in positions)
 
     @property
     def whole_s(self) -> float:
@@ -159,32 +162,26 @@ class OrderEvaluator:
 
     def add(self, variant: Variant) -> Variant:
         """Add a variant to the result, with its derived fields."""
-        return self._put(variant, len(self.variants))
+        done = self._completed(replace(variant, trial=len(self.variants)))
+        self.variants.append(done)
+        return done
 
     def mark_failed(self, trial: int, why: str) -> None:
         """Mark a variant as failed that raised while it was measured; never the original."""
         if trial:
-            self._put(replace(self.variants[trial], grade=Grade(FAILS, why=why)), trial)
-
-    def _put(self, variant: Variant, trial: int) -> Variant:
-        done = self._completed(replace(variant, trial=trial))
-        self.variants[trial : trial + 1] = [done]
-        return done
+            failed = replace(self.variants[trial], grade=Grade(FAILS, why=why))
+            self.variants[trial] = self._completed(failed)
 
     def _completed(self, variant: Variant) -> Variant:
         faster = variant.predicted_s is not None and variant.predicted_s < self.whole_s
         is_near = variant.grade.within(NEAR) and not variant.grade.why
         return replace(
             variant,
-            order=" → ".join(name for name in self._names_in(variant).values() if name),
+            order=" → ".join(filter(None, self._names_in(variant).values())),
             gains=faster and is_near and variant.kind != CACHE,
             code=self.site.code_of(variant),
             predicted_speedup=self.whole_s / variant.predicted_s if variant.predicted_s else None,
         )
-
-    def with_parts(self, variant: Variant) -> Variant:
-        """Return a variant with the parts of its time, from the ops that were tried so far."""
-        return replace(variant, parts=self._parts_of(variant))
 
     def _names_in(self, variant: Variant) -> dict[int, str]:
         """Return the names of a variant's ops in order; "": another op does this op's work."""
@@ -192,43 +189,36 @@ class OrderEvaluator:
         for position in variant.positions:
             replacement = variant.replaced.get(position)
             on_batch = " (on the batch)" if position in variant.on_batch else ""
-            named = self.op(position).name if replacement is None else name_of(replacement)
+            named = self.ops[position].name if replacement is None else name_of(replacement)
             names[position] = "" if replacement is passed_on else named + on_batch
         return names
 
-    def op(self, position: int) -> Op:
-        """Return the op of this position."""
-        return self.lane_of(position).ops[position]
-
-    def _parts_of(self, variant: Variant) -> tuple[CostPart, ...]:
-        """Split the predicted time into parts; (): unknown."""
-        fixed, whole_s = self.fixed, variant.predicted_s
-        if whole_s is None or not variant.grade.works or variant.cached:
-            return ()
-        names = self._names_in(variant)
-        ops = [
-            CostPart(
-                names[position],
-                self.rewritten_s.get((position, id(variant.replaced.get(position))), seconds),
-                "transform",
-            )
-            for position, _, seconds in self.op_seconds(variant.positions)
-            if position not in variant.on_batch
-        ]
-        # the rest is decoding, which a variant may replace, and ops that it moved to the batch
-        left_s = whole_s - fixed.fetch_s - fixed.batch_s - sum(part.seconds for part in ops)
-        decode_s = fixed.decode_s if variant.on_batch else left_s
-        if min(decode_s, left_s - decode_s) < -_NOISE_S:
-            return ()
-        moved = ", ".join(self.op(position).name for position in variant.on_batch)
-        parts = [
-            CostPart(FETCH, fixed.fetch_s, "fetch"),
-            CostPart(DECODE, decode_s, "decode"),
-            *ops,
-            CostPart(f"{moved} on the batch", left_s - decode_s, "collate"),
-            CostPart(BATCH, fixed.batch_s, "collate"),
-        ]
-        return tuple(part for part in parts if part.seconds > _NOISE_S)
+    def with_parts(self, variant: Variant) -> Variant:
+        """Return a variant with the parts of its time, up to the op that raises."""
+        if variant.cached:
+            return variant
+        fixed, whole_s, names = self.fixed, variant.predicted_s, self._names_in(variant)
+        ops = []
+        for position, tried, seconds in self.op_seconds(variant.positions):
+            if whole_s is None and (tried is None or tried.seconds is None):
+                break
+            if names[position] and position not in variant.on_batch:
+                key = (position, id(variant.replaced.get(position)))
+                took_s = self._rewritten_s.get(key, seconds)
+                ops.append(CostPart(names[position], took_s, "transform"))
+        decode = CostPart(DECODE, fixed.decode_s, "decode")
+        parts = [CostPart(FETCH, fixed.fetch_s, "fetch"), decode, *ops]
+        if whole_s is not None:
+            # the rest is decoding, which a variant may replace, and ops that it moved to the batch
+            left_s = whole_s - fixed.fetch_s - fixed.batch_s - sum(part.seconds for part in ops)
+            decode_s = fixed.decode_s if variant.on_batch else left_s
+            if min(decode_s, left_s - decode_s) < -_NOISE_S:
+                return variant
+            parts[1] = decode._replace(seconds=decode_s)
+            moved = ", ".join(self.ops[position].name for position in variant.on_batch)
+            parts.append(CostPart(f"{moved} on the batch", left_s - decode_s, "collate"))
+            parts.append(CostPart(BATCH, fixed.batch_s, "collate"))
+        return replace(variant, parts=tuple(part for part in parts if part.seconds > _NOISE_S))
 
     def of_order(self, order: tuple[int, ...], why_not: str = "") -> Variant:
         """Return the variant of an order whose ops were tried, without a grade.
@@ -237,23 +227,18 @@ class OrderEvaluator:
             order: positions of all ops.
             why_not: reason why it fails; "": it works.
         """
-        drawing = [position for position in order if self.outcome(position).is_random]
+        rows = ([position for position in order if position in lane.ops] for lane in self.lanes)
+        names = [op.name for op in self.ops]
+        changed = [change_of(row, names) for row in rows if row != sorted(row)]
+        drawing = [position for position in order if self.outcomes[position].is_random]
         seconds = None if why_not else sum(op_s for _, _, op_s in self.op_seconds(order))
         return Variant(
             order,
-            change=self._change_of(order),
+            change="; ".join(changed) or "as it is",
             changes="" if drawing == sorted(drawing) else REDRAWN,
             predicted_s=None if seconds is None else self.fixed.total_s + seconds,
             grade=Grade(FAILS, why=why_not or "not compared"),
         )
-
-    def _change_of(self, order: tuple[int, ...]) -> str:
-        names = {op.position: op.name for op in self.ops}
-        rows = [[position for position in order if position in lane.ops] for lane in self.lanes]
-        changed = [
-            row for row, lane in zip(rows, self.lanes, strict=True) if (*row,) != lane.as_it_is
-        ]
-        return "; ".join(change_of(row, names) for row in changed) or "as it is"
 
     # ---- the data of variants ------------------------------------------------------------------
 
@@ -269,19 +254,11 @@ class OrderEvaluator:
         grades, shown = [], []
         try:
             for lane in self.lanes:
-                if len(self.lanes) > 1 and not lane.is_changed_by(variant):
-                    continue
-                results: dict[int, list[OpInput]] = {}
-
-                def outputs(
-                    turn: int, lane: Lane = lane, outputs_of: Any = results
-                ) -> list[OpInput]:
-                    outputs_of[turn] = self._outputs(lane, variant, n, turn)
-                    return list(outputs_of[turn])
-
-                grades.append(lane.graded(outputs))
-                if shows:
-                    shown += _pictures(lane.original, results[0])
+                if len(self.lanes) == 1 or lane.is_changed_by(variant):
+                    outputs = partial(self._outputs, lane, variant, n)
+                    new = outputs(0)
+                    grades.append(lane.graded(new, outputs))
+                    shown += _pictures(lane.original, new) if shows else []
             grade = _worst(grades, n)
         except NotComparableError as error:
             grade = Grade(DIFFERENT, compared=n, why=str(error))
@@ -294,12 +271,8 @@ class OrderEvaluator:
     def _outputs(self, lane: Lane, variant: Variant, n: int, turn: int) -> list[OpInput]:
         """Return a variant's outputs for the first samples."""
         inputs = lane.inputs[:n]
-        samples = self.samples[:n]
-        if variant.opener is not None:
-            images = [variant.opener(sample.lazy.open()) for sample in samples if sample.lazy]
-            inputs = [OpInput((image,), {}) for image in images]
-        elif variant.reader is not None:
-            inputs = [OpInput((variant.reader(sample.path),), {}) for sample in samples]
+        if variant.draft is not None:
+            inputs = [OpInput((variant.draft(x.source()),), {}) for x in self.samples[:n]]
         values = lane.outputs(variant, inputs, turn)
         return self._on_batch(variant, values) if variant.on_batch else values
 
@@ -328,29 +301,17 @@ class OrderEvaluator:
             NoSuchOrderError: these are not the positions of all ops.
         """
         order = self._checked(positions)
-        equal = [
-            variant
-            for variant in self.variants
-            if variant.kind == "order" and variant.positions == order
-        ]
-        if equal and equal[0].predicted_s is not None:
-            return self.with_parts(equal[0])
+        for variant in self.variants:
+            if variant.is_order and variant.positions == order and variant.predicted_s is not None:
+                return self.with_parts(variant)
         if any(tried is None for _, tried, _ in self.op_seconds(order)):
             with self.guarded():
                 for lane in self.lanes:
                     mine = [position for position in order if position in lane.ops]
                     lane.graph.walk(mine, lane.inputs[: lane.searched])
-        parts = [CostPart(FETCH, self.fixed.fetch_s, "fetch")]
-        if self.fixed.decode_s:
-            parts.append(CostPart(DECODE, self.fixed.decode_s, "decode"))
-        for position, tried, seconds in self.op_seconds(order):
-            if tried is None or tried.seconds is None:
-                why = tried.why_not if tried else "not tried"
-                failing = self._completed(self.of_order(order, why))
-                return replace(failing, parts=tuple(parts))
-            parts.append(CostPart(self.op(position).name, seconds, "transform"))
-        parts.append(CostPart(BATCH, self.fixed.batch_s, "collate"))
-        return replace(self._completed(self.of_order(order)), parts=tuple(parts))
+        reasons = (tried.why_not for _, tried, _ in self.op_seconds(order) if tried)
+        variant = self.of_order(order, next(filter(None, reasons), ""))
+        return self.with_parts(self._completed(variant))
 
     def compare(self, variant: Variant) -> Variant:
         """Grade an order that the user tries, with pictures, on as many samples as take a moment.
@@ -428,16 +389,13 @@ class OrderEvaluator:
 
     def _checked(self, positions: Sequence[int]) -> tuple[int, ...]:
         order = tuple(positions)
-        by_lane = tuple(
-            position for lane in self.lanes for position in order if position in lane.ops
-        )
-        if sorted(order) != sorted(self.as_it_is):
+        if sorted(order) != list(self.as_it_is):
             names = ", ".join(f"{op.position} {op.name}" for op in self.ops)
             raise NoSuchOrderError(
                 f"{list(order)} is not an order of this pipeline: give each of its ops once, by "
                 f"its position ({names})"
             )
-        return by_lane
+        return tuple(op for lane in self.lanes for op in order if op in lane.ops)
 
 
 def name_of(op: Any) -> str:

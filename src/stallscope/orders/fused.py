@@ -16,7 +16,6 @@ from PIL import Image
 
 from stallscope.loops.cached_values import is_image
 from stallscope.orders.pipeline import passed_on
-from stallscope.orders.run_ops import measure_op
 from stallscope.orders.variant import Variant
 
 if TYPE_CHECKING:
@@ -116,15 +115,12 @@ def _can_be_one(resize: Any, crop: Any) -> bool:
 def fused(evaluator: OrderEvaluator) -> Iterator[Variant]:
     """Propose a single op for a resize and the crop that follows it."""
     for first, last in pairwise(evaluator.ops):
-        inputs = evaluator.inputs_of(first.position)
+        inputs = evaluator.inputs_of[first.position]
         if not _can_be_one(first.call, last.call) or not all(is_image(x.value) for x in inputs):
             continue
         op = ResizedCrop(first.call, last.call)
         # in the crop's place, so that it draws from the crop's stream
-        stream = evaluator.lane_of(last.position).stream(last.position, op)
-        took_s = measure_op(last, stream, inputs).seconds
-        evaluator.rewritten_s[last.position, id(op)] = took_s
-        evaluator.rewritten_s[first.position, id(passed_on)] = 0.0
+        took_s = evaluator.time_rewrite(last.position, op, inputs)
         saved_s = evaluator.seconds_of((first.position, last.position)) - took_s
         yield Variant(
             evaluator.as_it_is,

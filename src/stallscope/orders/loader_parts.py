@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from stallscope.loops.cached_values import fresh
+from stallscope.loops.cached_values import fresh, is_image
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -113,26 +113,20 @@ def _with_column(value: Any, where: tuple[Any, ...], change: Any) -> Any:
 
 @dataclass(frozen=True)
 class Draft:
-    """Decoder of a JPEG at the smallest of its sizes that is at least this large, pixels."""
+    """Decoder of a JPEG at the smallest of its sizes that is at least this large, pixels.
+
+    Stands before the ops, or in the place of a function that reads an RGB image from a path.
+    """
 
     width: int
     height: int
 
     def __call__(self, image: Any) -> Any:
         """Return the image, decoded."""
+        if not is_image(image):
+            with Image.open(image) as opened:
+                return self(opened).convert("RGB")
         if getattr(image, "tile", None):
             image.draft(image.mode, (self.width, self.height))
         image.load()
         return image
-
-
-@dataclass(frozen=True)
-class Reader:
-    """Function that reads an RGB image from a path."""
-
-    draft: Draft
-
-    def __call__(self, path: Any) -> Any:
-        """Return the image, decoded."""
-        with Image.open(path) as image:
-            return self.draft(image).convert("RGB")

@@ -346,7 +346,10 @@ class OrderSearch:
         """Return the result of everything that was measured so far."""
         evaluator = self._evaluator
         loader, graphs = evaluator.loader, [lane.graph for lane in evaluator.lanes]
-        variants = [evaluator.with_parts(variant) for variant in evaluator.variants]
+        variants = [
+            evaluator.with_parts(variant) if variant.grade.works else variant
+            for variant in evaluator.variants
+        ]
         return Orders(
             ops=_ops_table(evaluator),
             trials=trials_table(variants),
@@ -419,7 +422,7 @@ def _ops_table(evaluator: OrderEvaluator) -> pl.DataFrame:
             (-1, DECODE, None, "", takes, gives, evaluator.fixed.decode_s, low, high, None, None)
         )
     for op in evaluator.ops:
-        outcome = evaluator.outcome(op.position)
+        outcome = evaluator.outcomes[op.position]
         low, high = _interval(list(outcome.times_s))
         rows.append(
             (
@@ -427,7 +430,7 @@ def _ops_table(evaluator: OrderEvaluator) -> pl.DataFrame:
                 op.name,
                 outcome.is_random,
                 op.settings,
-                _kinds(evaluator.inputs_of(op.position)),
+                _kinds(evaluator.inputs_of[op.position]),
                 _kinds(outcome.results),
                 outcome.seconds,
                 low,
@@ -461,10 +464,10 @@ def _notes_on_ops(evaluator: OrderEvaluator) -> Iterator[str]:
     if len(evaluator.ops) == 1:
         yield f"{evaluator.ops[0].name} is the only op: there is no other order"
     for op in evaluator.ops:
-        outcome = evaluator.outcome(op.position)
+        outcome = evaluator.outcomes[op.position]
         if outcome.unsteady:
             yield f"{outcome.unsteady}: it is only compared on its original inputs"
-        if not evaluator.lane_of(op.position).stream(op.position).copied:
+        if not evaluator.stream(op.position).copied:
             yield f"{op.name} cannot be copied: the object itself ran, and was restored"
     for lane in evaluator.lanes:
         if lane.idle_text:

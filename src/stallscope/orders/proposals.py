@@ -20,8 +20,7 @@ from stallscope.errors import ArgumentError
 from stallscope.loops.cached_values import bytes_of, fresh, is_image
 from stallscope.orders.evaluator import name_of
 from stallscope.orders.fused import fused
-from stallscope.orders.loader_parts import Draft, Reader
-from stallscope.orders.run_ops import measure_op
+from stallscope.orders.loader_parts import Draft
 from stallscope.orders.variant import (
     CACHE,
     DIFFERENT,
@@ -74,22 +73,19 @@ def add_alternatives(evaluator: OrderEvaluator, alternatives: Mapping[Any, Any] 
         ArgumentError: there is no such op, or the rewrite is not callable.
     """
     for position, op, name in _rewrites(evaluator, alternatives):
-        old = evaluator.op(position)
         op = evaluator.site.rewrite(position, op)  # noqa: PLW2901 - adapted to the site
         variant = evaluator.judged(
             Variant(
                 evaluator.as_it_is,
                 "alternative",
-                f"{name_of(op)} instead of {old.name}",
+                f"{name_of(op)} instead of {evaluator.ops[position].name}",
                 replaced={position: op},
                 names={position: name},
             )
         )
         if variant.grade.works:
-            stream = evaluator.lane_of(position).stream(position, op)
-            took_s = measure_op(old, stream, evaluator.inputs_of(position)).seconds
-            evaluator.rewritten_s[position, id(op)] = took_s
-            saved_s = evaluator.outcome(position).seconds - took_s
+            took_s = evaluator.time_rewrite(position, op, evaluator.inputs_of[position])
+            saved_s = evaluator.outcomes[position].seconds - took_s
             variant = replace(variant, predicted_s=evaluator.whole_s - saved_s)
         evaluator.add(variant)
 
@@ -194,15 +190,15 @@ def on_batch(evaluator: OrderEvaluator) -> Iterator[Variant]:
         return  # another collate function may need finished samples
     moved: tuple[int, ...] = ()
     for position in reversed(evaluator.as_it_is) if site.where is not None else ():
-        outcome = evaluator.outcome(position)
-        values = [op_input.value for op_input in evaluator.inputs_of(position)]
+        outcome = evaluator.outcomes[position]
+        values = [op_input.value for op_input in evaluator.inputs_of[position]]
         are_tensors = all(isinstance(value, torch.Tensor) for value in values)
         if outcome.is_random or outcome.unsteady or not are_tensors:
             return
         if len({value.shape for value in values}) > 1:
             return
         moved = (position, *moved)
-        names = ", ".join(evaluator.op(p).name for p in moved)
+        names = ", ".join(evaluator.ops[p].name for p in moved)
         variant = Variant(
             evaluator.as_it_is,
             "batch",
@@ -245,35 +241,36 @@ def smaller_decoding(evaluator: OrderEvaluator) -> Iterator[Variant]:
     if wanted is None:
         return
     name, width, height = wanted
-    draft = Draft(width, height)
-    variant = Variant(
+    draft, samples, own = Draft(width, height), evaluator.samples, evaluator.site.reader
+    if own is not None:
+        is_possible = all(sample.input.value.mode == "RGB" for sample in samples)
+    else:
+        images = [sample.lazy for sample in samples]
+        is_possible = all(lazy and lazy.file and lazy.format == "JPEG" for lazy in images)
+    if not is_possible:
+        return
+
+    def as_now(number: int) -> object:
+        source = samples[number].source()
+        return own.value(source) if own else source.load()
+
+    saved_s = _shortest_s(as_now, range(len(samples)))
+    saved_s -= _shortest_s(lambda number: draft(samples[number].source()), range(len(samples)))
+    yield Variant(
         evaluator.as_it_is,
         "decode",
         f"JPEG decoded at the smallest size that {name} can use (Image.draft)",
         f"{name} starts from an image that libjpeg has shrunk, so pixels differ slightly",
+        draft=draft,
+        predicted_s=evaluator.whole_s - saved_s,
     )
-    samples, own = evaluator.samples, evaluator.site.reader
-    if own is None:
-        images = [sample.lazy for sample in samples]
-        if any(lazy is None or not lazy.file or lazy.format != "JPEG" for lazy in images):
-            return
-        variant = replace(variant, opener=draft)
-        saved_s = _shortest_s(lambda lazy: lazy.open().load(), images)
-        saved_s -= _shortest_s(lambda lazy: draft(lazy.open()), images)
-    else:
-        if any(sample.input.value.mode != "RGB" for sample in samples):
-            return
-        variant = replace(variant, reader=Reader(draft))
-        paths = [sample.path for sample in samples]
-        saved_s = _shortest_s(own.value, paths) - _shortest_s(variant.reader, paths)
-    yield replace(variant, predicted_s=evaluator.whole_s - saved_s)
 
 
 def _wanted_size(evaluator: OrderEvaluator) -> tuple[str, int, int] | None:
     """Return the first op that resizes whole images to half or less, and its largest output."""
     for op in evaluator.ops:
-        outcome = evaluator.outcome(op.position)
-        before = [op_input.value for op_input in evaluator.inputs_of(op.position)]
+        outcome = evaluator.outcomes[op.position]
+        before = [op_input.value for op_input in evaluator.inputs_of[op.position]]
         after = [op_input.value for op_input in outcome.results]
         if not all(map(is_image, (*before, *after))):
             return None
@@ -294,10 +291,13 @@ def cached_head(evaluator: OrderEvaluator) -> Iterator[Variant]:
     """
     if evaluator.site.where is None or any(len(s.input.args) != 1 for s in evaluator.samples):
         return
-    outcomes = {position: evaluator.outcome(position) for position in evaluator.as_it_is}
-    changing = (p for p, outcome in outcomes.items() if outcome.is_random or outcome.unsteady)
-    cut = next(changing, len(evaluator.ops))
-    inputs = evaluator.inputs_of(cut) if cut < len(outcomes) else evaluator.lanes[0].original
+    cut = 0
+    for op in evaluator.ops:
+        outcome = evaluator.outcomes[op.position]
+        if outcome.is_random or outcome.unsteady:
+            break
+        cut += 1
+    inputs = evaluator.inputs_of.get(cut, evaluator.lanes[0].original)
     values = [op_input.value for op_input in inputs]
     entries = len(evaluator.loader.dataset)
     needs = size(bytes_of(values) / len(values) * entries)
@@ -413,6 +413,5 @@ def _joined(evaluator: OrderEvaluator, before: Variant, change: Variant) -> Vari
         replaced={**before.replaced, **change.replaced},
         names={**before.names, **change.names},
         on_batch=moved,
-        opener=before.opener or change.opener,
-        reader=before.reader or change.reader,
+        draft=before.draft or change.draft,
     )

@@ -17,20 +17,11 @@ import time
 from contextlib import suppress
 from math import factorial
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stallscope.loops.cached_values import bytes_of
 from stallscope.orders.equivalence import State, compare_outputs, described
-from stallscope.orders.run_ops import (
-    OpInput,
-    Outcome,
-    Stream,
-    digest_of,
-    find_telling_draws,
-    measure_op,
-    run_op,
-    state_of,
-)
+from stallscope.orders.run_ops import OpInput, Outcome, Stream, digest_of, state_of
 from stallscope.orders.variant import DIFFERENT, IDENTICAL, Grade, Variant
 from stallscope.units import said_by
 
@@ -69,23 +60,13 @@ class SearchNode(NamedTuple):
         return SearchNode(self.applied | {position}, state)
 
 
-class Runner(Protocol):
-    """Runs ops on samples."""
-
-    def attempt(self, position: int, applied: Sequence[int], value: Any, state: State) -> TriedOp:
-        """Try an op on samples in a state; `applied` are the positions of the ops before."""
-
-    def again(self, position: int, value: Any) -> Any:
-        """Run an op again that was tried on these samples."""
-
-
 class OrderGraph:
     """Graph of the ops that were tried in each node.
 
     Args:
         positions: of the ops, in the original order.
         state: of the samples before any op.
-        runner: runs the ops.
+        lane: runs the ops.
 
     Attributes:
         start: the node before any op.
@@ -94,13 +75,13 @@ class OrderGraph:
         unexplored: number of untried ops in nodes that were reached.
     """
 
-    def __init__(self, positions: Sequence[int], state: State, runner: Runner) -> None:
+    def __init__(self, positions: Sequence[int], state: State, lane: Lane) -> None:
         self.positions = tuple(positions)
         self.start = SearchNode(frozenset(), state)
         self.edges: dict[SearchNode, dict[int, TriedOp]] = {}
         self.reached_by: dict[SearchNode, tuple[int, ...]] = {self.start: ()}
         self.unexplored = 0
-        self._runner = runner
+        self._lane = lane
         self._visited: set[SearchNode] = set()
 
     @property
@@ -162,12 +143,12 @@ class OrderGraph:
         """Try an op in a node, or run it again there."""
         edges = self.edges.setdefault(node, {})
         if position not in edges:
-            tried = self._runner.attempt(position, applied, samples, node.state)
+            tried = self._lane.attempt(position, applied, samples, node.state)
             edges[position] = tried._replace(value=None)
         else:
             tried = edges[position]
             if tried.state is not None:
-                tried = tried._replace(value=self._runner.again(position, samples))
+                tried = tried._replace(value=self._lane.again(position, samples))
         if tried.state is not None:
             self.reached_by.setdefault(node.after(position, tried.state), (*applied, position))
         return tried
@@ -246,6 +227,7 @@ class Lane:
 
     Attributes:
         outcomes: of each op in the original pipeline.
+        inputs_of: inputs of each op in the original pipeline.
         original: outputs of the original pipeline.
         graph: the ops that were tried; `predict` extends it.
         grades: grade by digest of the output, on the searched samples.
@@ -259,6 +241,7 @@ class Lane:
         self.as_it_is = tuple(self.ops)
         self.inputs = list(inputs)
         self.outcomes: dict[int, Outcome] = {}
+        self.inputs_of: dict[int, list[OpInput]] = {}
         self.original: list[OpInput] = []
         self.digest = ""
         self.graph = OrderGraph(self.as_it_is, State(""), self)
@@ -266,49 +249,39 @@ class Lane:
         self.searched = len(self.inputs)
         self.took_s = 0.0
         self.idle: list[str] = []
-        self._streams: dict[tuple[int, int], Stream] = {}
-        self._replaced: list[Any] = []  # keeps objects alive, as a stream's key is their id
+        # the object keeps its `id`, which is part of the key
+        self.streams: dict[tuple[int, int], tuple[Stream, Any]] = {}
         self._again: list[OpInput] = []
         for position in self.as_it_is:
             self.stream(position)
 
-    def streams(self) -> list[Stream]:
-        """Return the streams of all ops, and of those that replace them."""
-        return list(self._streams.values())
-
     def stream(self, position: int, op: Any = None) -> Stream:
         """Return the stream of an op, or of an object that replaces it, with the same draws."""
         key = (position, id(op))
-        if key not in self._streams:
-            self._replaced.append(op)
-            stream = Stream(self.ops[position].call if op is None else op, position)
+        if key not in self.streams:
+            stream = Stream(self.ops[position], op)
             if op is not None:
                 stream.telling = self.stream(position).telling
-            self._streams[key] = stream
-        return self._streams[key]
+            self.streams[key] = stream, op
+        return self.streams[key][0]
 
     def run_original(self, is_over: Callable[[], bool]) -> None:
         """Run the original ops, before any other method."""
         began_s = time.perf_counter()
-        inputs: Sequence[OpInput] = self.inputs
-        for op in self.ops.values():
-            stream = self.stream(op.position)
-            outcome = measure_op(op, stream, inputs)
+        inputs = self.inputs
+        for position, op in self.ops.items():
+            stream = self.stream(position)
+            outcome = stream.measure(inputs)
             if outcome.is_random and not outcome.unsteady:
-                acting = find_telling_draws(op, stream, inputs, outcome.results, is_over)
+                acting = stream.find_telling_draws(inputs, outcome.results, is_over)
                 if stream.telling:
-                    outcome = measure_op(op, stream, inputs)
+                    outcome = stream.measure(inputs)
                 if not acting:
                     self.idle.append(op.name)
-            self.outcomes[op.position] = outcome
-            inputs = outcome.results
-        self.original, self.digest = list(inputs), digest_of(inputs)
+            self.outcomes[position], self.inputs_of[position] = outcome, inputs
+            inputs = list(outcome.results)
+        self.original, self.digest = inputs, digest_of(inputs)
         self.took_s = time.perf_counter() - began_s
-
-    def inputs_of(self, position: int) -> Sequence[OpInput]:
-        """Return the inputs of an op in the original pipeline."""
-        place = self.as_it_is.index(position)
-        return self.outcomes[self.as_it_is[place - 1]].results if place else self.inputs
 
     # ---- orders, op by op ---------------------------------------------------------------------
 
@@ -322,7 +295,7 @@ class Lane:
         """Return the original order, then first what shrinks samples, then last what grows them."""
         growth = {
             position: bytes_of([result.value for result in self.outcomes[position].results])
-            - bytes_of([op_input.value for op_input in self.inputs_of(position)])
+            - bytes_of([op_input.value for op_input in self.inputs_of[position]])
             for position in self.as_it_is
         }
         small_first = sorted(self.as_it_is, key=lambda op: growth[op] >= 0)
@@ -330,15 +303,15 @@ class Lane:
         return list(dict.fromkeys([self.as_it_is, tuple(small_first), tuple(large_last)]))
 
     def attempt(self, position: int, applied: Sequence[int], value: Any, state: State) -> TriedOp:
-        """Run an op on the samples after other ops; see `search.Runner`."""
+        """Try an op on samples in a state; `applied` are the positions of the ops before."""
         op, outcome = self.ops[position], self.outcomes[position]
         if tuple(applied) == self.as_it_is[: self.as_it_is.index(position)]:
             return _tried(outcome.first(self.searched))
-        before = self.inputs_of(position)[: self.searched]
+        before = self.inputs_of[position][: self.searched]
         if outcome.unsteady and state.digest != digest_of(before):
             return TriedOp(None, None, why_not=f"not comparable: {outcome.unsteady}")
         try:
-            tried = _tried(measure_op(op, self.stream(position), value))
+            tried = _tried(self.stream(position).measure(value))
         except Exception as error:  # noqa: BLE001 - an op may raise anything on unusual input
             text = said_by(error) or "no text"
             sample = described(value[0].value) if value else "nothing"
@@ -349,8 +322,8 @@ class Lane:
         return tried
 
     def again(self, position: int, value: Any) -> Any:
-        """Run an op again; see `search.Runner`."""
-        return run_op(self.ops[position], self.stream(position), value)
+        """Run an op again that was tried on these samples."""
+        return self.stream(position).outputs(value)
 
     def _grade(self, tried: TriedOp) -> None:
         """Compare the output of an order with the original's."""
@@ -366,9 +339,7 @@ class Lane:
         The other samples may be larger than the searched ones, so an op's time is scaled by the
         ratio of both in the original pipeline.
         """
-        for position, tried in self.graph.follow(
-            [op_input for op_input in order if op_input in self.ops]
-        ):
+        for position, tried in self.graph.follow([op for op in order if op in self.ops]):
             times_s = self.outcomes[position].times_s
             searched_s = fmean(times_s[: self.searched])
             seconds = (tried and tried.seconds) or 0.0
@@ -398,40 +369,33 @@ class Lane:
             if position not in self.ops:
                 continue
             unsteady = self.outcomes[position].unsteady
-            usual = self.inputs_of(position)[: len(values)]
+            usual = self.inputs_of[position][: len(values)]
             if unsteady and not turn and digest_of(values) != digest_of(usual):
                 raise NotComparableError(f"not comparable: {unsteady}")
             stream = self.stream(position, variant.replaced.get(position))
-            values = run_op(self.ops[position], stream, values, turn)
+            values = stream.outputs(values, turn)
         return values
 
-    def graded(self, outputs: Callable[[int], list[OpInput]]) -> Grade:
+    def graded(self, new: list[OpInput], outputs: Callable[[int], list[OpInput]]) -> Grade:
         """Grade the outputs of a pipeline.
 
         Args:
-            outputs: returns them for the first samples, by turn (see `outputs`).
+            new: for the first samples, on the draws on which pipelines are compared.
+            outputs: returns them on other draws, by turn (see `outputs`).
         """
-        new = outputs(0)
         n, original = len(new), self.original[: len(new)]
-        unsteady = "; ".join(
-            outcome.unsteady for outcome in self.outcomes.values() if outcome.unsteady
-        )
+        unsteady = "; ".join(filter(None, (each.unsteady for each in self.outcomes.values())))
         if digest_of(new) == digest_of(original):
             if unsteady or not any(outcome.is_random for outcome in self.outcomes.values()):
                 return Grade(IDENTICAL, compared=n)
-            original, new = self._original_again()[:n], outputs(1)
+            self._again = self._again or self.outputs(Variant(self.as_it_is), self.inputs, 1)
+            original, new = self._again[:n], outputs(1)
             if digest_of(original) == digest_of(new):
                 return Grade(IDENTICAL, compared=2 * n, why=self.idle_text)
         elif unsteady:
             return Grade(DIFFERENT, compared=n, why=f"not comparable: {unsteady}")
         grade = compare_outputs(*([op_input.value for op_input in row] for row in (original, new)))
         return grade._replace(compared=n)
-
-    def _original_again(self) -> list[OpInput]:
-        """Return the original's outputs on other draws."""
-        if not self._again:
-            self._again = self.outputs(Variant(self.as_it_is), self.inputs, 1)
-        return self._again
 
     @property
     def idle_text(self) -> str:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stallscope.bench.comparison import Factor, Rate
+    from stallscope.orders.loader_parts import Draft
     from stallscope.orders.pipeline import Op, Place
 
     Picture = NDArray[np.uint8]
@@ -104,10 +105,8 @@ class Variant:
     """Expressions for the objects in `replaced`."""
     on_batch: tuple[int, ...] = ()
     """Ops that run on whole batches, after collating; the last of `positions`."""
-    opener: Any = None
-    """Function that is called before all ops, on the image as the dataset opened it."""
-    reader: Any = None
-    """Function that replaces the dataset's function to read an image from a path."""
+    draft: Draft | None = None
+    """Decoder of the images; None: the dataset's own."""
     cached: int = 0
     """Number of first ops whose result is cached, plus 1; 0: no cache."""
     trial: int = 0
@@ -136,9 +135,14 @@ class Variant:
     """Predicted time of the original over that of the variant."""
 
     @property
+    def is_order(self) -> bool:
+        """True if only the order of the ops may differ from the original's."""
+        return self.kind == "order"
+
+    @property
     def is_original(self) -> bool:
         """True if this is the original pipeline."""
-        return self.kind == "order" and self.positions == tuple(sorted(self.positions))
+        return self.is_order and self.positions == tuple(sorted(self.positions))
 
     @property
     def per_sample(self) -> tuple[int, ...]:
@@ -198,11 +202,11 @@ class Site(NamedTuple):
             loader: a DataLoader whose dataset has the pipeline in the same place.
         """
         ops = [self.op(variant, position) for position in variant.per_sample]
-        if variant.opener is not None:
-            ops.insert(0, variant.opener)
         dataset = loader.dataset
-        if variant.reader is not None and self.reader is not None:
-            dataset = self.reader.filled(dataset, variant.reader)
+        if variant.draft is not None and self.reader is not None:
+            dataset = self.reader.filled(dataset, variant.draft)
+        elif variant.draft is not None:
+            ops.insert(0, variant.draft)  # on the image as the dataset opened it
         if variant.cached:
             first, rest = ops[: variant.cached - 1], ops[variant.cached - 1 :]
             prefix = self.place.filled(dataset, Chained(first) if first else loaded)
@@ -232,8 +236,7 @@ class Site(NamedTuple):
         Returns:
             Source; "": the change is more than another row of ops.
         """
-        decodes = variant.opener is not None or variant.reader is not None
-        if variant.on_batch or decodes or variant.cached or variant.kind == "fused":
+        if variant.on_batch or variant.draft or variant.cached or variant.kind == "fused":
             return ""
         ops = self.chain.ops
         terms = [

@@ -70,6 +70,10 @@ class CapturedSample:
     reader: int | None = None
     """Number of the reader."""
 
+    def source(self) -> Any:
+        """Return what a `Draft` decodes: the path, or the image as the pipeline got it."""
+        return self.path or (self.lazy and self.lazy.open())
+
 
 class Watched(NamedTuple):
     """Calls while samples were made; keys are the numbers of places."""
