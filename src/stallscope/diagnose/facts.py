@@ -220,15 +220,15 @@ class Facts:
 
     @property
     def growth_lasts(self) -> bool:
-        """True: memory grows for long or beyond an epoch, or is full before the epoch ends.
+        """True: memory grows for long or beyond an epoch, or is full very soon.
 
-        A buffer fills in seconds or in an epoch, and stays.
+        A buffer fills in seconds or in an epoch, and stays. A heap settles as late
+        (`images-in-memory` of the real questions: 40 MB/s for ten seconds, then nothing).
         """
         growth, epoch_s = self.memory_growth, self.epoch_s
-        if growth is None or growth.copied or epoch_s is None:
+        if growth is None or growth.copied or not growth.may_settle:
             return growth is not None
-        fills = growth.left_s is not None and growth.left_s < epoch_s
-        return fills or growth.looked_s >= min(epoch_s, LONG_LOOK_S)
+        return growth.looked_s >= min(epoch_s or LONG_LOOK_S, LONG_LOOK_S)
 
     @property
     def has_helpers(self) -> bool:

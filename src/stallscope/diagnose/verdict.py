@@ -419,7 +419,7 @@ def next_question(
     cause, growth = verdict.cause, facts.memory_growth
     has_several = setup.num_workers > 1 and cause in _BY_ONE_WORKER
     waits = facts.exposure.waiting(*WAITING) >= thresholds.WAITS_FOR_EACH_OTHER
-    may_leak = cause in (causes.MEMORY_GROWS, causes.HEALTHY)
+    may_leak = cause in (causes.MEMORY_GROWS, causes.HEALTHY, causes.INCONCLUSIVE)
     grows = may_leak and growth is not None and growth.may_matter
     unseen = cause == causes.STORAGE_LATENCY and is_unseen(facts)
     possible = (

@@ -61,9 +61,9 @@ _LOG_OF_WORKER: Final = re.compile(r"(\d+)-\d+-\d+-\d+\.events").fullmatch
 _MOST_WORKERS: Final = 4
 """Workers whose memory is read."""
 _LOOK_NS: Final = 1_200_000_000
-"""Shortest pause between two reads of that memory. A short recording makes a few, ..."""
-_FIRST_LOOKS: Final = 5
-"""... at any cost; ..."""
+"""Shortest pause between two reads of that memory. In half a minute it is read this often, ..."""
+_FIRST_LOOKS: Final = 20
+"""... at any cost, as growth is judged by them; ..."""
 _MEMORY_SHARE: Final = 0.005
 """... later reads may cost this share of a core. A read takes 30 ms per GB of a worker."""
 Readings = dict[str, dict[str, float]]

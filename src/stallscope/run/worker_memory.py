@@ -42,8 +42,9 @@ SETTLES_S: Final = 30.0
 recording). Growth in a shorter recording may still settle ..."""
 _ROOM_S: Final = 4 * SETTLES_S
 """... unless the memory would be full within this time."""
-LONG_LOOK_S: Final = 15.0
-"""Growth that goes on for this long is no buffer that fills."""
+LONG_LOOK_S: Final = 20.0
+"""Growth that goes on for this long is no buffer that fills, and no heap that settles: those of the
+real questions took ten seconds."""
 _FEWEST: Final = 3
 """Samples of a worker that show continuing growth; two show copies. They span ..."""
 _LOOKED_S: Final = 1.0
