@@ -37,7 +37,7 @@ from stallscope.bench.comparison import (
 )
 from stallscope.columns import Column, Schema
 from stallscope.hooks.loader_access import ask_to_end
-from stallscope.loops.batch_timeout import waits_at_most
+from stallscope.loops.batch_timeout import status_of, waits_at_most
 from stallscope.loops.cached_loaders import is_plain
 from stallscope.loops.cached_values import samples_in
 from stallscope.loops.timed_loop import TimedPass, device_busy, started
@@ -455,7 +455,7 @@ class _Running:
         A wait for a timer, a disk or a network goes on meanwhile, and is over at once when the
         worker resumes. The first batches after such a wait are not timed.
         """
-        asleep = any(map(_sleeps, self._processes))
+        asleep = {*map(status_of, self._processes)} - {psutil.STATUS_RUNNING, "gone"}
         self._stale = self._loop.workers if asleep else 0
         self._is_stopped = True
         self._signal(signal.SIGSTOP)
@@ -484,13 +484,6 @@ class _Running:
         except RuntimeError as error:  # torch reports any worker that was killed
             if _WORKER_DIED not in str(error):
                 raise
-
-
-def _sleeps(process: Any) -> bool:
-    try:
-        return bool(psutil.Process(process.pid).status() != psutil.STATUS_RUNNING)
-    except psutil.Error:  # it has just ended
-        return False
 
 
 class DiesWithParent:

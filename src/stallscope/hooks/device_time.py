@@ -227,17 +227,15 @@ class DeviceMarks:
     own. What fails is noted once, and the device is watched no longer.
 
     Args:
-        marks: where to write.
+        marks: log of the loop.
         device: the one that the steps compute on; None: the one that the process uses, which is
             looked for until some steps have been made.
     """
 
     def __init__(self, marks: ProcessLog, device: AsyncDevice | None = None) -> None:
-        self._marks = marks
-        self._device = device
+        self._marks, self._device = marks, device
         self._clock: EventClock | None = None
-        self._thread = get_ident()
-        self._began_ns = perf_counter_ns()
+        self._thread, self._began_ns = get_ident(), perf_counter_ns()
         self.looks = _LOOKS
         """Remaining searches for a device; read in each step."""
         self.on = False
@@ -265,11 +263,7 @@ class DeviceMarks:
                 self._fail(error)
 
     def end(self, *, here: bool = True) -> None:
-        """End with the recording.
-
-        Args:
-            here: whether this is still the process that recorded; the device is not a child's.
-        """
+        """End with the recording; in a forked child (`here=False`) the device is its parent's."""
         clock, self._clock = self._clock, None
         self.on, self.looks = False, 0
         if clock is not None and here:
@@ -340,9 +334,8 @@ class SimulatedDevice:
         memory_bytes: int | None = None,
     ) -> None:
         self.name = "simulated device behind the host"
-        self.depth = depth
         self._rates = {False: pageable_bytes_per_s, True: pinned_bytes_per_s}
-        self.memory_bytes = memory_bytes
+        self.depth, self.memory_bytes = depth, memory_bytes
         self.held_bytes = 0
         """Bytes of its memory in use."""
         self._free_ns = 0
@@ -372,8 +365,7 @@ class SimulatedDevice:
         the current stream.
         """
         rate = self._rates[pinned]
-        length_ns = round(size / rate * 1e9) if rate else 0
-        end_ns = self._give(COPY, length_ns)
+        end_ns = self._give(COPY, round(size / rate * 1e9) if rate else 0)
         if not pinned:
             _sleep_until(end_ns)
 

@@ -30,6 +30,7 @@ import struct
 import sys
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
+from functools import partial
 from itertools import chain, count, repeat
 from json.encoder import encode_basestring_ascii as quoted
 from threading import get_ident
@@ -230,44 +231,35 @@ class JsonLines:
 
 
 class ThreadLog:
-    """Log of one thread, in one file after the other.
-
-    Attributes:
-        words: places after the header; `words[place()] = word` writes.
-        place: returns the next place, forever; writing needs no other state.
-        header: words of the header, see `Header`.
-        is_busy: True during a batch, when no file may begin.
-        due_ns: begin of the next file.
-        half: place in the middle of the file.
-        epoch: epoch of the last mark.
-    """
+    """Log of one thread, in one file after the other; `words[place()] = word` writes."""
 
     words: memoryview
+    """Places after the header."""
     place: Callable[[], int]
+    """Returns the next place, forever; writing needs no other state."""
     header: memoryview
+    """Words of the header, see `Header`."""
+    _close_file: Callable[[], None] | None
 
     def __init__(self, process: ProcessLog, words: int) -> None:
-        self._process = process
-        self._words = words
-        self._turn = 0
-        self._mapping: mmap.mmap | None = None
+        self._process, self._words, self._turn = process, words, 0
         self._paths: JsonLines | None = None
         self.is_busy = False
+        """True during a batch, when no file may begin."""
         self.epoch: int | None = None
+        """Epoch of the last mark."""
         self._write_nowhere()
 
     def begin(self) -> None:
-        """Begin a file.
-
-        Raises:
-            OSError: the disk is full.
-        """
+        """Begin a file; raises an `OSError` where the disk is full."""
         process, place = self._process, self._process.place
         born_ns, self._stretch = perf_counter_ns(), place.stretch()
         name = f"{os.getpid()}-{process.worker}-{born_ns}-{self._stretch}"
-        self._path = place.folder / f"{name}.events"
-        self._mapping = reserve(self._path, (HEADER_WORDS + self._words) * 8)
-        self._lay_out(memoryview(self._mapping))
+        path = place.folder / f"{name}.events"
+        mapping = reserve(path, (HEADER_WORDS + self._words) * 8)
+        self._lay_out(memoryview(mapping))
+        self._path = path
+        self._close_file = partial(_close, path, mapping, self.place, self._views)
         for at, number in {
             Header.PID: os.getpid(),
             Header.WORKER: process.worker,
@@ -283,8 +275,9 @@ class ThreadLog:
         self.due_ns = place.stretch_ends_ns()
 
     def _lay_out(self, bytes_of_file: memoryview) -> None:
-        self._view = bytes_of_file.cast("q")
-        self.header, self.words = self._view[:HEADER_WORDS], self._view[HEADER_WORDS:]
+        view = bytes_of_file.cast("q")
+        self.header, self.words = view[:HEADER_WORDS], view[HEADER_WORDS:]
+        self._views = self.header, self.words, view
         # C code without allocation: 20 ns faster than a counter (tests/benchmarks/overhead.py).
         # Words beyond the end go to place 0.
         self.place = chain(range(1, len(self.words)), repeat(0)).__next__
@@ -292,23 +285,20 @@ class ThreadLog:
 
     def _write_nowhere(self) -> None:
         """Write into a few unread words from now on."""
-        self._mapping = None
+        self._close_file = None
         self._lay_out(memoryview(bytearray((HEADER_WORDS + 4) * 8)))
         self._keep_file()
 
     def _keep_file(self) -> None:
         """Stay in the current file from now on."""
         self.due_ns = self.half = _NEVER
+        """Begin of the next file, and the place in the middle of this one."""
 
     def turn_over(self, at: int) -> None:
-        """Begin the next file, unless a batch is under way or the recording is over.
-
-        Args:
-            at: place of the last word.
-        """
-        if self.is_busy or self.half == _NEVER:
+        """Begin the next file, unless a batch is under way; `at` is the place of the last word."""
+        place, close, stretch = self._process.place, self._close_file, self._stretch
+        if self.is_busy or close is None or self.half == _NEVER:
             return
-        place, old, stretch = self._process.place, self._file(), self._stretch
         if 0 < at < self.half and place.stretch() == stretch:
             return
         if self.header[Header.STOP]:  # the recording is over
@@ -321,7 +311,7 @@ class ThreadLog:
             self._keep_file()
             return
         self._paths = None
-        _close(*old)
+        close()
         if self._process.worker == MAIN and self._stretch != stretch:
             place.thin()
 
@@ -330,34 +320,22 @@ class ThreadLog:
 
         A write takes 10 us between two ops of a pipeline, so paths are not written per sample.
         """
-        if self._mapping is None:
+        if self._close_file is None:
             return
         if self._paths is None:
             self._paths = JsonLines(self._path.with_suffix(".paths"))
         self._paths.write("".join(f"{quoted(path)}\n" for path in paths))
 
     def close(self, *, files: bool = True) -> None:
-        """Write nothing from now on.
-
-        Args:
-            files: also close the file and free its unused space.
-        """
-        old, is_open = self._file(), self._mapping is not None
-        self._paths = None
+        """Write nothing from now on; with `files`, close the file and free its unused space."""
+        close, self._paths = self._close_file, None
         self._write_nowhere()
-        if files and is_open:
-            _close(*old)
-
-    def _file(self) -> tuple[Any, ...]:
-        views = self.header, self.words, self._view
-        return getattr(self, "_path", None), self._mapping, self.place, views
+        if files and close is not None:
+            close()
 
 
 def _close(
-    path: Path,
-    mapping: mmap.mmap,
-    place: Callable[[], int],
-    views: tuple[memoryview, ...],
+    path: Path, mapping: mmap.mmap, place: Callable[[], int], views: tuple[memoryview, ...]
 ) -> None:
     """Close a log's file, and free its unused space."""
     for view in views:  # a thread that still writes gets an exception instead of a bus error
@@ -377,19 +355,16 @@ class ProcessLog:
         worker: worker id, or `MAIN`.
         started_ns: origin of the words' times, as `perf_counter_ns()`; default: now.
 
-    Attributes:
-        mark: `(mark, epoch, number)` writes a mark of the calling thread, with the time.
-        put: `(key)` writes the time as a word, see `part`.
-        here: `()` returns the log of the calling thread.
-        failures: internal errors of the recording.
-
     Raises:
         OSError: the disk has no room for the log of this thread.
     """
 
     mark: Callable[..., None]
+    """`(mark, epoch, number)`: writes a mark of the calling thread, with the time."""
     put: Callable[[int], None]
+    """`(key)`: writes the time as a word, see `part`."""
     here: Callable[[], ThreadLog]
+    """Returns the log of the calling thread."""
 
     def __init__(self, place: LogPlace, worker: int, started_ns: int | None = None) -> None:
         self.place, self.worker, self.failures = place, worker, place.failures
@@ -412,14 +387,9 @@ class ProcessLog:
 
         They are closures for speed: they run between two steps of a loop, and hooks keep them.
         """
-        threads, ident, clock, begin_thread = (
-            self._threads,
-            get_ident,
-            perf_counter_ns,
-            self._begin_thread,
-        )
+        threads, begin_thread, started_ns = self._threads, self._begin_thread, self.started_ns
+        ident, clock = get_ident, perf_counter_ns
         epoch_word, number_word = Tag.EPOCH | INDEX_OFFSET, int(Tag.NUMBER)
-        started_ns = self.started_ns
 
         def here() -> ThreadLog:
             try:
@@ -501,11 +471,7 @@ class ProcessLog:
             names.say(**line)
 
     def retire(self, *, close: bool = True) -> None:
-        """Write nothing from now on.
-
-        Args:
-            close: also close the files; a forked child leaves them to its parent.
-        """
+        """Write nothing from now on; a forked child (`close=False`) leaves the files open."""
         self.is_retired = True
         for log in list(self._threads.values()):
             if not (close and log.is_busy):  # the thread closes its log after its batch

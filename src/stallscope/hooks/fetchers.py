@@ -13,9 +13,8 @@ import sys
 import threading
 import traceback
 import weakref
-from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from torch.utils.data import Subset
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
@@ -98,19 +97,18 @@ def is_one(index: Any) -> bool:
     return not getattr(index, "ndim", 0)
 
 
-@dataclass
-class _Begun:
+class _Begun(NamedTuple):
     """A batch at work."""
 
-    fetcher: Any
-    """Torch's, which makes it."""
+    attributes: dict[str, Any]
+    """Of torch's fetcher."""
     before: dict[str, Any]
-    """Attributes of the fetcher whose place a stand-in may take."""
-    first_word: int | None = None
+    """Those whose place a stand-in may take."""
+    first_word: int | None
     """Place of its first word in the log; None: the batch is not recorded."""
-    samples: int = 0
+    samples: int
     """Number of samples before."""
-    began_ns: int = 0
+    began_ns: int
 
 
 class Hooks:
@@ -131,16 +129,12 @@ class Hooks:
     ) -> None:
         self.number = -1
         """Number of the batch at work in its epoch."""
-        self._recorder = recorder
-        self._cost_share = cost_share
-        self.failures = failures = recorder.log.failures
-        self._task = task
+        self.failures = failures = recorder.failures
+        self._recorder, self._task, self._cost_share = recorder, task, cost_share
         self._epoch = 0
-        self._busy = False
-        self._retired = False
+        self._busy = self._retired = False
         self._switch = threading.RLock()
-        self._fetchers = Patches(failures)
-        self._inside = Patches(failures)
+        self._fetchers, self._inside = Patches(failures), Patches(failures)
         self._libraries = Libraries(recorder, self._inside)
         self._ops = Ops(recorder, self._inside)
         self._adapters = libraries.Adapters(recorder, self._fetchers)
@@ -177,10 +171,9 @@ class Hooks:
             return
         with self._switch:
             self._retired = True
-            if not self._busy:  # whoever is in a circle with a dataset lets its workers end late
-                self._datasets = {}
-        if not self._busy:  # else another thread makes a batch, goes on writing and retires then
-            self._recorder.retire()
+            if not self._busy:  # else another thread makes a batch, and retires after that
+                self._datasets = {}  # whoever is in a circle with one lets its workers end late
+                self._recorder.retire()
 
     def begin_epoch(self, key: int) -> None:
         """Begin an epoch, to which all later batches belong: see `log_place.epoch_key`."""
@@ -220,23 +213,22 @@ class Hooks:
 
     def _begins(self, fetcher: Any, index: Any) -> _Begun:
         """Make everything ready for a batch."""
-        attributes = vars(fetcher)
-        replaced = {name: attributes[name] for name in _REPLACED & attributes.keys()}
-        begun = _Begun(fetcher, replaced)
+        attributes, recorder, first = vars(fetcher), self._recorder, None
+        before = {name: attributes[name] for name in _REPLACED & attributes.keys()}
+        samples, began_ns = recorder.state.samples, recorder.clock()
         with self.failures.within(_MISSING):
             self._mark(Mark.TAKEN)
             if self._is_wanted(fetcher):
                 self._stand_in(fetcher, index)
-                begun.samples = self._recorder.state.samples
-                begun.began_ns = self._recorder.clock()
-                begun.first_word = self._recorder.enter_batch(self.number)
-        if begun.first_word is None:
-            vars(begun.fetcher).update(begun.before)
-        return begun
+                began_ns = recorder.clock()
+                first = recorder.enter_batch(self.number)
+        if first is None:
+            attributes.update(before)
+        return _Begun(attributes, before, first, samples, began_ns)
 
     def _ends(self, begun: _Begun, _: Any, error: BaseException | None) -> None:
         """Put everything back, and weigh what recording has cost."""
-        vars(begun.fetcher).update(begun.before)
+        begun.attributes.update(begun.before)
         if begun.first_word is not None:
             with self.failures.within("the ends of batches"):
                 samples = self._recorder.state.samples - begun.samples
@@ -244,7 +236,7 @@ class Hooks:
                 self._weigh(words, samples, self._recorder.clock() - begun.began_ns)
         elif error is not None and not isinstance(error, StopIteration):  # the end of a stream
             with self.failures.within("where an exception came from"):
-                self._recorder.failed(_index_in(error, begun.fetcher.dataset))
+                self._recorder.failed(_index_in(error, begun.before["dataset"]))
         self._mark(Mark.MADE)
 
     def _takes(self, fetcher: Any) -> bool:

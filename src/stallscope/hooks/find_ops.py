@@ -23,31 +23,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-CONTAINERS: Final = frozenset(
-    {
-        ("torchvision.transforms.transforms", "Compose"),
-        ("torchvision.transforms.transforms", "RandomApply"),
-        ("torchvision.transforms.transforms", "RandomChoice"),
-        ("torchvision.transforms.transforms", "RandomOrder"),
-        ("torchvision.transforms.v2._container", "Compose"),
-        ("torchvision.transforms.v2._container", "RandomApply"),
-        ("torchvision.transforms.v2._container", "RandomChoice"),
-        ("torchvision.transforms.v2._container", "RandomOrder"),
-        ("torchvision.datasets.vision", "StandardTransform"),
-        ("torch.nn.modules.container", "Sequential"),
-        ("torch.nn.modules.container", "ModuleList"),
-        ("torch.nn.modules.container", "ModuleDict"),
-        ("albumentations.core.composition", "BaseCompose"),
-        ("albumentations.core.composition", "Compose"),
-        ("monai.transforms.compose", "Compose"),
-    }
+_OF_TORCHVISION: Final = ("Compose", "RandomApply", "RandomChoice", "RandomOrder")
+CONTAINERS: Final[dict[str, tuple[str, ...]]] = {
+    "torchvision.transforms.transforms": _OF_TORCHVISION,
+    "torchvision.transforms.v2._container": _OF_TORCHVISION,
+    "torchvision.datasets.vision": ("StandardTransform",),
+    "torch.nn.modules.container": ("Sequential", "ModuleList", "ModuleDict"),
+    "albumentations.core.composition": ("BaseCompose", "Compose"),
+    "monai.transforms.compose": ("Compose",),
+}
+"""Classes of containers, by their module; a subclass counts as its base."""
+
+_FUNCTIONS: Final = (
+    *(types.FunctionType, types.MethodType),
+    *(functools.partial, types.BuiltinFunctionType),
 )
-"""Module and class of the containers; a subclass counts as its base."""
-
-_PLAIN_CODE: Final = (types.FunctionType, types.MethodType, functools.partial)
-
-
-_WHOLE: Final = frozenset({"webdataset"})
+_WHOLE: Final = ("webdataset",)
 """Packages whose stages have an adapter: what these are made of stays in them."""
 _MODULE_FIELDS: Final = frozenset(vars(nn.Module()))
 _MOST_ITEMS: Final = 2000
@@ -74,12 +65,12 @@ def kind_of_name(name: str) -> str:
 
 def is_container(value: Any) -> bool:
     """Return whether this is one of the known containers of ops."""
-    return any((cls.__module__, cls.__name__) in CONTAINERS for cls in type(value).__mro__)
+    return any(cls.__name__ in CONTAINERS.get(cls.__module__, ()) for cls in type(value).__mro__)
 
 
 def is_function(value: Any) -> bool:
     """Return whether this is code without a class of its own: only its place can be hooked."""
-    return isinstance(value, (*_PLAIN_CODE, types.BuiltinFunctionType))
+    return isinstance(value, _FUNCTIONS)
 
 
 def is_op(value: Any) -> bool:

@@ -53,20 +53,22 @@ class RecorderState:
     """Stage of each key."""
     new_files: list[str] = field(default_factory=list)
     """Paths that are not yet in the log; files are numbered from 1, in order."""
-    getitem_key: int = 0
-    batch_key: int = 0
 
 
 @unseen
 def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
-    log: ProcessLog, clocks: tuple[Callable[[], int], Callable[[], int]], state: RecorderState
+    log: ProcessLog,
+    clocks: tuple[Callable[[], int], Callable[[], int]],
+    state: RecorderState,
+    keys: tuple[int, int],
 ) -> dict[str, Callable[..., Any]]:
     """Return the functions that record into a log, by their names in `Recorder`.
 
     Args:
         log: log of this process; a batch is recorded in the log of its thread.
-        clocks: wall clock, ns, monotonic and the same in every process; CPU clock of this thread.
+        clocks: see `Recorder`.
         state: counters, which callers may change.
+        keys: of samples and batches.
     """
     here = log.here()
     words, place, header = here.words, here.place, here.header
@@ -75,7 +77,7 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
     home = 0  # the thread of the current batch; 0: no batch
     clock, cpu_clock = clocks
     now, ident = clock, get_ident
-    getitem_key, batch_key = state.getitem_key, state.batch_key
+    getitem_key, batch_key = keys
     sample_word, file_word, pixels_word = _SAMPLE_0, int(Tag.FILE), int(Tag.PIXELS)
     sample_end, cpu_word = int(Tag.SAMPLE_END), int(Tag.CPU)
     exhausted_word, none_word = int(Tag.EXHAUSTED), int(Tag.NONE)
@@ -274,19 +276,9 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
     def at_work() -> bool:
         return home == get_ident()
 
-    return {
-        "call": call,
-        "sample": under(GETITEM, sample),
-        "at_work": at_work,
-        "read_cpu": read_cpu,
-        "enter_batch": enter_batch,
-        "leave": leave,
-        "clock_with_cpu": clock_with_cpu,
-        "failed": failed,
-        "file": file,
-        "begin_key": begin_key,
-        "pixels": pixels,
-    }
+    functions = (call, under(GETITEM, sample), at_work, read_cpu, enter_batch, leave)
+    others = (clock_with_cpu, failed, file, begin_key, pixels)
+    return {function.__name__: function for function in (*functions, *others)}
 
 
 def _sample_word(index: Any) -> int:
@@ -348,8 +340,8 @@ class Recorder:
         self.failures = log.failures
         self.clock = clock
         self.state = RecorderState()
-        self.state.getitem_key, self.state.batch_key = self.key(GETITEM), self.key(BATCH)
-        vars(self).update(hot_path(log, (clock, cpu_clock), self.state))
+        keys = self.key(GETITEM), self.key(BATCH)
+        vars(self).update(hot_path(log, (clock, cpu_clock), self.state, keys))
 
     def retire(self) -> None:
         """Write nothing from now on: hooks that still exist only call their originals."""
@@ -376,12 +368,7 @@ class Recorder:
     def collate(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Return the collate function, recorded with its CPU time in every batch."""
         timed = self.call(original, self.key(COLLATE))
-
-        def cpu(*, on: bool) -> None:
-            try:
-                self.read_cpu(on=on)
-            except Exception as error:  # noqa: BLE001 - internal errors never reach the user
-                self.log.failures.note("the CPU time of collating", error)
+        cpu = self.failures.passing("the CPU time of collating", self.read_cpu)
 
         def hook(samples: Any) -> Any:
             cpu(on=True)
@@ -406,12 +393,7 @@ class Recorder:
         here.words[here.place()] = tag | payload
 
     def leave_batch(self, first: int, *, is_complete: bool) -> int:
-        """End the batch; return the number of its words.
-
-        Args:
-            first: return value of `enter_batch`.
-            is_complete: True for a batch, False after an exception.
-        """
+        """End the batch that began at the word `first`; return the number of its words."""
         here = self.log.here()
         self.leave()
         now = self.clock_with_cpu()
@@ -427,14 +409,9 @@ class Recorder:
             here.close()
         return max(last - first, 0) + 1
 
-    def choose_cpu_every(self, events: float, sample_ns: float) -> None:
-        """Read CPU time so rarely that this takes below a thousandth of the samples' time.
-
-        Args:
-            events: words per sample.
-            sample_ns: time per sample.
-        """
-        cost_ns = events * _cpu_clock_cost_ns()
+    def choose_cpu_every(self, words: float, sample_ns: float) -> None:
+        """Read CPU time so rarely that this takes below a thousandth of the samples' time."""
+        cost_ns = words * _cpu_clock_cost_ns()
         self.state.cpu_every = max(1, min(1000, round(cost_ns / (_CPU_SHARE * max(sample_ns, 1)))))
 
 

@@ -61,11 +61,7 @@ class Waits(threading.local):
 
 
 class Loaders:
-    """Numbers loaders, and their epochs; any thread may ask.
-
-    Args:
-        marks: where to write what is known of a loader.
-    """
+    """Numbers loaders, and their epochs; any thread may ask."""
 
     def __init__(self, marks: ProcessLog) -> None:
         self._marks = marks
@@ -141,13 +137,13 @@ class Iterations:
     """Hooks the iterators of the loaders that are measured, and what other libraries put around.
 
     Args:
-        marks: where to write.
-        wanted: whether a loader is measured; asked when it makes an iterator.
+        marks: log of the loop.
+        wanted: tells whether a loader is measured, when it makes an iterator.
         starting: called with each iterator that is about to start, measured (or None): its workers'
             processes come next in this thread.
         patches: what is changed here comes off with them.
-        adopts: whether to measure the waits of an iterator that lives already; its workers cannot
-            be hooked any more.
+        adopts: tells whether to measure the waits of an iterator that lives already, whose workers
+            cannot be hooked any more.
     """
 
     def __init__(
@@ -156,20 +152,15 @@ class Iterations:
         wanted: Callable[[Any], bool],
         starting: Callable[[Any, Iteration | None], None],
         patches: Patches,
-        *,
-        adopts: Callable[[Any], bool] = lambda _: False,
+        adopts: Callable[[Any], bool],
     ) -> None:
-        self._marks = marks
-        self._failures = marks.failures
+        self._marks, self._failures, self._patches = marks, marks.failures, patches
+        self._wanted, self._starting, self._adopts = wanted, starting, adopts
         self.device: DeviceMarks | None = None
         """Gets the begin and end of the outermost waits; None: the recording's own loop reports
         them, and what other libraries put around loaders is not watched."""
         self.sample_stacks: Callable[[], object] | None = None
         """Goes on sampling stacks of this process, which is not forked now."""
-        self._adopts = adopts
-        self._wanted = wanted
-        self._starting = starting
-        self._patches = patches
         self._known: WeakKeyDictionary[Any, Iteration] = WeakKeyDictionary()
         self._loaders = Loaders(marks)
         self.waits = Waits()
@@ -369,10 +360,7 @@ class Iterations:
     ) -> Generator[Any, None, None]:
         """Yield what an iterator around loaders gives, each with its wait; closing it closes both.
 
-        Args:
-            batches: the iterator.
-            iteration: its epoch.
-            missing: what the run has not where marking the waits fails.
+        Where marking the waits fails, the run lacks what is `missing`.
         """
 
         def begin(iterator: Any) -> Iteration | None:

@@ -101,11 +101,12 @@ def stage_iterator(recorder: Recorder, key: int, inner: Iterator[Any]) -> Iterat
 
 def _staging(recorder: Recorder) -> Callable[[Iterator[Any], Callable[[], int]], Iterator[Any]]:
     """Return a function that makes an iterator a stage; where that fails it returns the same."""
-    missing = "the iterators of a library"
-    make = recorder.failures.passing(
-        missing, lambda items, key: stage_iterator(recorder, key(), items)
-    )
-    return lambda iterator, key: make(iterator, key) or iterator
+
+    def make(items: Iterator[Any], key: Callable[[], int]) -> Iterator[Any]:
+        return stage_iterator(recorder, key(), items)
+
+    staged = recorder.failures.passing("the iterators of a library", make)
+    return lambda iterator, key: staged(iterator, key) or iterator
 
 
 def hook_iterable(recorder: Recorder, patches: Patches) -> None:
@@ -280,16 +281,9 @@ def _until_exhausted(recorder: Recorder, batches: Iterator[Any]) -> Callable[[],
 
 
 def samples(recorder: Recorder, fetcher: Any) -> Any:
-    """Return the stand-in for the iterator of an iterable dataset, whose every `next` is recorded.
-
-    Args:
-        recorder: of the batch at work.
-        fetcher: torch's, with `dataset` and `dataset_iter`.
-    """
-    cls = type(fetcher.dataset)
+    """Return a stand-in for a fetcher's iterator of an iterable dataset, which is recorded."""
+    cls, items = type(fetcher.dataset), fetcher.dataset_iter
     # What fastai gives torch: an iterable of batches, whose samples are seen in it
     if (cls.__module__, cls.__name__) == ("fastai.data.load", "_FakeLoader"):
-        return IteratorStandIn(
-            fetcher.dataset_iter, _until_exhausted(recorder, fetcher.dataset_iter)
-        )
-    return recorder.iterator(fetcher.dataset_iter)
+        return IteratorStandIn(items, _until_exhausted(recorder, items))
+    return recorder.iterator(items)

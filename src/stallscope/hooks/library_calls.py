@@ -11,7 +11,6 @@ object's type; it stays in `getitem`, as waiting.
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import functools
 import os
@@ -40,6 +39,12 @@ _READS_AND_DECODES: Final = {
 """Notes of a run, by the call in `CALLS`: such a call cannot be divided."""
 
 
+_NAMESPACE: Final = "torch.ops.image"
+"""Made by torch, no module of its own."""
+_SHARED: Final = ("builtins", "io", _NAMESPACE)
+"""Modules from which nobody imports a function by its name."""
+
+
 class LibraryCall(NamedTuple):
     """A library's function or method."""
 
@@ -54,21 +59,18 @@ class LibraryCall(NamedTuple):
     is_iterator: bool = False
     """True if each `next` of the returned iterator does the work, as in a generator."""
 
-    @property
-    def is_in_one_place(self) -> bool:
-        """Return whether nobody imports it by its name: a method, and what all modules share."""
-        return "." in self.path or self.module in ("builtins", "io", "torch.ops.image")
-
     def find(self) -> tuple[Any, str, Any] | None:
         """Return what holds it, its name there, and the call or None; None if not imported."""
-        module = _module(self.module)
+        module = sys.modules.get(self.module)
+        if self.module == _NAMESPACE and "torchvision.io" in sys.modules:
+            module = sys.modules["torch"].ops.image
         if module is None:
             return None
         owner_name, _, name = self.path.rpartition(".")
         # Past a `__getattr__` that would import the rest of a library only because we ask
         names = getattr(module, "__dict__", {})
         owner = names.get(owner_name) if owner_name else module
-        if owner_name or self.module == "torch.ops.image":
+        if owner_name or self.module == _NAMESPACE:
             return owner, name, getattr(owner, name, None)
         return owner, name, names.get(name)
 
@@ -201,9 +203,7 @@ class Libraries:
     """Hooks the calls of every library that has been imported, and looks again for late ones."""
 
     def __init__(self, recorder: Recorder, patches: Patches) -> None:
-        self._recorder = recorder
-        self._failures = recorder.log.failures
-        self._patches = patches
+        self._recorder, self._patches, self._failures = recorder, patches, recorder.failures
         self._waiting = list(CALLS)
         self._decoders: set[type] = set()
         self._opened: set[type] = set()
@@ -220,13 +220,10 @@ class Libraries:
 
     def _hook_waiting(self, functions: dict[int, tuple[Any, Any]], package: str = "") -> None:
         """Hook the calls of modules that have been imported; of one package, where it is named."""
-        waiting = []
-        for call in self._waiting:
-            is_asked = call.module.startswith(package)
+        for call in [each for each in self._waiting if each.module.startswith(package)]:
             with self._failures.within(f"the stage of {call.module}.{call.path}"):
-                if not (is_asked and self._hook_call(call, functions)):
-                    waiting.append(call)
-        self._waiting = waiting
+                if self._hook_call(call, functions):
+                    self._waiting.remove(call)
 
     def _hook_call(self, call: LibraryCall, functions: dict[int, tuple[Any, Any]]) -> bool:
         """Hook a method at once, a function by adding it to `functions`; False: not imported."""
@@ -242,7 +239,7 @@ class Libraries:
             hook = _iterating(recorder, key, original)
         with contextlib.suppress(Exception):  # a class that its library keeps from changing
             self._patches.put(owner, name, hook)
-        if not call.is_in_one_place:
+        if "." not in call.path and call.module not in _SHARED:
             functions[id(original)] = (original, hook)
         return True
 
@@ -281,8 +278,7 @@ class Libraries:
                 self._opened.add(type(result))
                 self._hook_waiting({}, "PIL.")
                 self._hook_decoders()
-            width, height = result.size
-            record_pixels(width, height)
+            record_pixels(*result.size)
 
         return {"file": file, "image": image}.get(call.gives)
 
@@ -328,12 +324,3 @@ def _iterating(recorder: Recorder, key: int, original: Any) -> Callable[..., Any
 
 def _package(module: str) -> str:
     return module.partition(".")[0]
-
-
-def _module(name: str) -> Any:
-    if name == "builtins":
-        return builtins
-    if name == "torch.ops.image":  # a namespace that torch makes, not a module of its own
-        torch = sys.modules.get("torch")
-        return torch.ops.image if torch and "torchvision.io" in sys.modules else None
-    return sys.modules.get(name)

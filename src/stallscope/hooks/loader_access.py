@@ -76,16 +76,10 @@ class StandIn:
 
 
 class FreshIterator:
-    """Iterator of a loader that starts with its first batch, and anew after it was ended.
-
-    Args:
-        start: makes an iterator of torch's.
-        num_workers: of its loader.
-    """
+    """Iterator of a loader that starts with its first batch, and anew after it was ended."""
 
     def __init__(self, start: Callable[[], Any], num_workers: int) -> None:
-        self._start = start
-        self._num_workers = num_workers
+        self._start, self._num_workers = start, num_workers
         self._started: Any = None
 
     def __iter__(self) -> FreshIterator:

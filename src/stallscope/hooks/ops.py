@@ -38,9 +38,7 @@ class Ops:
     """The ops of one process: which objects they are, and the names of their stages."""
 
     def __init__(self, recorder: Recorder, patches: Patches) -> None:
-        self._recorder = recorder
-        self._failures = recorder.log.failures
-        self._patches = patches
+        self._recorder, self._patches, self._failures = recorder, patches, recorder.failures
         self._keys: dict[int, int] = {}
         self._alive: dict[int, Any] = {}  # an id is only good while its object lives
         self._places: dict[str, int] = {}
@@ -62,8 +60,12 @@ class Ops:
 
     def hook_containers(self) -> None:
         """Hook the known containers' classes that have been imported by now."""
-        for module, name in find_ops.CONTAINERS:
-            cls = getattr(sys.modules.get(module), name, None)
+        found = [
+            (name, getattr(sys.modules.get(module), name, None))
+            for module, names in find_ops.CONTAINERS.items()
+            for name in names
+        ]
+        for name, cls in found:
             if cls is not None and cls not in self._classes:
                 self._classes.add(cls)
                 with self._failures.within(f"the ops of {name}"):
@@ -150,10 +152,8 @@ class Ops:
 
     def _key_of(self, op: Any) -> int:
         """Return the key of an op whose class is hooked; a new one may be made for each sample."""
-        key = self._keys.get(id(op))
-        if key is None:
-            key = self._hook_op(op, Stage(find_ops.name_of(op), "transform"))
-        return key
+        known = self._keys.get(id(op))
+        return known or self._hook_op(op, Stage(find_ops.name_of(op), "transform"))
 
     def _placed(self, stage: Stage) -> Stage:
         """Return the stage with its place, where a pipeline has two ops of one class."""
@@ -170,10 +170,10 @@ class Ops:
         if any(slot.value is hook for hook in self._hooks.values()):
             return
         self._functions += 1
-        if self._functions > _MOST_FUNCTIONS:  # a pipeline made for each sample has new ones
-            if self._functions == _MOST_FUNCTIONS + 1:
-                note = "a pipeline is made for each sample: its functions are stages no longer"
-                self._recorder.note(note)
+        if self._functions == _MOST_FUNCTIONS + 1:
+            note = "a pipeline is made for each sample: its functions are stages no longer"
+            self._recorder.note(note)
+        if self._functions > _MOST_FUNCTIONS:
             return
         hook = self._hooks.get(id(slot.value))
         if hook is None:

@@ -102,13 +102,10 @@ class Patches:
     def put_everywhere(
         self, functions: dict[int, tuple[Any, Any]], modules: list[Any] | None = None
     ) -> None:
-        """Replace functions also in modules that took them by `from module import name`.
+        """Replace functions in modules that took them by `from module import name`; None: in all.
 
-        A place that cannot be changed keeps what it has: whoever calls from there is not seen.
-
-        Args:
-            functions: old and new function by the `id` of the old one.
-            modules: where to look; None: in all.
+        `functions` has the old and the new one by the `id` of the old. A place that cannot be
+        changed keeps what it has: whoever calls from there is not seen.
         """
         for owner, name, old in _holders(functions, modules):
             self._attempt("on", name, partial(self.put, owner, name, functions[id(old)][1]))
@@ -125,10 +122,7 @@ class Patches:
     def when_imported(self, module: str, missing: str, hook: Callable[[], object]) -> None:
         """Hook a library that is there; another one when it is imported.
 
-        Args:
-            module: of the library.
-            missing: what the run has not where this fails.
-            hook: puts the hooks on.
+        Where that fails, the run lacks what is `missing`.
         """
         assert self._failures is not None  # noqa: S101 - only recordings wait for imports
         with self._failures.within(missing):
@@ -153,9 +147,8 @@ class Patches:
     def undo(self, *, search: bool = True) -> None:
         """Take everything off for good.
 
-        Args:
-            search: also look through all modules for hooks that were imported by name meanwhile; a
-                worker has no time for that, and ends.
+        `search` also looks through all modules for hooks that were imported by name meanwhile; a
+        worker has no time for that, and ends.
         """
         with _lock:
             self._undone = True
@@ -228,14 +221,11 @@ def names_in(module: Any) -> dict[str, Any]:
     cffi (under cryptography, and so under most clients of a cloud) puts objects into `sys.modules`
     that call themselves modules and have no `__dict__`.
     """
-    try:
-        if not isinstance(module, ModuleType):
-            return {}
-        # Past any `__getattribute__`: a module that is imported lazily stays so
-        names: dict[str, Any] = object.__getattribute__(module, "__dict__")
-        return names if isinstance(names, dict) else {}
-    except Exception:  # noqa: BLE001 - of somebody else's object, in somebody else's training
-        return {}
+    with suppress(Exception):  # of somebody else's object, in somebody else's training
+        if isinstance(module, ModuleType):
+            # Past any `__getattribute__`: a module that is imported lazily stays so
+            return object.__getattribute__(module, "__dict__")  # type: ignore[no-any-return]
+    return {}
 
 
 def _own(owner: Any, name: Any) -> Any:
@@ -270,11 +260,9 @@ in_this_process: WeakSet[Any] = WeakSet()
 def _take_off_in_child() -> None:
     global _lock  # noqa: PLW0603 - the thread that held the old one is no more
     _lock = threading.RLock()
+    missing = "taking the hooks off in a process that was forked"
     for writer in list(in_this_process):
-        writer.failures.insist(
-            "taking the hooks off in a process that was forked",
-            partial(writer.retire, close=False),
-        )
+        writer.failures.insist(missing, partial(writer.retire, close=False))
 
 
 if hasattr(os, "register_at_fork"):
@@ -293,19 +281,16 @@ def unseen(function: _Function) -> _Function:
 
 
 def _marked(code: CodeType) -> CodeType:
-    inner = tuple(
-        _marked(const) if isinstance(const, CodeType) else const for const in code.co_consts
-    )
-    return code.replace(co_filename=code.co_filename + MARK, co_consts=inner)
+    inner = (_marked(const) if isinstance(const, CodeType) else const for const in code.co_consts)
+    return code.replace(co_filename=code.co_filename + MARK, co_consts=tuple(inner))
 
 
 def under(stage: Stage, function: _Function) -> _Function:
     """Name the frames of a function of ours after a stage; its `__name__` stays."""
-    name = frame_name(stage)
-    named = {"co_name": name}
-    if sys.version_info >= (3, 11):  # what tracebacks and py-spy show from then on
-        named["co_qualname"] = name
-    function.__code__ = function.__code__.replace(**named)  # type: ignore[arg-type]
+    # Tracebacks and py-spy show the qualified name from Python 3.11 on
+    names = ("co_name", "co_qualname") if sys.version_info >= (3, 11) else ("co_name",)
+    named: dict[str, Any] = dict.fromkeys(names, frame_name(stage))
+    function.__code__ = function.__code__.replace(**named)
     return function
 
 

@@ -102,7 +102,7 @@ class Probe:
             ) from error
         self.device = DeviceMarks(self.marks, self.works_behind)
         self._iterations = Iterations(
-            self.marks, self._wants, self._starts, self._patches, adopts=self._adopts
+            self.marks, self._wants, self._starts, self._patches, self._adopts
         )
         if not self._scoped:  # else its own loop says more
             self._iterations.device = self.device
@@ -141,11 +141,7 @@ class Probe:
                 put_on()
 
     def retire(self, *, close: bool = True) -> None:
-        """Take everything off and write nothing from now on.
-
-        Args:
-            close: also give the logs back; a forked child leaves them to its parent.
-        """
+        """Take everything off and write nothing from now on; a forked child closes no log."""
         if close:
             with self._switch:  # a thread may be hooking this process
                 self._ended = True
@@ -210,10 +206,9 @@ class Probe:
 
     def workers(self) -> list[tuple[int, int]]:
         """Return number in its loader and process id of each worker of the living iterators."""
-        iterators = self._iterations.living()
         return [
             (number, process.pid)
-            for iterator in iterators
+            for iterator in self._iterations.living()
             for number, process in enumerate(value_of(iterator, "_workers") or ())
             if process.pid is not None and process.is_alive()
         ]
@@ -248,17 +243,13 @@ class Probe:
         if module is not None and hasattr(module, "_worker_loop"):
             with self.failures.within("what the workers do"):
                 self._put_entry(module)
-        if not iteration.workers and self._hooks is None:
+        if not iteration.workers:
             with self.failures.within("samples made in the main process"), self._switch:
-                self._hook_this_process()
-
-    def _hook_this_process(self) -> None:
-        if self._hooks is not None or self._ended:  # by another thread, just now
-            return
-        task, share = self._iterations.waiting_for, self._place.cost_share
-        self._hooks = Hooks(Recorder(self.marks), task, cost_share=share)
-        in_this_process.add(self._hooks)
-        self._hooks.put_on()
+                if self._hooks is None and not self._ended:
+                    task, share = self._iterations.waiting_for, self._place.cost_share
+                    self._hooks = Hooks(Recorder(self.marks), task, cost_share=share)
+                    in_this_process.add(self._hooks)
+                    self._hooks.put_on()
 
     def _put_entry(self, module: Any) -> None:
         original = module._worker_loop

@@ -207,10 +207,7 @@ def sample(
 ) -> Sampled:
     """Sample the stacks of this process's other threads for the requested time.
 
-    Args:
-        sampling: rate and duration.
-        goes_on: called before each sample; False ends sampling early.
-        pause: waits for some seconds, until the next sample.
+    `goes_on` is called before each sample, and ends sampling early; `pause` waits for the next one.
     """
     switch_interval_s, states = sys.getswitchinterval(), _States()
     sampled = Sampled(main=str(threading.main_thread().ident), began_ns=time.perf_counter_ns())

@@ -135,26 +135,14 @@ class stage(ContextDecorator):  # noqa: N801 - used like a function: `with ss.st
 
 
 class StepParts:
-    """Marks the parts of the steps.
-
-    Args:
-        marks: where to write.
-        waits: what this thread does while it waits for a batch is no part of a step.
-        patches: what is changed here comes off with them.
-    """
+    """Marks the parts of the steps; what a thread does while it waits for a batch is none."""
 
     def __init__(self, marks: ProcessLog, waits: Waits, patches: Patches) -> None:
-        self._marks = marks
-        self._waits = waits
-        self._patches = patches
+        self._marks, self._waits, self._patches = marks, waits, patches
         self.failures = marks.failures
 
-    def put_on(self, modules: Iterable[nn.Module] = ()) -> None:
-        """Hook what can be seen.
-
-        Args:
-            modules: their forward passes are marked, too.
-        """
+    def put_on(self, modules: Iterable[nn.Module]) -> None:
+        """Hook what can be seen, and the forward passes of these modules."""
         with self.failures.within("the backward passes"):
             backward = self._timed(torch.autograd.backward, BACKWARD)
             self._patches.put(torch.autograd, "backward", backward)
@@ -166,8 +154,9 @@ class StepParts:
                 after = partial(module.register_forward_hook, always_call=True)
                 self._register(FORWARD, module.register_forward_pre_hook, after)
         for call in CALLS:
-            hook = partial(self._see_calls, call)
-            self._patches.when_imported(call.module, call.stage.name, hook)
+            self._patches.when_imported(
+                call.module, call.stage.name, partial(self._see_calls, call)
+            )
         on_garbage = self.failures.passing("the collection of garbage", self._collects)
         self._patches.add(gc.callbacks, on_garbage)
         self._patches.add(listeners, self)
@@ -188,8 +177,9 @@ class StepParts:
             handles.append(register(self.failures.passing(missing, hook)))
 
     def _see_calls(self, call: LoopCall) -> None:
-        owner, is_called = _holder(call.module, call.holder), re.compile(call.names).fullmatch
-        for name in filter(is_called, list(vars(owner))):  # thousands, in torch
+        owner: Any = sys.modules[call.module]
+        owner = getattr(owner, call.holder) if call.holder else owner
+        for name in filter(re.compile(call.names).fullmatch, list(vars(owner))):
             function = vars(owner)[name]
             if inspect.isfunction(function):
                 self._patches.put(owner, name, self._timed(function, call.stage))
@@ -225,7 +215,3 @@ class StepParts:
         if about["generation"] >= _OLDEST:
             begin, end = self._marks.part(GARBAGE)
             self._marks.put(begin if phase == "start" else end)
-
-
-def _holder(module: str, name: str) -> Any:
-    return getattr(sys.modules[module], name) if name else sys.modules[module]

@@ -22,7 +22,7 @@ import time
 import tokenize
 from collections import Counter, defaultdict
 from contextlib import contextmanager
-from itertools import islice
+from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -31,7 +31,7 @@ from torch.utils.data import BatchSampler, DataLoader
 
 from stallscope.errors import TargetError
 from stallscope.interrupts import held_back
-from stallscope.loops.cached_loaders import GoingOn, OverAndOver, copy_of, is_stream
+from stallscope.loops.cached_loaders import copy_of, epochs, is_stream
 from stallscope.stats import share_intervals
 
 if TYPE_CHECKING:
@@ -296,18 +296,17 @@ class Pieces:
         loader, size = self._loader, max(1, samples // PIECES)
         batch_sampler: Any = loader.batch_sampler
         if not self._batches:
-            yield from [None] * samples if self.stream else islice(GoingOn(loader.sampler), samples)
+            yield from [None] * samples if self.stream else islice(epochs(loader.sampler), samples)
         elif self.stream:
             size = min(size, loader.batch_size or size)
             yield from _slices([None] * samples, size)
         elif type(batch_sampler) is BatchSampler:
             size = min(size, loader.batch_size or size)
-            batches = GoingOn(batch_sampler)
-            indices = (index for batch in batches for index in batch)
+            indices = chain.from_iterable(epochs(batch_sampler))
             yield from _slices(list(islice(indices, samples)), size)
         else:
             total = 0
-            for batch in GoingOn(batch_sampler):
+            for batch in epochs(batch_sampler):
                 if total >= samples:
                     return
                 yield batch
@@ -330,7 +329,7 @@ class Pieces:
         if not self.stream:
             return iter(self._copy([piece] * repeats))
         if self._going is None:
-            self._going = iter(self._copy(OverAndOver([piece])))
+            self._going = iter(self._copy(repeat(piece)))
         return self._going
 
     def _copy(self, sampler: Any) -> DataLoader[Any]:

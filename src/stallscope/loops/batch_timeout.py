@@ -159,7 +159,7 @@ def _no_batch(limit: _TimeLimit, iterator: Any, waited_s: float) -> NoBatchError
                 worker.join()
 
 
-def _owing(iterator: Any, workers: list[Any]) -> tuple[int, int, str] | None:
+def _owing(iterator: Any, workers: list[Any]) -> tuple[int, Any, str] | None:
     """Return the worker that is waited for: its number, its process, and what it owes."""
     iterators = [iterator]
     if not value_of(iterator, "_workers"):  # something of a library's, which holds the one of torch
@@ -173,32 +173,32 @@ def _owing(iterator: Any, workers: list[Any]) -> tuple[int, int, str] | None:
             number = task[0] if task and len(task) == 1 else 0
             worker = each._workers[number]  # noqa: SLF001
             if worker in workers:
-                return number, worker.pid, f"batch {asked}" if task else "its first answer"
+                return number, worker, f"batch {asked}" if task else "its first answer"
     return None
 
 
 def _described(
-    limit: _TimeLimit, owing: tuple[int, int, str] | None, waited_s: float
+    limit: _TimeLimit, owing: tuple[int, Any, str] | None, waited_s: float
 ) -> NoBatchError:
     took = f"no batch came for {seconds(waited_s)}, past the budget of {seconds(limit.budget_s)}"
     advice = f"If it is only slow, {limit.remedy}"
     if owing is None:
         return NoBatchError(f"{took}; no worker is known that would have to send one. {advice}")
-    number, pid, batch = owing
-    frames, why_not = _dumped(pid)
+    number, worker, batch = owing
+    frames, why_not = _dumped(worker.pid)
     names = [f"{name} ({_short(file)}:{line})" for name, file, line in frames]
     if not frames:
-        where = f"its stack cannot be read ({why_not}); it is {_status(pid)}"
+        where = f"its stack cannot be read ({why_not}); it is {status_of(worker)}"
     elif frames[0][0].rpartition(".")[2] == "get" and "multiprocessing" in frames[0][1]:
         where = (
             "waits for its next task: that batch could not be sent. See what it has written "
             "above; what a worker sends is pickled"
         )
     else:
-        where = f"stands in {names[-1]} ({_status(pid)})"
+        where = f"stands in {names[-1]} ({status_of(worker)})"
     error = NoBatchError(
-        f"{took}: worker {number} (pid {pid}) owes {batch} and {where}. All workers of this "
-        f"loader were ended. {advice}"
+        f"{took}: worker {number} (pid {worker.pid}) owes {batch} and {where}. All workers of "
+        f"this loader were ended. {advice}"
     )
     if names:
         stack = "\n".join(f"    {name}" for name in names)
@@ -230,10 +230,10 @@ def _dumped(pid: int) -> tuple[list[tuple[str, str, int]], str]:
     return [], "py-spy could not be run"
 
 
-def _status(pid: int) -> str:
-    """Return the system's word for what a process does: sleeping, stopped, running."""
+def status_of(process: Any) -> str:
+    """Return the system's word for what a process does: sleeping, stopped, running; or 'gone'."""
     try:
-        return str(psutil.Process(pid).status())
+        return str(psutil.Process(process.pid).status())
     except psutil.Error:
         return "gone"
 

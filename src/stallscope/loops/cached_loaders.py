@@ -205,11 +205,7 @@ class Cached(StandIn):
 
     def __init__(self, dataset: Any, in_memory: list[Any], make: Callable[[Any], Any]) -> None:
         super().__init__(dataset)
-        self._in_memory = in_memory
-        self._make = make
-
-    def __len__(self) -> int:
-        return len(self._in_memory)
+        self._in_memory, self._make = in_memory, make
 
     def __getitem__(self, number: int) -> Any:
         return self._make(self._in_memory[number])
@@ -231,8 +227,11 @@ class CachedStream(StandIn, IterableDataset[Any]):
             first = 0
 
 
-def _epochs(source: Iterable[Any], goes_on: Callable[[], bool]) -> Iterator[Any]:
-    """Iterate a source again and again, until it is empty or is not to go on."""
+def epochs(source: Iterable[Any], goes_on: Callable[[], bool] = lambda: True) -> Iterator[Any]:
+    """Iterate a source again and again, until it is empty or is not to go on.
+
+    As the sampler of a loader, this goes on over several iterators.
+    """
     empty = False
     while not empty:
         empty = True
@@ -249,7 +248,7 @@ class KeptEpochs:
         self.loader = loader
 
     def __iter__(self) -> Iterator[Any]:
-        return _epochs(self.loader, lambda: keeps_iterator(self.loader))
+        return epochs(self.loader, lambda: keeps_iterator(self.loader))
 
 
 def is_plain(loader: Any) -> bool:
@@ -282,26 +281,6 @@ def is_stream(loader: Any) -> bool:
     return isinstance(loader.dataset, IterableDataset)
 
 
-class GoingOn:
-    """A sampler's epochs one after the other, also over several iterators."""
-
-    def __init__(self, sampler: Iterable[Any]) -> None:
-        self._going = _epochs(sampler, lambda: True)
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._going
-
-
-class OverAndOver:
-    """The same indices, or lists of such, over and over; anew for each iterator."""
-
-    def __init__(self, parts: list[Any]) -> None:
-        self._parts = parts
-
-    def __iter__(self) -> Iterator[Any]:
-        return cycle(self._parts)
-
-
 def going_on(loader: Any) -> Any:
     """Return the loader without an end: its next epochs follow.
 
@@ -311,17 +290,17 @@ def going_on(loader: Any) -> Any:
         return KeptEpochs(loader)
     if is_stream(loader):
         return copy_of(loader)
-    return copy_of(loader, sampler=GoingOn(_sampler(loader)))
+    return copy_of(loader, sampler=epochs(_sampler(loader)))
 
 
 def next_indices(loader: DataLoader[Any], batches: int) -> list[Any]:
     """Return the indices of the samples of each of the next batches."""
-    return list(islice(iter(GoingOn(_sampler(loader))), batches))
+    return list(islice(epochs(_sampler(loader)), batches))
 
 
 def warm(loader: DataLoader[Any], indices: list[Any]) -> DataLoader[Any]:
     """Return the loader over the same few batches again and again."""
-    return copy_of(loader, sampler=OverAndOver(indices))
+    return copy_of(loader, sampler=cycle(indices))
 
 
 def capturing(loader: DataLoader[Any], indices: list[Any]) -> DataLoader[Any]:
@@ -355,7 +334,7 @@ def _cached(
         list(islice(numbers, count)) if collates(loader) else next(numbers) for count in counts
     ]
     dataset = Cached(loader.dataset, in_memory, make)
-    return copy_of(loader, dataset=dataset, sampler=OverAndOver(indices))
+    return copy_of(loader, dataset=dataset, sampler=cycle(indices))
 
 
 def collates(loader: DataLoader[Any]) -> bool:

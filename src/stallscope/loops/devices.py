@@ -76,31 +76,25 @@ class Kernels(NamedTuple):
 
 
 class StepClock:
-    """Times steps: by the host's clock, or by the events of a device that works behind the host.
+    """Times steps by the events of a device.
 
     Args:
-        device: works behind the host; None: a step has ended when it returns.
+        device: works behind the host; None: a step has ended when it returns, as it has on a
+            simulated device without work.
     """
 
     def __init__(self, device: AsyncDevice | None) -> None:
-        self._device = device
-        self._clock: EventClock | None = None
+        self._device = device or SimulatedDevice()
         self._ends_ns: list[int] = []
         self._begins_ns: list[int] = []
 
     def begin(self) -> None:
         """Begin the window with the next batch. Waits for what a device was given before."""
-        if self._device is None:
-            self._keep(Edge.START, perf_counter_ns(), 0)
-        else:
-            self._clock = EventClock(self._device, self._keep)
+        self._clock = EventClock(self._device, self._keep)
 
     def step_begins(self) -> None:
         """Note that the batch has come, and its copy to a device is under way."""
-        if self._clock is None:
-            self._begins_ns.append(perf_counter_ns())
-        else:
-            self._clock.edge(Edge.STEP)
+        self._clock.edge(Edge.STEP)
 
     def step_ends(self) -> None:
         """Note that the step has returned, though a device may still be at it.
@@ -108,16 +102,12 @@ class StepClock:
         Waits for one of the steps before: a host that is far ahead would wait for all of them at
         the end of the window, long after it.
         """
-        if self._clock is None:
-            self._ends_ns.append(perf_counter_ns())
-        else:
-            self._clock.edge(Edge.NOTHING)
-            self._clock.wait_for(2 * _AHEAD)
+        self._clock.edge(Edge.NOTHING)
+        self._clock.wait_for(2 * _AHEAD)
 
     def read(self) -> list[tuple[float, float]]:
         """Return for each step the time since the one before, and in the step, seconds."""
-        if self._clock is not None:
-            self._clock.end()
+        self._clock.end()
         befores, ends = self._ends_ns[:-1], self._ends_ns[1:]
         steps = zip(befores, self._begins_ns, ends, strict=True)
         return [((end - before) / 1e9, (end - begin) / 1e9) for before, begin, end in steps]

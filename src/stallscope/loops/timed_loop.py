@@ -10,7 +10,7 @@ import gc
 import inspect
 import multiprocessing
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +20,7 @@ import psutil
 from stallscope.hooks.loader_access import shut_down
 from stallscope.interrupts import held_back
 from stallscope.isolation import in_one_thread
-from stallscope.loops.batch_timeout import limited, starting
+from stallscope.loops.batch_timeout import limited, starting, status_of
 from stallscope.loops.devices import device_of
 from stallscope.targets.loaders import iterators_ended
 
@@ -121,7 +121,8 @@ def started(loop: TimedLoop, lap: TimedPass | None = None) -> Iterator[Iterator[
         with held_back():
             if _children() - before:
                 gc.collect()  # whoever started workers holds them in a cycle, maybe
-            _wait_for_end({child for child in _children() - before if not _is_stopped(child)})
+            mine = _children() - before  # without workers of another loop, which wait for its turn
+            _wait_for_end({child for child in mine if status_of(child) != psutil.STATUS_STOPPED})
 
 
 def _each(source: Iterator[Any], lap: TimedPass, began_s: float) -> Generator[Any, None, None]:
@@ -141,13 +142,6 @@ def _children() -> set[Any]:
     """Return processes that may be workers of a loader: a pool or a manager is the user's."""
     active = multiprocessing.active_children()
     return {child for child in active if child.daemon and "PoolWorker" not in child.name}
-
-
-def _is_stopped(process: Any) -> bool:
-    """Return whether it is a worker of another loop's, which waits for its turn."""
-    with suppress(psutil.Error):  # it has just ended
-        return bool(psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
-    return False
 
 
 def _wait_for_end(processes: set[Any]) -> None:

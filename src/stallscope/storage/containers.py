@@ -1,7 +1,6 @@
 """Layouts in which the same samples can be stored, each written and read by its own library.
 
-A sample is one file or several. A container is written once, and then opened by each process that
-reads it; it is pickled closed.
+A sample is one file or several. A container is written here; the worker that reads it opens it.
 """
 
 from __future__ import annotations
@@ -40,6 +39,7 @@ class Container:
     folder: Path
     suffixes: tuple[str, ...] = ()
     """Suffixes of a sample's files."""
+    _handle: Any = None
 
     name: ClassVar[str]
     needs: ClassVar[str] = ""
@@ -71,17 +71,10 @@ class Container:
         """Return everything that was written."""
         return sorted(path for path in self.folder.rglob("*") if path.is_file())
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"folder": self.folder, "suffixes": self.suffixes}
-
-    def _opened(self, make: Callable[[], Any]) -> Any:
-        """Open the container once in each process."""
-        pid, handle = vars(self).pop("_handle", (0, None))
-        if pid != os.getpid():
-            del handle  # closes it: LMDB refuses a second handle, also beside an inherited one
-            handle = make()
-        vars(self)["_handle"] = os.getpid(), handle
-        return handle
+    def _opened(self, opener: Callable[[], Any]) -> Any:
+        """Open the container once: LMDB refuses a second handle."""
+        self._handle = self._handle or opener()
+        return self._handle
 
     def _file(self, number: int, part: int) -> str:
         suffix = self.suffixes[part] if part < len(self.suffixes) else ""
@@ -98,8 +91,7 @@ class PlainFiles(Container):
             for part, blob in enumerate(parts):
                 (self.folder / self._file(number, part)).write_bytes(blob)
 
-    def get(self, number: int, parts: int) -> list[bytes]:
-        """Return the files of a sample."""
+    def get(self, number: int, parts: int) -> list[bytes]:  # noqa: D102 - as in the base
         return [(self.folder / self._file(number, part)).read_bytes() for part in range(parts)]
 
 

@@ -127,17 +127,11 @@ def bytes_read() -> int | None:
 
     Without workers, those of this process. See `rchar` in proc_pid_io(5).
     """
-    try:
+    # Off Linux and on old kernels psutil lacks the method, or the counter
+    with suppress(psutil.Error, OSError, AttributeError, RuntimeError, ValueError):
         counters: Any = [process.io_counters() for process in _loading_processes()]
         return sum(int(counter.read_chars) for counter in counters)
-    except (
-        psutil.Error,
-        OSError,
-        AttributeError,
-        RuntimeError,
-        ValueError,
-    ):  # off Linux, old kernels
-        return None
+    return None
 
 
 def _loading_processes() -> list[psutil.Process]:

@@ -286,8 +286,11 @@ def describe(row: Mapping[str, Any]) -> str:
 def notes_of(storage: Storage) -> list[str]:
     """Return the caveats, a sentence each."""
     conditions = storage.circumstances
-    notes = [_files_note(conditions)] if conditions.files else []
-    wanted = conditions.wanted_per_s
+    wanted, cached, notes = conditions.wanted_per_s, conditions.resident_share, []
+    if conditions.files:
+        checked = f"{count(conditions.files, 'data file')}, {size(conditions.data_bytes)}"
+        part = "" if cached is None else f", {share(cached)} of it in the page cache before"
+        notes.append(f"checked: {checked}{part}")
     rate = wanted or conditions.loop_per_s
     if conditions.sample_bytes is not None and conditions.loop_per_s is not None and rate:
         notes.append(
@@ -296,9 +299,3 @@ def notes_of(storage: Storage) -> list[str]:
         )
     unknown = "how many samples/s a training needs is unknown"
     return [*chain(notes, conditions.step_notes(unknown), storage.notes), conditions.budget_note()]
-
-
-def _files_note(conditions: StorageConditions) -> str:
-    cached = conditions.resident_share
-    note = f"checked: {count(conditions.files, 'data file')}, {size(conditions.data_bytes)}"
-    return note if cached is None else f"{note}, {share(cached)} of it in the page cache before"
