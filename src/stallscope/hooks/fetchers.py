@@ -101,7 +101,7 @@ class _Begun(NamedTuple):
     """A batch at work."""
 
     attributes: dict[str, Any]
-    """Of torch's fetcher."""
+    """Attributes of torch's fetcher."""
     before: dict[str, Any]
     """Those whose place a stand-in may take."""
     first_word: int | None

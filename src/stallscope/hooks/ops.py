@@ -60,12 +60,12 @@ class Ops:
 
     def hook_containers(self) -> None:
         """Hook the known containers' classes that have been imported by now."""
-        found = [
+        classes = [
             (name, getattr(sys.modules.get(module), name, None))
             for module, names in find_ops.CONTAINERS.items()
             for name in names
         ]
-        for name, cls in found:
+        for name, cls in classes:
             if cls is not None and cls not in self._classes:
                 self._classes.add(cls)
                 with self._failures.within(f"the ops of {name}"):
@@ -152,8 +152,8 @@ class Ops:
 
     def _key_of(self, op: Any) -> int:
         """Return the key of an op whose class is hooked; a new one may be made for each sample."""
-        known = self._keys.get(id(op))
-        return known or self._hook_op(op, Stage(find_ops.name_of(op), "transform"))
+        key = self._keys.get(id(op))
+        return key or self._hook_op(op, Stage(find_ops.name_of(op), "transform"))
 
     def _placed(self, stage: Stage) -> Stage:
         """Return the stage with its place, where a pipeline has two ops of one class."""
