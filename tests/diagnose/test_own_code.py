@@ -12,7 +12,6 @@ from stallscope.diagnose.facts import with_stacks
 from stallscope.diagnose.own_code import lock_share, loop_code, own_code
 from stallscope.diagnose.verdict import STACKS, judge, next_question
 from stallscope.flame.result import SAMPLES, Flame, FlameConditions
-from stallscope.model.exposure import GETITEM_
 
 
 def a_flame(*rows, idle=False):
@@ -173,7 +172,7 @@ class TestLoop:
         facts = known(
             work={
                 ("ToTensor", "transform"): 0.4,
-                ("getitem", GETITEM_): 0.35,
+                ("getitem", "getitem"): 0.35,
                 ("Resize", "transform"): 0.25,
             }
         )
@@ -229,7 +228,7 @@ class TestFinding:
     def test_slow_samples_that_are_most_of_the_work_are_named(self):
         """What is done now and then is found where most of all samples' time is."""
         facts = known(
-            work={("getitem", GETITEM_): 1.0},
+            work={("getitem", "getitem"): 1.0},
             load=1.2,
             patterns={"slow_samples": 0.9},
             spikes=SPIKES,

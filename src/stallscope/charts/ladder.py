@@ -24,18 +24,7 @@ from stallscope.charts.sheet import (
     draw_interval,
     styled,
 )
-from stallscope.ladder.result import (
-    BATCHES,
-    FETCHED,
-    ON_DEVICE,
-    PINNED,
-    RUNGS,
-    TRANSFORMED,
-    WARM,
-    WHOLE,
-    notes_of,
-    sentence,
-)
+from stallscope.ladder import result
 from stallscope.stages import COLOURS
 from stallscope.stats import INTERVAL
 from stallscope.units import count, share, times
@@ -47,12 +36,12 @@ if TYPE_CHECKING:
 
 
 _KIND: Final = {
-    WARM.name: "fetch",
-    FETCHED.name: "decode",
-    TRANSFORMED.name: "transform",
-    BATCHES.name: "collate",
-    PINNED.name: "pin",
-    ON_DEVICE.name: "h2d",
+    result.WARM.name: "fetch",
+    result.FETCHED.name: "decode",
+    result.TRANSFORMED.name: "transform",
+    result.BATCHES.name: "collate",
+    result.PINNED.name: "pin",
+    result.ON_DEVICE.name: "h2d",
 }
 """Kind of stage that gives a removed cost its colour."""
 _BAR: Final = "#5B666E"
@@ -69,7 +58,7 @@ def figure(ladder: Ladder) -> Sheet:
     """Draw the ladder."""
     table = ladder.table().filter(pl.col("samples_per_s").is_not_null())
     if table.is_empty():
-        return Sheet(sentence(ladder), notes_of(ladder))
+        return Sheet(result.sentence(ladder), result.notes_of(ladder))
     rows = table.to_dicts()
     room = max(104 // len(rows), _LONGEST)
     names = [textwrap.fill(row["rung"], room) for row in rows]
@@ -77,7 +66,7 @@ def figure(ladder: Ladder) -> Sheet:
     removed = [_removed(gains.get(row["rung"]), room) for row in rows]
     top = _LINE * (max(name.count("\n") for name in names) + 1) + 0.2
     below = top + _LINE * max(len(lines) for lines, _ in removed) + _LINE
-    sheet = Sheet(sentence(ladder), _notes(ladder, table), [3.1 + below])
+    sheet = Sheet(result.sentence(ladder), _notes(ladder, table), [3.1 + below])
     (ax,) = sheet.parts
     highest = max(row["samples_per_s_high"] or row["samples_per_s"] for row in rows)
     ax.set_xlim(-0.5, len(rows) - 0.5)
@@ -90,7 +79,9 @@ def figure(ladder: Ladder) -> Sheet:
     ax.tick_params(axis="x", length=0)
     blocks = blocks_of(ladder.blocks)
     for place, (row, texts) in enumerate(zip(rows, removed, strict=True)):
-        its = [block for block in blocks if RUNGS[block.variant].name == row["rung"]][-_MOST_DOTS:]
+        its = [block for block in blocks if result.RUNGS[block.variant].name == row["rung"]][
+            -_MOST_DOTS:
+        ]
         _draw_rung(ax, place, row, [block.samples / block.seconds for block in its])
         if row["rung"] in gains:
             colour = COLOURS[_KIND[row["rung"]]]
@@ -137,13 +128,13 @@ def _notes(ladder: Ladder, rows: pl.DataFrame) -> list[str]:
     what = "device busy" if has_device else "the loop in the step"
     percent = "" if rows["step_share"].is_null().all() else f" · %: {what}"
     head = f"{shown} in all · dots: single blocks · lines: {INTERVAL}{percent}"
-    return [head, *notes_of(ladder)]
+    return [head, *result.notes_of(ladder)]
 
 
 def _draw_rung(ax: Axes, place: int, row: dict[str, Any], dots: list[float]) -> None:
     """Draw a bar with its interval, its blocks and the device's busy share."""
     rate = row["samples_per_s"]
-    ax.bar(place, rate, _WIDTH, color=COLOURS["step"] if row["rung"] in WHOLE else _BAR)
+    ax.bar(place, rate, _WIDTH, color=COLOURS["step"] if row["rung"] in result.WHOLE else _BAR)
     ends = (row["samples_per_s_low"], row["samples_per_s_high"])
     draw_interval(ax, place, rate, ends, cap=6.0, vertical=True)
     step = _WIDTH * 0.7 / max(len(dots) - 1, 1)

@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 from matplotlib.colors import to_rgb
 
+from stallscope import stages
 from stallscope.charts.sheet import (
     AXIS,
     FAINT,
@@ -29,27 +30,6 @@ from stallscope.model.loop_time import NO_LOOP
 from stallscope.run.saturation import OWN, THRESHOLDS, sentence, usage
 from stallscope.run.stall_text import nothing, small_print
 from stallscope.run.worker_memory import named_growth
-from stallscope.stages import (
-    CORE,
-    DISK_BUSY,
-    DISK_OPERATIONS,
-    DISK_READ,
-    DISK_WRITE,
-    GPU,
-    GPU_MEMORY,
-    LOOP,
-    MEMORY,
-    NAMES,
-    QUEUED,
-    QUOTA,
-    RECEIVED,
-    SENT,
-    SHM,
-    STALL_COLOUR,
-    WORKER,
-    WORKER_MAPPED,
-    WORKER_MEMORY,
-)
 from stallscope.units import count, printable, seconds, share, size
 
 if TYPE_CHECKING:
@@ -144,36 +124,38 @@ class ResourceRow(NamedTuple):
 def rows(resources: Usage) -> list[ResourceRow]:
     """Return every row with values."""
     lines, total = partial(_lines, resources), partial(_sum, resources)
-    cores, workers, queued = (lines(name, thin=True) for name in (CORE, WORKER, QUEUED))
+    cores, workers, queued = (
+        lines(name, thin=True) for name in (stages.CORE, stages.WORKER, stages.QUEUED)
+    )
     of_cores = "of the core" if len(cores) == 1 else f"of {len(cores)} cores"
-    main = lines(LOOP, name="main", dashed=bool(workers))
+    main = lines(stages.LOOP, name="main", dashed=bool(workers))
     # the workers make the batches, or the main process if there are no workers
     pids = {line.name for line in workers}
     makers = [line for line in queued if line.name in pids] or queued
-    disk = [*total(DISK_READ, "read"), *total(DISK_WRITE, "written", dashed=True)]
-    network = [*total(RECEIVED, "in"), *total(SENT, "out", dashed=True)]
+    disk = [*total(stages.DISK_READ, "read"), *total(stages.DISK_WRITE, "written", dashed=True)]
+    network = [*total(stages.RECEIVED, "in"), *total(stages.SENT, "out", dashed=True)]
     if all(line.mean < _HARDLY_BYTES for line in network):
         network = []
-    own, mapped = (lines(name, thin=True) for name in (WORKER_MEMORY, WORKER_MAPPED))
+    own, mapped = (lines(name, thin=True) for name in (stages.WORKER_MEMORY, stages.WORKER_MAPPED))
     memory = _with_mean(own, "own part")
     memory += [mean._replace(dashed=True) for mean in _with_mean(mapped, "with shared")[-1:]]
     waiting = _with_mean(makers, "a worker" if pids else "main")
     by_process = [*_with_mean(workers, "a worker"), *main]
-    operations = total(DISK_OPERATIONS, "reads and writes")
+    operations = total(stages.DISK_OPERATIONS, "reads and writes")
     every = [
-        ResourceRow("cores", _with_mean(cores, of_cores), share, (CORE,)),
-        ResourceRow("CPU quota", lines(QUOTA), _cores_text, (QUOTA,)),
+        ResourceRow("cores", _with_mean(cores, of_cores), share, (stages.CORE,)),
+        ResourceRow("CPU quota", lines(stages.QUOTA), _cores_text, (stages.QUOTA,)),
         ResourceRow("CPU by process", by_process, _cores_text, OWN),
-        ResourceRow(NAMES[QUEUED], waiting, share),
-        ResourceRow("memory", lines(MEMORY), size, (MEMORY,)),
+        ResourceRow(stages.NAMES[stages.QUEUED], waiting, share),
+        ResourceRow("memory", lines(stages.MEMORY), size, (stages.MEMORY,)),
         ResourceRow("workers' memory", memory, size),
-        ResourceRow("/dev/shm", lines(SHM, name="there"), size, (SHM,)),  # noqa: S108
-        ResourceRow("disk busy", lines(DISK_BUSY), share, (DISK_BUSY,)),
+        ResourceRow("/dev/shm", lines(stages.SHM, name="there"), size, (stages.SHM,)),  # noqa: S108
+        ResourceRow("disk busy", lines(stages.DISK_BUSY), share, (stages.DISK_BUSY,)),
         ResourceRow("disk bytes", disk, _per_second),
         ResourceRow("disk operations", operations, "{:,.0f}/s".format),
-        ResourceRow("network", network, _per_second, (RECEIVED, SENT)),
-        ResourceRow("GPU busy", lines(GPU), share, (GPU,)),
-        ResourceRow("GPU memory", lines(GPU_MEMORY), size),
+        ResourceRow("network", network, _per_second, (stages.RECEIVED, stages.SENT)),
+        ResourceRow("GPU busy", lines(stages.GPU), share, (stages.GPU,)),
+        ResourceRow("GPU memory", lines(stages.GPU_MEMORY), size),
     ]
     return [row for row in every if row.lines]
 
@@ -181,7 +163,7 @@ def rows(resources: Usage) -> list[ResourceRow]:
 def _lines(resources: Usage, resource: str, *, name: str = "", **look: Any) -> list[ResourceLine]:
     """Return a line for each device; a GPU is named by its number."""
     mine = resources.values.filter(pl.col("resource") == resource)
-    prefix = "GPU " if resource in (GPU, GPU_MEMORY) else ""
+    prefix = "GPU " if resource in (stages.GPU, stages.GPU_MEMORY) else ""
     return [
         ResourceLine(name or f"{prefix}{device[0]}", part.sort("at_s"), **look)
         for device, part in mine.group_by("device", maintain_order=True)
@@ -233,9 +215,9 @@ def figure(run: Run) -> Sheet:
     ax.tick_params(axis="y", labelsize=SMALL_SIZE, labelcolor=FAINT, length=0)
     edges = resources.begin_s + np.arange(len(resources.stalled) + 1) * resources.bin_s
     heights, bottom = _height(0, resources.stalled), _height(0, 0.0)
-    ax.stairs(heights, edges, baseline=bottom, fill=True, color=STALL_COLOUR, lw=0)
+    ax.stairs(heights, edges, baseline=bottom, fill=True, color=stages.STALL_COLOUR, lw=0)
     band = np.zeros((1, len(resources.stalled), 4))
-    band[..., :3] = to_rgb(STALL_COLOUR)
+    band[..., :3] = to_rgb(stages.STALL_COLOUR)
     band[..., 3] = _BAND * resources.stalled
     ends = (resources.begin_s, resources.end_s, len(shown) + 1, 1)
     ax.imshow(band, aspect="auto", extent=ends, zorder=0, interpolation="nearest")
@@ -268,9 +250,9 @@ def _notes(run: Run, resources: Usage) -> list[str]:
         f"{key} · numbers at the right: means",
     ]
     if resources.missing:
-        absent = ", ".join(NAMES.get(name, printable(name)) for name in resources.missing)
+        absent = ", ".join(stages.NAMES.get(name, printable(name)) for name in resources.missing)
         lines.append(f"missing, or not read: {absent}")
-    if any(use["resource"] == DISK_BUSY for use in resources.judged.saturated):
+    if any(use["resource"] == stages.DISK_BUSY for use in resources.judged.saturated):
         lines.append(
             "a disk that serves requests in parallel (SSD) may have capacity left at 100% busy"
         )
@@ -302,7 +284,9 @@ def _draw_row(ax: Axes, place: int, row: ResourceRow) -> dict[float, str]:
 
 
 def _name(ax: Axes, place: int, name: str, means: list[str], *, loud: bool) -> None:
-    look: dict[str, Any] = {"color": STALL_COLOUR, "weight": "bold"} if loud else {"color": INK}
+    look: dict[str, Any] = (
+        {"color": stages.STALL_COLOUR, "weight": "bold"} if loud else {"color": INK}
+    )
     look |= {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
     ax.annotate(name, (0, place + 0.55), (-_NAMES * 72, 0), size=TEXT_SIZE, **look)
     transform = ax.get_yaxis_transform()

@@ -13,6 +13,7 @@ import polars as pl
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 
+from stallscope import stages
 from stallscope.charts.bars import Label, in_a_row
 from stallscope.charts.sheet import (
     AXIS,
@@ -32,14 +33,6 @@ from stallscope.charts.sheet import (
 from stallscope.model.loop_time import NO_LOOP
 from stallscope.run.stall_text import nothing, pattern_or_title, small_print
 from stallscope.run.timeline import timeline
-from stallscope.stages import (
-    COLOURS,
-    FORWARD,
-    OTHER,
-    STALL_COLOUR,
-    UNTIL_BACKWARD,
-    colour_of,
-)
 from stallscope.units import count, printable, seconds, worker_name
 
 if TYPE_CHECKING:
@@ -137,7 +130,7 @@ class Layout:
             longest = widest.setdefault(name, (begin, end))
             if end - begin > longest[1] - longest[0]:
                 widest[name] = (begin, end)
-        widest.pop(OTHER.name, None)
+        widest.pop(stages.OTHER.name, None)
         narrow = [
             (Label(name, sum(span) / 2 / self.inch), span[1] - span[0])
             for name, span in sorted(widest.items(), key=lambda item: sum(item[1]))
@@ -227,25 +220,25 @@ def _key(excerpt: Timeline) -> Iterator[tuple[str, Any]]:
     """Yield names and colours, the loop's last."""
     for kind in _ORDER:
         if (excerpt.blocks[kind] > 0).any():
-            yield kind, COLOURS[kind]
+            yield kind, stages.COLOURS[kind]
     if not excerpt.blocks["recorded"].all():
         yield "not recorded", _UNKNOWN
     model = dict.fromkeys(excerpt.uses.filter(kind="step")["stage"])
     drawn = {*excerpt.sends["kind"], *excerpt.uses["kind"], *excerpt.device["kind"]}
     for name, kinds in (("send", {"send"}), ("copy", {"pin", "h2d"}), ("step", {"step"})):
         if name == "step" and len(model) > 1:
-            yield from ((_short(part), colour_of(part, name)) for part in model)
+            yield from ((_short(part), stages.colour_of(part, name)) for part in model)
         elif kinds & drawn:
-            yield name, COLOURS["h2d" if name == "copy" else name]
+            yield name, stages.COLOURS["h2d" if name == "copy" else name]
     if "other" in drawn and not (excerpt.blocks["other"] > 0).any():
-        yield "other", COLOURS["other"]
+        yield "other", stages.COLOURS["other"]
     if excerpt.stalls.height:
-        yield "stall", STALL_COLOUR
+        yield "stall", stages.STALL_COLOUR
 
 
 def _short(stage: str) -> str:
     """Shorten the name of a part of the loop; tables have the full name."""
-    return FORWARD.name if stage == UNTIL_BACKWARD.name else printable(stage)
+    return stages.FORWARD.name if stage == stages.UNTIL_BACKWARD.name else printable(stage)
 
 
 def _box(ax: Axes, begin: float, end: float, row: float, half: float, **look: Any) -> None:
@@ -259,7 +252,7 @@ def _draw_block(ax: Axes, block: dict[str, Any], layout: Layout) -> None:
     if not block["recorded"]:
         _box(ax, start, block["end_s"], row, _HALF, **_UNKNOWN)
     for kind in _ORDER:
-        _box(ax, start, start + block[kind], row, _HALF, color=COLOURS[kind], lw=0)
+        _box(ax, start, start + block[kind], row, _HALF, color=stages.COLOURS[kind], lw=0)
         start += block[kind]
     ax.plot([block["start_s"]] * 2, [row - _HALF, row + _HALF], color=INK, linewidth=1.4)
     begin, end = layout.seen(block)
@@ -269,7 +262,7 @@ def _draw_block(ax: Axes, block: dict[str, Any], layout: Layout) -> None:
     ground = {"boxstyle": "round,pad=0.16", "lw": 0, "facecolor": PAPER, "alpha": 0.92}
     look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "zorder": 5}
     if layout.awaits(epoch=block["epoch"], batch=block["batch"]):
-        ground |= {"facecolor": STALL_COLOUR, "alpha": 1.0}
+        ground |= {"facecolor": stages.STALL_COLOUR, "alpha": 1.0}
         look |= {"color": PAPER}
     ax.text((begin + end) / 2, row, text, weight="bold", bbox=ground, **look)
 
@@ -280,14 +273,16 @@ def _draw_send(ax: Axes, sent: dict[str, Any], layout: Layout) -> None:
     row = layout.loop if pins else layout.lanes.get(sent["worker"])
     if row is not None:
         middle = row + (_LOOP_HALF if pins else _HALF) + 0.02 + _SEND / 2
-        look: dict[str, Any] = {"color": COLOURS[sent["kind"]], "lw": 0.8}
+        look: dict[str, Any] = {"color": stages.COLOURS[sent["kind"]], "lw": 0.8}
         _box(ax, sent["start_s"], sent["end_s"], middle, _SEND / 2, **look)
 
 
 def _draw_device(ax: Axes, layout: Layout, row: float) -> None:
     """Draw the device's work; white: idle."""
     for work in layout.excerpt.device.iter_rows(named=True):
-        look = _UNKNOWN if work["kind"] is None else {"color": COLOURS[work["kind"]], "lw": 0}
+        look = (
+            _UNKNOWN if work["kind"] is None else {"color": stages.COLOURS[work["kind"]], "lw": 0}
+        )
         _box(ax, work["start_s"], work["end_s"], row, _HALF, **look)
 
 
@@ -298,11 +293,11 @@ def _draw_loop(ax: Axes, layout: Layout) -> None:
     for use in excerpt.uses.iter_rows(named=True):
         kind = use["kind"]
         name = "" if kind in ("h2d", use["stage"]) and kind != "other" else _short(use["stage"])
-        _draw_part(ax, use, layout, colour_of(use["stage"], kind), name)
+        _draw_part(ax, use, layout, stages.colour_of(use["stage"], kind), name)
     for begin in excerpt.begins_s:
         ax.plot([begin] * 2, [top, bottom], color=PAPER, linewidth=0.8, solid_capstyle="butt")
     for stall in excerpt.stalls.iter_rows(named=True):
-        _draw_part(ax, stall, layout, STALL_COLOUR, seconds(stall["stall_s"]))
+        _draw_part(ax, stall, layout, stages.STALL_COLOUR, seconds(stall["stall_s"]))
     _number_steps(ax, layout)
     down = layout.loop + _BELOW
     for label in layout.called:
@@ -334,7 +329,7 @@ def _number_steps(ax: Axes, layout: Layout) -> None:
             taken.append((middle - half, middle + half))
             look: dict[str, Any] = {"ha": "center", "va": "center", "color": FAINT}
             if marked:
-                look |= {"color": STALL_COLOUR, "weight": "bold", "path_effects": [_HALO]}
+                look |= {"color": stages.STALL_COLOUR, "weight": "bold", "path_effects": [_HALO]}
             ax.text(middle, layout.loop + 0.76, str(batch), **look)
 
 

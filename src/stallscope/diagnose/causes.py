@@ -14,6 +14,14 @@ from stallscope.model.thresholds import HARDLY, KEEPS_UP, NOTED, OWN_PART
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from stallscope.model.exposure import Group
+
+
+READING: Final[tuple[Group, ...]] = ("fetch", "getitem")
+"""Groups that hold reading; in `getitem` reading that no hook could name."""
+WAITING: Final[tuple[Group, ...]] = (*READING, "transform", "collate", "decode")
+"""Groups of work that may wait for something that is no core."""
+
 
 class Limit(NamedTuple):
     """Limit from which on a rule holds."""
@@ -68,6 +76,8 @@ class Cause(NamedTuple):
     """True: the cause needs a loop that waits for batches."""
     kind: str = ""
     """Kind of stage that gives the colour; empty: the colour of stalls."""
+    groups: tuple[Group, ...] = ()
+    """Groups of work that the cause is about; none for causes of another kind."""
     tested: bool = True
     """True: the rule was tried on loaders with this cause."""
 
@@ -154,6 +164,7 @@ DECODE: Final = Cause(
     evidence=("decode_exposed_share",),
     costs="decode_share",
     kind="decode",
+    groups=("decode",),
 )
 DECODE_OTHER: Final = DECODE._replace(advice="{first}{remedy}; 2_fetch_vs_transform")
 """Variant without images of PIL: a video, a sound, a volume."""
@@ -182,6 +193,7 @@ ONE_TRANSFORM: Final = Cause(
     evidence=("transform_exposed_share", "all_transforms_exposed_share"),
     costs="transform_share",
     kind="transform",
+    groups=("transform", *READING),
 )
 OWN_TRANSFORM: Final = ONE_TRANSFORM._replace(
     advice="{first}{remedy}; 4_worker_flamegraphs shows its lines"
@@ -218,6 +230,7 @@ TRANSFORMS: Final = Cause(
     evidence=("all_transforms_exposed_share", "longest_transform_exposed_share"),
     costs="transforms_share",
     kind="transform",
+    groups=("transform", *READING),
 )
 WORK_AND_OWN_CODE: Final = TRANSFORMS._replace(
     title="The work on each sample is the bottleneck: {all_transforms_exposed_share} of the stall "
@@ -238,6 +251,7 @@ COLLATE: Final = Cause(
     evidence=("collate_exposed_share",),
     costs="collate_share",
     kind="collate",
+    groups=("collate",),
 )
 COLLATE_FLOATS: Final = COLLATE._replace(advice=_AS_UINT8)
 SENDING: Final = Cause(
@@ -254,6 +268,7 @@ SENDING: Final = Cause(
     evidence=("sending_exposed_share",),
     costs="sending_share",
     kind="send",
+    groups=("sending",),
 )
 SENDING_FLOATS: Final = SENDING._replace(advice=_AS_UINT8)
 RELEASES: Final = SENDING._replace(

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
+from stallscope import stages
 from stallscope.diagnose.own_code import OwnCode, lock_share, own_code
 from stallscope.errors import StallscopeError
 from stallscope.ladder.result import AS_IT_IS, WHOLE
 from stallscope.model import thresholds
 from stallscope.model.batch_times import BatchTimes, Pace, making
 from stallscope.model.costs import costs_of
-from stallscope.model.exposure import GETITEM_, START, WORK, Exposure, computed_s, waiting_s
+from stallscope.model.exposure import WORK, Exposure, computed_s, waiting_s
 from stallscope.model.lifecycle import covered_ns
-from stallscope.model.loop_time import LoopBreakdown, loop_breakdown
+from stallscope.model.loop_time import MODEL, LoopBreakdown, loop_breakdown
 from stallscope.model.machine_use import MachineUse, use
 from stallscope.model.reasons import slow_sample_limit
 from stallscope.model.settings import Setting
@@ -30,20 +31,6 @@ from stallscope.model.starts import Starts, starts
 from stallscope.model.thresholds import HARDLY, OTHERS, SLOW_SAMPLE, SLOWED
 from stallscope.run.saturation import find_saturated
 from stallscope.run.worker_memory import LONG_LOOK_S, MemoryGrowth, memory_growth
-from stallscope.stages import (
-    ANOTHER_LOADER,
-    BACKWARD,
-    COLLATE,
-    END_OF_EPOCH,
-    FORWARD,
-    GETITEM,
-    H2D,
-    OPTIMIZER,
-    SEND,
-    STEP,
-    UNTIL_BACKWARD,
-    WORK_KINDS,
-)
 from stallscope.stats import stall_interval
 from stallscope.units import seconds
 
@@ -65,8 +52,7 @@ _USUAL_THREADS: Final = 3
 _MOSTLY: Final = 0.5
 _NOTED_THREADS: Final = 0.1
 """Cores that a worker's other threads keep busy, below which they explain no waiting."""
-_OF_BATCHES: Final = frozenset({COLLATE.name, SEND.name})
-_MODEL: Final = (FORWARD.name, UNTIL_BACKWARD.name, BACKWARD.name, OPTIMIZER.name)
+_OF_BATCHES: Final = frozenset({stages.COLLATE.name, stages.SEND.name})
 _BATCH: Final = ("rank", "epoch", "batch")
 _SAMPLE: Final = ("rank", "pid", "epoch", "batch", "sample")
 MAKES_SMALLER: Final = re.compile(r"resiz|crop|max_?size|thumbnail|rescale", re.IGNORECASE)
@@ -244,7 +230,7 @@ class Facts:
 
         Workers that live on begin the later ones there.
         """
-        return self.stall_share * self.exposure.of(START) if self.starts.slow_share else 0.0
+        return self.stall_share * self.exposure.of("start") if self.starts.slow_share else 0.0
 
     @property
     def epoch_factor(self) -> float:
@@ -360,8 +346,8 @@ class Facts:
     @property
     def has_images(self) -> bool:
         """True: samples are images: some were opened, or a transform is one of images."""
-        stages = (part.stage for part in self.exposure.parts)
-        return self.megapixels is not None or any(map(_OF_IMAGES.search, stages))
+        names = (part.stage for part in self.exposure.parts)
+        return self.megapixels is not None or any(map(_OF_IMAGES.search, names))
 
     @property
     def largest(self) -> StagePart | None:
@@ -397,11 +383,15 @@ def facts(run: Run, setup: Setup) -> Facts:
     named = waits.unique("pattern", keep="first", maintain_order=True)
     own = _parts_of_step(run, time)
     # In somebody's own script backward passes are seen, forward ones lie in the rest of the step
-    model = (*_MODEL, STEP.name) if BACKWARD.name in own and FORWARD.name not in own else _MODEL
-    not_own = {*model, END_OF_EPOCH.name}  # where workers end: it belongs to their starting anew
-    validation = own.get(ANOTHER_LOADER.name, 0.0) if _validates(run, steps) else 0.0
+    is_seen = stages.BACKWARD.name not in own or stages.FORWARD.name in own
+    model = MODEL if is_seen else (*MODEL, stages.STEP.name)
+    not_own = {
+        *model,
+        stages.END_OF_EPOCH.name,
+    }  # where workers end: it belongs to their starting anew
+    validation = own.get(stages.ANOTHER_LOADER.name, 0.0) if _validates(run, steps) else 0.0
     if validation:  # what that waits for is to be asked of its own loader
-        not_own.add(ANOTHER_LOADER.name)
+        not_own.add(stages.ANOTHER_LOADER.name)
     resources = find_saturated(run)
     others = resources.others_share or 0.0
     waited_s, extra = waiting_s(run, used), _extra_threads(run, used, batches)
@@ -425,7 +415,7 @@ def facts(run: Run, setup: Setup) -> Facts:
         own_parts={name: part for name, part in own.items() if name not in not_own},
         validation_share=validation,
         device_busy_share=_device_share(run, time),
-        device_copy_share=_device_share(run, time, H2D.kind),
+        device_copy_share=_device_share(run, time, stages.H2D.kind),
         model_share=sum(own.get(name, 0.0) for name in model),
         stage_s=dict(run.stages().reverse().select("stage", "p50_s").iter_rows()),
         stalled_by_worker=dict(by_worker.iter_rows()),
@@ -454,9 +444,9 @@ def with_stacks(facts: Facts, flame: Flame) -> Facts:
     """
     if not flame.circumstances.idle:
         return replace(facts, flame=flame)
-    own = own_code(flame, GETITEM.name)
+    own = own_code(flame, stages.GETITEM.name)
     is_wanting = facts.others_share >= OTHERS and own is not None and not own.call.waits
-    parts = facts.exposure.computing(GETITEM_) if is_wanting else facts.exposure
+    parts = facts.exposure.computing("getitem") if is_wanting else facts.exposure
     return replace(facts, flame=flame, lock_frames=lock_share(flame), exposure=parts)
 
 
@@ -537,7 +527,7 @@ def _parts_of_step(run: Run, time: LoopBreakdown | None) -> dict[str, float]:
     idle = parts.select(pl.col("stage").cast(pl.String), idle_s=idle_s)
     sums = dict(idle.group_by("stage").agg(pl.col("idle_s").sum()).iter_rows())
     return {
-        name: part if name in _MODEL else time.share(sums.get(name, 0.0))
+        name: part if name in MODEL else time.share(sums.get(name, 0.0))
         for name, part in shares.items()
     }
 
@@ -561,7 +551,7 @@ def _megapixels(run: Run) -> float | None:
 
 def _validates(run: Run, steps: pl.DataFrame) -> bool:
     """Return whether loops over another loader come after few of the steps: they serve no step."""
-    there = run.side_spans.filter(pl.col("stage").cast(pl.String) == ANOTHER_LOADER.name)
+    there = run.side_spans.filter(pl.col("stage").cast(pl.String) == stages.ANOTHER_LOADER.name)
     return 0 < steps.join(there, on=_BATCH, how="semi").height < _MOSTLY * steps.height
 
 
@@ -593,7 +583,9 @@ _READ_KINDS: Final = ("fetch", "decode")
 
 def _extra_threads(run: Run, used: MachineUse, batches: BatchTimes | None) -> float | None:
     """Return the share of a worker's CPU time that its main thread and sending do not explain."""
-    rows = run.stages().filter(pl.col("kind").is_in(WORK_KINDS), pl.col("cpu_share").is_not_null())
+    rows = run.stages().filter(
+        pl.col("kind").is_in(stages.WORK_KINDS), pl.col("cpu_share").is_not_null()
+    )
     busy_s = float(rows["busy_s"].sum())
     if not busy_s or batches is None or not used.worker_cpu:
         return None

@@ -14,22 +14,11 @@ import numpy as np
 
 from stallscope import stages
 from stallscope.diagnose import causes
-from stallscope.diagnose.causes import Limit
+from stallscope.diagnose.causes import READING, WAITING, Limit
 from stallscope.diagnose.own_code import OTHER
 from stallscope.diagnose.result import Finding, number_text
 from stallscope.model import thresholds
-from stallscope.model.exposure import (
-    COLLATE,
-    DECODE,
-    FETCH,
-    GETITEM_,
-    MAIN,
-    PIN,
-    SENDING,
-    TRANSFORM,
-    UNATTRIBUTED,
-    WORK,
-)
+from stallscope.model.exposure import WORK
 from stallscope.model.thresholds import HARDLY, KEEPS_UP, OTHERS, OWN_PART, SLOW_WORKER
 from stallscope.units import count, duration, seconds, share, size, times
 
@@ -46,10 +35,6 @@ JUST: Final = 0.5
 """Confidence of a rule that is only just met."""
 _MANY_STEPS: Final = 30
 """From so many steps on, a run is no longer called short."""
-READING: Final = (FETCH, GETITEM_)
-"""Groups that hold reading; in `getitem` reading that no hook could name."""
-WAITING: Final = (*READING, TRANSFORM, COLLATE, DECODE)
-"""Groups of work that may wait for something that is no core."""
 AT_ONCE: Final = (
     "take all samples of a batch by one index: __getitems__(indices) in the dataset, or "
     "sampler=BatchSampler(...) with batch_size=None"
@@ -78,7 +63,7 @@ def trust(facts: Facts) -> float:
     is_sure = not disturbed or facts.computes_too_much
     queued = 0.0 if is_sure else facts.use.queued_share or 0.0
     calm = min(1 - disturbed / 2, thresholds.BEARABLE - queued)
-    return max(min(0.5 + short / 2, calm, 1 - facts.exposure.of(UNATTRIBUTED)), 0.0)
+    return max(min(0.5 + short / 2, calm, 1 - facts.exposure.of("unattributed")), 0.0)
 
 
 def finding(cause: Cause, facts: Facts, values: Numbers, **words: str) -> Finding:
@@ -130,7 +115,7 @@ def _first(facts: Facts) -> str:
         lost = f"what {facts.setup.cache} keeps is lost when the workers end with the epoch"
         first = f"{setting}: {lost}; or fill it beforehand; "
     stage, calls = max(facts.calls.items(), key=lambda pair: pair[1], default=("", 0.0))
-    if calls >= thresholds.MANY_CALLS and facts.exposure.of(FETCH, DECODE) >= thresholds.NOTED:
+    if calls >= thresholds.MANY_CALLS and facts.exposure.of("fetch", "decode") >= thresholds.NOTED:
         less = "leave out unused columns, rows or frames; store the rest together"
         who = "4_worker_flamegraphs shows the caller"
         first += f"{stage} runs {calls:.0f} times for each sample: {less}; {who}; "
@@ -164,7 +149,7 @@ def numbers(facts: Facts) -> Numbers:
     setup, use, making, pace = facts.setup, facts.use, facts.making, facts.pace
     begin, growth = facts.starts, facts.memory_growth
     exposure, stalls, cores = facts.exposure, facts.stall_share, use.own_cores(setup.num_workers)
-    copies, pinning = _copies(facts), stalls * exposure.of(PIN)
+    copies, pinning = _copies(facts), stalls * exposure.of("pin")
     gains_nothing = facts.gain is not None and facts.gain.is_none
     low_enough = Limit("stall_share_high", HARDLY, HARDLY / 2).clear(facts.stall_high)
     by_events = facts.device_busy_share if setup.on_gpu or setup.simulated else None
@@ -179,7 +164,7 @@ def numbers(facts: Facts) -> Numbers:
         "lost_share": facts.lost_share,
         "stall_share_low": facts.stall_low,
         "stall_share_high": facts.stall_high,
-        "unattributed_share": exposure.of(UNATTRIBUTED) if facts.time else None,
+        "unattributed_share": exposure.of("unattributed") if facts.time else None,
         "other_processes_share": facts.others_share,
         "steps_count": facts.steps,
         "healthy_trust": max(low_enough, 0.9 if gains_nothing else 0.6),
@@ -190,8 +175,12 @@ def numbers(facts: Facts) -> Numbers:
         "reading_share": stalls * exposure.of(*READING),
         "waiting_share": exposure.waiting(*WAITING),
         "reading_waits_share": exposure.waiting(*READING),
-        **{f"{group}_exposed_share": exposure.of(group) for group in (*WORK, SENDING)},
-        **{f"{group}_share": stalls * exposure.of(group) for group in (DECODE, COLLATE, SENDING)},
+        **{f"{group}_exposed_share": exposure.of(group) for group in WORK},
+        "sending_exposed_share": exposure.of("sending"),
+        **{
+            f"{group}_share": stalls * exposure.of(group)
+            for group in ("decode", "collate", "sending")
+        },
         "read_bytes_per_s": facts.fetched_bytes_per_s,
         "disk_busy_share": use.disk_busy_share,
         "storage_trust": 0.8 if facts.is_shared is None else 1.0,
@@ -212,10 +201,10 @@ def numbers(facts: Facts) -> Numbers:
         "batch_make_s": pace.own_batch_s,
         **_named(making.handover if making else None, {"batch_receive_s": "received_s"}),
         "needless_share": facts.needless_share,
-        "handover_share": max(facts.needless_share, stalls * exposure.of(SENDING)),
+        "handover_share": max(facts.needless_share, stalls * exposure.of("sending")),
         **_named(facts.batch, {"batch_bytes": "all", "batch_release_s": "release_s"}),
         "release_share": facts.release_share,
-        "released_share": facts.release_share + stalls * exposure.of(SENDING, COLLATE),
+        "released_share": facts.release_share + stalls * exposure.of("sending", "collate"),
         **_named(facts.spikes, _OF_SPIKES),
         # the main process and its device
         "loop_cpu_share": use.loop_cpu,
@@ -295,7 +284,7 @@ def _over(value: float | None, *divisors: float | None) -> float | None:
 
 def _of_slow_samples(facts: Facts) -> Numbers:
     """Take what slow samples hold of the stalls: by the pattern, or by their part of the work."""
-    of_samples = facts.exposure.of(FETCH, DECODE, TRANSFORM, GETITEM_)
+    of_samples = facts.exposure.of("fetch", "decode", "transform", "getitem")
     part = max(facts.patterns.get("slow_samples", 0.0), facts.spikes.share * of_samples)
     return {"slow_samples_stall_share": part, "slow_samples_share": facts.stall_share * part}
 
@@ -355,7 +344,7 @@ def _parts_of_loop(facts: Facts) -> dict[str, float]:
     if facts.model_share:  # the model is known, so the rest of the step is something else
         parts[_OUTSIDE] += facts.own_parts.get("step", 0.0)
     if facts.setup.num_workers:
-        parts[_sampler(facts)] = facts.stall_share * facts.exposure.of(MAIN)
+        parts[_sampler(facts)] = facts.stall_share * facts.exposure.of("main")
     return parts
 
 

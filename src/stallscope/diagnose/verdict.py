@@ -38,12 +38,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stallscope.diagnose import causes
-from stallscope.diagnose.causes import CAUSES
+from stallscope.diagnose.causes import CAUSES, READING, WAITING
 from stallscope.diagnose.rules import (
     IN_WORKERS,
     JUST,
-    READING,
-    WAITING,
     finding,
     findings,
     is_busy_here,
@@ -53,24 +51,13 @@ from stallscope.diagnose.rules import (
 from stallscope.diagnose.work import (
     conversions,
     findings_of_work,
-    groups_of,
     is_unseen,
     leading,
     own_groups,
     resize_of_large_images,
 )
 from stallscope.model import thresholds
-from stallscope.model.exposure import (
-    CROWDED,
-    DECODE,
-    DIGITS,
-    GETITEM_,
-    MAIN,
-    PIN,
-    SENDING,
-    START,
-    UNATTRIBUTED,
-)
+from stallscope.model.exposure import CROWDED, DIGITS
 from stallscope.model.loop_time import UNKNOWN
 from stallscope.model.thresholds import HARDLY, OTHERS
 from stallscope.units import capital, count, share
@@ -83,6 +70,7 @@ if TYPE_CHECKING:
     from stallscope.diagnose.result import Finding
     from stallscope.diagnose.setup import Setup
     from stallscope.errors import NoBatchError
+    from stallscope.model.exposure import Group
 
     ByCause = dict[Cause, Finding]
 
@@ -143,7 +131,7 @@ def judge(facts: Facts) -> tuple[Finding, ...]:
         again = "measure again on an idle machine; if the result is the same: "
         verdict = inconclusive(facts, what, again + verdict.next_step)
     rest = [each for each in by_cause.values() if each.cause != verdict.cause and _is_worth(each)]
-    if groups_of(verdict.code):  # full cores are what that work does, and no second cost
+    if verdict.cause.groups:  # full cores are what that work does, and no second cost
         rest = [each for each in rest if each.cause != causes.CPU_SATURATED]
     if verdict.cause == causes.HEALTHY:
         beside = (causes.START_UP, causes.MAIN_PROCESS, causes.COPY)
@@ -290,13 +278,13 @@ def rank_findings(facts: Facts, by_cause: ByCause) -> Finding | None:
     def first(*wanted: Cause) -> Finding | None:
         return next((by_cause[cause] for cause in wanted if cause in by_cause), None)
 
-    unexplained = facts.exposure.of(UNATTRIBUTED)
+    unexplained = facts.exposure.of("unattributed")
     if unexplained > thresholds.UNEXPLAINED:
         why = f"nothing that was recorded explains {share(unexplained)} of the stalls"
         return inconclusive(facts, why, "put ss.stage('...') around your own code, to name it")
     if facts.others_share >= OTHERS and _is_left(facts) < HARDLY:
         return _disturbed(facts, by_cause)
-    works = (each for each in by_cause.values() if groups_of(each.code))
+    works = (each for each in by_cause.values() if each.cause.groups)
     return (
         first(causes.MEMORY_PRESSURE, causes.SHM, causes.IDLE_WORKERS, causes.REPEATED_WORK)
         or first(causes.FEW_CORES)
@@ -319,13 +307,13 @@ def _of_parts(facts: Facts, by_cause: ByCause) -> Finding | None:
     # Crowded or not: what is left of a part that a busy machine makes longer has to be much, too
     least = max(thresholds.DOMINATES * (1 - facts.exposure.of(CROWDED)), thresholds.LEADS)
     here = least
-    if is_busy_here(facts) and facts.exposure.leads(MAIN):
+    if is_busy_here(facts) and facts.exposure.leads("main"):
         here = thresholds.NOTED  # receiving batches and waiting for a core are this process's, too
-    parts = (
-        (MAIN, causes.MAIN_PROCESS, here),
-        (SENDING, causes.SENDING, least),
-        (PIN, causes.COPY, thresholds.DOMINATES),
-        (START, causes.START_UP, thresholds.DOMINATES),
+    parts: tuple[tuple[Group, Cause, float], ...] = (
+        ("main", causes.MAIN_PROCESS, here),
+        ("sending", causes.SENDING, least),
+        ("pin", causes.COPY, thresholds.DOMINATES),
+        ("start", causes.START_UP, thresholds.DOMINATES),
     )
     most = [cause for part, cause, limit in parts if facts.exposure.of(part) >= limit]
     return next((by_cause[cause] for cause in most if cause in by_cause), None)
@@ -361,7 +349,7 @@ def _is_left(facts: Facts) -> float:
     if not facts.setup.num_workers:
         return min(left, load / (1 + load))  # it makes a batch, then uses it
     behind = max(1 - 1 / load, 0.0) if load else 0.0
-    here = left * facts.exposure.of(MAIN) / max(1 - facts.exposure.of(CROWDED), 1e-9)
+    here = left * facts.exposure.of("main") / max(1 - facts.exposure.of(CROWDED), 1e-9)
     return max(left, behind, here / (1 - facts.stall_share + here) if here else 0.0)
 
 
@@ -394,8 +382,8 @@ def _storage(facts: Facts, by_cause: ByCause) -> Finding | None:
 
 
 def _of_work(facts: Facts, by_cause: ByCause) -> Finding | None:
-    group = DECODE if resize_of_large_images(facts) else leading(facts)
-    return next((each for each in by_cause.values() if group in groups_of(each.code)), None)
+    group = "decode" if resize_of_large_images(facts) else leading(facts)
+    return next((each for each in by_cause.values() if group in each.cause.groups), None)
 
 
 class Question(NamedTuple):
@@ -448,11 +436,11 @@ def next_question(
 
 def _has_lines(facts: Facts, verdict: Finding) -> bool:
     """Return whether the verdict is about code that only stacks can name."""
-    is_about_work = bool(groups_of(verdict.code)) or verdict.cause in _OF_WORK
+    is_about_work = bool(verdict.cause.groups) or verdict.cause in _OF_WORK
     return (
         verdict.cause in _HAS_LINES
         or _makes_batches_here(verdict)
-        or (is_about_work and facts.exposure.of(GETITEM_) >= thresholds.NOTED)
+        or (is_about_work and facts.exposure.of("getitem") >= thresholds.NOTED)
         or (verdict.cause == causes.DECODE and facts.megapixels is None)
         or (verdict.cause == causes.SLOW_SAMPLES and bool(facts.slow_stage))
     )

@@ -7,20 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 from stallscope import stages
 from stallscope.diagnose import causes
+from stallscope.diagnose.causes import READING, WAITING
 from stallscope.diagnose.facts import MAKES_SMALLER
 from stallscope.diagnose.own_code import COLLECTS, OTHER, READS
-from stallscope.diagnose.rules import AT_ONCE, READING, WAITING, finding
+from stallscope.diagnose.rules import AT_ONCE, finding
 from stallscope.model import thresholds
-from stallscope.model.exposure import (
-    COLLATE,
-    DECODE,
-    DIGITS,
-    FETCH,
-    GETITEM_,
-    SENDING,
-    TRANSFORM,
-    WORK,
-)
+from stallscope.model.exposure import DIGITS, WORK
 from stallscope.model.thresholds import SATURATED
 from stallscope.units import seconds, share, size
 
@@ -32,17 +24,10 @@ if TYPE_CHECKING:
     from stallscope.diagnose.own_code import OwnCode
     from stallscope.diagnose.result import Finding
     from stallscope.diagnose.rules import Numbers, Words
-    from stallscope.model.exposure import StagePart
+    from stallscope.model.exposure import Group, StagePart
 
 
-_ALL: Final = (*WORK, SENDING)
-_GROUPS: Final = {
-    causes.DECODE.code: (DECODE,),
-    causes.COLLATE.code: (COLLATE,),
-    causes.SENDING.code: (SENDING,),
-    causes.ONE_TRANSFORM.code: (TRANSFORM, *READING),
-    causes.TRANSFORMS.code: (TRANSFORM, *READING),
-}
+_ALL: Final[tuple[Group, ...]] = (*WORK, "sending")
 _MOST_NAMED: Final = 3
 """Parts of the work in one title."""
 _LESS_TO_DECODE: Final = (
@@ -63,10 +48,10 @@ def findings_of_work(facts: Facts, values: Numbers) -> Iterator[Finding]:
         words["waits"] = share(waits)
         yield finding(cause, facts, values, **words)
     for group, part in facts.exposure.groups().items():
-        is_passing = group == SENDING and facts.stall_share * part < thresholds.PASSING
+        is_passing = group == "sending" and facts.stall_share * part < thresholds.PASSING
         if part < thresholds.NOTED or is_passing:
             continue
-        if group in (DECODE, COLLATE, SENDING):
+        if group in ("decode", "collate", "sending"):
             cause, words = _OF_GROUP[group](facts)
             yield finding(cause, facts, values, **words)
         elif group in own_groups(facts):
@@ -105,7 +90,7 @@ def _storage(facts: Facts) -> tuple[Cause, Words]:
 
 def is_unseen(facts: Facts) -> bool:
     """Return whether the dataset's own code waits, in which nothing was seen to read."""
-    in_fetch, in_own = facts.exposure.waiting(FETCH), facts.exposure.waiting(GETITEM_)
+    in_fetch, in_own = facts.exposure.waiting("fetch"), facts.exposure.waiting("getitem")
     return in_own > in_fetch and (facts.use.disk_busy_share or 0.0) < SATURATED
 
 
@@ -122,7 +107,9 @@ def _is_lock(facts: Facts) -> bool:
     if facts.lock_frames is not None:
         return facts.lock_frames >= thresholds.LOCK_FRAMES
     reads = facts.exposure.waiting(*READING)
-    return facts.is_shared is True and facts.exposure.waiting(TRANSFORM, COLLATE, DECODE) > reads
+    return (
+        facts.is_shared is True and facts.exposure.waiting("transform", "collate", "decode") > reads
+    )
 
 
 def _alone(facts: Facts) -> str:
@@ -132,21 +119,16 @@ def _alone(facts: Facts) -> str:
     return f"one worker alone takes {seconds(facts.alone_s)} per batch, {each}"
 
 
-def groups_of(code: str) -> tuple[str, ...]:
-    """Return the groups of work that a cause is about; none for causes of another kind."""
-    return _GROUPS.get(code, ())
-
-
-def own_groups(facts: Facts) -> tuple[str, ...]:
+def own_groups(facts: Facts) -> tuple[Group, ...]:
     """Return transforms, and what of the dataset's own code computes and does not wait."""
 
-    def computes(group: str) -> bool:
+    def computes(group: Group) -> bool:
         return facts.exposure.waiting(group) < thresholds.DOMINATES * facts.exposure.of(group)
 
-    return (TRANSFORM, *(group for group in READING if computes(group)))
+    return ("transform", *(group for group in READING if computes(group)))
 
 
-def leading(facts: Facts) -> str | None:
+def leading(facts: Facts) -> Group | None:
     """Return the group of work that dominates, or whose longest stage is well ahead.
 
     Shares are of the work alone: what threads waited for cores is the same for all of it. What the
@@ -157,8 +139,8 @@ def leading(facts: Facts) -> str | None:
     groups = {name: part for name, part in facts.exposure.groups().items() if name in _ALL}
     if not whole:
         return None
-    if GETITEM_ in own_groups(facts) and groups.get(TRANSFORM, 0.0) > groups.get(GETITEM_, 0.0):
-        groups[TRANSFORM] += groups.pop(GETITEM_, 0.0)
+    if "getitem" in own_groups(facts) and groups.get("transform", 0.0) > groups.get("getitem", 0.0):
+        groups["transform"] += groups.pop("getitem", 0.0)
     most = max(groups, key=lambda name: round(groups[name], DIGITS))  # of equal ones the first
     if groups[most] >= thresholds.UNEVEN * whole:
         return most
@@ -168,7 +150,7 @@ def leading(facts: Facts) -> str | None:
 
 
 def _decode(facts: Facts) -> tuple[Cause, Words]:
-    own, words = _longest_stage(facts, DECODE)
+    own, words = _longest_stage(facts, "decode")
     if resize := resize_of_large_images(facts):
         return causes.LARGE_IMAGES, {**words, "resize": f"{resize.stage} {share(resize.share)}"}
     if facts.megapixels is not None:
@@ -182,7 +164,7 @@ def _decode(facts: Facts) -> tuple[Cause, Words]:
 
 
 def _collate(facts: Facts) -> tuple[Cause, Words]:
-    own, words = _longest_stage(facts, COLLATE)
+    own, words = _longest_stage(facts, "collate")
     if facts.holds_scaled_bytes and (own is None or own.call is OTHER):
         return causes.COLLATE_FLOATS, words
     plain = "stack tensors of one size, without a Python loop over samples"
@@ -193,7 +175,7 @@ def _collate(facts: Facts) -> tuple[Cause, Words]:
 
 
 def _sending(facts: Facts) -> tuple[Cause, Words]:
-    own, words = _longest_stage(facts, SENDING)
+    own, words = _longest_stage(facts, "sending")
     is_known = own is not None and own.call is not OTHER
     if facts.holds_scaled_bytes and not is_known:
         return causes.SENDING_FLOATS, words
@@ -201,10 +183,10 @@ def _sending(facts: Facts) -> tuple[Cause, Words]:
     return causes.SENDING, words | {"floats": "", "less": less}
 
 
-_OF_GROUP: Final = {DECODE: _decode, COLLATE: _collate, SENDING: _sending}
+_OF_GROUP: Final = {"decode": _decode, "collate": _collate, "sending": _sending}
 
 
-def _longest_stage(facts: Facts, group: str) -> tuple[OwnCode | None, Words]:
+def _longest_stage(facts: Facts, group: Group) -> tuple[OwnCode | None, Words]:
     """Return the user's function in the longest stage of a group, and words about that."""
     longest = facts.exposure.longest(group)
     stage = longest.stage if longest else ""
@@ -215,8 +197,8 @@ def _longest_stage(facts: Facts, group: str) -> tuple[OwnCode | None, Words]:
 def resize_of_large_images(facts: Facts) -> StagePart | None:
     """Find the transform that makes large images small, if it and decoding are most of the work."""
     parts = facts.exposure.parts
-    resizes = (part for part in parts if part.group == TRANSFORM and _RESIZES.search(part.stage))
-    most, decodes = next(resizes, None), facts.exposure.of(DECODE)
+    resizes = (part for part in parts if part.group == "transform" and _RESIZES.search(part.stage))
+    most, decodes = next(resizes, None), facts.exposure.of("decode")
     if most is None or min(most.share, decodes) < thresholds.NOTED:
         return None
     is_most = most.share + decodes >= thresholds.DOMINATES * facts.exposure.of(*_ALL)
@@ -227,23 +209,26 @@ def _of_transforms(facts: Facts, values: Numbers) -> Finding:
     """Make a finding of work on samples: by own code, by one transform, or by all of them."""
     groups = own_groups(facts)
     own_part = facts.exposure.of(*groups[1:])
-    whole = own_part + facts.exposure.of(TRANSFORM)
+    whole = own_part + facts.exposure.of("transform")
     if own_part >= thresholds.ONE_OF_MANY * whole:
         words = _own_code(facts, _longest(facts, groups[1:]).stage, own_part)
         return finding(causes.OWN_CODE, facts, _one_of(facts, values, own_part, whole), **words)
     if facts.holds_scaled_bytes and (converts := conversions(facts)):
-        part, whole = sum(each.share for each in converts), facts.exposure.of(TRANSFORM, GETITEM_)
+        part, whole = (
+            sum(each.share for each in converts),
+            facts.exposure.of("transform", "getitem"),
+        )
         names = " and ".join(each.stage for each in converts)
         words = {"stages": f"{names} take{'s' * (len(converts) == 1)}"}
         return finding(causes.CONVERSION, facts, _one_of(facts, values, part, whole), **words)
-    groups = tuple(group for group in groups if group != FETCH)
+    groups = tuple(group for group in groups if group != "fetch")
     part, most = facts.exposure.of(*groups), _longest(facts, groups)
     if most.share >= thresholds.ONE_OF_MANY * part:
         cause, words = _one_transform(facts, most)
         return finding(cause, facts, _one_of(facts, values, most.share, part), **words)
-    own = facts.own_code(stages.GETITEM.name) if GETITEM_ in groups else None
+    own = facts.own_code(stages.GETITEM.name) if "getitem" in groups else None
     cause, words = causes.TRANSFORMS, {"remedy": _less_first(facts)}
-    if own is not None and facts.exposure.of(GETITEM_) >= thresholds.NOTED:
+    if own is not None and facts.exposure.of("getitem") >= thresholds.NOTED:
         words = {"place": own.place, "remedy": own.call.remedy}
         cause = causes.WORK_AND_OWN_CODE
     words["longest"] = _named(facts, groups)
@@ -306,12 +291,12 @@ def _less_first(facts: Facts) -> str:
     return f"crop or resize first, so that the rest works on less; {last}"
 
 
-def _named(facts: Facts, groups: tuple[str, ...]) -> str:
+def _named(facts: Facts, groups: tuple[Group, ...]) -> str:
     """Name the longest parts of the work with their shares; own code by its function."""
     named: list[str] = []
     for part in facts.exposure.parts:
         if part.group in groups and part.share >= thresholds.NOTED_PART:
-            own = facts.own_code(part.stage) if part.group == GETITEM_ else None
+            own = facts.own_code(part.stage) if part.group == "getitem" else None
             does = f", {own.does}" if own and own.does != OTHER.does else ""
             alone = "" if named else "alone "
             named.append(f"{own.place if own else part.stage} {alone}{share(part.share)}{does}")
@@ -321,11 +306,11 @@ def _named(facts: Facts, groups: tuple[str, ...]) -> str:
 def conversions(facts: Facts) -> list[StagePart]:
     """Find the transforms that make floats out of images, where they are most of all transforms."""
     parts = [part for part in facts.exposure.parts if _CONVERTS.match(part.stage)]
-    whole = facts.exposure.of(TRANSFORM, GETITEM_)
+    whole = facts.exposure.of("transform", "getitem")
     is_most = sum(part.share for part in parts) >= thresholds.ONE_OF_MANY * whole
     return parts if is_most else []
 
 
-def _longest(facts: Facts, groups: tuple[str, ...]) -> StagePart:
+def _longest(facts: Facts, groups: tuple[Group, ...]) -> StagePart:
     longest = [facts.exposure.longest(group) for group in groups]
     return max((part for part in longest if part), key=lambda part: part.share)

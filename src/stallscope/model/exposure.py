@@ -9,7 +9,7 @@ its stages by their CPU time. The remaining waiting is storage, a lock or a slee
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import numpy as np
 import polars as pl
@@ -19,12 +19,7 @@ from stallscope.model.attribution import EXPOSED
 from stallscope.model.batch_times import awaited_batches, pace
 from stallscope.model.loop_time import is_own
 from stallscope.model.thresholds import SELDOM
-from stallscope.stages import (
-    BATCH,
-    GARBAGE,
-    GETITEM,
-    WORK_KINDS,
-)
+from stallscope.stages import BATCH, GARBAGE, GETITEM, WORK_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -32,31 +27,24 @@ if TYPE_CHECKING:
     from stallscope.model.machine_use import MachineUse, RunTables
 
 
-FETCH, DECODE, TRANSFORM, GETITEM_, COLLATE, SENDING = (
-    *("fetch", "decode", "transform", "getitem", "collate", "sending"),
-)
-"""Groups of work."""
-WORK = (FETCH, DECODE, TRANSFORM, GETITEM_, COLLATE)
+WorkGroup = Literal["fetch", "decode", "transform", "getitem", "collate"]
+Group = Literal[WorkGroup, "sending", "pin", "main", "start", "unattributed", "waiting for a core"]
+"""Group of stages, or of other parts of the stalls."""
+WORK: Final[tuple[WorkGroup, ...]] = get_args(WorkGroup)
 """Groups that make a batch."""
-PIN, MAIN, START, UNATTRIBUTED = "pin", "main", "start", "unattributed"
-CROWDED = lifecycle.NO_CORE
-"""Groups without work on samples."""
+CROWDED: Final = "waiting for a core"
 _QUICK: Final = 0.1
 """Quantile of the seconds of sending and receiving threads: most had to wait for a core."""
-_GROUP_OF_PART: Final = {
-    lifecycle.QUEUED: SENDING,
-    lifecycle.SEND: SENDING,
-    lifecycle.UNPICKLE: SENDING,
-    lifecycle.PIN: PIN,
-    lifecycle.MAIN: MAIN,
-    lifecycle.MAIN_GARBAGE: MAIN,
-    lifecycle.START: START,
-    lifecycle.NOT_RECORDED: UNATTRIBUTED,
-    lifecycle.UNATTRIBUTED: UNATTRIBUTED,
+_GROUP_OF_PART: Final[dict[str, Group]] = {
+    **dict.fromkeys((lifecycle.QUEUED, lifecycle.SEND, lifecycle.UNPICKLE), "sending"),
+    **dict.fromkeys((lifecycle.MAIN, lifecycle.MAIN_GARBAGE), "main"),
+    lifecycle.PIN: "pin",
+    lifecycle.START: "start",
+    CROWDED: CROWDED,
 }
-_GROUP_OF_STAGE: Final = {BATCH.name: COLLATE, GETITEM.name: GETITEM_}
+_GROUP_OF_STAGE: Final[dict[str, Group]] = {BATCH.name: "collate", GETITEM.name: "getitem"}
 """Groups of stages of the kind `other`; further stages are user code, as transforms are."""
-_WAY: Final = (*WORK, SENDING, PIN, MAIN, START, UNATTRIBUTED, CROWDED)
+_WAY: Final = (*WORK, "sending", "pin", "main", "start", "unattributed", CROWDED)
 """Groups in the order of a sample's way to the loop: the order of groups with equal shares."""
 _NOTHING: Final = 1e-6
 """Share of the stalls within the error of clocks."""
@@ -70,7 +58,7 @@ class StagePart:
 
     stage: str
     """Name of the stage."""
-    group: str
+    group: Group
     """Group of the stage."""
     share: float
     """Share (0 to 1) of the stalls, if each worker had a core for itself."""
@@ -89,15 +77,15 @@ class Exposure:
     free: float = 1.0
     """Share (0 to 1) of the stalls that remains without waiting for a core."""
 
-    def of(self, *groups: str) -> float:
+    def of(self, *groups: Group) -> float:
         """Return the share (0 to 1) of the stalls in these groups."""
         return sum(part.share for part in self.parts if part.group in groups)
 
-    def waiting(self, *groups: str) -> float:
+    def waiting(self, *groups: Group) -> float:
         """Return the share (0 to 1) of the stalls that is waiting in these groups."""
         return sum(part.share * part.waiting for part in self.parts if part.group in groups)
 
-    def computing(self, *groups: str) -> Exposure:
+    def computing(self, *groups: Group) -> Exposure:
         """Return the division with all time in these groups (default: all) as computing."""
         parts = (
             replace(part, waiting=0.0) if part.group in groups or not groups else part
@@ -105,21 +93,21 @@ class Exposure:
         )
         return replace(self, parts=tuple(parts))
 
-    def longest(self, group: str) -> StagePart | None:
+    def longest(self, group: Group) -> StagePart | None:
         """Return the longest stage of a group."""
         return next((part for part in self.parts if part.group == group), None)
 
-    def leads(self, group: str) -> bool:
+    def leads(self, group: Group) -> bool:
         """Return whether this group is the largest, except for waiting for a core."""
         return group == next((name for name in self.groups() if name != CROWDED), None)
 
-    def groups(self) -> dict[str, float]:
+    def groups(self) -> dict[Group, float]:
         """Return the share of each group, the largest first."""
         shares = {name: self.of(name) for name in dict.fromkeys(part.group for part in self.parts)}
         return {name: shares[name] for name in sorted(shares, key=lambda g: _first(shares[g], g))}
 
 
-def _first(share: float, group: str) -> tuple[float, int]:
+def _first(share: float, group: Group) -> tuple[float, int]:
     return -round(share, DIGITS), _WAY.index(group) if group in _WAY else len(_WAY)
 
 
@@ -294,14 +282,15 @@ def _crowding(used: MachineUse) -> float:
     return 1 + queued / min(cpu, 1.0)
 
 
-def group_of(stage: str, kind: str | None) -> str:
+def group_of(stage: str, kind: str | None) -> Group:
     """Return the group of a part of a stall."""
     if is_own(stage, kind):
-        return _GROUP_OF_PART.get(stage, UNATTRIBUTED)
+        return _GROUP_OF_PART.get(stage, "unattributed")
     if kind == "other":
-        return _GROUP_OF_STAGE.get(stage, TRANSFORM)
-    group = {"send": SENDING, "pin": PIN, "h2d": MAIN, "step": MAIN}.get(str(kind), str(kind))
-    return TRANSFORM if kind in WORK_KINDS and group not in WORK else group
+        return _GROUP_OF_STAGE.get(stage, "transform")
+    if kind in ("send", "pin", "h2d", "step"):
+        return "sending" if kind == "send" else "pin" if kind == "pin" else "main"
+    return next((group for group in WORK if group == kind), "transform")
 
 
 def _quickness(run: RunTables) -> dict[str, float]:
@@ -329,9 +318,9 @@ def _uncrowded(
     computing = cpu / (cpu + queued) if cpu else 1.0
     for part in parts:
         remaining = 1.0
-        if part.group == SENDING:
+        if part.group == "sending":
             remaining = min(quickness.get(part.stage, 1.0), 1.0)
-        elif part.group == MAIN:
+        elif part.group == "main":
             remaining = computing
         crowded_s += part.share * (1 - remaining)
         yield replace(part, share=part.share * remaining)

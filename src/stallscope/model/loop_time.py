@@ -7,29 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
+from stallscope import stages
+from stallscope.model import lifecycle
 from stallscope.model.attribution import hidden_known
-from stallscope.model.lifecycle import (
-    EARLIER,
-    KIND_OF,
-    MAIN,
-    MAIN_GARBAGE,
-    NOT_RECORDED,
-    PIN,
-    QUEUED,
-    SEND,
-    START,
-    UNPICKLE,
-)
 from stallscope.model.thresholds import HARDLY, LEADING_SHARE
-from stallscope.stages import (
-    BACKWARD,
-    FORWARD,
-    OPTIMIZER,
-    OTHER,
-    READING_WORDS,
-    STEP,
-    UNTIL_BACKWARD,
-)
 from stallscope.units import count, seconds, share
 
 if TYPE_CHECKING:
@@ -44,19 +25,23 @@ REST: Final = "rest of the step"
 """Name of the rest of a step beside its known parts."""
 NOTHING: Final = 0.01
 """Least share of the loop's time for a division of its stalls."""
-_MODEL: Final = tuple(stage.name for stage in (UNTIL_BACKWARD, FORWARD, BACKWARD, OPTIMIZER))
+MODEL: Final = tuple(
+    stage.name
+    for stage in (stages.UNTIL_BACKWARD, stages.FORWARD, stages.BACKWARD, stages.OPTIMIZER)
+)
+"""Parts of a step in which the model computes, in order."""
 _ROUNDING: Final = 1e-9
 """Share of the time within the errors of sums."""
 OWN_WORDS: Final = {
-    EARLIER: "a worker still on an earlier batch",
-    START: "the start of the workers",
-    QUEUED: "batches that lie in a queue",
-    SEND: "sending batches from the workers",
-    UNPICKLE: "receiving batches",
-    PIN: "pinning batches",
-    MAIN: "the loader's own work in the main process",
-    MAIN_GARBAGE: "garbage collection in the main process",
-    NOT_RECORDED: "the making of batches that were not recorded",
+    lifecycle.EARLIER: "a worker still on an earlier batch",
+    lifecycle.START: "the start of the workers",
+    lifecycle.QUEUED: "batches that lie in a queue",
+    lifecycle.SEND: "sending batches from the workers",
+    lifecycle.UNPICKLE: "receiving batches",
+    lifecycle.PIN: "pinning batches",
+    lifecycle.MAIN: "the loader's own work in the main process",
+    lifecycle.MAIN_GARBAGE: "garbage collection in the main process",
+    lifecycle.NOT_RECORDED: "the making of batches that were not recorded",
 }
 """Words for parts outside of the user's pipeline."""
 
@@ -124,8 +109,8 @@ class LoopBreakdown:
             smallest: least share (0 to 1) of the time; smaller parts belong to the rest.
         """
         parts = [part for part in self.parts if self.share(part[2]) >= smallest]
-        of_step = [part for part in parts if part[1] == STEP.kind]
-        beside = [part for part in parts if part[1] != STEP.kind]
+        of_step = [part for part in parts if part[1] == stages.STEP.kind]
+        beside = [part for part in parts if part[1] != stages.STEP.kind]
         step_s = self.step_s - sum(part_s for *_, part_s in of_step)
         other_s = self.other_s - sum(part_s for *_, part_s in beside)
         every = [
@@ -135,9 +120,9 @@ class LoopBreakdown:
             ("short waits", "wait", self.wait_s),
             ("copies", "h2d", self.h2d_s),
             *of_step,
-            (REST if of_step else STEP.name, STEP.kind, step_s),
+            (REST if of_step else stages.STEP.name, stages.STEP.kind, step_s),
             *beside,
-            (OTHER.name, OTHER.kind, other_s),
+            (stages.OTHER.name, stages.OTHER.kind, other_s),
         ]
         least_s = _ROUNDING * self.total_s  # rounding errors of differences
         return [piece for piece in every if piece[2] > least_s]
@@ -180,16 +165,17 @@ def _parts(steps: pl.DataFrame, side_spans: pl.DataFrame) -> tuple[tuple[str, st
     """Return the loop's named parts: the model's in their order, then the longest first."""
     batch = ["rank", "epoch", "batch"]
     mine = side_spans.filter(
-        pl.col("worker").is_null(), pl.col("kind").cast(pl.String).is_in([STEP.kind, OTHER.kind])
+        pl.col("worker").is_null(),
+        pl.col("kind").cast(pl.String).is_in([stages.STEP.kind, stages.OTHER.kind]),
     ).join(steps.select(batch).unique(), on=batch, how="semi")
     took_s = ((pl.col("end_ns") - pl.col("start_ns")) / 1e9).sum()
     sums = (
         mine.group_by(pl.col("stage", "kind").cast(pl.String))
         .agg(took_s=took_s)
-        .filter(~pl.col("stage").is_in([STEP.name, OTHER.name]))
+        .filter(~pl.col("stage").is_in([stages.STEP.name, stages.OTHER.name]))
     )
     rows = sums.select("stage", "kind", "took_s").rows()
-    order = {stage: place for place, stage in enumerate(_MODEL)}
+    order = {stage: place for place, stage in enumerate(MODEL)}
     return tuple(sorted(rows, key=lambda row: (order.get(row[0], len(order)), -row[2], row[0])))
 
 
@@ -237,11 +223,11 @@ def leading(patterns: pl.DataFrame) -> dict[str, Any] | None:
 
 def is_own(part: str, kind: str | None) -> bool:
     """Return whether a part of a stall lies outside of the user's pipeline."""
-    return KIND_OF.get(part, "") == kind
+    return lifecycle.KIND_OF.get(part, "") == kind
 
 
 def _word(part: dict[str, Any], name: Callable[[str], str]) -> str:
     stage: str = part["part"]
     if is_own(stage, part["kind"]):
         return OWN_WORDS.get(stage, stage)
-    return READING_WORDS.get(stage) or name(stage)
+    return stages.READING_WORDS.get(stage) or name(stage)

@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import polars as pl
 
-from stallscope.stages import (
-    DISK_BUSY,
-    FILE_LOCK,
-    GPU,
-    HELPER,
-    LOOP,
-    QUEUED,
-    THREADS,
-    WORKER,
-    WORKER_CORES,
-)
+from stallscope import stages
 
 if TYPE_CHECKING:
     from polars._typing import IntoExprColumn
@@ -103,24 +93,24 @@ class MachineUse:
 def use(run: RunTables, workers: int) -> MachineUse:
     """Return the use of the machine by a loop with this number of workers."""
     each = _means(run)
-    loop = each.filter(resource=LOOP)["device"].implode()
-    makers = each.filter(resource=WORKER if workers else LOOP)["device"].implode()
+    loop = each.filter(resource=stages.LOOP)["device"].implode()
+    makers = each.filter(resource=stages.WORKER if workers else stages.LOOP)["device"].implode()
 
     def value(how: str, resource: str, *of: IntoExprColumn) -> float | None:
         summary: float | None = getattr(each.filter(*of, resource=resource)["value"], how)()
         return summary
 
-    threads = value("mean", THREADS)  # one samples stacks, if there are any
+    threads = value("mean", stages.THREADS)  # one samples stacks, if there are any
     return MachineUse(
-        worker_cpu=value("mean", WORKER),
-        loop_cpu=value("mean", LOOP),
-        loop_queued_share=value("mean", QUEUED, pl.col("device").is_in(loop)),
-        queued_share=value("mean", QUEUED, pl.col("device").is_in(makers)),
+        worker_cpu=value("mean", stages.WORKER),
+        loop_cpu=value("mean", stages.LOOP),
+        loop_queued_share=value("mean", stages.QUEUED, pl.col("device").is_in(loop)),
+        queued_share=value("mean", stages.QUEUED, pl.col("device").is_in(makers)),
         threads=None if threads is None else threads - (run.all_stacks.height > 0),
-        disk_busy_share=value("max", DISK_BUSY),
-        worker_cores=value("min", WORKER_CORES),
-        file_lock_share=value("mean", FILE_LOCK),
-        gpu_busy_share=value("max", GPU),
+        disk_busy_share=value("max", stages.DISK_BUSY),
+        worker_cores=value("min", stages.WORKER_CORES),
+        file_lock_share=value("mean", stages.FILE_LOCK),
+        gpu_busy_share=value("max", stages.GPU),
         helper_cores=_helper_cores(run),
     )
 
@@ -129,14 +119,14 @@ def _helper_cores(run: RunTables) -> float:
     """Return the cores of processes that live for a part of the time only, as those of a pool."""
     read = run.resources().drop_nulls("value")
     length_ns = pl.col("end_ns") - pl.col("start_ns")
-    used_ns = read.filter(resource=HELPER).select((pl.col("value") * length_ns).sum()).item()
+    used_ns = read.filter(resource=stages.HELPER).select((pl.col("value") * length_ns).sum()).item()
     whole_ns = read.select(pl.col("end_ns").max() - pl.col("start_ns").min()).item()
     return float(used_ns) / whole_ns if whole_ns else 0.0
 
 
 def queued_shares(run: RunTables) -> pl.DataFrame:
     """Return each process' share of time waiting for a core: columns `device, queued_share`."""
-    queued = _means(run).filter(resource=QUEUED)
+    queued = _means(run).filter(resource=stages.QUEUED)
     return queued.select("device", queued_share="value")
 
 
