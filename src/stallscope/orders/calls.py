@@ -11,7 +11,7 @@ import time
 import types
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -19,10 +19,8 @@ import torch
 from stallscope.hooks import find_ops
 from stallscope.loops.cached_values import bytes_of, fresh, is_image
 from stallscope.orders.deferred_calls import (
-    CallPlan,
     CallSite,
     CodeCall,
-    Deferring,
     NoticedCalls,
     OrderedCalls,
     Waiting,
@@ -30,6 +28,7 @@ from stallscope.orders.deferred_calls import (
 from stallscope.orders.equivalence import digest
 from stallscope.orders.pipeline import Op, Place, numbered
 from stallscope.orders.run_ops import OpInput, states_of
+from stallscope.orders.search import Lane
 from stallscope.orders.watch import CapturedSample, decoded, seeded
 from stallscope.targets.loaders import copied
 from stallscope.units import count, repr_of
@@ -38,6 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from stallscope.orders.variant import Variant
+
+    Chain = list[CallSite]
 
 _FEWEST: Final = 2
 """Calls of a chain."""
@@ -49,25 +50,6 @@ _ROUNDS: Final = 4
 """Times that chains are cut where the code uses a result, and tried again."""
 _LONGEST: Final = 60
 """Characters of a call's arguments."""
-
-
-@dataclass(eq=False)
-class SeenCall:
-    """Call during the recording of a sample."""
-
-    call: CodeCall
-    first: Any
-    result: Any
-    file: str
-    line: int
-    argument: Any = None
-    """Copy of the first argument."""
-    decode_s: float = 0.0
-    took_s: float = 0.0
-    draws: bool = False
-    """True if the call moved a random generator."""
-    inside: int | None = None
-    """Number of the call of the method around it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,10 +80,30 @@ class CallOp:
 # ---- the calls of a sample -----------------------------------------------------------------------
 
 
-class SampleRecording:
-    """Calls of one sample, in their original order."""
+@dataclass(eq=False)
+class SeenCall:
+    """Call during the recording of a sample."""
 
-    def __init__(self) -> None:
+    call: CodeCall
+    first: Any
+    line: tuple[str, int]
+    """File and line."""
+    argument: Any
+    """Copy of the first argument."""
+    decode_s: float
+    inside: int | None
+    """Number of the call of the method around it."""
+    result: Any = None
+    took_s: float = 0.0
+    draws: bool = False
+    """True if the call moved a random generator."""
+
+
+class RecordedCalls(NoticedCalls):
+    """Dataset that records the calls of a sample, in their original order."""
+
+    def __init__(self, dataset: Any) -> None:
+        super().__init__(dataset)
         self.calls: list[SeenCall] = []
         self._inside: int | None = None
 
@@ -110,8 +112,8 @@ class SampleRecording:
         if not _is_plane(first):
             return call.made(first)
         _, decode_s = decoded(first)
-        seen = SeenCall(call, first, None, frame.f_code.co_filename, frame.f_lineno)
-        seen.argument, seen.decode_s, seen.inside = fresh(first), decode_s, self._inside
+        line = frame.f_code.co_filename, frame.f_lineno
+        seen = SeenCall(call, first, line, fresh(first), decode_s, self._inside)
         self._inside = len(self.calls)
         self.calls.append(seen)
         before = states_of()
@@ -124,19 +126,16 @@ class SampleRecording:
         """Return rows of calls, each on the result of the call before."""
         calls = self._without_inner()
         sites = [seen.call.site for seen in calls]
-        usable = [s for s in calls if not s.draws and sites.count(s.call.site) == 1]
-        before: dict[int, SeenCall] = {}
-        takers: dict[int, list[SeenCall]] = {}
-        for number, seen in enumerate(calls):
-            source = next((c for c in reversed(calls[:number]) if c.result is seen.first), None)
-            if source is not None and _is_plane(source.result):
-                takers.setdefault(id(source), []).append(seen)
-                before[id(seen)] = source
+        sources = [
+            next((each for each in reversed(calls[:number]) if each.result is seen.first), None)
+            for number, seen in enumerate(calls)
+        ]
         rows: list[list[SeenCall]] = []
-        for seen in usable:
-            source = before.get(id(seen))
+        for seen, source in zip(calls, sources, strict=True):
+            if seen.draws or sites.count(seen.call.site) > 1:
+                continue
             row = next((row for row in rows if row[-1] is source), None)
-            if row is None or len(takers[id(source)]) > 1:
+            if row is None or sources.count(source) > 1:
                 rows.append([seen])
             else:
                 row.append(seen)
@@ -144,14 +143,12 @@ class SampleRecording:
 
     def _without_inner(self) -> list[SeenCall]:
         """Return the calls; a method that is a row of calls itself is replaced by that row."""
-        inner: dict[int, list[SeenCall]] = {}
-        for seen in self.calls:
-            if seen.inside is not None:
-                inner.setdefault(seen.inside, []).append(seen)
         opened = {
-            number
-            for number, inside in inner.items()
-            if any(b.first is a.result for a in inside for b in inside if a is not b)
+            after.inside
+            for before in self.calls
+            for after in self.calls
+            if after.first is before.result and after.inside == before.inside
+            if after is not before
         }
         return [
             seen
@@ -186,7 +183,6 @@ class CallsPlace:
     chains: tuple[tuple[Op, ...], ...]
     where: None = None
     reader: None = None
-    takes_ops: bool = False
 
     @property
     def text(self) -> str:
@@ -194,25 +190,15 @@ class CallsPlace:
         name = type(self.place.value).__name__
         return f"{name}.__getitem__, {count(len(self.chains), 'chain')} of calls"
 
-    def rewrite(self, position: int, op: Any) -> Any:
-        """Return the user's rewrite as a call, with the arguments of the old call."""
-        old = next(op for chain in self.chains for op in chain if op.position == position).call
-        return CallOp(old.site, old.text, old.call_site, op)
-
-    def plan_of(self, variant: Variant) -> CallPlan:
-        """Return the order of the calls in a variant."""
+    def loader_with(self, variant: Variant, loader: Any) -> Any:
+        """Return a loader whose dataset makes its calls in the variant's order."""
         places = {
             op.call.site: (number, variant.positions.index(op.position))
             for number, chain in enumerate(self.chains)
             for op in chain
         }
         replaced = {op.site: op.function for op in variant.replaced.values()}
-        return CallPlan(places, replaced)
-
-    def loader_with(self, variant: Variant, loader: Any) -> Any:
-        """Return a loader whose dataset makes its calls in the variant's order."""
-        inner = self.place.found_in(loader.dataset)
-        ordered = OrderedCalls(inner, self.plan_of(variant))
+        ordered = OrderedCalls(self.place.found_in(loader.dataset), places, replaced)
         return copied(loader, dataset=self.place.filled(loader.dataset, ordered))
 
     def found_in(self, loader: Any) -> tuple[CallsPlace | None, list[str]]:
@@ -238,96 +224,82 @@ class CallsPlace:
         return "\n".join(lines)
 
 
-class FoundCalls(NamedTuple):
-    """Chains of a dataset, and the samples that went through them."""
-
-    place: CallsPlace
-    samples: list[CapturedSample]
-    inputs: list[list[OpInput]]
-    """Inputs of each chain's first call, one per sample."""
-
-
-def find_calls(dataset: Any, indices: Sequence[Any], room_bytes: int) -> FoundCalls | None:
-    """Record the calls of some samples, and find the chains; None: there are none.
+def find_calls(
+    dataset: Any, indices: Sequence[Any], room_bytes: int
+) -> tuple[CallsPlace, list[CapturedSample], list[Lane]] | None:
+    """Record the calls of some samples, and find the chains.
 
     Args:
         dataset: the loader's.
         indices: of the samples.
         room_bytes: memory for the samples and all their intermediate results.
+
+    Returns:
+        The place, the samples, and a lane of each chain; None: there are no chains.
     """
     for path in (("dataset",) * depth for depth in range(_DEEPEST)):
         inner = Place((path,), None).found_in(dataset) if path else dataset
         if inner is None:
             return None
-        if not isinstance(getattr(type(inner), "__getitem__", None), types.FunctionType):
-            continue
-        calls = _in_dataset(Place((path,), inner), dataset, indices, room_bytes)
-        if calls is not None:
-            return calls
+        if isinstance(getattr(type(inner), "__getitem__", None), types.FunctionType):
+            calls = _in_dataset(Place((path,), inner), dataset, indices, room_bytes)
+            if calls is not None:
+                return calls
     return None
 
 
 def _in_dataset(
     place: Place, dataset: Any, indices: Sequence[Any], room_bytes: int
-) -> FoundCalls | None:
+) -> tuple[CallsPlace, list[CapturedSample], list[Lane]] | None:
     recorded: list[list[list[SeenCall]]] = []
     samples: list[CapturedSample] = []
-    watched = NoticedCalls(place.value)
+    watched = RecordedCalls(place.value)
     outer = place.filled(dataset, watched)
-    room = room_bytes
     for number, index in enumerate(indices):
-        watched.session = SampleRecording()
+        watched.calls = []
         finished, whole_s = _timed(lambda at=index, n=number: seeded(outer, at, n))  # type: ignore[misc]
-        rows = watched.session.rows()
-        room -= bytes_of([seen.result for row in rows for seen in row]) + bytes_of(finished)
-        if room < 0 and samples:
+        rows = watched.rows()
+        seen = [seen for row in rows for seen in row]
+        room_bytes -= bytes_of([each.result for each in seen]) + bytes_of(finished)
+        if room_bytes < 0 and samples:
             break
-        inside_s = sum(seen.took_s for row in rows for seen in row)
-        decode_s = sum(seen.decode_s for row in rows for seen in row)
-        for row in rows:
-            for seen in row:
-                seen.first = seen.result = None
-        empty = OpInput((), {})
-        fetch_s = max(whole_s - inside_s - decode_s, 0.0)
+        decode_s = sum(each.decode_s for each in seen)
+        fetch_s = max(whole_s - sum(each.took_s for each in seen) - decode_s, 0.0)
+        for each in seen:
+            each.first = each.result = None
         recorded.append(rows)
+        empty = OpInput((), {})
         samples.append(CapturedSample(empty, decode_s=decode_s, fetch_s=fetch_s, finished=finished))
     chains = _merged(recorded)
     for _ in range(_ROUNDS):
-        chains, is_right = _tried(place, dataset, indices[: len(samples)], samples, chains)
+        chains, is_right = _tried(place, dataset, indices, samples, chains)
         if is_right:
-            break
-    else:
-        return None
-    if not chains:
-        return None
-    return _found(place, chains, recorded, samples)
+            return _found(place, chains, recorded, samples) if chains else None
+    return None
 
 
-def _merged(recorded: list[list[list[SeenCall]]]) -> list[list[CallSite]]:
+def _merged(recorded: list[list[list[SeenCall]]]) -> list[Chain]:
     """Join the rows of all samples, as some samples skip calls."""
-    chains: list[list[CallSite]] = []
-    broken: list[list[CallSite]] = []
+    chains: list[Chain] = []
+    broken: set[int] = set()
     for rows in recorded:
-        used: list[list[CallSite]] = []
+        used: set[int] = set()
         for row in rows:
             sites = [seen.call.site for seen in row]
             chain = next((chain for chain in chains if set(chain) & set(sites)), None)
             if chain is None:
-                chain = []
-                chains.append(chain)
+                chains.append(chain := [])
             at = 0
             for site in sites:
                 if site not in chain:
                     chain.insert(at, site)
                 elif chain.index(site) < at:
-                    broken.append(chain)
+                    broken.add(id(chain))
                 at = chain.index(site) + 1
-            if any(chain is earlier for earlier in used):
-                broken.append(chain)
-            used.append(chain)
-    return [
-        chain for chain in chains if len(chain) >= _FEWEST and not any(chain is b for b in broken)
-    ]
+            if id(chain) in used:
+                broken.add(id(chain))
+            used.add(id(chain))
+    return [chain for chain in chains if len(chain) >= _FEWEST and id(chain) not in broken]
 
 
 def _tried(
@@ -335,29 +307,26 @@ def _tried(
     dataset: Any,
     indices: Sequence[Any],
     samples: list[CapturedSample],
-    chains: list[list[CallSite]],
-) -> tuple[list[list[CallSite]], bool]:
+    chains: list[Chain],
+) -> tuple[list[Chain], bool]:
     """Defer calls while making the samples; return the chains, cut if needed, and if they work."""
-    plan = CallPlan({site: (n, at) for n, row in enumerate(chains) for at, site in enumerate(row)})
-    watched = NoticedCalls(place.value)
+    places = {site: (n, at) for n, row in enumerate(chains) for at, site in enumerate(row)}
+    watched = OrderedCalls(place.value, places, {})
     outer = place.filled(dataset, watched)
-    cuts: set[tuple[CallSite, CallSite]] = set()
     is_same = True
-    for number, (index, sample) in enumerate(zip(indices, samples, strict=True)):
-        watched.session = Deferring(plan)
+    for number, (index, sample) in enumerate(zip(indices, samples, strict=False)):
         try:
             is_same &= digest(seeded(outer, index, number)) == digest(sample.finished)
-        except Exception:  # noqa: BLE001 - the dataset's code may do anything with a deferred result
+        except Exception:  # noqa: BLE001, PERF203 - the code may do anything with a deferred result
             is_same = False
-        cuts |= watched.session.cuts
-    if not cuts:
+    if not watched.cuts:
         # the code uses a result in a way that no cut explains: leave that chain out
         return (chains, True) if is_same else (chains[:-1], False)
-    pieces: list[list[CallSite]] = []
+    pieces: list[Chain] = []
     for chain in chains:
-        piece: list[CallSite] = []
+        piece: Chain = []
         for site in chain:
-            if piece and any(after == site and first in piece for first, after in cuts):
+            if piece and any(after == site and first in piece for first, after in watched.cuts):
                 pieces.append(piece)
                 piece = []
             piece.append(site)
@@ -367,34 +336,29 @@ def _tried(
 
 def _found(
     place: Place,
-    chains: list[list[CallSite]],
+    chains: list[Chain],
     recorded: list[list[list[SeenCall]]],
     samples: list[CapturedSample],
-) -> FoundCalls:
-    """Return the chains as ops, and the samples as their inputs."""
+) -> tuple[CallsPlace, list[CapturedSample], list[Lane]]:
+    """Return the chains as lanes of ops, with the samples as their inputs."""
     by_sample = [{seen.call.site: seen for row in rows for seen in row} for rows in recorded]
-    names = iter(numbered([site.name for chain in chains for site in chain]))
-    ops: list[tuple[Op, ...]] = []
-    position = 0
+    names = numbered([site.name for chain in chains for site in chain])
+    ops: list[Op] = []
+    lanes = []
     for chain in chains:
-        here = []
         for site in chain:
             seen = next(calls[site] for calls in by_sample if site in calls)
-            call = CallOp(site, _arguments(seen.call), (seen.file, seen.line))
-            here.append(Op(position, next(names), call))
-            position += 1
-        ops.append(tuple(here))
-    inputs = []
-    for chain in chains:
-        lane_inputs = []
+            call = CallOp(site, _arguments(seen.call), seen.line)
+            ops.append(Op(len(ops), names[len(ops)], call))
+        inputs = []
         for calls in by_sample:
             mine = [calls[site] for site in chain if site in calls]
             beside = {seen.call.site: seen.call for seen in mine}
-            lane_inputs.append(OpInput((mine[0].argument,), {}, beside))
-        inputs.append(lane_inputs)
-    for sample, arguments in zip(samples, inputs[0], strict=True):
-        sample.input = arguments
-    return FoundCalls(CallsPlace(place, tuple(ops)), samples, inputs)
+            inputs.append(OpInput((mine[0].argument,), {}, beside))
+        lanes.append(Lane(ops[-len(chain) :], inputs))
+    for sample, op_input in zip(samples, lanes[0].inputs, strict=True):
+        sample.input = op_input
+    return CallsPlace(place, tuple(tuple(lane.ops.values()) for lane in lanes)), samples, lanes
 
 
 def _arguments(call: CodeCall) -> str:

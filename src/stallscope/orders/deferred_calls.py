@@ -1,8 +1,8 @@
 """Running a copy of `__getitem__` whose calls are recorded, or deferred to change their order.
 
 `__getitem__` and the other methods of the user's class run as copies of their code. Global names in
-the copies are wrapped, so that a session sees each call; the user's objects stay unchanged. Workers
-import this module, so it imports no polars.
+the copies are wrapped, so that each call is seen; the user's objects stay unchanged. Workers import
+this module, so it imports no polars.
 
 To change the order, a call of a chain returns a placeholder. The calls are made, with the original
 arguments, when the code uses the result. So `__getitem__` draws its random numbers as before.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import dis
 import sys
 import types
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -64,7 +64,7 @@ class CodeCall:
 
 
 class _Globals(dict[str, Any]):
-    """Global names of a function, some of them replaced."""
+    """Global names of a function, some of them replaced; the rest may still change."""
 
     def __init__(self, own: dict[str, Any], names: dict[str, Any]) -> None:
         super().__init__(names)
@@ -98,19 +98,19 @@ class _Noticed:
 
 
 class NoticedCalls(Dataset[Any]):
-    """Dataset that runs a copy of another's code, and reports its calls to a session.
+    """Dataset that runs a copy of another's code, and sees its calls; a subclass makes them.
 
     Args:
         dataset: the user's, whose class has a `__getitem__` of its own.
-
-    Attributes:
-        session: set before a sample is made; its method `called` decides a call's result.
     """
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
-        self.session: Any = None
         self._clone: Any = None
+
+    def called(self, call: CodeCall, first: Any, frame: types.FrameType) -> Any:
+        """Return the result of a call in the user's code, or a placeholder."""
+        raise NotImplementedError
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -121,15 +121,15 @@ class NoticedCalls(Dataset[Any]):
         return looked_at(self._clone[index])
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_clone": None, "session": None}
+        return {**vars(self), "_clone": None}
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("dataset", "session", "_clone", "plan"):
+        if name.startswith("__") or name in ("dataset", "_clone"):
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
     def call(self, function: Any, frame: types.FrameType, *arguments: Any) -> Any:
-        """Hand a call on to the session."""
+        """Hand a call on to `called`."""
         args, named = arguments
         if not args and not named:
             return function()
@@ -137,7 +137,7 @@ class NoticedCalls(Dataset[Any]):
         keyword = "" if args else next(iter(named))
         first = args[0] if args else named[keyword]
         rest = {name: value for name, value in named.items() if name != keyword}
-        return self.session.called(CodeCall(site, function, args[1:], rest, keyword), first, frame)
+        return self.called(CodeCall(site, function, args[1:], rest, keyword), first, frame)
 
     def noticed(self, value: Any) -> Any:
         """Return the wrapper of a global value, or the value itself."""
@@ -219,53 +219,41 @@ def _name_of(function: Any) -> str:
 # ---- deferred calls ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class CallPlan:
-    """New order of calls."""
-
-    places: Mapping[CallSite, tuple[int, int]]
-    """Chain and place in the new order, of each call."""
-    replaced: Mapping[CallSite, Any] = field(default_factory=dict)
-    """Functions that replace the called ones."""
-
-
 class Waiting:
     """Placeholder of a result whose calls are made when the code uses it.
 
     Args:
         value: first argument of the first call.
         calls: deferred calls, in the order of the code.
-        session: with their new order, and the cuts.
+        ordered: with their new order, and the cuts.
     """
 
-    def __init__(self, value: Any, calls: tuple[CodeCall, ...], session: Deferring) -> None:
-        self._value, self._calls, self._session = value, calls, session
+    def __init__(self, value: Any, calls: tuple[CodeCall, ...], ordered: OrderedCalls) -> None:
+        self._value, self._calls, self._ordered = value, calls, ordered
         self._result: Any = None
         self._is_done = False
         self._next: CallSite | None = None
 
     def _stallscope_next(self, call: CodeCall) -> Waiting | None:
         """Defer another call; None: the result was used already."""
-        if self._next is not None:
-            self._cut(self._next)
+        self._cut(self._next or (call.site if self._is_done else None))
         if self._is_done:
-            self._cut(call.site)
             return None
         self._next = call.site
-        return Waiting(self._value, (*self._calls, call), self._session)
+        return Waiting(self._value, (*self._calls, call), self._ordered)
 
     def _stallscope_result(self) -> Any:
-        if self._next is not None:
-            self._cut(self._next)
+        self._cut(self._next)
         if not self._is_done:
-            plan, value = self._session.plan, self._value
-            for call in sorted(self._calls, key=lambda call: plan.places[call.site][1]):
-                value = call.made(value, plan.replaced.get(call.site))
+            ordered, value = self._ordered, self._value
+            for call in sorted(self._calls, key=lambda call: ordered.places[call.site][1]):
+                value = call.made(value, ordered.replaced.get(call.site))
             self._result, self._is_done = value, True
         return self._result
 
-    def _cut(self, after: CallSite) -> None:
-        self._session.cuts.add((self._calls[-1].site, after))
+    def _cut(self, after: CallSite | None) -> None:
+        if after is not None:
+            self._ordered.cuts.add((self._calls[-1].site, after))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stallscope_result(), name)
@@ -301,47 +289,37 @@ def looked_at(value: Any) -> Any:
     )
 
 
-class Deferring:
-    """Session of a sample whose calls are deferred, and made in another order.
-
-    Args:
-        plan: the order.
-
-    Attributes:
-        cuts: pairs of calls between which the code used the result.
-    """
-
-    def __init__(self, plan: CallPlan) -> None:
-        self.plan = plan
-        self.cuts: set[tuple[CallSite, CallSite]] = set()
-
-    def called(self, call: CodeCall, first: Any, _: types.FrameType) -> Any:
-        """Defer a call of a chain; make any other call."""
-        places = self.plan.places
-        call.args, call.named = looked_at(call.args), looked_at(call.named)
-        if call.site not in places:
-            return call.made(looked_at(first))
-        if type(first) is Waiting:
-            last = first._calls[-1].site  # noqa: SLF001 - of the same file
-            if places[last][0] == places[call.site][0]:
-                longer = first._stallscope_next(call)  # noqa: SLF001
-                if longer is not None:
-                    return longer
-        return Waiting(looked_at(first), (call,), self)
-
-
 class OrderedCalls(NoticedCalls):
     """Dataset whose `__getitem__` makes its calls in another order.
 
     Args:
         dataset: the user's.
-        plan: the order.
+        places: chain and place in the new order, of each call.
+        replaced: functions that replace the called ones.
+
+    Attributes:
+        cuts: pairs of calls between which the code used the result.
     """
 
-    def __init__(self, dataset: Any, plan: CallPlan) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        places: Mapping[CallSite, tuple[int, int]],
+        replaced: Mapping[CallSite, Any],
+    ) -> None:
         super().__init__(dataset)
-        self.plan = plan
+        self.places, self.replaced = places, replaced
+        self.cuts: set[tuple[CallSite, CallSite]] = set()
 
-    def __getitem__(self, index: Any) -> Any:
-        self.session = Deferring(self.plan)
-        return super().__getitem__(index)
+    def called(self, call: CodeCall, first: Any, _: types.FrameType) -> Any:
+        """Defer a call of a chain; make any other call."""
+        call.args, call.named = looked_at(call.args), looked_at(call.named)
+        if call.site not in self.places:
+            return call.made(looked_at(first))
+        if type(first) is Waiting:
+            last = first._calls[-1].site  # noqa: SLF001 - of the same file
+            if self.places[last][0] == self.places[call.site][0]:
+                longer = first._stallscope_next(call)  # noqa: SLF001
+                if longer is not None:
+                    return longer
+        return Waiting(looked_at(first), (call,), self)

@@ -41,7 +41,6 @@ from stallscope.orders.result import (
     parts_table,
     trials_table,
 )
-from stallscope.orders.search import Lane
 from stallscope.orders.variant import DECODE, ROUNDING
 from stallscope.stats import ENDS
 from stallscope.targets import target as targets
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
 
     from stallscope.bench.comparison import Factor
     from stallscope.orders.run_ops import OpInput
+    from stallscope.orders.search import Lane
     from stallscope.orders.watch import CapturedSample
 
 
@@ -208,8 +208,7 @@ class OrderSearch:
             with suppress(Exception):  # the user's code may not run as a copy
                 indices = first_indices(self._loader, samples)
                 if calls := find_calls(dataset, indices, _room_bytes()):
-                    rows = zip(calls.place.chains, calls.inputs, strict=True)
-                    return calls.place, calls.samples, [Lane(ops, inputs) for ops, inputs in rows]
+                    return calls
         if held is None:
             raise no_pipeline
         site, captured, notes = held

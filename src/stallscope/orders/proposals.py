@@ -18,6 +18,7 @@ from torch.utils.data import default_collate
 
 from stallscope.errors import ArgumentError
 from stallscope.loops.cached_values import bytes_of, fresh, is_image
+from stallscope.orders.calls import CallOp
 from stallscope.orders.evaluator import name_of
 from stallscope.orders.fused import fused
 from stallscope.orders.loader_parts import Draft
@@ -73,12 +74,14 @@ def add_alternatives(evaluator: OrderEvaluator, alternatives: Mapping[Any, Any] 
         ArgumentError: there is no such op, or the rewrite is not callable.
     """
     for position, op, name in _rewrites(evaluator, alternatives):
-        op = evaluator.site.rewrite(position, op)  # noqa: PLW2901 - adapted to the site
+        old = evaluator.ops[position]
+        if isinstance(old.call, CallOp):  # the rewrite gets the arguments of the old call
+            op = replace(old.call, function=op)  # noqa: PLW2901
         variant = evaluator.judged(
             Variant(
                 evaluator.as_it_is,
                 "alternative",
-                f"{name_of(op)} instead of {evaluator.ops[position].name}",
+                f"{name_of(op)} instead of {old.name}",
                 replaced={position: op},
                 names={position: name},
             )
@@ -167,7 +170,7 @@ def add_candidates(
         notes: extended by a sentence for each candidate that raised.
         is_over: true once the time is used up.
     """
-    for candidate in CANDIDATES if evaluator.site.takes_ops else ():
+    for candidate in CANDIDATES:
         if is_over():
             return
         try:

@@ -176,15 +176,6 @@ class Site(NamedTuple):
         """Place and kind in words."""
         return f"{self.place.text}, {self.chain.kind}"
 
-    @property
-    def takes_ops(self) -> bool:
-        """True if changes beyond the order are possible, as an object holds the ops."""
-        return True
-
-    def rewrite(self, _: int, op: Any) -> Any:
-        """Return the user's rewrite of an op, adapted to the site."""
-        return op
-
     def op(self, variant: Variant, position: int) -> Any:
         """Return an op, or the object that replaces it."""
         return variant.replaced.get(position, self.chain.ops[position].call)
