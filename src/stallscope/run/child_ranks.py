@@ -11,6 +11,7 @@ import functools
 import multiprocessing.process
 import os
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,18 +27,18 @@ _OTHERS: Final = ("multiprocessing.", "concurrent.", "joblib.", "loky.", "torch.
 """Start of the module of a target that is no loop of the user's: pools, managers, workers."""
 
 
+@dataclass(frozen=True)
 class RecordedTarget:
-    """Target of a process, which records the process from its first DataLoader on.
+    """Target of a process, which records the process from its first DataLoader on."""
 
-    Args:
-        target: the user's.
-        folder: for the logs.
-        number: of the process; its rank, where torch.distributed does not know better.
-        begin: starts a recording; it is sent to the process.
-    """
-
-    def __init__(self, target: Callable[..., Any], folder: Path, number: int, begin: Begin) -> None:
-        self.target, self.folder, self.number, self.begin = target, folder, number, begin
+    target: Callable[..., Any]
+    """Target of the user's."""
+    folder: Path
+    """Folder for the logs."""
+    number: int
+    """Number of the process; its rank, where torch.distributed does not know better."""
+    begin: Begin
+    """Starts a recording; it is sent to the process."""
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Run the target."""

@@ -9,7 +9,6 @@ because a log may hold tens of millions.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -226,59 +225,41 @@ def marks(log: LogPages) -> np.ndarray:
     return whole
 
 
-@dataclass(frozen=True)
-class Interrupted:
-    """Stage of a process when its log ended, or when an exception left it."""
-
-    worker: int | None
-    """Worker id; None for the main process."""
-    pid: int
-    batch: int
-    sample: int | None
-    """Place in the batch, from 0; None outside of samples."""
-    index: int | None
-    """Index in the dataset; None where it has none."""
-    stage: str
-
-
-def inside_of(words: DecodedWords) -> Interrupted | None:
-    """Return the stage that was open when the log ended; None between two batches."""
+def inside_of(words: DecodedWords) -> str:
+    """Name the stage that was open when the log ended; empty between two batches."""
     if not words.depth.size or words.depth[-1] < 1:
-        return None
+        return ""
     later = words.tags[words.event_at[-1] :]
     if np.isin(later, (Tag.BATCH_END, Mark.MADE)).any():
-        return None
-    return _interrupted(words, int(words.event_at[-1]), int(words.code[-1]))
+        return ""
+    return _where(words, int(words.event_at[-1]), int(words.code[-1]))
 
 
-def raised_in(words: DecodedWords) -> Interrupted | None:
-    """Return the innermost stage that the last exception left; None without an exception."""
+def raised_in(words: DecodedWords) -> str:
+    """Name the innermost stage that the last exception left; empty without an exception."""
     at = np.flatnonzero(words.tags == Tag.RAISED)
     if not at.size:
-        return None
+        return ""
     same = (words.batch_of_word[at] == words.batch_of_word[at[-1]]) & (
         words.sample_of_word[at] == words.sample_of_word[at[-1]]
     )
     first = int(at[same][0])  # each stage that an exception leaves writes a word, innermost first
-    return _interrupted(words, first, int(words.payload[first]))
+    return _where(words, first, int(words.payload[first]))
 
 
-def _interrupted(words: DecodedWords, at: int, code: int) -> Interrupted:
-    number = int(words.sample_of_word[at])
-    word = int(words.sample_at[number]) if number >= 0 else -1
-    indexed = number >= 0 and words.tags[word] == Tag.SAMPLE
-    return Interrupted(
-        worker=words.worker,
-        pid=words.log.pid,
-        batch=int(words.payload[words.batch_at[words.batch_of_word[at]]]),
-        sample=int(words.sample_place(np.array([number]))[0]) if number >= 0 else None,
-        index=int(words.payload[word]) - INDEX_OFFSET if indexed else None,
-        stage=words.stages[code].name,
-    )
+def _where(words: DecodedWords, at: int, code: int) -> str:
+    process = "the main process" if words.worker is None else f"worker {words.worker}"
+    batch = int(words.payload[words.batch_at[words.batch_of_word[at]]])
+    text = f"{process} (pid {words.log.pid}) was in '{words.stages[code].name}' of batch {batch}"
+    if (number := int(words.sample_of_word[at])) >= 0:
+        word = int(words.sample_at[number])
+        text += f", sample {words.sample_place(np.array([number]))[0]} of the batch"
+        if words.tags[word] == Tag.SAMPLE:
+            text += f" (index {int(words.payload[word]) - INDEX_OFFSET} of the dataset)"
+    return text
 
 
-@dataclass(frozen=True)
-class Decoded:
+class Decoded(NamedTuple):
     """Content of one file of a log."""
 
     log: LogPages
@@ -292,9 +273,9 @@ class Decoded:
     """Columns of `BATCHES`."""
     samples: pl.DataFrame
     """Columns of `SAMPLES`."""
-    inside: Interrupted | None = None
-    """Stage of the process when its log ended; None between two batches."""
-    raised: Interrupted | None = None
+    inside: str = ""
+    """Stage of the process when its log ended; empty between two batches."""
+    raised: str = ""
     """Innermost stage that the last failing sample's exception came from."""
     lost: LostSamples | None = None
     """Samples that did not reach the loop; None: no batches."""
@@ -329,32 +310,25 @@ def lost_in(words: DecodedWords) -> LostSamples:
 
 
 def decode(log: LogPages, *, origin_ns: int, rank: int = 0) -> Decoded:
-    """Turn a file of a log into spans.
-
-    Args:
-        log: the file's words.
-        origin_ns: `perf_counter_ns()` at the start of the run; times count from here.
-        rank: rank of the process in a distributed run.
-    """
-    words = log.words
-    tags, payload = words & TAGS, words & PAYLOAD
+    """Turn a file of a log into spans; their times count from `origin_ns`."""
+    tags, payload = log.words & TAGS, log.words & PAYLOAD
     ready = payload[tags == Mark.READY].tolist()
     keys = np.unique((payload[tags == Tag.EPOCH] - INDEX_OFFSET) // EPOCHS).tolist()
     worked_for, ready_ns = frozenset(keys), next(iter(ready), None)
     if not np.isin(tags, (Tag.BATCH, Tag.SKIPPED)).any():  # a thread that makes no batches
         spans, batches, samples = (pl.DataFrame(schema=kind) for kind in (SPANS, BATCHES, SAMPLES))
         return Decoded(log, worked_for, ready_ns, spans, batches, samples)
-    taken_apart = DecodedWords(log)
+    words = DecodedWords(log)
     return Decoded(
         log,
         worked_for,
         ready_ns,
-        spans=_spans(taken_apart, origin_ns, rank),
-        batches=_batches(taken_apart, rank),
-        samples=_samples(taken_apart, rank),
-        inside=inside_of(taken_apart),
-        raised=raised_in(taken_apart),
-        lost=lost_in(taken_apart),
+        spans=_spans(words, origin_ns, rank),
+        batches=_batches(words, rank),
+        samples=_samples(words, rank),
+        inside=inside_of(words),
+        raised=raised_in(words),
+        lost=lost_in(words),
     )
 
 
@@ -492,13 +466,10 @@ def _file_of_sample(words: DecodedWords, pixels: np.ndarray) -> np.ndarray:
     return np.where(at >= 0, words.payload[np.maximum(at, 0)], 0) if at.size else at
 
 
-_Row = tuple[Any, ...]
-
-
 def table(entries: list[dict[str, Any]], *, origin_ns: int, rank: int) -> pl.DataFrame:
     """Return the samples of resources, columns of `RESOURCES`, from the sampler's lines."""
     limits: dict[str, dict[str, float]] = {}
-    rows: list[_Row] = []
+    rows: list[tuple[Any, ...]] = []
     for entry in entries:
         limits |= entry.get("limits", {})
         rows += [(0, 0, resource, None, None) for resource in entry.get("missing", ())]
@@ -510,7 +481,7 @@ def table(entries: list[dict[str, Any]], *, origin_ns: int, rank: int) -> pl.Dat
     return pl.DataFrame(full, RESOURCES, orient="row", strict=False)
 
 
-def _rates(entries: list[dict[str, Any]], origin_ns: int) -> Iterator[_Row]:
+def _rates(entries: list[dict[str, Any]], origin_ns: int) -> Iterator[tuple[Any, ...]]:
     """Yield the readings: counters become rates, gauges stay as they are."""
     before: dict[tuple[str, str], tuple[int, float]] = {}
     for entry in entries:
@@ -521,13 +492,8 @@ def _rates(entries: list[dict[str, Any]], origin_ns: int) -> Iterator[_Row]:
                 if then_ns is not None and now_ns - then_ns < SHORTEST_NS:
                     continue
                 before[resource, device] = now_ns, value
-                if then_ns is not None:
-                    used = _used(resource, value, counted, (now_ns - then_ns) / 1e9)
-                    yield then_ns, now_ns, resource, device, used
-
-
-def _used(resource: str, value: float, before: float, seconds: float) -> float:
-    if resource in GAUGES:
-        return value
-    rate = max(value - before, 0.0) / seconds  # 0 where the counter wrapped
-    return min(rate, 1.0) if resource in SHARES else rate
+                if then_ns is None:
+                    continue
+                rate = max(value - counted, 0.0) * 1e9 / (now_ns - then_ns)  # 0: it wrapped
+                rate = min(rate, 1.0) if resource in SHARES else rate
+                yield then_ns, now_ns, resource, device, value if resource in GAUGES else rate

@@ -31,7 +31,7 @@ _WORKS: dict[int, str | None] = {
     Edge.STEP: STEP.kind,
     Edge.UNKNOWN: None,
 }
-_TIMES: dict[int, str] = {
+TIMES: Final[dict[int, str]] = {
     Mark.ASKED: "asked_ns",
     Mark.TAKEN: "taken_ns",
     Mark.MADE: "made_ns",
@@ -84,13 +84,13 @@ class Wait:
         return None if self.number is None else Batch(self.key, self.number)
 
 
-class NamedPart(NamedTuple):
-    """Named part of the loop's work in a thread."""
+class Interval(NamedTuple):
+    """Stage of the loop with its begin and end; sorted by its begin."""
 
-    thread: int
-    stage: Stage
     start_ns: int
     end_ns: int
+    stage: Stage
+    thread: int = 0
 
 
 @dataclass
@@ -106,10 +106,6 @@ class Delivery:
     sent_ns: int | None = None
     arrived_ns: int | None = None
 
-    def times(self) -> list[int | None]:
-        """Return all times, in their order."""
-        return [getattr(self, name) for name in _TIMES.values()]
-
 
 @dataclass
 class Events:
@@ -119,12 +115,12 @@ class Events:
     """Outermost waits of the loop, in the order in which they began."""
     iterators: list[tuple[int, int, int, int]] = field(default_factory=list)
     """Creation of each iterator: begin, end, its epoch's key, thread."""
-    parts: list[NamedPart] = field(default_factory=list)
+    parts: list[Interval] = field(default_factory=list)
     """Named parts of the loop; those of one thread are nested, and inner ones end first."""
-    unfinished: list[NamedPart] = field(default_factory=list)
+    unfinished: list[Interval] = field(default_factory=list)
     """Parts that an exception or the end of the process cut off."""
-    collections: list[tuple[int, int]] = field(default_factory=list)
-    """Garbage collections: begin and end."""
+    collections: list[Interval] = field(default_factory=list)
+    """Garbage collections."""
     deliveries: dict[Batch, Delivery] = field(default_factory=lambda: defaultdict(Delivery))
     pins: dict[Batch, tuple[int, int]] = field(default_factory=dict)
     """Copying of a batch into pinned memory: begin and end."""
@@ -180,9 +176,7 @@ def events(pages: Iterable[LogPages]) -> Events:
 def _see_through(events: Events, served: set[int]) -> None:
     """Treat a loader whose dataset waits for another loader's workers as a wrapper around it.
 
-    Args:
-        events: gets the new keys of waits and iterators.
-        served: loaders that have workers.
+    The waits and iterators get new keys; `served` are the loaders that have workers.
     """
     waits = [*events.waits, *(wait for outer in events.waits for wait in outer.inside)]
     around = {
@@ -212,10 +206,10 @@ def _see_through(events: Events, served: set[int]) -> None:
 
 def _read_worker(page: LogPages, events: Events) -> None:
     for what, _, key, number, _, time_ns in marks(page).tolist():
-        if what in _TIMES:
+        if what in TIMES:
             delivery = events.deliveries[Batch(key, number)]
             delivery.worker, delivery.pid = page.worker, page.pid
-            setattr(delivery, _TIMES[what], time_ns)
+            setattr(delivery, TIMES[what], time_ns)
 
 
 class _Loop:
@@ -243,7 +237,7 @@ class _Loop:
         self._match_pins()
         for thread, begun in self._parts.items():
             self._events.unfinished += [
-                NamedPart(thread, stage, start, start)
+                Interval(start, start, stage, thread)
                 for stage, start in begun
                 if stage not in (GARBAGE, PIN)
             ]
@@ -281,7 +275,7 @@ class _Loop:
 
     def _deliver(self, what: int, batch: Batch, extra: int, time_ns: int) -> None:
         delivery = self._events.deliveries[batch]
-        setattr(delivery, _TIMES[what], time_ns)
+        setattr(delivery, TIMES[what], time_ns)
         if what == Mark.ASKED:
             delivery.worker = extra
             self._asked_ns.setdefault(batch.key, time_ns)
@@ -290,10 +284,10 @@ class _Loop:
 
     def _read(self, row: MarkRow) -> None:  # noqa: C901 - one case for each kind of mark
         what, thread, key, number, extra, time_ns = row
-        if what not in (_GAP, Mark.DEVICE, *_TIMES):
+        if what not in (_GAP, Mark.DEVICE, *TIMES):
             self._events.last_ns[thread] = time_ns
         match what:
-            case _ if what in _TIMES:
+            case _ if what in TIMES:
                 self._deliver(what, Batch(key, number), extra, time_ns)
             case Mark.ITER:
                 self._iter_ns[key] = time_ns
@@ -341,12 +335,13 @@ class _Loop:
             return
         while open_here:  # a part that raised has no end of its own
             begun, start_ns = open_here.pop()
+            part = Interval(start_ns, time_ns, begun, thread)
             if begun == GARBAGE:  # it stops all threads
-                self._events.collections.append((start_ns, time_ns))
+                self._events.collections.append(part)
             elif begun == PIN:
                 self._pinned[thread].append((start_ns, time_ns))
             else:
-                self._events.parts.append(NamedPart(thread, begun, start_ns, time_ns))
+                self._events.parts.append(part)
             if begun == stage:
                 return
 
@@ -365,11 +360,8 @@ class _Loop:
             pinned = self._pinned[thread]
             begins = [bisect_left(pinned, (self._asked_ns.get(key, 0), 0)) for key in keys]
             for key, *places in zip(keys, begins, [*begins[1:], None], strict=True):
-                in_order = (batch for _, batch in sorted(arrived[key]))
-                self._pin_in_order(in_order, pinned[slice(*places)])
-
-    def _pin_in_order(self, batches: Iterable[Batch], pinned: list[tuple[int, int]]) -> None:
-        for batch, (begin_ns, end_ns) in zip(batches, pinned, strict=False):
-            self._events.pins[batch] = begin_ns, end_ns
-            # The loop gets the batch later; the thread had unpickled it before it pinned
-            self._events.deliveries[batch].arrived_ns = begin_ns
+                its = pinned[slice(*places)]
+                for (_, batch), pin in zip(sorted(arrived[key]), its, strict=False):
+                    self._events.pins[batch] = pin
+                    # The loop gets the batch later; the thread had unpickled it before it pinned
+                    self._events.deliveries[batch].arrived_ns = pin[0]

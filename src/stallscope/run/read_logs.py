@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
@@ -32,25 +32,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stallscope.hooks.log_place import LogPlace
-    from stallscope.run.decode import Decoded, Interrupted, LostSamples
+    from stallscope.run.decode import Decoded, LostSamples
 
 _MOST_CAUGHT: Final = 3
 """Most kinds of caught exceptions in notes."""
 
 
-@dataclass(frozen=True)
-class Recording:
-    """Run of a recording, with the open and the failed stages of its processes."""
+class Recording(NamedTuple):
+    """Run of a recording, and where its processes were when it ended."""
 
     run: Run
-    inside: tuple[Interrupted, ...]
-    """Open stage of each process whose log ended inside of a batch."""
-    raised: tuple[Interrupted, ...]
-    """Stage that raised the last exception of each process."""
+    places: list[str]
+    """A sentence for each stage that an exception left, or that was open when a log ended."""
 
 
-@dataclass(frozen=True)
-class _Written:
+class _Written(NamedTuple):
     """Content of all logs, for all loaders of the recording."""
 
     about: RecordingInfo
@@ -74,20 +70,17 @@ class _Written:
 
 @computed_apart
 def collect(place: LogPlace, about: RecordingInfo | None = None) -> Recording:
-    """Read the logs of a recording.
-
-    Args:
-        place: where the logs are.
-        about: description of the run; by default that beside the logs.
-    """
+    """Read the logs of a recording; `about` it is by default what stands beside the logs."""
     written = _read(place, about)
     order = loaders(written.events)
     numbers = [*order, *sorted(written.main.loaders.keys() - set(order))] or [0]
     runs = [_run(written, number) for number in numbers]
-    inside = {file.inside.pid: file.inside for file in written.decoded if file.inside}
-    raised = {file.raised.pid: file.raised for file in written.decoded if file.raised}
-    run = replace(runs[0], others=tuple(runs[1:]))
-    return Recording(run, tuple(inside.values()), tuple(raised.values()))
+    # The last of the files of a process
+    raised = {file.log.pid: file.raised for file in written.decoded if file.raised}
+    inside = {file.log.pid: file.inside for file in written.decoded if file.inside}
+    places = [f"{stage} when the exception left it" for stage in raised.values()]
+    places += [f"{stage} when its log ended" for stage in inside.values()]
+    return Recording(replace(runs[0], others=tuple(runs[1:])), places)
 
 
 def readable(place: LogPlace) -> Run:
@@ -96,10 +89,11 @@ def readable(place: LogPlace) -> Run:
         return collect(place).run
     except Exception as error:  # noqa: BLE001 - the logs may be damaged in any way
         notes = (f"the recording cannot be read ({error!r})", *place.failures.sentences())
-    about, who = RecordingInfo(notes=notes), loops.Who(0, 0, 0)
-    used, device = decode.table([], origin_ns=0, rank=0), pl.DataFrame(schema=DEVICE)
-    stacks = pl.DataFrame(schema=STACKS)
-    return _run(_Written(about, events([]), ProcessNames(), [], who, used, device, stacks, []), 0)
+    tables: dict[str, Any] = {
+        table.field: pl.DataFrame(schema=table.schema)
+        for table in Run._contents.tables  # noqa: SLF001 - of a result
+    }
+    return Run(**tables, notes=notes)
 
 
 def _read(place: LogPlace, about: RecordingInfo | None) -> _Written:
@@ -115,36 +109,30 @@ def _read(place: LogPlace, about: RecordingInfo | None) -> _Written:
     if about is None:
         fields = {"unix_offset_ns": None, **names.about}
         about = RecordingInfo(**{**fields, "notes": tuple(fields.get("notes", ()))})
-    origin_ns = pages[0].born_ns if pages else 0
-    who = loops.Who(about.rank, main.pid if main else 0, origin_ns)
+    rank, origin_ns = about.rank, pages[0].born_ns if pages else 0
+    who = loops.Who(rank, main.pid if main else 0, origin_ns)
     decoded: list[Decoded] = []
     for page in pages:
         with place.failures.within("the log of a process"), _no_panic():
-            decoded.append(decode.decode(page, origin_ns=origin_ns, rank=who.rank))
+            decoded.append(decode.decode(page, origin_ns=origin_ns, rank=rank))
     sampled: list[dict[str, Any]] = []
-    used = decode.table([], origin_ns=0, rank=0)
+    used, stacks = (pl.DataFrame(schema=schema) for schema in (decode.RESOURCES, STACKS))
     with place.failures.within("the samples of resources"), _no_panic():
         sampled = list(read_lines(place.resources()))
-        used = decode.table(sampled, origin_ns=origin_ns, rank=who.rank)
-    stacks = pl.DataFrame(schema=STACKS)
+        used = decode.table(sampled, origin_ns=origin_ns, rank=rank)
     with place.failures.within("the stacks"), _no_panic():
         workers = {page.pid: page.worker if page.worker >= 0 else None for page in pages}
-        stacks = read_stacks(place.folder, workers, rank=who.rank, origin_ns=origin_ns)
+        stacks = read_stacks(place.folder, workers, rank=rank, origin_ns=origin_ns)
     notes = [str(entry["note"]) for entry in sampled if "note" in entry]
     notes += place.failures.sentences()
     recording = events(pages)
-    device = _device(recording, who)
-    return _Written(about, recording, names, decoded, who, used, device, stacks, notes)
-
-
-def _device(recording: Events, who: loops.Who) -> pl.DataFrame:
-    """Return the intervals of the device's work."""
     name = next(iter(recording.devices), None)
-    rows = [
-        (who.rank, name, kind, start_ns - who.origin_ns, end_ns - who.origin_ns)
+    work = [
+        (rank, name, kind, start_ns - origin_ns, end_ns - origin_ns)
         for kind, start_ns, end_ns in recording.device_work()
     ]
-    return pl.DataFrame(rows, DEVICE, orient="row")
+    device = pl.DataFrame(work, DEVICE, orient="row")
+    return _Written(about, recording, names, decoded, who, used, device, stacks, notes)
 
 
 @contextmanager
@@ -325,24 +313,11 @@ def explain(error: BaseException, recording: Recording) -> None:
     """Add to an exception its origin and the recording before it."""
     vars(error)["run"] = recording.run  # past any __setattr__, such as a frozen dataclass's
     batch_count = count(recording.run.all_steps.height, "batch")
-    lines = [
-        *(f"stallscope: {_where(place)} when the exception left it" for place in recording.raised),
-        *(f"stallscope: {_where(place)} when its log ended" for place in recording.inside),
-        f"stallscope: attribute `run` of this exception holds the recording ({batch_count})",
-    ]
-    note(error, lines)
+    last = f"attribute `run` of this exception holds the recording ({batch_count})"
+    note(error, [f"stallscope: {line}" for line in (*recording.places, last)])
 
 
 def note(error: BaseException, lines: list[str]) -> None:
     """Add notes as Python 3.11 and later do; an exception may refuse them."""
     with suppress(Exception):
         vars(error)["__notes__"] = [*getattr(error, "__notes__", []), *lines]
-
-
-def _where(place: Interrupted) -> str:
-    process = "the main process" if place.worker is None else f"worker {place.worker}"
-    sample = "" if place.sample is None else f", sample {place.sample} of the batch"
-    index = "" if place.index is None else f" (index {place.index} of the dataset)"
-    return (
-        f"{process} (pid {place.pid}) was in '{place.stage}' of batch {place.batch}{sample}{index}"
-    )

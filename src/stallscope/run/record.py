@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -75,9 +74,8 @@ def record(  # noqa: PLR0913 - the public signature
     """
     require_single_rank()
     target = targets.target(target, step=step, device=device)
-    processes = target.num_workers
     check_step_s(target.simulated_step_s, budget_s)
-    limits = Limits.of(batches, warmup=warmup, processes=processes, budget_s=budget_s)
+    limits = Limits.of(batches, warmup=warmup, processes=target.num_workers, budget_s=budget_s)
     return record_target(target, limits, warmup)
 
 
@@ -87,14 +85,7 @@ def record_target(
     warmup: int,
     look: Callable[[Any], object] | None = None,
 ) -> Run:
-    """Record a resolved target, as `record` does.
-
-    Args:
-        target: what to run.
-        limits: when to stop.
-        warmup: batches at the start that are not part of the steady state.
-        look: called with the first batch, before its use.
-    """
+    """Record a resolved target, as `record` does; `look` gets the first batch, before its use."""
     seen = Replay(look=look)
     with (
         time_limit(limits.budget_s),
@@ -106,10 +97,10 @@ def record_target(
         about = RecordingInfo(
             target.name, warmup, target.simulated_step_s, has_step=target.step is not None
         )
-        notes = _about_step(target)
+        notes = (*target.notes, *_about_step(target))
 
         def info() -> RecordingInfo:
-            return replace(about, notes=(*target.notes, *notes, *_about_loop(seen)))
+            return replace(about, notes=(*notes, *_about_loop(seen)))
 
         probe = Probe(place, target.loaders, scoped=True, modules=modules_of(target.step))
         probe.works_behind = device_of(target).behind
@@ -128,27 +119,24 @@ def record_target(
         return collect(place, info()).run
 
 
-def _about_step(target: targets.Target) -> tuple[str, ...]:
+def _about_step(target: targets.Target) -> Iterator[str]:
     if target.simulated_step_s is not None:
         timer = seconds(target.simulated_step_s)
         where = " that runs behind the host" if device_of(target).behind else ""
-        return (f"the step is simulated: a timer of {timer}{where}, and no device",)
-    if target.step is None:
-        return ("no step was given: the loop takes batches as fast as the loader makes them",)
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return ("times of the step and of copies are the host's: the GPU runs asynchronously",)
-    return ()
+        yield f"the step is simulated: a timer of {timer}{where}, and no device"
+    elif target.step is None:
+        yield "no step was given: the loop takes batches as fast as the loader makes them"
+    elif torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        yield "times of the step and of copies are the host's: the GPU runs asynchronously"
 
 
-def _about_loop(seen: Replay) -> tuple[str, ...]:
-    notes = []
+def _about_loop(seen: Replay) -> Iterator[str]:
     if seen.out_of_time:
-        notes.append(f"the budget ended the recording after {count(seen.steps, 'batch')}")
+        yield f"the budget ended the recording after {count(seen.steps, 'batch')}"
     if seen.exhausted:
-        notes.append(f"the loader ended after {count(seen.steps, 'batch')}")
+        yield f"the loader ended after {count(seen.steps, 'batch')}"
     elif seen.epochs > 1:
-        notes.append(f"the loader is short: the recording covers {seen.epochs} epochs")
-    return tuple(notes)
+        yield f"the loader is short: the recording covers {seen.epochs} epochs"
 
 
 class Watch:
@@ -185,7 +173,7 @@ def instrumented(loader: Any = None, *, warmup: int = 4) -> Iterator[Watch]:
         ends, probe, pid = ExitStack(), None, os.getpid()
         try:
             with ends:
-                probe = _begun(partial(_probe, place, loader, loaders), place, ends, warmup)
+                probe = _begin(place, ends, warmup, loader, loaders)
                 yield watch
         except BaseException as error:
             ends.close()  # an interrupt may have come just before it was left
@@ -202,16 +190,11 @@ def instrumented(loader: Any = None, *, warmup: int = 4) -> Iterator[Watch]:
 def begin_window(folder: Path, ends: ExitStack, warmup: int) -> LogPlace:
     """Record every DataLoader of this process until `ends`; then `read_logs.readable` has the run.
 
-    Args:
-        folder: for the logs.
-        ends: gets the callbacks that end the recording.
-        warmup: steps at the start that are not part of the steady state.
-
     Raises:
-        WorkspaceError: no room for the logs.
+        WorkspaceError: no room for the logs in the folder.
     """
     place = _place(folder, None)
-    _begun(partial(_probe, place, None, None), place, ends, warmup)
+    _begin(place, ends, warmup)
     return place
 
 
@@ -220,12 +203,12 @@ def _place(folder: Path, loaders: list[Any] | None) -> LogPlace:
     return LogPlace(folder, log_capacity(folder, processes), samples_stacks=True)
 
 
-def _probe(place: LogPlace, loader: Any, loaders: list[Any] | None) -> Probe:
-    return Probe(place, loaders, living=[] if loaders is None else kept_iterators(loader))
-
-
-def _begun(
-    make: Callable[[], Probe], place: LogPlace, ends: ExitStack, warmup: int
+def _begin(
+    place: LogPlace,
+    ends: ExitStack,
+    warmup: int,
+    loader: Any = None,
+    loaders: list[Any] | None = None,
 ) -> Probe | None:
     """Record until `ends`; after an internal error return None, with a note in the run.
 
@@ -234,7 +217,7 @@ def _begun(
     """
     recording = None
     try:
-        probe = make()
+        probe = Probe(place, loaders, living=[] if loaders is None else kept_iterators(loader))
         ends.callback(place.failures.insist, "taking the hooks off", probe.__exit__)
         recording = probe.__enter__()
     except StallscopeError:

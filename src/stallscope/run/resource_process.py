@@ -36,15 +36,14 @@ _NICE: Final = 10
 
 
 def main(file: str, pid: str, has_gpu: str) -> None:
-    """Sample until the recording ends.
-
-    Args:
-        file: path for the samples, in the folder of the recording.
-        pid: process id of the training process, the parent of this one.
-        has_gpu: 1 where torch sees a CUDA device, else 0.
-    """
+    """Sample into a file until the recording ends; `pid` is the training process, the parent."""
     ended = threading.Event()
-    threading.Thread(target=_wait_for_end, args=(ended,), daemon=True).start()
+
+    def wait_for_end() -> None:
+        os.read(0, 1)
+        ended.set()
+
+    threading.Thread(target=wait_for_end, daemon=True).start()
     recorded = Recorded(int(pid), Path(file).parent)
     samples = Samples(Path(file), sources(recorded, has_gpu=has_gpu == "1"))
     if hasattr(os, "nice"):
@@ -55,18 +54,8 @@ def main(file: str, pid: str, has_gpu: str) -> None:
     os._exit(0)  # at once: the training process waits
 
 
-def _wait_for_end(ended: threading.Event) -> None:
-    os.read(0, 1)
-    ended.set()
-
-
 class Samples:
-    """Samples of some sources, each a line of a file.
-
-    Args:
-        path: of the file.
-        available: the sources, and the missing resources.
-    """
+    """Samples of some sources, each a line of a file."""
 
     def __init__(self, path: Path, available: list[Source | Missing]) -> None:
         self._file = open_to_append(path)

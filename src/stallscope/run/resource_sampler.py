@@ -38,11 +38,7 @@ _RESOURCES: Final = "the resources"
 
 
 class Sampler:
-    """Samples resources during a `with` block; an error becomes a note of the run.
-
-    Args:
-        place: folder for the samples, with the logs of the workers.
-    """
+    """Samples resources during a `with` block; an error becomes a note of the run."""
 
     def __init__(self, place: LogPlace) -> None:
         self._place = place

@@ -347,15 +347,8 @@ class Run(SavedResult):
         return self._in_steady_state(self.all_stacks, "window_ns", or_else=pl.lit(value=False))
 
     def _in_steady_state(self, table: pl.DataFrame, time: str, *, or_else: pl.Expr) -> pl.DataFrame:
-        used_s = pl.sum_horizontal("h2d_s", "step_s", "other_s")
-        ends = (
-            self.steps()
-            .group_by("rank")
-            .agg(
-                first_ns=pl.col("start_ns").min(),
-                last_ns=(pl.col("end_ns") + (used_s * 1e9).cast(pl.Int64)).max(),
-            )
-        )
+        first_ns, last_ns = pl.col("start_ns").min(), summary.used_until_ns().max()
+        ends = self.steps().group_by("rank").agg(first_ns=first_ns, last_ns=last_ns)
         inside = pl.col(time).is_between("first_ns", "last_ns") | or_else
         rows = table.join(ends, on="rank", maintain_order="left").filter(inside)
         return rows.drop("first_ns", "last_ns")

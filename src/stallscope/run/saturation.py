@@ -7,7 +7,6 @@ without a known limit (bytes per second of a disk, say) is never called saturate
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -97,8 +96,7 @@ class LoopStall(NamedTuple):
     """Share (0 to 1) of its time in which it stalled."""
 
 
-@dataclass(frozen=True)
-class Saturation:
+class Saturation(NamedTuple):
     """Saturated resources while the loop stalled."""
 
     uses: pl.DataFrame
@@ -232,8 +230,7 @@ def _core_seconds(samples: pl.DataFrame) -> float:
     return float(samples["value"].to_numpy() @ length_s)
 
 
-@dataclass(frozen=True)
-class Usage:
+class Usage(NamedTuple):
     """Resources of one rank, in bins of equal length."""
 
     values: pl.DataFrame
@@ -301,34 +298,29 @@ def sentence(judged: Saturation) -> str:
         return "No training loop was recorded, so its bottleneck is unknown"
     if judged.moments < FEWEST:
         return "The steady state was too short to tell whether a resource was saturated"
-    stalled = judged.loop.share
-    machine = [use for use in judged.saturated if use["resource"] not in OWN]
-    own = [use for use in judged.saturated if use["resource"] in OWN]
-    if machine:
-        return _of_machine(judged, machine[0], stalled)
-    if stalled < HARDLY:
+    stalled, use = judged.loop.share, next(iter(judged.saturated), None)
+    of_machine = use is not None and use["resource"] not in OWN  # those come first
+    if stalled < HARDLY and not of_machine:
         return "No resource was saturated, and the loop hardly stalled"
-    if own:
-        return _of_own(judged, own[0])
-    return (
-        f"No resource that the loop needed was saturated while it stalled ({share(stalled)} of the "
-        "time): look for a lock or a software limit"
-    )
-
-
-def _of_machine(judged: Saturation, use: dict[str, Any], stalled: float) -> str:
+    if use is None or not of_machine:
+        return _of_own(judged, use, stalled)
     if stalled < HARDLY:
         part = share(use["full_share"])
         return f"{subject(use)} saturated for {part} of the time, though the loop hardly stalled"
     during = f"saturated for {share(use['stalled_share'])} of the stall time"
     text = f"{subject(use)} {during}; the loop stalls {share(stalled)} of the time"
     others = judged.others_share or 0.0
-    if use["resource"] == CORE and others >= OTHERS:
-        text += f"; other processes used {share(others)} of the cores"
-    return text
+    is_shared = use["resource"] == CORE and others >= OTHERS
+    return text + f"; other processes used {share(others)} of the cores" * is_shared
 
 
-def _of_own(judged: Saturation, use: dict[str, Any]) -> str:
+def _of_own(judged: Saturation, use: dict[str, Any] | None, stalled: float) -> str:
+    """Return the sentence where no resource of the machine was saturated."""
+    if use is None:
+        return (
+            f"No resource that the loop needed was saturated while it stalled ({share(stalled)} of "
+            "the time): look for a lock or a software limit"
+        )
     cores = next(iter(judged.uses.filter(resource=CORE)["mean_share"]), None)
     free = "" if cores is None else f", while the cores were {share(1 - cores)} idle"
     if use["resource"] == LOOP:

@@ -55,7 +55,7 @@ def run_script(
     module: bool,
     watching: Callable[[], AbstractContextManager[object]],
 ) -> BaseException | None:
-    """Run a script or a module.
+    """Run a script or a module; return the exception that ended it, for `end_with`.
 
     Args:
         script: its path, or with `module` its dotted name.
@@ -63,9 +63,6 @@ def run_script(
         module: run it as `python -m` does.
         watching: entered just before the script's code runs and left after it, also in a process
             that the script forked. An error while leaving it goes to stderr and changes nothing.
-
-    Returns:
-        The exception that ended the script, for `end_with`; None if it reached its last line.
 
     Raises:
         TargetError: there is no such script.
@@ -84,7 +81,14 @@ def run_script(
     except BaseException as error:  # noqa: BLE001 - raised again by `end_with`
         trace = error.__traceback__
         ended = error.with_traceback(trace and trace.tb_next)  # behind our own frame
-    _leave(watch)
+    left = False
+    try:
+        with held_back():
+            watch.__exit__(None, None, None)
+            left = True
+    except BaseException as error:  # noqa: BLE001 - reported, unless it came too late to matter
+        if not left:
+            _tell(error)
     return ended
 
 
@@ -150,18 +154,6 @@ def _become_main(argv: list[str]) -> dict[str, Any]:
     return vars(main)
 
 
-def _leave(watch: AbstractContextManager[object]) -> None:
-    """Leave `watch`; an error here does not change how the script ends."""
-    left = False
-    try:
-        with held_back():
-            watch.__exit__(None, None, None)
-            left = True
-    except BaseException as error:  # noqa: BLE001 - reported, unless it came too late to matter
-        if not left:
-            _tell(error)
-
-
 def _tell(error: BaseException, means: str = "the run may not be saved completely") -> None:
     """Report an error and its consequence on stderr, if stderr still exists."""
     if sys.stderr is None:  # `print` would take stdout
@@ -180,13 +172,8 @@ def watching(
     """Record every DataLoader of this process while the block runs, and save the run at its end.
 
     Imports nothing heavy before the script imports torch. The logs are in the folder from the
-    start, so that `ss.load` can read them even if the process is killed.
-
-    Args:
-        folder: for the run; created if missing.
-        name: target in the user's words.
-        warmup: steps at the start that are not part of the steady state.
-        done: gets the saved run; None where no loader was iterated.
+    start, so that `ss.load` can read them even if the process is killed. `done` gets the saved run;
+    None where no loader was iterated.
 
     Raises:
         WorkspaceError: the folder cannot be written, or has no room.
@@ -222,12 +209,9 @@ def children_of(folder: Path) -> Path:
 
 
 def _save_children(place: Path, children: list[Any], instead: Path | None) -> None:
-    """Save the runs of processes that the script started.
+    """Save the runs of processes that the script started; while one still runs, its logs stay.
 
-    Args:
-        place: has a folder for each that iterated a DataLoader.
-        children: the processes; while one still runs, its logs stay.
-        instead: new place of them all, where the script itself iterated no DataLoader.
+    `instead` is their new place where the script itself iterated no DataLoader.
     """
     for number, process in enumerate(children):
         folder = place / f"rank{number}"
@@ -240,12 +224,8 @@ def _save_children(place: Path, children: list[Any], instead: Path | None) -> No
 def _begin(name: str, warmup: int, begun: list[Any], logs: Path, number: int = 0) -> None:
     """Start recording; an error does not stop the script from importing torch.
 
-    Args:
-        name: target in the user's words.
-        warmup: steps at the start that are not part of the steady state.
-        begun: gets the recorders, to be left at the end.
-        logs: folder for the logs.
-        number: of the process; its rank, where no launcher has given it one.
+    `begun` gets the recorders, to be left at the end; `number` of the process is its rank, where no
+    launcher has given it one.
     """
     try:
         from stallscope.files import log_capacity

@@ -170,9 +170,7 @@ def collapsed(
 ) -> tuple[str | None, str] | None:
     """Return a stack's stage and its readable frames, joined by `;`; None: ours alone.
 
-    Args:
-        stack: the outermost frame first.
-        of_loop: begin inside our innermost frame, the loop's.
+    The outermost frame comes first; `of_loop` begins inside our innermost frame, the loop's.
     """
     files = [short(frame.file) for frame in stack]
     loops = (place for place, file in enumerate(files) if file == WORKER_LOOP)
@@ -238,13 +236,8 @@ def read_stacks(
 
     Of the main process, stacks outside of all stages begin inside the innermost hook, and only the
     main thread has them: what is left is the user's own step. A thread that waits counts in a stage
-    alone, and not where it waits for a batch to send.
-
-    Args:
-        folder: of the recording.
-        workers: number of each process's worker, None for the main process, by its id.
-        rank: of the training process.
-        origin_ns: start of the run.
+    alone, and not where it waits for a batch to send. `workers` has the number of each process's
+    worker by its id, None for the main process.
 
     Raises:
         ValueError: a file is damaged, no plain file, or larger than any log.

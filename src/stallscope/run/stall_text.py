@@ -1,14 +1,11 @@
 """Words and rows on the stalls of the training loop, shared by picture and table.
 
 Nothing here draws: a run in a terminal loads no matplotlib.
-
-The small print of the pictures: number and origin of the samples, and the parts left out.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
@@ -28,10 +25,10 @@ SMALL: Final = 0.01
 """Share of the stalls below which parts are merged; the unattributed part never is."""
 SURE: Final = 0.001
 """Smallest p-value that is written out."""
+_NO_WORKERS: Final = "loaded in the main process (no workers)"
 
 
-@dataclass(frozen=True)
-class StallRow:
+class StallRow(NamedTuple):
     """One part of the stalls."""
 
     name: str
@@ -109,10 +106,7 @@ def explained(pattern: dict[str, Any]) -> str:
 def rows_of(run: Run, time: LoopBreakdown, most: int) -> list[StallRow]:
     """Return the parts of the stalls, the longest first; none where the loop hardly stalls.
 
-    Args:
-        run: recording with a loop.
-        time: breakdown of the loop's time.
-        most: rows at most; the last row merges the remaining parts.
+    The last of `most` rows merges the remaining parts.
     """
     if time.stall_share < NOTHING:
         return []
@@ -129,14 +123,14 @@ def rows_of(run: Run, time: LoopBreakdown, most: int) -> list[StallRow]:
         )
         for part in run.exposed().iter_rows(named=True)
     ]
-    large = [row.share >= SMALL and place < most - 1 for place, row in enumerate(rows)]
-    shown = [row for row, enough in zip(rows, large, strict=True) if enough]
-    rest = [row for row, enough in zip(rows, large, strict=True) if not enough]
-    small, unknown = ([row for row in rest if bool(row.kind) is named] for named in (True, False))
+    large = [row for row in rows[: most - 1] if row.share >= SMALL]
+    rest = [row for row in rows if row not in large]
+    small = [row for row in rest if row.kind]
     if len(small) <= 1:
         return rows
     together = (sum(row.exposed_s for row in small), sum(row.share for row in small))
-    return [*shown, StallRow(f"{len(small)} more", "other", *together, None), *unknown]
+    merged = StallRow(f"{len(small)} more", "other", *together, None)
+    return [*large, merged, *(row for row in rest if not row.kind)]
 
 
 def split(time: LoopBreakdown) -> str:
@@ -149,21 +143,11 @@ def split(time: LoopBreakdown) -> str:
 
 def population(run: Run, profile: Profile) -> str:
     """Return the numbers of samples and workers, and the batches outside of the steady state."""
-    return f"{count(profile.units, profile.unit)} · {workers(profile.workers)} · {left_out(run)}"
-
-
-def workers(number: int) -> str:
-    """Return the number of workers in words; 0 means the main process."""
-    return count(number, "worker") if number else "loaded in the main process (no workers)"
-
-
-def left_out(run: Run) -> str:
-    """Return the number of recorded batches that are not shown."""
-    steady = int(run.batches["steady"].sum() or 0) if run.batches.height else 0
-    hidden = run.batches.height - steady
-    if not hidden:
-        return "start-up is included"
-    return f"left out: {count(hidden, 'batch')} (start-up, warm-up, incomplete end)"
+    workers = count(profile.workers, "worker") if profile.workers else _NO_WORKERS
+    hidden = run.batches.height - int(run.batches["steady"].sum() or 0)
+    left_out = f"left out: {count(hidden, 'batch')} (start-up, warm-up, incomplete end)"
+    population = f"{count(profile.units, profile.unit)} · {workers}"
+    return f"{population} · {left_out if hidden else 'start-up is included'}"
 
 
 def nothing(run: Run) -> tuple[str, ...]:

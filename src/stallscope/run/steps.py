@@ -7,15 +7,17 @@ the run. The steady state begins after the warm-up, and leaves out each process'
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import polars as pl
 
 from stallscope.hooks.log_place import AROUND, OUTER, loader_and_epoch
 from stallscope.run.decode import SPANS
+from stallscope.run.loop_events import TIMES, Interval
 from stallscope.run.result import DELIVERIES, STEPS, WAITS
 from stallscope.stages import (
     ANOTHER_LOADER,
@@ -31,7 +33,6 @@ from stallscope.stages import (
     SEND,
     STEP,
     UNTIL_BACKWARD,
-    Stage,
 )
 
 if TYPE_CHECKING:
@@ -41,17 +42,8 @@ if TYPE_CHECKING:
 
 
 _TRAINS = (BACKWARD, OPTIMIZER)
-
-
 _BATCH: Final = ["rank", "epoch", "batch"]
-
-
-class Interval(NamedTuple):
-    """Stage of the loop with its begin and end, `perf_counter_ns()`."""
-
-    start_ns: int
-    end_ns: int
-    stage: Stage
+_Row = TypeVar("_Row", bound=tuple[Any, ...])
 
 
 @dataclass
@@ -118,8 +110,7 @@ class Steps:
         self._loader = loader
         self._owners = Owners(events)
         self._recorded = any(wait.loader == OUTER for wait in events.waits)
-        self._parts = sorted(events.parts, key=lambda part: part.start_ns)
-        self._part_starts = [part.start_ns for part in self._parts]
+        self._parts = sorted(events.parts)
         self._collections = sorted(events.collections)
         self._iterators = sorted(
             (start_ns, end_ns, key, thread)
@@ -157,7 +148,7 @@ class Steps:
         """
         if not self._recorded:
             return max(self._events.last_ns.get(wait.thread, 0), wait.end_ns)
-        parts = self._parts[bisect_left(self._part_starts, wait.end_ns) :]
+        parts = self._parts[bisect_left(self._parts, (wait.end_ns,)) :]
         ends = [part.end_ns for part in parts if part.thread == wait.thread]
         begun = [part.start_ns for part in self._events.unfinished if part.start_ns > wait.end_ns]
         return max([wait.end_ns, *ends, *begun, *(late.end_ns for late in track)])
@@ -170,15 +161,12 @@ class Steps:
         batch: Batch,
     ) -> int | None:
         """Return the ns that the iterator's creation took; None after the epoch's first batch."""
-        if last is not None and last.key == batch.key:
-            return None
         at = bisect_left(begun, (wait.start_ns,)) - 1
-        if at < 0:
+        if at < 0 or (last is not None and last.key == batch.key):
             return None
-        until = self._events.seen_until(wait.thread, begun[at][1], wait.start_ns)
-        if until < wait.start_ns:
-            return None
-        return begun[at][1] - begun[at][0]
+        start_ns, end_ns, *_ = begun[at]
+        until = self._events.seen_until(wait.thread, end_ns, wait.start_ns)
+        return None if until < wait.start_ns else end_ns - start_ns
 
     def _failed(self, wait: Wait, until: int) -> bool:
         """Return whether the recording's own step raised, which makes its time meaningless."""
@@ -211,23 +199,18 @@ class Steps:
     def _use(self, wait: Wait, until: int, near: Sequence[Wait]) -> list[Interval]:
         """Return the stages of the loop from the end of a wait on."""
         begin = wait.end_ns
-        here = self._parts[
-            bisect_left(self._part_starts, begin) : bisect_left(self._part_starts, until)
-        ]
         parts = [
-            Interval(part.start_ns, min(part.end_ns, until), part.stage)
-            for part in here
+            part._replace(end_ns=min(part.end_ns, until))
+            for part in _between(self._parts, begin, until)
             if part.thread == wait.thread
         ]
         away = [*self._away(wait, until, near)]
+        # A collection may have begun in the wait
+        before = max(bisect_left(self._collections, (begin,)) - 1, 0)
         collected = [
-            Interval(max(start, begin), min(end, until), GARBAGE)
-            for start, end in self._collections[
-                max(bisect_left(self._collections, (begin, 0)) - 1, 0) : bisect_left(
-                    self._collections, (until, 0)
-                )
-            ]
-            if end > begin
+            Interval(max(part.start_ns, begin), min(part.end_ns, until), GARBAGE)
+            for part in _between(self._collections[before:], 0, until)
+            if part.end_ns > begin
         ]
         base = [*self._base(begin, until, parts, away), *self._forward(begin, parts)]
         return list(_exclusive([*base, *parts, *away, *collected]))
@@ -260,13 +243,8 @@ class Steps:
 
     def _away(self, wait: Wait, until: int, near: Sequence[Wait]) -> Iterator[Interval]:
         """Yield the loops over other loaders in between, and the end of the epoch."""
-        first = bisect_left(self._iterators, (wait.end_ns,))
-        last = bisect_left(self._iterators, (until,))
-        begun = {
-            key: start
-            for start, _, key, thread in self._iterators[first:last]
-            if thread == wait.thread
-        }
+        here = _between(self._iterators, wait.end_ns, until)
+        begun = {key: start for start, _, key, thread in here if thread == wait.thread}
         ended = {later.key: later.end_ns for later in near if later.number is None}
         for key, start in begun.items():
             if not self._is_mine(key):
@@ -278,30 +256,32 @@ class Steps:
                 yield Interval(later.start_ns, min(later.end_ns, until), ANOTHER_LOADER)
 
 
+def _between(rows: list[_Row], begin: int, until: int) -> list[_Row]:
+    """Return the rows that start between two times; they are sorted by their start."""
+    return rows[bisect_left(rows, (begin,)) : bisect_left(rows, (until,))]
+
+
 def _exclusive(intervals: list[Interval]) -> Iterator[Interval]:
     """Yield the innermost stage at each moment; if two begin at once, the shorter is inside."""
     open_here: list[Interval] = []
     at = 0
-
-    def until(end_ns: int) -> Iterator[Interval]:
-        nonlocal at
-        if open_here and end_ns > at:
-            yield Interval(at, end_ns, open_here[-1].stage)
-        at = max(at, end_ns)
-
-    for interval in sorted(intervals, key=lambda interval: (interval.start_ns, -interval.end_ns)):
-        while open_here and open_here[-1].end_ns <= interval.start_ns:
-            yield from until(open_here[-1].end_ns)
+    in_order = sorted(intervals, key=lambda interval: (interval.start_ns, -interval.end_ns))
+    for interval in [*in_order, None]:
+        start_ns = math.inf if interval is None else interval.start_ns
+        while open_here and at < start_ns:
+            end_ns = int(min(open_here[-1].end_ns, start_ns))
+            if end_ns > at:
+                yield Interval(at, end_ns, open_here[-1].stage)
+                at = end_ns
+            if open_here[-1].end_ns > start_ns:
+                break
             open_here.pop()
-        yield from until(interval.start_ns)
-        open_here.append(interval)
-    while open_here:
-        yield from until(open_here[-1].end_ns)
-        open_here.pop()
+        if interval is not None:
+            at = max(at, interval.start_ns)
+            open_here.append(interval)
 
 
-@dataclass(frozen=True)
-class Who:
+class Who(NamedTuple):
     """Rank and process of the tables."""
 
     rank: int
@@ -311,8 +291,7 @@ class Who:
     """Origin of the times."""
 
 
-@dataclass(frozen=True)
-class LoopTables:
+class LoopTables(NamedTuple):
     """Tables of the loop over one loader."""
 
     steps: pl.DataFrame
@@ -339,8 +318,15 @@ def loop(events: Events, loader: int, who: Who) -> LoopTables:
     # A column of zeros: no batch was ever copied, or used, so nothing was measured
     never = [name for name in ("h2d_s", "step_s") if not frame[name].sum()]
     delivery_rows = [
-        (who.rank, times.pid, times.worker, batch.epoch, batch.number, *times.times())
-        for batch, times in deliveries.items()
+        (
+            who.rank,
+            its.pid,
+            its.worker,
+            batch.epoch,
+            batch.number,
+            *map(vars(its).get, TIMES.values()),
+        )
+        for batch, its in deliveries.items()
     ]
     return LoopTables(
         steps=frame.with_columns(pl.lit(None, STEPS[name]).alias(name) for name in never),
@@ -356,20 +342,17 @@ def _split_copies(steps: list[PendingStep], events: Events) -> None:
     From pageable memory, the host waits for both.
     """
     busy = sorted((start, end) for kind, start, end in events.device_work() if kind == STEP.kind)
-    if not busy:
-        return
-    starts = [start for start, _ in busy]
-    for step in steps:
+    for step in steps if busy else ():
         step.spans = [
             part
             for span in step.spans
-            for part in (_waited(span, busy, starts) if span.stage == H2D else [span])
+            for part in (_waited(span, busy) if span.stage == H2D else [span])
         ]
 
 
-def _waited(copy: Interval, busy: list[tuple[int, int]], starts: list[int]) -> Iterator[Interval]:
+def _waited(copy: Interval, busy: list[tuple[int, int]]) -> Iterator[Interval]:
     """Split a copy into its wait for the device's earlier work, and the rest."""
-    at = bisect_left(starts, copy.start_ns + 1) - 1
+    at = bisect_left(busy, (copy.start_ns + 1,)) - 1
     until = min(max(busy[at][1] if at >= 0 else 0, copy.start_ns), copy.end_ns)
     if until > copy.start_ns:
         yield Interval(copy.start_ns, until, DEVICE_AT_WORK)
@@ -459,15 +442,19 @@ def mark_steady(
     first = _first(batches, tables.deliveries)
     batches = batches.join(first, on=_BATCH, how="left", maintain_order="left")
     batches = batches.with_columns(pl.col("first").fill_null(value=False))
-    if steps.is_empty():  # the loop was not recorded: assume that it uses every batch
-        order = pl.struct("epoch", "batch").rank("dense").cast(pl.Int64) - 1
-        presumed = batches.select(*_BATCH, step=order)
-        return _of_steps(batches, _steady(presumed, batches, first, warmup)), steps
-    chosen = _steady(steps, batches, first, warmup)
+    order = pl.struct("epoch", "batch").rank("dense").cast(STEPS["step"]) - 1
+    # Where the loop was not recorded, assume that it uses every batch
+    presumed = batches.select(*_BATCH, step=order) if steps.is_empty() else steps
+    chosen = _steady(presumed, batches, first, warmup)
     steady = chosen.filter("steady").select("rank", "step")
     waited = tables.waits.join(steady, on=["rank", "step"], how="semi")
-    used = pl.concat([chosen.select(*_BATCH, "steady"), waited.select(*_BATCH, steady=True)])
-    return _of_steps(batches, used), steps.with_columns(steady=chosen["steady"])
+    used = pl.concat([chosen.filter("steady").select(_BATCH), waited.select(_BATCH)]).unique()
+    marked = batches.join(
+        used.with_columns(steady=True), on=_BATCH, how="left", maintain_order="left"
+    )
+    is_steady = pl.col("complete") & pl.col("steady").fill_null(value=False)
+    marked = marked.with_columns(steady=is_steady)
+    return marked, steps if steps.is_empty() else steps.with_columns(steady=chosen["steady"])
 
 
 def _first(batches: pl.DataFrame, deliveries: pl.DataFrame) -> pl.DataFrame:
@@ -495,11 +482,3 @@ def _steady(
         if whole.is_empty() or chosen.filter("steady", "whole").height:
             break
     return chosen
-
-
-def _of_steps(batches: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Add `steady` to the batches: complete, and used by a steady step."""
-    steady = steps.filter("steady").select(_BATCH).unique().with_columns(used=pl.lit(value=True))
-    joined = batches.join(steady, on=_BATCH, how="left", maintain_order="left")
-    used = pl.col("used").fill_null(value=False)
-    return joined.with_columns(steady=pl.col("complete") & used).drop("used")

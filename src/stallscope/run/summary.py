@@ -61,13 +61,14 @@ CROWDED: Final = 0.25
 
 
 def of_batches(spans: pl.DataFrame, wanted: pl.DataFrame) -> pl.DataFrame:
-    """Return the spans of these batches, in their order.
-
-    Args:
-        spans: columns of `run.decode.SPANS`, in the order in which they were recorded.
-        wanted: `rank, pid, epoch, batch` of the batches.
-    """
+    """Return the spans of the wanted batches, in their order."""
     return spans.join(wanted, on=_ONE_BATCH, how="semi", maintain_order="left")
+
+
+def used_until_ns() -> pl.Expr:
+    """Return the end of the use of a step's batch, from columns of `run.result.STEPS`."""
+    used_s = pl.sum_horizontal("h2d_s", "step_s", "other_s")
+    return pl.col("end_ns") + (used_s * 1e9).round().cast(pl.Int64)
 
 
 def unit_times(spans: pl.DataFrame) -> pl.DataFrame:
@@ -78,10 +79,9 @@ def unit_times(spans: pl.DataFrame) -> pl.DataFrame:
             spans of a batch, and those of a sample, are neighbours.
 
     Returns:
-        `rank, pid, epoch, batch, sample, worker, stage, kind, start_ns, wall_ns, wall_s, cpu_ns,
-        read_ns, moment_s`: `read_ns` is the wall time of the spans whose CPU time was read,
-        `moment_s` the middle of the stage, from the first span of the sample or batch. `sample` is
-        null outside of samples.
+        Wall time, and `cpu_ns` with `read_ns`: the wall time of the spans whose CPU time was read.
+        `moment_s` is the middle of the stage, from the first span of the sample or batch. `sample`
+        is null outside of samples.
     """
     batch, sample = (_begins(keys).cum_sum().cast(pl.Int64) for keys in (_ONE_BATCH, UNIT_KEYS))
     stage = pl.col("stage").to_physical().cast(pl.Int64) * len(KINDS)
@@ -117,14 +117,7 @@ def _begins(keys: tuple[str, ...]) -> pl.Expr:
 
 
 def stages(times: pl.DataFrame) -> pl.DataFrame:
-    """Return the time by stage.
-
-    Args:
-        times: columns of `unit_times`.
-
-    Returns:
-        Columns of `STAGES`; `exposed_s` is null, see `of_loop`.
-    """
+    """Return columns of `STAGES` from those of `unit_times`; `exposed_s` is null, see `of_loop`."""
     shares = {f"p{q}_s": pl.col("wall_s").quantile(q / 100, "linear") for q in (50, 95, 99)}
     # A stage that occurs inside and outside of samples gets two rows
     rows = times.group_by(
@@ -153,8 +146,8 @@ def of_loop(work: pl.DataFrame, side: pl.DataFrame, exposed: pl.DataFrame | None
     """Return the workers' stages, then those beside them, with their part of the stall time.
 
     Args:
-        work: columns of `STAGES`, of the workers' own spans.
-        side: the same columns, of the spans beside them; no part of the workers' time.
+        work: columns of `STAGES`.
+        side: the same columns; no part of the workers' time.
         exposed: columns of `model.attribution.EXPOSED`; None without recorded waits.
     """
     both = pl.concat([work, side.with_columns(busy_share=pl.lit(None, STAGES["busy_share"]))])
@@ -175,9 +168,8 @@ def samples(times: pl.DataFrame, described: pl.DataFrame) -> pl.DataFrame:
         described: columns of `run.decode.SAMPLES`.
 
     Returns:
-        One row per sample: `epoch, batch, worker, index, start_ns, fetch_s, decode_s, transform_s,
-        other_s, total_s`, then `sample` (its place in the batch), `slowest` (its longest stage),
-        `path`, `width`, `height`, `bytes` and `rank`. The four parts add up to `total_s`.
+        `fetch_s`, `decode_s`, `transform_s` and `other_s` add up to `total_s`; `sample` is the
+        place in the batch, `slowest` the longest stage.
     """
     keys = ["rank", "epoch", "batch", "sample"]
     wall_ns = pl.col("wall_ns")
@@ -248,11 +240,7 @@ class Profile:
 
 
 def profile(times: pl.DataFrame) -> Profile:
-    """Return the breakdown of a sample's time by stage.
-
-    Args:
-        times: columns of `unit_times`.
-    """
+    """Return the breakdown of a sample's time by stage, from columns of `unit_times`."""
     times = times.filter(pl.col("kind").is_in(WORK_KINDS))
     sampled = times.drop_nulls("sample")
     unit, counted = ("batch", times) if sampled.is_empty() else ("sample", sampled)
@@ -282,13 +270,7 @@ def _stage(group: pl.DataFrame, units: int, total_s: float) -> StageTimes:
 
 
 def stage_name(stage: StageTimes, unit: str, longest: int = LONGEST) -> str:
-    """Return the name of a stage in a list, with its unit where that differs from the profile's.
-
-    Args:
-        stage: stage of a profile.
-        unit: unit of the profile.
-        longest: characters of the name at most.
-    """
+    """Return the name of a stage in a list, with its unit where that differs from the profile's."""
     if stage.per == unit:
         return printable(stage.stage, longest)
     per = "the rest" if stage.stage == BATCH.name else "per batch"
@@ -298,9 +280,7 @@ def stage_name(stage: StageTimes, unit: str, longest: int = LONGEST) -> str:
 def headline(profile: Profile, name: Callable[[str], str] = str) -> str:
     """Return a sentence with the shares of the longest stage and of reading.
 
-    Args:
-        profile: breakdown of a sample's time.
-        name: makes a stage's name printable.
+    `name` makes a stage's name printable.
     """
     if not profile.stages:
         return NOTHING

@@ -8,12 +8,13 @@ more than a picture can show, so the spans of one kind are merged.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from stallscope.model.attribution import begin_ns
 from stallscope.model.loop_time import leading
+from stallscope.run.summary import used_until_ns
 from stallscope.stages import WORK_KINDS
 
 if TYPE_CHECKING:
@@ -66,30 +67,33 @@ def window(
     step_count: int,
     favoured: Collection[int] = (),
 ) -> Window:
-    """Return a window of `step_count` steps around a stall of typical length.
+    """Return a window of `step_count` steps of one rank around a stall of typical length.
 
-    Args:
-        steps: columns of `run.result.STEPS`, of one rank, in order, with their times.
-        stalls: columns of `model.attribution.STALLS`, of these steps.
-        step_count: steps in the window.
-        favoured: numbers of the steps to choose among; empty: any stall.
+    That is the median without the shortest stalls. If the favoured steps do not stall (a
+    checkpoint), their own length counts. If no step stalls, the window is in the middle.
     """
     step_count = min(step_count, steps.height)
     first = (pl.int_range(pl.len()) - round(BEFORE * step_count)).clip(0, steps.height - step_count)
     last = pl.col("first") + step_count - 1
+    own_s = (used_until_ns() - begin_ns()) / 1e9
     tries = (
-        _ends(steps)
-        .join(stalls.select("step", "stall_s"), on="step", how="left", maintain_order="left")
+        steps.join(stalls.select("step", "stall_s"), on="step", how="left", maintain_order="left")
         .with_columns(first=first)
         .with_columns(
             gap=pl.col("step").gather(last) - pl.col("step").gather("first") >= step_count,
-            length_s=pl.coalesce("stall_s", (pl.col("last_ns") - pl.col("first_ns")) / 1e9).clip(
-                1e-9
-            ),
+            length_s=pl.coalesce("stall_s", own_s).clip(1e-9),
         )
     )
-    chosen = _typical(tries, favoured)
-    return _window_at(int(chosen["first"]), step_count, steps)
+    asked = [
+        tries.filter(pl.col("step").is_in(list(favoured))),
+        tries.filter(pl.col("stall_s").is_not_null()),
+        tries[tries.height // 2 : tries.height // 2 + 1],
+    ]
+    among = next(candidates for candidates in asked if candidates.height)
+    whole = among.filter(~pl.col("gap"))
+    among = (whole if whole.height else among).sort("length_s", maintain_order=True)
+    typical = among.filter(pl.col("length_s").cum_sum() / pl.col("length_s").sum() > SMALL)
+    return _window_at(typical["first"][typical.height // 2], step_count, steps)
 
 
 def steps_from(steps: pl.DataFrame, step: int, step_count: int) -> Window:
@@ -100,33 +104,8 @@ def steps_from(steps: pl.DataFrame, step: int, step_count: int) -> Window:
 
 def _window_at(begin: int, step_count: int, steps: pl.DataFrame) -> Window:
     shown = steps[begin : begin + step_count]
-    ends = _ends(shown)
-    return Window(ends["first_ns"][0], ends["last_ns"][-1], shown)
-
-
-def _ends(steps: pl.DataFrame) -> pl.DataFrame:
-    """Add begin and end of each step, with the `iter(loader)` before it."""
-    used_ns = (pl.sum_horizontal("h2d_s", "step_s", "other_s") * 1e9).round().cast(pl.Int64)
-    return steps.with_columns(first_ns=begin_ns(), last_ns=pl.col("end_ns") + used_ns)
-
-
-def _typical(tries: pl.DataFrame, favoured: Collection[int]) -> dict[str, Any]:
-    """Return the step whose stall is the median, without the shortest ones.
-
-    If the favoured steps do not stall (a checkpoint), their own length counts. If no step stalls,
-    return the step in the middle.
-    """
-    asked = [
-        tries.filter(pl.col("step").is_in(list(favoured))),
-        tries.filter(pl.col("stall_s").is_not_null()),
-        tries[tries.height // 2 : tries.height // 2 + 1],
-    ]
-    among = next(candidates for candidates in asked if candidates.height)
-    whole = among.filter(~pl.col("gap"))
-    among = (whole if whole.height else among).sort("length_s", maintain_order=True)
-    so_far = pl.col("length_s").cum_sum() / pl.col("length_s").sum()
-    typical = among.filter(so_far > SMALL)
-    return typical.row(typical.height // 2, named=True)
+    begin_at, end_at = shown[:1].select(begin_ns()), shown[-1:].select(used_until_ns())
+    return Window(begin_at.item(), end_at.item(), shown)
 
 
 @dataclass(frozen=True)
@@ -237,16 +216,10 @@ def _uses(side_spans: pl.DataFrame, shown: Window) -> pl.DataFrame:
     uses = spans.with_columns(pl.col("stage", "kind").cast(pl.String))
     # Merge neighbours of one part: garbage collection, say, cuts a part in two
     same = pl.struct(*_BATCH, "kind", "stage").rle_id()
-    return (
-        uses.group_by(same.alias("run"), maintain_order=True)
-        .agg(
-            pl.col(*_BATCH, "kind", "stage").first(),
-            pl.col("start_ns").first(),
-            pl.col("end_ns").last(),
-        )
-        .drop("run")
-        .with_columns(shown.since("start_ns", "end_ns"))
+    merged = uses.group_by(same.alias("run"), maintain_order=True).agg(
+        pl.col(*_BATCH, "kind", "stage", "start_ns").first(), pl.col("end_ns").last()
     )
+    return merged.drop("run").with_columns(shown.since("start_ns", "end_ns"))
 
 
 def _stalls(stalls: pl.DataFrame, run: Run, shown: Window) -> pl.DataFrame:

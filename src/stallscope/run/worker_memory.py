@@ -16,11 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from stallscope.stages import (
-    MEMORY,
-    WORKER_MAPPED,
-    WORKER_MEMORY,
-)
+from stallscope.stages import MEMORY, WORKER_MAPPED, WORKER_MEMORY
 from stallscope.units import count, duration, seconds, share, size
 
 if TYPE_CHECKING:
@@ -153,9 +149,7 @@ class _Slopes(NamedTuple):
 def memory_growth(run: Run, workers: int | None = None) -> MemoryGrowth | None:
     """Return the growth of the workers' memory; None without growth, or with too few samples.
 
-    Args:
-        run: recording of the current loader.
-        workers: worker processes of the loader; by default those of the run.
+    `workers` is the number of the loader's worker processes, by default that of the run.
     """
     workers = run.settings.num_workers if workers is None else workers
     each = list(_of_workers(run))
@@ -202,27 +196,20 @@ def _of_workers(run: Run) -> Iterator[_Slopes]:
     table = looks.pivot("resource", index=["rank", "device", "end_ns"], values="value")
     if table.is_empty() or not {WORKER_MEMORY, WORKER_MAPPED} <= set(table.columns):
         return
-    begins = _begins(run)
-    for (rank, pid), rows in table.drop_nulls().sort("end_ns").group_by("rank", "device"):
-        steady = rows.filter(pl.col("end_ns") >= begins.get((rank, int(str(pid))), 0))
-        picked: Any = np.linspace(0, steady.height - 1, min(steady.height, _MOST_LOOKS)).astype(int)
-        if steady.is_empty():
-            continue
-        at_s, own, mapped = (
-            steady[name].to_numpy().astype(float)[picked] * scale
-            for name, scale in (("end_ns", 1e-9), (WORKER_MEMORY, 1.0), (WORKER_MAPPED, 1.0))
-        )
+    # Until the second batch of a process come imports and first caches
+    deliveries = run.deliveries.drop_nulls(["pid", "made_ns"]).sort("made_ns")
+    second = deliveries.group_by("rank", device=pl.col("pid").cast(pl.String)).agg(
+        begin_ns=pl.col("made_ns").get(1, null_on_oob=True)
+    )
+    begun = table.join(second, on=["rank", "device"], how="left")
+    steady = begun.filter(pl.col("end_ns") >= pl.col("begin_ns").fill_null(0)).drop("begin_ns")
+    for rows in steady.drop_nulls().sort("end_ns").partition_by("rank", "device"):
+        picked: Any = np.linspace(0, rows.height - 1, min(rows.height, _MOST_LOOKS)).astype(int)
+        columns = rows[picked].select(pl.col("end_ns") / 1e9, WORKER_MEMORY, WORKER_MAPPED)
+        at_s, own, mapped = columns.to_numpy().T
         if at_s[-1] - at_s[0] >= _LOOKED_S:
             slopes = _slope(at_s, own), _slope(at_s, mapped)
             yield _Slopes(*slopes, at_s[-1] - at_s[0], own[-1], mapped[-1], *_grows(own))
-
-
-def _begins(run: Run) -> dict[Any, int]:
-    """Return the time of each process's second batch: imports and first caches come before."""
-    deliveries = run.deliveries.drop_nulls(["pid", "made_ns"]).sort("made_ns")
-    second = pl.col("made_ns").slice(1, 1).first()
-    rows = deliveries.group_by("rank", "pid").agg(second).drop_nulls()
-    return {(rank, pid): at_ns for rank, pid, at_ns in rows.iter_rows()}
 
 
 def _life_s(run: Run) -> float:

@@ -69,15 +69,9 @@ def verdicts(comparison: Comparison, run: int) -> str:
     return f"verdict: {before.code} → {after.code}: {printable(after.title, 400)}"
 
 
-def value(measure: str, number: float | None) -> str:
-    """Return a value of a measure with its unit."""
-    return NO_VALUE if number is None else unit_of(measure)[1](number)
-
-
-def signed(measure: str, number: float | None) -> str:
-    """Return a difference with its sign."""
-    sign = "" if number is None else "-" if number < 0 else "+"
-    return f"{sign}{value(measure, None if number is None else abs(number))}"
+def signed(measure: str, number: float) -> str:
+    """Return a difference with its sign and its unit."""
+    return f"{'-' if number < 0 else '+'}{unit_of(measure)[1](abs(number))}"
 
 
 def name_of(measure: str) -> str:
@@ -97,16 +91,12 @@ def _change(row: dict[str, Any]) -> str:
 
 def _rows(comparison: Comparison, run: int) -> Iterator[tuple[str, ...]]:
     for row in comparison.changes.filter(pl.col("run") == run).iter_rows(named=True):
-        measure = row["measure"]
-        ends = f"{signed(measure, row['change_low'])} to {signed(measure, row['change_high'])}"
-        yield (
-            name_of(measure),
-            row["kind"],
-            value(measure, row["before"]),
-            value(measure, row["after"]),
-            _change(row),
-            "—" if row["change_low"] is None else ends,
-        )
+        measure, value = row["measure"], unit_of(row["measure"])[1]
+        ends = NO_VALUE
+        if row["change_low"] is not None:
+            ends = f"{signed(measure, row['change_low'])} to {signed(measure, row['change_high'])}"
+        values = value(row["before"]), value(row["after"])
+        yield name_of(measure), row["kind"], *values, _change(row), ends
 
 
 def _figure(comparison: Comparison) -> Sheet:

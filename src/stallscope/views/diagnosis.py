@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from markupsafe import Markup, escape
@@ -37,7 +37,7 @@ from stallscope.views.report import values
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from stallscope.diagnose.result import Diagnosis
     from stallscope.diagnose.text import FindingText
@@ -175,26 +175,22 @@ def _guided() -> frozenset[str]:
         return frozenset()
 
 
-def _draws(kind: str) -> Callable[[Diagnosis], Any]:
-    def draw(diagnosis: Diagnosis) -> Any:
-        from stallscope.charts import results
+def _draw(kind: str, diagnosis: Diagnosis) -> Any:
+    """Draw a picture of a part behind the verdict."""
+    from stallscope.charts import results
 
-        if kind == "fixes":
-            return results.fixes_figure(diagnosis)
-        if kind not in PICTURE_SOURCES:
-            return results.findings_figure(diagnosis)
-        part: Any = getattr(diagnosis, PICTURE_SOURCES[kind])
-        if part is None:
-            return results.missing(diagnosis, PICTURE_SOURCES[kind])
-        return part.plot(kind)
-
-    return draw
+    part: Any = getattr(diagnosis, PICTURE_SOURCES[kind])
+    return results.missing(diagnosis, PICTURE_SOURCES[kind]) if part is None else part.plot(kind)
 
 
+_OWN_PICTURES: Final = {"findings": "results.findings_figure", "fixes": "results.fixes_figure"}
 VIEW: Final = View(
     "a diagnosis",
     document,
-    {kind: (shows, _draws(kind)) for kind, shows in PICTURES.items()},
+    {
+        kind: (shows, partial(_draw, kind) if kind in PICTURE_SOURCES else _OWN_PICTURES[kind])
+        for kind, shows in PICTURES.items()
+    },
     {"evidence": ("the pictures behind the verdict", "diagnosis.panel")},
     values,
 )

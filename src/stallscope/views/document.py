@@ -51,26 +51,20 @@ def join(parts: Iterable[Markup | Block]) -> Markup:
 
 def fill(template: str, **values: Any) -> Markup:
     """Fill one of `templates/`; every value that is no `Markup` is escaped."""
-    return Markup(_templates().get_template(template).render(values))  # noqa: S704 - escaped
+    return Markup(_TEMPLATES.get_template(template).render(values))  # noqa: S704 - escaped
 
 
-@cache
-def _templates() -> jinja2.Environment:
-    """Autoescaping is always on; a name that is missing is an error, not an empty text."""
-    return jinja2.Environment(
-        loader=jinja2.PackageLoader("stallscope.views", "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+_TEMPLATES: Final = jinja2.Environment(
+    loader=jinja2.PackageLoader("stallscope.views", "templates"),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,  # a missing name is an error, not an empty text
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
 
 
 class Block:
     """A part of a document: a text for a terminal, left out where it is empty, and HTML."""
-
-    def __str__(self) -> str:
-        raise NotImplementedError
 
     def __html__(self) -> Markup:
         raise NotImplementedError
@@ -110,10 +104,9 @@ class Heading(Block):
 
 
 class CellBar(NamedTuple):
-    """A bar before the first number of a row."""
+    """A bar before the first number of a row; the longest of a table fills the room."""
 
     length: float
-    """In any unit; the longest of a table fills the room."""
     colour: str
 
 
@@ -145,14 +138,7 @@ class Table(Block):
         bars: Sequence[CellBar] = (),
         key: str = "",
     ) -> Table:
-        """Return a table of rows of a result's table.
-
-        Args:
-            columns: those that are shown, see `Schema.shown`.
-            rows: values by the names of the columns.
-            bars: one for each row, or none.
-            key: explanation of the heads.
-        """
+        """Return a table of rows of a result's table, with these columns (see `Schema.shown`)."""
         texts = [[column.cell(row) for column in columns] for row in rows]
         return cls([column.head for column in columns], texts, bars, key)
 
@@ -212,10 +198,9 @@ class Bullets(Block):
 
     def __html__(self) -> Markup:
         items = join(html("<li>{}</li>", item) for item in self.items)
-        if not self.summary or not items:
-            return html("<ul style='margin:.3em 0'>{}</ul>", items) if items else items
-        fold = "<details style='margin:.3em 0'><summary>{}</summary><ul>{}</ul></details>"
-        return html(fold, self.summary, items)
+        fold = "<details style='margin:.3em 0'><summary>{1}</summary><ul>{0}</ul></details>"
+        form = fold if self.summary else "<ul style='margin:.3em 0'>{}</ul>"
+        return html(form, items, self.summary) if items else items
 
 
 @dataclass(frozen=True)
@@ -236,18 +221,16 @@ class Notes(Block):
         folded = [line for line in others if "simulated" not in line]
         if self.shown and len(folded) == 1:  # as long as what would lead to it
             first, folded = first + folded, []
+        small = "<p style='font-size:90%;opacity:.75;margin:.3em 0'>{}</p>"
+        shown, hidden = (join(html(small, line) for line in part) for part in (first, folded))
         if not folded:
-            return join(map(_small, first))
+            return shown
         number = count(len(folded), "more sentence" if first else "sentence")
         fold = (
             "{}<details style='margin:.2em 0'><summary>What to know about these numbers: {}"
             "</summary>{}</details>"
         )
-        return html(fold, join(map(_small, first)), number, join(map(_small, folded)))
-
-
-def _small(line: str) -> Markup:
-    return html("<p style='font-size:90%;opacity:.75;margin:.3em 0'>{}</p>", line)
+        return html(fold, shown, number, hidden)
 
 
 @dataclass(frozen=True)
@@ -321,17 +304,10 @@ class ExportError(StallscopeError, ValueError):
 
 
 def write(path: Path, makers: Mapping[str, Callable[[], str]]) -> Path:
-    """Write a file; an older one is written over.
-
-    Args:
-        path: of the file; its folder is made.
-        makers: for each ending (`.html`) what gives the text.
-
-    Returns:
-        The path.
+    """Write a file and its folder, over an older one; `makers` give the text for each ending.
 
     Raises:
-        ExportError: another ending, or it cannot be written there.
+        ExportError: another ending, or the file cannot be written there.
     """
     make = makers.get(path.suffix.lower())
     if make is None:

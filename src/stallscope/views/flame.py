@@ -6,6 +6,7 @@ A difference has the same picture, viewer and table as a flamegraph, with the ch
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +16,7 @@ from stallscope.flame.classify import KINDS as SAMPLE_KINDS
 from stallscope.flame.classify import TABLE, StackFunction, kind_shares
 from stallscope.flame.result import CHANGES, Flame, difference_sentence, sentence
 from stallscope.flame.tree import COLOURS, difference_notes, notes_of, of_difference, of_flame
-from stallscope.stats import NOT_DISTINGUISHABLE
+from stallscope.stats import NOT_DISTINGUISHABLE, WILSON, WINDOWS
 from stallscope.units import printable, share
 from stallscope.views.document import (
     CellBar,
@@ -40,6 +41,16 @@ MOST_ROWS: Final = 20
 LONGEST_TITLE: Final = 300
 SPEEDSCOPE: Final = "https://www.speedscope.app/file-format-schema.json"
 """The name of the format, which its files carry; nothing is fetched from there."""
+
+
+_KEY: Final = (
+    "share: with what torch, numpy and others compute for it; decode, libraries' transforms, "
+    "reading and sending stand apart"
+)
+_INTERVALS: Final = {
+    WINDOWS: "windows of consecutive samples were resampled",
+    WILSON: "by Wilson's formula, which takes samples as independent: true ends may be wider",
+}
 
 
 NAME: Final = RowText("your function", lambda row: printable(row["function"], 40))
@@ -71,18 +82,17 @@ def _tree(flame: Flame | FlameDifference) -> dict[str, Any]:
 
 def document(flame: Flame | FlameDifference) -> Document:
     """Return the user's functions as a table."""
-    if not isinstance(flame, Flame):
-        shares, interval = CHANGES.shown("before_share after_share"), CHANGES.shown("change_low")
-        change = RowText("change", _change)
-        rows = flame.table().head(MOST_ROWS).to_dicts()
-        table = Table.of([NAME, *shares, change, *interval, FILE], rows)
-        heading = Heading(_title(flame))
-        return Document("flames", [heading, table, Notes(difference_notes(flame))])
     rows = flame.table().head(MOST_ROWS).to_dicts()
-    bars = [CellBar(row["self_share"], COLOURS["yours"]) for row in rows]
-    shown = TABLE.shown("self_share self_share_low total_share")
-    table = Table.of([NAME, *shown, FILE], rows, bars=bars)
-    return Document("flames", [Heading(_title(flame)), table, Notes(_notes(flame))])
+    if isinstance(flame, Flame):
+        bars = [CellBar(row["self_share"], COLOURS["yours"]) for row in rows]
+        columns: list[Any] = TABLE.shown("self_share self_share_low total_share")
+        notes = _notes(flame)
+    else:
+        shares, interval = CHANGES.shown("before_share after_share"), CHANGES.shown("change_low")
+        bars, columns = [], [*shares, RowText("change", _change), *interval]
+        notes = difference_notes(flame)
+    table = Table.of([NAME, *columns, FILE], rows, bars=bars)
+    return Document("flames", [Heading(_title(flame)), table, Notes(notes)])
 
 
 def _change(row: dict[str, Any]) -> str:
@@ -103,16 +113,7 @@ def _notes(flame: Flame) -> list[str]:
     parts = ", ".join(f"{SAMPLE_KINDS[name]} {share(part)}" for name, part in kinds.items())
     notes = [f"of all samples: {parts}"]
     if not rows.is_empty():
-        how = (
-            "windows of consecutive samples were resampled"
-            if rows["interval"][0] == "windows"
-            else "by Wilson's formula, which takes samples as independent: true ends may be wider"
-        )
-        key = (
-            "share: with what torch, numpy and others compute for it; decode, libraries' "
-            "transforms, reading and sending stand apart"
-        )
-        notes += [f"{key} · interval: {how}"]
+        notes += [f"{_KEY} · interval: {_INTERVALS[rows['interval'][0]]}"]
     if rows.height > MOST_ROWS:
         notes += [f"not shown: {rows.height - MOST_ROWS} more functions of yours"]
     return [*notes, *notes_of(flame)]
@@ -142,10 +143,9 @@ def speedscope(flame: Flame) -> dict[str, Any]:
         for stack in stacks["stack"]
     ]
     weights = stacks["hits"].to_list()
-    name = flame.circumstances.name or "workers"
     profile = {
         "type": "sampled",
-        "name": name,
+        "name": flame.circumstances.name or "workers",
         "unit": "none",
         "startValue": 0,
         "endValue": sum(weights),
@@ -161,13 +161,11 @@ def speedscope(flame: Flame) -> dict[str, Any]:
 
 
 def _speedscope_frame(text: str) -> dict[str, Any]:
-    function, _, rest = text.removesuffix(")").rpartition(" (")
-    if not function:
+    match = re.fullmatch(r"(?P<name>.*) \((?P<file>.*?)(?::(?P<line>\d+))?\)", text, re.DOTALL)
+    if match is None:
         return {"name": text}
-    file, _, line = rest.rpartition(":")
-    if not line.isdecimal():
-        return {"name": function, "file": rest}
-    return {"name": function, "file": file, "line": int(line)}
+    line = {"line": int(match["line"])} if match["line"] else {}
+    return {"name": match["name"], "file": match["file"], **line}
 
 
 _SHOWS: Final = "the merged stacks of all workers"

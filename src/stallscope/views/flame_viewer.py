@@ -7,7 +7,7 @@ shows stays on the machine.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import anywidget
 import traitlets
@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 
-def script() -> str:
-    """Return the viewer with the library that it draws with: it defines `mountFlame`."""
-    return f"{static('d3-flame-graph.min.js')}\n{static('viewer.js')}"
+_SCRIPT: Final = f"{static('d3-flame-graph.min.js')}\n{static('viewer.js')}"
+"""Viewer with the library that it draws with: it defines `mountFlame`."""
 
 
 def to_json(data: dict[str, Any]) -> str:
@@ -31,16 +30,11 @@ def to_json(data: dict[str, Any]) -> str:
 def page_script() -> str:
     """Return the viewer for a page: it draws the element `data` into the element `flame`."""
     data = 'JSON.parse(document.getElementById("data").textContent)'
-    return f'{script()}\nmountFlame(document.getElementById("flame"), {data});\n'
+    return f'{_SCRIPT}\nmountFlame(document.getElementById("flame"), {data});\n'
 
 
 def page(data: dict[str, Any], below: Markup) -> Markup:
-    """Return the page.
-
-    Args:
-        data: as `flame.tree.of_flame` or `of_difference` gives it.
-        below: stands under the graph.
-    """
+    """Return the page: the graph from `flame.tree.of_flame` or `of_difference`, and a text."""
     return fill(
         "flame.html",
         title=data["title"],
@@ -54,7 +48,7 @@ def page(data: dict[str, Any], below: Markup) -> Markup:
 class FlameViewer(anywidget.AnyWidget):  # type: ignore[misc]  # its base, ipywidgets, has no types
     """Zoom, search, details, and switches for workers and stages."""
 
-    _esm: ClassVar[str] = f"{script()}\n{static('widget.js')}"
+    _esm: ClassVar[str] = f"{_SCRIPT}\n{static('widget.js')}"
     _css: ClassVar[str] = static("viewer.css")
     data = traitlets.Dict().tag(sync=True)
     """Graph, from `flame.tree.of_flame` or `of_difference`."""

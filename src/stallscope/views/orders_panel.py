@@ -17,7 +17,7 @@ from stallscope.orders.text import factor_text, interval_text, sentence, verdict
 from stallscope.orders.variant import IDENTICAL, NEAR, ROUNDING, TOLERANCES
 from stallscope.units import printable, seconds
 from stallscope.views.document import html
-from stallscope.views.panels import WIDE, Panel, guarded, image, saying
+from stallscope.views.panels import WIDE, Panel, guarded, image, measuring, saying
 
 if TYPE_CHECKING:
     from stallscope.charts.sheet import Sheet
@@ -52,12 +52,7 @@ def panel(orders: Orders) -> Panel:
 
 
 class Board:
-    """The widgets of one panel, and the orders that were tried with it.
-
-    Args:
-        orders: the result.
-        bench: the pipeline's `OrderEvaluator`.
-    """
+    """The widgets of one panel, and the orders that were tried with it."""
 
     def __init__(self, orders: Orders, bench: Any) -> None:
         self._bench = bench
@@ -162,17 +157,10 @@ class Board:
         variant = self.variant(self._now)
         if variant.predicted_s is None:
             return
-        self.run.disabled = True
-        try:
-            self._say("measuring, in turn with the pipeline as it is …")
+        with measuring(self._say, self.run, "the pipeline"):
             self._variants[self._now] = self._bench.measure(variant, *budget_s)
             self._say("")
             self._show()
-        except BaseException:
-            self._say("not measured: it was stopped")
-            raise
-        finally:
-            self.run.disabled = False
 
     def _move(self, by: int) -> None:
         """Move the chosen op; at an end it stays."""
@@ -198,14 +186,10 @@ def _answer(variant: Variant) -> str:
     if variant.predicted_s is None:
         return printable(f"This order fails: {variant.grade.why}", 200)
     took = variant.measured.value if variant.measured else variant.predicted_s
-    return f"This order: {seconds(took)} per sample, {_speed(variant)}"
-
-
-def _speed(variant: Variant) -> str:
-    if variant.speedup is None:
-        return f"{factor_text(variant.fast)} the original's speed (predicted)"
-    ends = interval_text(variant.speedup)
-    if variant.says == SAME:
-        return f"{SAME}{ends}"
-    settled = "; not settled: measure longer" if variant.says == OPEN else ", measured"
-    return f"{variant.fast:.2f}× the original's speed{ends}{settled}"
+    speed = f"{factor_text(variant.fast)} the original's speed (predicted)"
+    if variant.speedup is not None:
+        settled = "; not settled: measure longer" if variant.says == OPEN else ", measured"
+        speed = f"{variant.fast:.2f}× the original's speed{interval_text(variant.speedup)}{settled}"
+        if variant.says == SAME:
+            speed = f"{SAME}{interval_text(variant.speedup)}"
+    return f"This order: {seconds(took)} per sample, {speed}"

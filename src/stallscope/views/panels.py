@@ -7,6 +7,7 @@ equal panel.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import ipywidgets
@@ -16,7 +17,7 @@ from stallscope.units import printable, said_by
 from stallscope.views.document import html
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from stallscope.charts.sheet import Sheet
     from stallscope.result import Result
@@ -57,12 +58,9 @@ class Panel(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
 
 
 def pick(draw: Callable[..., tuple[Sheet | None, str]], *controls: Any, still: Any = None) -> Panel:
-    """Put controls over a picture and a text, which are drawn anew on each change.
+    """Put controls over a picture and a text (HTML), which `draw` makes anew of their values.
 
-    Args:
-        draw: returns the picture and, as HTML, the text beneath it.
-        controls: their values are the arguments of `draw`.
-        still: the picture for places that show no widgets, if it is not the first one.
+    `still` is the picture for places that show no widgets, if it is not the first one.
     """
     image_view, below = ipywidgets.HTML(), ipywidgets.HTML()
     panel = Panel([ipywidgets.HBox(controls), image_view, below])
@@ -79,13 +77,7 @@ def pick(draw: Callable[..., tuple[Sheet | None, str]], *controls: Any, still: A
 
 
 def pictures(result: Result, kinds: Mapping[str, str], first: str) -> Panel:
-    """Offer a result's pictures in a list.
-
-    Args:
-        result: what is drawn.
-        kinds: name of each picture, and what it shows.
-        first: name of the picture to begin with.
-    """
+    """Offer a result's pictures in a list, `first` at the top; `kinds` says what each shows."""
     options = [(shows, name) for name, shows in kinds.items()]
     draw: Callable[[str], Any] = result.plot
     return pick(lambda kind: (draw(kind), ""), dropdown("Show", options, first))
@@ -106,6 +98,20 @@ def guarded(say: Callable[[str], None], act: Callable[..., None], *arguments: An
         say(str(error))
     except Exception as error:  # noqa: BLE001 - the user's own, out of the dataset or an op
         say(printable(f"That did not work. {type(error).__name__}: {said_by(error)}", 600))
+
+
+@contextmanager
+def measuring(say: Callable[[str], None], button: Any, beside: str) -> Iterator[None]:
+    """Disable a button while the block measures, and say what happens."""
+    button.disabled = True
+    say(f"measuring, in turn with {beside} as it is …")
+    try:
+        yield
+    except BaseException:
+        say("not measured: it was stopped")
+        raise
+    finally:
+        button.disabled = False
 
 
 def dropdown(label: str, options: Sequence[Any], value: Any = None) -> Any:

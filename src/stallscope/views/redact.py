@@ -14,6 +14,7 @@ import platform
 import re
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from importlib.metadata import packages_distributions
@@ -95,7 +96,9 @@ class _Redaction:
         columns = [*_text_columns(result)]
         in_code = {name for how, texts in columns for name in _names_in_code(how, texts)}
         self._kept = in_code | {word for name in in_code for word in _WORD.findall(name)}
-        secrets = {str(Path.home()), str(Path.cwd()), platform.node(), _account()}
+        secrets = {str(Path.home()), str(Path.cwd()), platform.node()}
+        with suppress(OSError, KeyError, ImportError):  # no account of that number
+            secrets.add(getpass.getuser())
         for path in (path for how, texts in columns if how in (PATH, CODE_FILE) for path in texts):
             parts = PurePath(path)
             secrets |= {path, str(parts.parent), parts.name, parts.stem}
@@ -241,10 +244,3 @@ def _names_in_code(how: str, texts: list[str]) -> Iterator[str]:
         texts = [frame[1] for frame in frames if frame]
     if how in (STACK, NAME):
         yield from (name for name in texts if not _SLASHES & set(name))
-
-
-def _account() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):  # there is none of that number
-        return ""

@@ -82,12 +82,7 @@ def export(diagnosis: Diagnosis, path: str | Path, *, redact: bool = False) -> P
 
 
 def page(diagnosis: Diagnosis, *, redact: bool = False) -> str:
-    """Return the report.
-
-    Args:
-        diagnosis: what was found.
-        redact: leave out pictures and names, see `views.redact`.
-    """
+    """Return the report; without pictures and names if redacted, see `views.redact`."""
     diagnosis = redacted(diagnosis) if redact else diagnosis
     verdict, *others = all_words(diagnosis)
     flame = None if redact or diagnosis.flame is None else of_flame(diagnosis.flame)
@@ -150,7 +145,7 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     size = diagnosis.run.settings.batch_size if diagnosis.run else None
     machine = {
         # the step's device may be another
-        "GPU of the machine" if name == "device" else str(name): _listed(value)
+        "GPU of the machine" if name == "device" else str(name): f"{value}"
         for name, value in conditions.machine.items()
         if value is not None
     }
@@ -164,9 +159,3 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         "budget": f"{conditions.budget_s:.0f} s, of which {conditions.wall_s:.1f} s were used",
     }
     return [(printable(name), printable(value, 300)) for name, value in facts.items() if value]
-
-
-def _listed(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {part}" for name, part in value.items())
-    return f"{value}"

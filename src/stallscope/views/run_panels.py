@@ -23,12 +23,10 @@ from stallscope.run.stall_text import title, title_of_steps
 from stallscope.run.timeline import MOST_STEPS, from_step, timed_steps, timeline
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.units import count, printable, share
-from stallscope.views.document import CellBar, Table, html
+from stallscope.views.document import CellBar, Table
 from stallscope.views.panels import Panel, dropdown, image, pick, saying, slider
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from markupsafe import Markup
 
     from stallscope.charts.sheet import Sheet
@@ -68,7 +66,7 @@ def stall_table(run: Run, stall: dict[str, Any]) -> Markup:
     bars = [CellBar(part["share"], COLOURS.get(part["kind"], STALL_COLOUR)) for part in shown]
     hidden = parts.height - len(shown)
     rest = f"and {count(hidden, 'more part')}" if hidden else ""
-    return html("{}", Table.of(_PARTS, shown, bars=bars, key=rest))
+    return Table.of(_PARTS, shown, bars=bars, key=rest).__html__()
 
 
 def timeline_panel(run: Run) -> Panel:
@@ -101,7 +99,25 @@ def live_panel(run: Run) -> Panel:
     panel = Panel([message, view, below])
     panel.still = run.plot("exposed")  # type: ignore[assignment]
     view.value, below.value = json.loads(page_of(run))
-    Thread(target=_refresh, args=(panel, run._folder), daemon=True).start()  # noqa: SLF001
+    command = [sys.executable, "-m", "stallscope", "show", "--follow", "--pages", "--"]
+    folder = str(run._folder)  # noqa: SLF001
+
+    def refresh() -> None:
+        with subprocess.Popen(  # noqa: S603 - ourselves
+            [*command, folder],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONSAFEPATH": "1"},
+            start_new_session=True,  # interrupting a cell does not end it
+        ) as reader:
+            for line in reader.stdout or ():
+                if panel.comm is None:  # closed
+                    reader.terminate()
+                    break
+                view.value, below.value = json.loads(line)
+        message.value = ENDED
+
+    Thread(target=refresh, daemon=True).start()
     return panel
 
 
@@ -109,22 +125,3 @@ def page_of(run: Run) -> str:
     """Return a run as a line that `live_panel` reads."""
     picture: Any = run.plot("exposed")
     return json.dumps([image(picture), run._repr_mimebundle_()["text/html"]])
-
-
-def _refresh(panel: Panel, folder: Path) -> None:
-    """Refresh the panel while the training runs."""
-    message, view, below = panel.children
-    command = [sys.executable, "-m", "stallscope", "show", "--follow", "--pages", "--"]
-    with subprocess.Popen(  # noqa: S603 - ourselves
-        [*command, str(folder)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONSAFEPATH": "1"},
-        start_new_session=True,  # interrupting a cell does not end it
-    ) as reader:
-        for line in reader.stdout or ():
-            if panel.comm is None:  # closed
-                reader.terminate()
-                break
-            view.value, below.value = json.loads(line)
-    message.value = ENDED

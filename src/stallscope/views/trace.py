@@ -20,6 +20,7 @@ import polars as pl
 from stallscope.errors import TraceFileError
 from stallscope.files import whole_file
 from stallscope.model.attribution import begin_ns
+from stallscope.run.summary import used_until_ns
 from stallscope.stages import CHROME_COLOURS as STAGE_COLOURS
 from stallscope.stages import NAMES, PIN, SAMPLER, SEND, STEP
 from stallscope.units import seconds
@@ -112,11 +113,7 @@ def _lines(events: Iterable[Event], about: dict[str, Any]) -> Iterator[bytes]:
 def events(run: Run) -> Iterator[Event]:
     """Yield all events of the trace of a run and of its other loaders.
 
-    The process that trains holds the steps: each with its wait, around that the stall if it is
-    one, and what the loop did with the batch. Each worker holds its batches, in them the samples,
-    in those the stages; sending and pinning are threads. An arrow leads from each batch that a
-    worker made, by its sending, to its first use in a step. Counters say how many lay ready, and
-    what the machine did meanwhile. Names of processes and threads come last.
+    Counters come first, then the slices and arrows of each process, then the names.
     """
     runs = (run, *run.others)
     labels = _labels(runs)
@@ -130,8 +127,10 @@ def events(run: Run) -> Iterator[Event]:
         arrows = arrows_of(its, first)
         first += arrows.height
         tables += [*_loop_slices(its, arrows, thread), *_batch_slices(its, arrows, thread)]
-        tables += [] if loader else [_device_slices(its)]  # one device, whatever the loaders
         yield from _ready(arrows, numbers, f"{READY}, {name}" if loader else READY)
+    works = pl.col("kind").cast(pl.String).fill_null("not known")
+    kind = pl.coalesce("kind", pl.lit("other"))
+    tables.append(_table(run.device_work, works, kind, 0, pl.lit(DEVICE)))
     yield from _resources(run.resources(steady=False), numbers)
     threads: dict[tuple[int, str], int] = {}
     for process, number in numbers.items():
@@ -161,7 +160,7 @@ def _slices(
 ) -> Iterator[Event]:
     """Yield the slices of a process, each before those inside of it, and the points of its arrows.
 
-    `threads` holds the numbers of all threads, and gets those of this process.
+    `threads` gets the numbers of its threads.
     """
     rows = pl.concat(tables, how="diagonal_relaxed")
     rows = rows.sort("start_ns", -pl.col("end_ns"), "depth", maintain_order=True)
@@ -193,10 +192,9 @@ def _slices(
 
 
 def _lane(lanes: list[list[int]], start_ns: int, end_ns: int) -> int:
-    """Find the lane of a slice of a thread: inside of what is there, after it or, beside it.
+    """Return the lane of a thread in which a slice lies inside of others, or after them.
 
-    Slices come in the order of their starts, the longer of two first. `lanes` holds the ends of the
-    slices that are open in each, and gets that of this one.
+    Slices come by start, the longer first. `lanes` has the ends of the open slices in each lane.
     """
     for lane, ends in enumerate(lanes):
         while ends and ends[-1] <= start_ns:
@@ -269,44 +267,32 @@ class Process(NamedTuple):
 def _labels(runs: Sequence[Run]) -> dict[Process, str]:
     """Return every process by its name, in the order in which they are shown."""
     several = pl.concat([run.all_steps["rank"] for run in runs]).n_unique() > 1
-    labels: dict[Process, tuple[str, int]] = {}
+    labels: dict[Process, str] = {}
     for loader, run in enumerate(runs):
         of = f" of {run.settings.name or 'another loader'}" if loader else ""
-        for rank, worker, pid in _processes(run):
+        tables = (run.side_spans, run.all_spans, run.batches, run.deliveries.drop_nulls("pid"))
+        # A loop that never came to a step was watched all the same
+        loops = [table.select("rank").unique() for table in (run.all_steps, run.all_resources)]
+        named = [table.select(_WHO).unique() for table in tables]
+        processes = pl.concat([*named, *loops], how="diagonal").unique()
+        for rank, worker, pid in processes.sort(_WHO, nulls_last=True).iter_rows():
             name = "training loop" if worker is None else f"worker {worker}{of}"
             label = f"rank {rank}: {name}" if several else name
             label += "" if pid is None else f" (pid {pid})"
             process = Process(rank) if worker is None else Process(rank, worker, pid)
-            labels.setdefault(process, (label, loader))
-    shown = sorted(
-        labels, key=lambda process: (process.rank, process.worker is not None, labels[process][1])
-    )
-    return {process: labels[process][0] for process in shown}
-
-
-def _processes(run: Run) -> list[tuple[int, int | None, int | None]]:
-    """Return rank, worker and pid of every process that a table names."""
-    tables = (run.side_spans, run.all_spans, run.batches, run.deliveries.drop_nulls("pid"))
-    nobody = (pl.lit(None, pl.Int16).alias("worker"), pl.lit(None, pl.Int32).alias("pid"))
-    frames = [table.select(_WHO).unique() for table in tables]
-    # A loop that never came to a step was watched all the same
-    loops = [table.select("rank", *nobody).unique() for table in (run.all_steps, run.all_resources)]
-    return pl.concat([*frames, *loops]).unique().sort(_WHO, nulls_last=True).rows()
+            labels.setdefault(process, label)
+    order = sorted(labels, key=lambda process: (process.rank, process.worker is not None))
+    return {process: labels[process] for process in order}
 
 
 # Slices and arrows as tables
 
 
 def arrows_of(run: Run, first: int) -> pl.DataFrame:
-    """Return one row a batch that left a worker before a wait of the loop got it.
+    """Return a row for each batch that left a worker before a wait of the loop got it.
 
-    Args:
-        run: what was measured.
-        first: number of the first arrow.
-
-    Returns:
-        `rank, worker, pid, epoch, batch, step, arrow, left_ns, got_ns`: the step that used it, the
-        number of the arrow, when the batch had left its worker and when the wait for it ended.
+    Beside its process and batch: the step that used it, the number of the arrow (from `first` on),
+    when the batch had left its worker, and when the wait for it ended.
     """
     batches = run.deliveries.drop_nulls(["worker", "pid", "taken_ns", "made_ns"])
     batches = batches.with_columns(left_ns=pl.coalesce("sent_ns", "made_ns"))
@@ -323,15 +309,9 @@ def arrows_of(run: Run, first: int) -> pl.DataFrame:
 def _table(
     rows: pl.DataFrame, name: pl.Expr, cat: pl.Expr, depth: int, thread: pl.Expr
 ) -> pl.DataFrame:
-    """Bring slices into one form.
+    """Bring slices into one form; `depth` orders those that are alike in time.
 
-    Args:
-        rows: `rank`, `start_ns`, `end_ns`, `worker` and `pid` (else they are the loop's), `arrows`
-            that begin or end there, and of `_ARGS` what is known.
-        name: of each.
-        cat: its category.
-        depth: orders those that are alike in time.
-        thread: where to draw it.
+    Rows without `worker` and `pid` are the loop's. `arrows` begin, pass or end there.
     """
     if "worker" not in rows.columns:
         rows = rows.with_columns(worker=pl.lit(None, pl.Int16), pid=pl.lit(None, pl.Int32))
@@ -378,10 +358,7 @@ def _batch_slices(run: Run, arrows: pl.DataFrame, loop: str) -> Iterator[pl.Data
 
 
 def _loop_slices(run: Run, arrows: pl.DataFrame, loop: str) -> Iterator[pl.DataFrame]:
-    """Yield everything that the loop's process and the workers' sending threads did beside loading.
-
-    An arrow ends in the first use of its batch.
-    """
+    """Yield what the loop's process and the sending threads did; arrows end in the first use."""
     steps = _steps(run)
     uses = _uses(run, steps)
     # Only where no use was seen, an arrow ends in the wait: Perfetto lets it lead from the slice
@@ -405,28 +382,23 @@ def _loop_slices(run: Run, arrows: pl.DataFrame, loop: str) -> Iterator[pl.DataF
     yield _table(restarts, pl.lit("iter(loader)"), pl.lit(WAIT), 2, here)
     yield _table(waits, pl.lit("wait"), pl.lit(WAIT), 2, here)
     yield _table(own, pl.lit("next(loader)"), pl.lit(WAIT), 3, here)
-    yield _table(uses, _stage(run), pl.col("kind"), 4, here)
+    stage = pl.col("stage").cast(pl.String)
+    is_simulated = pl.lit(run.settings.simulated_step_s is not None) & (pl.col("kind") == STEP.kind)
+    name = pl.when(is_simulated).then(pl.format("{} (simulated)", stage)).otherwise(stage)
+    yield _table(uses, name, pl.col("kind"), 4, here)
     # Sending from the workers, through which the arrows lead, and pinning
     side = run.side_spans.filter(pl.col("kind").is_in(_SIDE))
     pins = pl.col("kind") == PIN.kind
     arrow = arrows.select(*_BATCH, sent=pl.concat_list("arrow"))
     side = side.join(arrow, on=_BATCH, how="left").with_columns(arrows=pl.when(~pins).then("sent"))
     thread = pl.when(pins).then(pl.lit(PINNING)).otherwise(pl.lit(SENDING))
-    yield _table(side, pl.col("stage").cast(pl.String), pl.col("kind"), 0, thread)
-
-
-def _device_slices(run: Run) -> pl.DataFrame:
-    """Return the busy times of an asynchronous device."""
-    name = pl.col("kind").cast(pl.String).fill_null("not known")
-    kind = pl.coalesce("kind", pl.lit("other"))
-    return _table(run.device_work, name, kind, 0, pl.lit(DEVICE))
+    yield _table(side, stage, pl.col("kind"), 0, thread)
 
 
 def _steps(run: Run) -> pl.DataFrame:
     """Return the steps with `begin_ns` (of `iter(loader)` before it) and `used_ns`."""
-    used_ns = (pl.sum_horizontal("h2d_s", "step_s", "other_s") * 1e9).round().cast(pl.Int64)
     timed = run.all_steps.drop_nulls(["start_ns", "end_ns"]).drop("worker")
-    ends = timed.with_columns(begin_ns=begin_ns(), used_ns=pl.col("end_ns") + used_ns)
+    ends = timed.with_columns(begin_ns=begin_ns(), used_ns=used_until_ns())
     return ends.sort("rank", "end_ns")
 
 
@@ -451,11 +423,3 @@ def _uses(run: Run, steps: pl.DataFrame) -> pl.DataFrame:
     )
     same = (pl.col("epoch") == pl.col("its_epoch")) & (pl.col("batch") == pl.col("its_batch"))
     return uses.with_columns(pl.when(same).then(name).alias(name) for name in ("step", "steady"))
-
-
-def _stage(run: Run) -> pl.Expr:
-    name = pl.col("stage").cast(pl.String)
-    if run.settings.simulated_step_s is None:
-        return name
-    simulated = pl.format("{} (simulated)", name)
-    return pl.when(pl.col("kind") == STEP.kind).then(simulated).otherwise(name)

@@ -18,7 +18,7 @@ from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.tune.result import sentence
 from stallscope.units import count, rate, seconds, share, size, speedup
 from stallscope.views.document import html, join
-from stallscope.views.panels import WIDE, Panel, guarded, saying
+from stallscope.views.panels import WIDE, Panel, guarded, measuring, saying
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -68,23 +68,16 @@ def _drawn(costs: LoaderCosts, setting: Setting) -> Markup:
     bars = [(lane, begin, end, COLOURS["transform"]) for lane, begin, end in batches]
     bars += [(loop, 0.0, end_s, STALL_COLOUR)]
     bars += [(loop, begin, end, COLOURS["step"]) for begin, end in used]
-    drawn = [
-        html(
-            _RECT,
-            _LEFT + max(begin, 0.0) * scale,
-            lane * row,
-            (min(end, end_s) - max(begin, 0.0)) * scale,
-            _LANE,
-            colour,
-        )
-        for lane, begin, end, colour in bars
-        if begin < end_s and end > 0
-    ]
+    drawn = []
+    for lane, begin, end, colour in bars:
+        left_s, right_s = max(begin, 0.0), min(end, end_s)
+        if left_s < right_s:
+            x, width = _LEFT + left_s * scale, (right_s - left_s) * scale
+            drawn.append(html(_RECT, x, lane * row, width, _LANE, colour))
     names = enumerate([*workers, "loop"])
     drawn += [html(_NAME, lane * row + _LANE - 3, name) for lane, name in names]
     waiting = share(1 - sum(end - begin for begin, end in used) / end_s)
-    workers_text = count(setting.num_workers, "worker")
-    height = (loop + 1) * row
+    workers_text, height = count(setting.num_workers, "worker"), (loop + 1) * row
     return html(_REPLAY, _WIDTH, height, workers_text, waiting, join(drawn), seconds(end_s))
 
 
@@ -99,11 +92,7 @@ def panel(tuning: Tuning) -> Panel:
 
 
 class SettingBoard:
-    """The widgets of one panel: predictions for the loop with another setting, step or stage.
-
-    Args:
-        tuning: with its loader at hand.
-    """
+    """The widgets of one panel: predictions for the loop with another setting, step or stage."""
 
     def __init__(self, tuning: Tuning) -> None:
         self._bench, self._now = tuning.bench, tuning.setting(0)
@@ -120,16 +109,12 @@ class SettingBoard:
         self.step = number(value=step_ms, min=0.0, max=longest, step=by, description="Step, ms")
         kinds = {kind for _, kind in self._costs.stages}
         self.decode, self.reading = (
-            number(
-                value=1.0,
-                min=1.0,
-                max=_MOST_TIMES,
-                step=0.5,
-                description=f"{name} times as fast" if kind in kinds else f"{name}: none recorded",
-                disabled=kind not in kinds,
-            )
-            for name, kind in (("Decode", "decode"), ("Reading", "fetch"))
+            number(1.0, min=1.0, max=_MOST_TIMES, step=0.5, disabled=kind not in kinds)
+            for kind in ("decode", "fetch")
         )
+        for slider, name in ((self.decode, "Decode"), (self.reading, "Reading")):
+            says = ": none recorded" if slider.disabled else " times as fast"
+            slider.description = f"{name}{says}"
         self.run = ipywidgets.Button(description="Measure this setting", icon="clock-o")
         self.run.layout.width = "auto"
         self.answer, self.said = ipywidgets.HTML(), ipywidgets.HTML()
@@ -182,17 +167,10 @@ class SettingBoard:
         if setting == self._now:
             self._say("this is the loader as it is: choose another number of workers, or prefetch")
             return
-        self.run.disabled = True
-        self._say("measuring, in turn with the loader as it is …")
-        try:
+        with measuring(self._say, self.run, "the loader"):
             self._measured[setting] = self._gain(setting)
             self._say(self._measured[setting])
             self.show()
-        except BaseException:
-            self._say("not measured: it was stopped")
-            raise
-        finally:
-            self.run.disabled = False
 
     def _gain(self, setting: Setting) -> str:
         """Measure a setting beside the loader as it is; return its speedup in a sentence."""
