@@ -100,15 +100,9 @@ class _StepLoop:
     def lap(
         self, change: AbstractContextManager[Step], steps: int, most_s: float = math.inf
     ) -> _Lap:
-        """Time steps from the current state, and restore the state.
-
-        Args:
-            change: context that gives the step.
-            steps: number of steps to time.
-            most_s: time limit, seconds; the current step is finished.
-        """
+        """Time steps of a change from the current state, at most so long, and restore the state."""
         losses, device = self._losses, self._device
-        losses.clear()
+        losses.take_all()  # of a lap that raised
         with as_before([], self._step), change as step:
             clock = device.clock()
             batches = map(device.move, islice(self._batches, _WARMUP + steps))
@@ -123,7 +117,7 @@ class _StepLoop:
                 if time.perf_counter() - began_s > most_s:
                     break
             took_s = [whole for whole, _ in clock.read()]
-        return _Lap(median(took_s), losses.values())
+        return _Lap(median(took_s), losses.take_all())
 
 
 class _Losses:
@@ -149,11 +143,6 @@ class _Losses:
         finally:
             patches.undo()
 
-    def clear(self) -> None:
-        """Forget all losses."""
-        self._stored.clear()
-        self._last = None
-
     def take(self, returned: object) -> None:
         """Store the loss of the last step, without waiting for the device."""
         loss = returned if isinstance(returned, (float, torch.Tensor)) else self._last
@@ -163,9 +152,10 @@ class _Losses:
         if loss is not None:
             self._stored.append(loss)
 
-    def values(self) -> list[float]:
-        """Return all losses."""
-        return [float(loss) for loss in self._stored]
+    def take_all(self) -> list[float]:
+        """Return all losses, and forget them."""
+        stored, self._stored, self._last = self._stored, [], None
+        return [float(loss) for loss in stored]
 
 
 class _StepTrials:
@@ -203,9 +193,9 @@ class _StepTrials:
         until_ns = self._measurement.until_ns(self._measurement.budget_s * _FETCH_SHARE)
         fetched: list[Any] = []
         with started(TimedLoop.of(self._target)) as batches:
-            for batch in batches:
+            for batch in islice(batches, _BATCHES):
                 fetched.append(batch)
-                if len(fetched) >= _BATCHES or time.perf_counter_ns() > until_ns:
+                if time.perf_counter_ns() > until_ns:
                     break
         if not fetched:
             raise NoBatchError("the loader gave no batch to try the step on")
@@ -229,13 +219,8 @@ class _StepTrials:
                 self._measurement.note(f"the waiting lines are unknown: {self._facts.failure}")
             if device.counts_kernels:
                 self._kernels = device.kernels(lambda: self._loop.use(_LOOKED_AT, step))
-        return StepContext(
-            step,
-            modules_of(step),
-            reached(step, torch.optim.Optimizer),
-            kind,
-            self._facts,
-        )
+        optimizers = reached(step, torch.optim.Optimizer)
+        return StepContext(step, modules_of(step), optimizers, kind, self._facts)
 
     def _compare_losses(self) -> list[Change]:
         """Return the changes that work; store the largest difference in loss of each."""

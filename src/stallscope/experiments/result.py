@@ -130,7 +130,7 @@ class Experiments(SavedResult):
         laps = self.pairs.filter(experiment=trial["experiment"])
         row = dict.fromkeys(TABLE) | trial | {"pairs": laps.height}
         if laps.height:
-            row |= {"before_s": laps["before_s"].median(), "after_s": laps["after_s"].median()}
+            row |= laps.select("before_s", "after_s").median().row(0, named=True)
             factor = of_laps(laps.select("before_s", "after_s").rows())
             row |= zip(_FACTOR, factor, strict=True)
         return row
@@ -144,13 +144,10 @@ class Experiments(SavedResult):
         for method in methods:
             pairs = zip(methods[0]["copy_s"], method["copy_s"], strict=False)
             factor = of_samples(*zip(*pairs, strict=True))
-            copy_s: Any = method["copy_s"].median()
-            row = method.row(0, named=True) | {
-                "copy_s": copy_s,
-                "host_s": method["host_s"].median(),
-            }
+            row = method.row(0, named=True)
+            row |= method.select("copy_s", "host_s").median().row(0, named=True)
             row |= zip(_FACTOR[:3], factor[:3], strict=True)
-            rows.append(row | {"step_share": copy_s / step_s if step_s else None})
+            rows.append(row | {"step_share": row["copy_s"] / step_s if step_s else None})
         return pl.DataFrame(rows, COPIES)
 
 

@@ -17,7 +17,7 @@ import inspect
 import linecache
 import warnings
 from collections import defaultdict
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -93,12 +93,7 @@ class StepFacts:
 
 
 class StepWatch(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
-    """Observer of a step; active as a context.
-
-    Args:
-        kind: type of the step's device: "cuda", "cpu".
-        simulated: the simulated device to wait for, in place of a real one.
-    """
+    """Observer of a step on a device of this kind ("cuda", "cpu"), or on a simulated one."""
 
     def __init__(self, kind: str, simulated: SimulatedDevice | None) -> None:
         super().__init__()
@@ -167,13 +162,8 @@ class StepWatch(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
     def _synchronising(self, original: Any) -> Any:
         @functools.wraps(original)
         def synchronize(*args: Any, **named: Any) -> Any:
-            if self._inside:
-                return original(*args, **named)
-            line, began_ns = _line(_SYNCHRONIZE), perf_counter_ns()
-            try:
-                return original(*args, **named)
-            finally:
-                self.facts.waits[line].append((perf_counter_ns() - began_ns) / 1e9)
+            call = functools.partial(original, *args, **named)
+            return call() if self._inside else self._waited(_SYNCHRONIZE, call)
 
         return synchronize
 
@@ -216,18 +206,13 @@ def _would_wait(what: str) -> bool:
 def _line(what: str) -> Line:
     """Return the innermost line that is neither torch's nor ours."""
     frame = inspect.currentframe()
-    first = None
     while frame is not None and frame.f_code is not use_watched.__code__:
-        module = frame.f_globals.get("__name__", "")
+        module, code = frame.f_globals.get("__name__", ""), frame.f_code
         if module == _USERS or module.partition(".")[0] not in _OURS:
-            first = frame
-            break
+            source = linecache.getline(code.co_filename, frame.f_lineno).strip()
+            return Line(what, qualified(code), code.co_filename, frame.f_lineno, source)
         frame = frame.f_back
-    if first is None:
-        return Line(what, "the step", "", 0, "")
-    code = first.f_code
-    source = linecache.getline(code.co_filename, first.f_lineno).strip()
-    return Line(what, qualified(code), code.co_filename, first.f_lineno, source)
+    return Line(what, "the step", "", 0, "")
 
 
 def use_watched(step: Callable[[Any], object], batch: Any) -> object:
@@ -243,23 +228,17 @@ _ROUNDS: Final = 9
 
 
 def copy_times(device: Device, batch: Any) -> list[tuple[Any, ...]]:
-    """Copy a batch by each method, in turn, and return rows of `result.COPY_TIMES`.
+    """Copy a batch of the loader by each method, in turn, and return rows of `result.COPY_TIMES`.
 
-    Args:
-        device: device with its own memory.
-        batch: batch of the loader; the first row copies from the batch's own kind of memory.
+    The first row copies from the batch's own kind of memory.
     """
     is_pinned = any(_is_pinned(leaf) for leaf in leaves(batch))
     pageable = mapped(batch, lambda leaf: leaf.clone() if _is_pinned(leaf) else leaf)
     methods: dict[str, tuple[Any, Device, bool]] = {
         PAGEABLE: (pageable, device.reading(BatchMemory.PAGEABLE), True)
     }
-    try:
-        pinned = device.kept(batch, BatchMemory.PINNED)
-    except RuntimeError:  # the system's limit is reached
-        pinned = None
-    if pinned is not None:
-        reading = device.reading(BatchMemory.PINNED)
+    with suppress(RuntimeError):  # the system's limit is reached
+        pinned, reading = device.kept(batch, BatchMemory.PINNED), device.reading(BatchMemory.PINNED)
         methods[PINNED] = pinned, reading, True
         methods[NON_BLOCKING] = pinned, reading, False
     if is_pinned and PINNED in methods:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from functools import lru_cache
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -113,9 +114,8 @@ def is_library(function: StackFunction) -> bool:
     parts = parts_of(function.file)
     if tuple(parts[-2:]) in _DEMO:
         return False
-    if not function.file or function.file.startswith("<frozen") or ".so" in parts[-1]:
-        return True
-    if parts[-1].endswith(_COMPILED):
+    is_frozen = not function.file or function.file.startswith("<frozen")
+    if is_frozen or ".so" in parts[-1] or parts[-1].endswith(_COMPILED):
         return True
     if not parts[-1].endswith(".py"):  # a notebook's cell, or code that was made while running
         return function.file == "<string>"
@@ -164,16 +164,12 @@ def owner(stack: str) -> StackFunction:
 # ---- shares -----------------------------------------------------------------------------------
 
 
-def _exact(value: float) -> str:
-    return f"{value:.1%}"
-
-
 TABLE: Final = Schema(
     "One row per function of the user's own: not of a package, Python's library or stallscope.",
     Column("function", pl.String, "name", "your function", secret=NAME),
     Column("file", pl.String, "where it is", "file", secret=CODE_FILE),
     Column("self_share", pl.Float64, "samples that belong to it, see `owner`", "share", share),
-    Column("self_share_low", pl.Float64, "its 95% CI", INTERVAL, _exact),
+    Column("self_share_low", pl.Float64, "its 95% CI", INTERVAL, "{:.1%}".format),
     Column("self_share_high", pl.Float64),
     Column("total_share", pl.Float64, "samples with it on the stack", "with callees", share),
     Column("total_share_low", pl.Float64, "its 95% CI"),
@@ -232,9 +228,7 @@ def table(samples: pl.DataFrame) -> pl.DataFrame:
 
 def kind_shares(samples: pl.DataFrame) -> dict[str, float]:
     """Return the share of samples that belong to each kind of frame, the largest first."""
-    hits: dict[str, int] = {}
+    hits: Counter[str] = Counter()
     for stack, number in samples.select("stack", "hits").iter_rows():
-        name = kind(owner(stack))
-        hits[name] = hits.get(name, 0) + number
-    total = sum(hits.values())
-    return {name: hits[name] / total for name in sorted(hits, key=lambda name: -hits[name])}
+        hits[kind(owner(stack))] += number
+    return {name: number / hits.total() for name, number in hits.most_common()}

@@ -185,8 +185,7 @@ class _Hooked:
         self._begin, self._inside = begin, inside
 
     def __iter__(self) -> Iterator[Any]:
-        iterator = self._begin(self.loader)
-        return self._batches(iterator)
+        return self._batches(self._begin(self.loader))
 
     def _batches(self, iterator: Iterator[Any]) -> Iterator[Any]:
         batches = limited(iterator)
@@ -267,12 +266,10 @@ def below(pid: int, folder: Path) -> tuple[list[Process], str]:
 
 
 def _process(pid: int) -> psutil.Process:
-    try:
+    with suppress(psutil.Error, ValueError, OverflowError):
         process = psutil.Process(pid)
         if process.status() != psutil.STATUS_ZOMBIE:
             return process
-    except (psutil.Error, ValueError, OverflowError) as error:
-        raise _gone(pid) from error
     raise _gone(pid)
 
 

@@ -58,13 +58,7 @@ class ProcessStacks:
 
 
 class StackSampler:
-    """Samples several processes at once; writes into a private folder.
-
-    Args:
-        processes: processes to sample.
-        conditions: settings; `seconds` is the time limit.
-        folder: for files.
-    """
+    """Samples several processes at once, for `conditions.seconds`; writes into a private folder."""
 
     name: str
 
@@ -82,13 +76,8 @@ class StackSampler:
         self._began: float | None = None
         self._ended = False
 
-    def read(self) -> list[ProcessStacks]:
-        """Return the stacks of each process."""
-        for stacks in self.stacks:
-            self._read(stacks)
-        return self.stacks
-
-    def _read(self, stacks: ProcessStacks) -> None:
+    def read(self, stacks: ProcessStacks) -> None:
+        """Read the stacks of a process."""
         raise NotImplementedError
 
     def _end(self) -> bool:
@@ -188,17 +177,16 @@ class Spy(StackSampler):
             *["--gil"] * conditions.gil,
         ]
         for pid in [stacks.pid for stacks in self.stacks if not stacks.why_not]:
-            command = [str(self._program), *arguments, "--pid", str(pid)]
-            command += ["--output", str(self._path(pid))]
+            output = ("--pid", str(pid), "--output", str(self._path(pid)))
+            command, bound_s = [str(self._program), *arguments, *output], seconds + _GRACE_S
             with held_back():
-                self._records[pid] = PySpyCall(
-                    command, self._folder, f"record-{pid}", seconds + _GRACE_S
-                )
+                self._records[pid] = PySpyCall(command, self._folder, f"record-{pid}", bound_s)
 
     def _path(self, pid: int) -> Path:
         return self._folder / f"{pid}.speedscope"
 
-    def _read(self, stacks: ProcessStacks) -> None:
+    def read(self, stacks: ProcessStacks) -> None:
+        """Read the stacks of a process from py-spy's file."""
         call, path = self._records.get(stacks.pid), self._path(stacks.pid)
         if call is None:
             return
@@ -272,7 +260,8 @@ class InProcess(StackSampler):
         while time.monotonic() < deadline and not self.is_over:
             time.sleep(0.01)
 
-    def _read(self, stacks: ProcessStacks) -> None:
+    def read(self, stacks: ProcessStacks) -> None:
+        """Read the stacks of a process from its own file."""
         try:
             sampled = json.loads(self._path(stacks).read_text(encoding="utf-8"))
             stacks.threads = _threads(sampled["frames"], sampled["threads"].values())

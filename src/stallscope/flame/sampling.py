@@ -43,12 +43,7 @@ _PATIENCE_S: Final = 10.0
 
 
 class StackCounts:
-    """Hits of each stack, by process and window.
-
-    Args:
-        rate_hz: samples a second.
-        of_loop: sample the main process, not the workers.
-    """
+    """Hits of each stack, by process and window; `of_loop`: of the main process alone."""
 
     def __init__(self, rate_hz: float, *, of_loop: bool = False) -> None:
         self.of_loop = of_loop
@@ -64,7 +59,8 @@ class StackCounts:
         if sampler.refused:
             return []
         notes = []
-        for stacks in sampler.read():
+        for stacks in sampler.stacks:
+            sampler.read(stacks)
             if stacks.why_not:
                 who = "the process" if stacks.worker is None else f"worker {stacks.worker}"
                 notes.append(f"{who} (pid {stacks.pid}) was not sampled: {stacks.why_not}")
@@ -98,14 +94,7 @@ class StackCounts:
 
 
 class SamplingLoop:
-    """One recording of a loader, which restarts until the requested time is sampled.
-
-    Args:
-        loop: batches and step.
-        conditions: settings and time limit.
-        measurement: progress and notes.
-        hits: counters of the stacks.
-    """
+    """One recording of a loader, which restarts until the requested time is sampled."""
 
     def __init__(
         self,

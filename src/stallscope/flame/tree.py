@@ -56,15 +56,13 @@ class Tree:
 
     def totals(self) -> list[NDArray[np.int64]]:
         """Return the hits of each frame and all frames below it, for each recording."""
-        return [self._totals(hits) for hits in self.recordings]
-
-    def _totals(self, hits: Counter[tuple[int, int]]) -> NDArray[np.int64]:
-        totals, parents = [0] * len(self.name), self.parents.tolist()
-        for (place, _), number in hits.items():
-            totals[place] += number
-        for place in range(len(totals) - 1, 0, -1):
-            totals[parents[place]] += totals[place]
-        return np.array(totals)
+        totals = [np.zeros(len(self.name), np.int64) for _ in self.recordings]
+        for hits, total in zip(self.recordings, totals, strict=True):
+            for (place, _), number in hits.items():
+                total[place] += number
+            for place in range(len(total) - 1, 0, -1):
+                total[self.parents[place]] += total[place]
+        return totals
 
     def kinds(self) -> list[str]:
         """Return the kind of each frame; a frame of kind "other" takes that of its only stage."""

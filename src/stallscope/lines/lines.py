@@ -459,7 +459,7 @@ def lines(
     check_plain(target, "its samples cannot be made one by one in this process")
     with isolated(target) as target, one_thread():
         parts = LoaderCallables(target.loaders[0])
-        with bindings_kept(parts.holders()), measurement.of(target.name):
+        with bindings_kept(parts.holders), measurement.of(target.name):
             session = LineMeasurement(target, parts, int(samples), measurement)
             measurement.result = session.result
             try:

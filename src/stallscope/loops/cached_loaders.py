@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from stallscope.errors import UnsupportedError
 from stallscope.hooks import find_ops
-from stallscope.hooks.loader_access import StandIn
+from stallscope.hooks.loader_access import StandIn, value_of
 from stallscope.loops.cached_values import (
     bytes_of,
     compact,
@@ -32,7 +32,7 @@ from stallscope.loops.cached_values import (
     shell,
     versions,
 )
-from stallscope.targets.loaders import copied, keeps_iterator
+from stallscope.targets.loaders import copied, kept_iterators
 from stallscope.units import count
 
 if TYPE_CHECKING:
@@ -248,7 +248,10 @@ class KeptEpochs:
         self.loader = loader
 
     def __iter__(self) -> Iterator[Any]:
-        return epochs(self.loader, lambda: keeps_iterator(self.loader))
+        return epochs(self.loader, self._keeps_workers)
+
+    def _keeps_workers(self) -> bool:
+        return any(value_of(each, "_shutdown") is False for each in kept_iterators(self.loader))
 
 
 def is_plain(loader: Any) -> bool:

@@ -82,7 +82,7 @@ def preserving_state(loader: Any) -> Iterator[None]:
     with (
         as_before(loader),
         named_kept(parts.functions.values()),
-        bindings_kept(parts.holders()),
+        bindings_kept(parts.holders),
     ):
         yield
 

@@ -14,9 +14,9 @@ import re
 import shutil
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
@@ -139,8 +139,7 @@ def layouts(  # noqa: PLR0913 - the public signature
         return search.result()
 
 
-@dataclass(frozen=True)
-class _Layout:
+class _Layout(NamedTuple):
     """One layout of the samples, as written."""
 
     container: Container
@@ -148,19 +147,9 @@ class _Layout:
     bytes: int
     convert_s: float
 
-    @property
-    def name(self) -> str:
-        return f"{self.container.name}{', smaller' * self.resized}"
-
 
 class LayoutSearch:
-    """One comparison of layouts.
-
-    Args:
-        target: what the user points at, its loader a plain one with an index.
-        samples: number of samples to write, at most.
-        measurement: its budget.
-    """
+    """One comparison of layouts; the target's loader is a plain one with an index."""
 
     def __init__(self, target: Target, samples: int, measurement: Measurement) -> None:
         self._target, self._measurement = target, measurement
@@ -300,8 +289,8 @@ class LayoutSearch:
                 "read was cold: give another folder"
             )
         for number, layout in enumerate(self._layouts):
-            self._measurement.now(f"{layout.name}, {state}")
             container = layout.container
+            self._measurement.now(f"{container.name}{', smaller' * layout.resized}, {state}")
             timing = serving.ReadTimes(container, parts, self._shuffled())
             share = 1 / (len(self._layouts) - number)
             # The first samples of a stream pay for those in its shuffle buffer
@@ -333,11 +322,10 @@ class LayoutSearch:
             if made_s is not None
         ]
         written: list[tuple[Any, ...]] = []
-        for number, layout in enumerate(self._layouts):
-            kind = type(layout.container)
+        for container, *sizes in self._layouts:
+            kind = type(container)
             shuffle = shuffle_share(kind, self._dataset_samples, serving.SHUFFLE_BUFFER)
-            sizes = layout.bytes, layout.convert_s
-            written.append((number, kind.name, layout.resized, *sizes, kind.is_random, shuffle, ""))
+            written.append((len(written), kind.name, *sizes, kind.is_random, shuffle, ""))
         for name, why in self._not_written.items():
             written.append((len(written), name, False, None, None, None, None, why))
         raw_bytes = sum(len(blob) for raw in self._raws for blob in raw.blobs)

@@ -70,14 +70,7 @@ class Reading:
 def requests(
     files: Sequence[DataFile], access: str, length: int | None, seed: int
 ) -> list[ReadRequest]:
-    """Choose what to read: no byte twice, and at most `MOST_BYTES`.
-
-    Args:
-        files: sample of the data.
-        access: one of the words above.
-        length: bytes of a request; None: whole files.
-        seed: of the random choices.
-    """
+    """Choose what to read: no byte twice, and at most `MOST_BYTES`; of length None: whole files."""
     rng = random.Random(seed)  # noqa: S311 - which pieces are read is no secret
     if length is None:
         shuffled = rng.sample(list(files), len(files))
@@ -97,14 +90,11 @@ def requests(
             chosen = rng.sample(range(number), min(number, _MOST_REQUESTS))
             cells += [(file, cell * stride) for cell in chosen]
     rng.shuffle(cells)
-    return _limited(
-        ReadRequest(file.path, begin + _aligned(rng, min(stride, file.size) - length), length)
-        for file, begin in cells
-    )
-
-
-def _aligned(rng: random.Random, most: int) -> int:
-    return rng.randrange(most + 1) // SMALL_BYTES * SMALL_BYTES
+    pieces = []
+    for file, begin in cells:
+        aligned = rng.randrange(min(stride, file.size) - length + 1) // SMALL_BYTES * SMALL_BYTES
+        pieces.append(ReadRequest(file.path, begin + aligned, length))
+    return _limited(pieces)
 
 
 def _limited(wanted: Iterable[ReadRequest]) -> list[ReadRequest]:
@@ -145,13 +135,9 @@ def _on_each_piece(
 def timed(
     wanted: Sequence[ReadRequest], readers: int, seconds: float, *, readahead: bool = True
 ) -> Reading:
-    """Read with several readers at once, and time each request.
+    """Read with several readers at once, and time each request, for so many seconds.
 
-    Args:
-        wanted: requests, in order; those for which there is no time are left out.
-        readers: number of readers.
-        seconds: time limit; requests that are under way then are finished.
-        readahead: let the kernel read ahead.
+    Requests that are under way then are finished, and those after them are left out.
     """
     reading = Reading(cached_share=cached_share(wanted))
     files: dict[str, int] = {}

@@ -165,11 +165,8 @@ class MakeTimes(StandIn, IterableDataset[Any]):
     """Time that the dataset takes to make each sample from bytes in memory.
 
     Yields the sample's number, the seconds from its own files, and those from smaller images (None:
-    there are none), in random order and with the same random numbers.
-
-    Args:
-        dataset: the user's.
-        samples: number, files, and the same files with smaller images.
+    there are none), in random order and with the same random numbers. `samples` are numbers, files,
+    and the same files with smaller images.
     """
 
     def __init__(
@@ -194,10 +191,7 @@ class MakeTimes(StandIn, IterableDataset[Any]):
 class ReadTimes(IterableDataset[Any]):
     """Time that each sample's files take to be read from a container; yields number and seconds.
 
-    Args:
-        container: closed.
-        parts: number of files of each sample.
-        numbers: samples in the order in which they are requested.
+    `parts` is the number of files of each sample, `numbers` the order in which they are requested.
     """
 
     def __init__(self, container: Container, parts: Sequence[int], numbers: Sequence[int]) -> None:

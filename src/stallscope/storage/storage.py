@@ -8,9 +8,10 @@ is over. Files are only read; the kernel is asked to drop the bytes that are rea
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -107,8 +108,7 @@ def storage(
         return probe.result()
 
 
-@dataclass(frozen=True)
-class AccessPattern:
+class AccessPattern(NamedTuple):
     """Kind of access, size of a request, number of readers, and page cache state."""
 
     access: str
@@ -171,11 +171,6 @@ class _Data:
         """Kinds of media on which files are."""
         return {mount.medium for mount in self.mounts.values()}
 
-    @property
-    def resident_share(self) -> float | None:
-        """Mean of `resident`; None: unknown."""
-        return _mean([*self.resident.values()])
-
     def rows(self) -> list[tuple[Any, ...]]:
         """Return the rows of `PLACES`, the mount with the most files first."""
         by_mount: dict[Mount, list[DataFile]] = {}
@@ -189,12 +184,7 @@ class _Data:
 
 
 class StorageProbe:
-    """One measurement of the storage under a loader.
-
-    Args:
-        target: the user's.
-        measurement: with the budget.
-    """
+    """One measurement of the storage under a loader."""
 
     def __init__(self, target: Target, measurement: Measurement) -> None:
         self._target, self._measurement = target, measurement
@@ -213,9 +203,8 @@ class StorageProbe:
         """Record the loop, find its files, read them."""
         run = record_briefly(self._target, self._left_s)
         self._demand = apart(lambda: demand_of(run))
-        self._find_files(
-            apart(lambda: run.all_samples["path"].drop_nulls().cast(pl.String).to_list())
-        )
+        paths = apart(lambda: run.all_samples["path"].drop_nulls().cast(pl.String).to_list())
+        self._find_files(paths)
         if self._data.files:
             self._read()
 
@@ -232,7 +221,7 @@ class StorageProbe:
                 took_s=self._measurement.used_s,
                 files=len(data.files),
                 data_bytes=sum(file.size for file in data.files),
-                resident_share=data.resident_share,
+                resident_share=_mean([*data.resident.values()]),
                 is_whole=data.is_whole,
                 **self._demand,
             ),
@@ -294,13 +283,9 @@ class StorageProbe:
             return {}
         resident = {}
         for file in unread[:: max(len(unread) // _RESIDENCY_FILES, 1)]:
-            try:
-                part = resident_share(file.path)
-            except OSError:
-                continue
-            if part is not None:
-                resident[file.path] = part
-        return resident
+            with suppress(OSError):
+                resident[file.path] = resident_share(file.path)
+        return {path: part for path, part in resident.items() if part is not None}
 
     # ---- reading ----------------------------------------------------------------------------
 
@@ -355,7 +340,7 @@ class StorageProbe:
         reading = reads.timed(wanted, pattern.readers, seconds, readahead=readahead)
         self._failed += reading.failed
         if reading.latencies_s and reading.seconds > 0:
-            self.readings.append(_row(replace(pattern, state=state), number, reading))
+            self.readings.append(_row(pattern, state, number, reading))
 
     def _notes(self) -> list[str]:
         """Return the caveats of the readings."""
@@ -384,21 +369,12 @@ class StorageProbe:
         return notes
 
 
-def _row(pattern: AccessPattern, number: int, reading: Reading) -> dict[str, Any]:
-    median, late = np.quantile(reading.latencies_s, [0.5, 0.95])
-    return {
-        "access": pattern.access,
-        "request_bytes": pattern.length or 0,
-        "readers": pattern.readers,
-        "state": pattern.state,
-        "round": number,
-        "requests": len(reading.latencies_s),
-        "bytes": reading.bytes,
-        "took_s": reading.seconds,
-        "latency_s": float(median),
-        "latency_p95_s": float(late),
-        "cached_share": reading.cached_share,
-    }
+def _row(pattern: AccessPattern, state: str, number: int, reading: Reading) -> dict[str, Any]:
+    latencies_s = reading.latencies_s
+    key = pattern.access, pattern.length or 0, pattern.readers, state
+    times = reading.seconds, *map(float, np.quantile(latencies_s, [0.5, 0.95]))
+    row = (*key, number, len(latencies_s), reading.bytes, *times, reading.cached_share)
+    return dict(zip(READINGS, row, strict=True))
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -83,12 +83,9 @@ def find_images(folder: Path) -> list[ImageFile]:
 
 
 def labelled(images: Sequence[tuple[str, PurePath]]) -> list[ImageFile]:
-    """Label images with the number of their first-level sub-folder, sorted by name.
+    """Label images (path, and path below the root) with the number of their first sub-folder.
 
     Images without a sub-folder are a class of their own.
-
-    Args:
-        images: full path of each, and its path below the root.
     """
     classes = [below.parts[0] if len(below.parts) > 1 else "" for _, below in images]
     label = {name: number for number, name in enumerate(sorted(set(classes)))}
@@ -184,17 +181,11 @@ class TarShards(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
         first, every = (worker.id, worker.num_workers) if worker else (0, 1)
-        for place in range(first, len(self.shards), every):
-            yield from map(self.transform, _images(self.shards[place]))
-
-
-def _images(shard: str) -> Iterator[Image.Image]:
-    """Yield the images of a shard."""
-    with tarfile.open(shard) as archive:
-        for member in image_members(archive):
-            file = archive.extractfile(member)
-            if file is not None:
-                yield open_image(BytesIO(file.read()))
+        for shard in self.shards[first::every]:
+            with tarfile.open(shard) as archive:
+                for member in image_members(archive):
+                    file: Any = archive.extractfile(member)
+                    yield self.transform(open_image(BytesIO(file.read())))
 
 
 def image_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
@@ -212,10 +203,7 @@ def is_shards(text: str) -> bool:
 
 
 def find_shards(path: Path) -> list[str]:
-    """Return the files of a name, a range like `x-{000..009}.tar` or a glob, in order.
-
-    Args:
-        path: absolute.
+    """Return the files of an absolute name, a range like `x-{000..009}.tar` or a glob, in order.
 
     Raises:
         TargetError: a file is missing, or nothing matches.

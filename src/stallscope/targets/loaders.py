@@ -136,11 +136,6 @@ def _iterates(value: Any) -> bool:
     return not (is_iterator(value) or is_node(value))
 
 
-def keeps_iterator(loader: Any) -> bool:
-    """Return True if a loader, or an object in it, keeps an iterator with workers."""
-    return any(value_of(each, "_shutdown") is False for each in kept_iterators(loader))
-
-
 def kept_iterators(loader: Any) -> list[Any]:
     """Return the iterators that a loader, or an object in it, keeps."""
     return [iterator for value in walk(loader, _inside) for iterator in _kept(value)]

@@ -83,12 +83,9 @@ def bindings_kept(holders: Iterable[Any]) -> Iterator[None]:
 def attributes_of(
     owner: Any, without: Container[str] = (), *, arrays: bool = True
 ) -> Callable[[], None]:
-    """Return a function that restores the current attributes of an object.
+    """Return a function that restores the current attributes of an object, `without` some names.
 
-    Args:
-        owner: object with the attributes.
-        without: names of attributes that are not put back.
-        arrays: also restore the contents of tensors and arrays, from a copy.
+    With `arrays`, it also restores the contents of tensors and arrays, from a copy.
     """
     attributes = own_attributes(owner)
     before = {name: value for name, value in attributes.items() if name not in without}
@@ -127,7 +124,8 @@ def _content(value: Any) -> Any:
     if isinstance(value, bytearray):
         return bytes(value)
     if isinstance(value, torch.Tensor):
-        return None if value.is_inference() else (_version(value), value.detach().clone())
+        # The number of its changes in place, which has no public name
+        return None if value.is_inference() else (value._version, value.detach().clone())  # noqa: SLF001
     is_array = isinstance(value, np.ndarray) and not isinstance(value, np.memmap)
     return value.copy() if is_array and value.flags.writeable else None
 
@@ -147,16 +145,11 @@ def _put_back(
             _refill(value, content)
 
 
-def _version(value: torch.Tensor) -> int:
-    """Return the number of in-place changes of a tensor."""
-    return value._version  # noqa: SLF001 - torch has no public name for it
-
-
 def _refill(value: Any, content: Any) -> None:
     """Put changed content back; unchanged content stays, as a frozen mapping raises on writes."""
     if isinstance(value, torch.Tensor):
         version, values = content
-        if _version(value) != version:
+        if value._version != version:  # noqa: SLF001
             with torch.no_grad():
                 value.copy_(values)
     elif isinstance(value, np.ndarray):
@@ -167,10 +160,8 @@ def _refill(value: Any, content: Any) -> None:
         value.clear()
         if isinstance(value, dict):
             value.update(zip(content[::2], content[1::2], strict=True))
-        elif isinstance(value, set):
-            value.update(content)
         else:
-            value.extend(content)
+            (value.update if isinstance(value, set) else value.extend)(content)
 
 
 class LoaderCallables:
@@ -187,17 +178,14 @@ class LoaderCallables:
         self.homes: set[str] = set()
         """Packages of the datasets, which are the user's own."""
         self._seen: set[tuple[int, bool]] = set()
-        self._holders: list[Any] = []
+        self.holders: list[Any] = []
+        """Datasets and ops: loading samples may rebind their attributes."""
         for dataset in find_ops.datasets(loader.dataset):
             self._add_dataset(dataset)
         self._add(loader.collate_fn, COLLATE)
 
-    def holders(self) -> list[Any]:
-        """Return the datasets and ops: loading samples may rebind their attributes."""
-        return list(self._holders)
-
     def _add_dataset(self, dataset: Any) -> None:
-        self._holders.append(dataset)
+        self.holders.append(dataset)
         self.homes.add(type(dataset).__module__.partition(".")[0])
         for name in _ENTRIES:
             function = function_of(getattr(type(dataset), name, None))
@@ -218,7 +206,7 @@ class LoaderCallables:
         if not find_ops.is_container(value):
             self._add(value, find_ops.stage_of(slot) if is_stage else None)
         if find_ops.is_container(value) or find_ops.is_op(value):
-            self._holders.append(value)
+            self.holders.append(value)
             for inner in find_ops.slots(value):
                 if not find_ops.is_own_part(value, inner.value):
                     is_op = find_ops.is_container(value) or find_ops.is_inner_op(inner)
@@ -282,15 +270,12 @@ def functions_with(codes: Iterable[CodeType]) -> dict[CodeType, list[FunctionTyp
     """
     wanted = list(codes)
     functions: dict[CodeType, list[FunctionType]] = {}
-    for referrer in _referrers(wanted) if wanted else ():
+    with thawed():
+        referrers = gc.get_referrers(*wanted)
+    for referrer in referrers:
         if isinstance(referrer, FunctionType) and referrer.__code__ in wanted:
             functions.setdefault(referrer.__code__, []).append(referrer)
     return functions
-
-
-def _referrers(wanted: list[CodeType]) -> list[Any]:
-    with thawed():
-        return gc.get_referrers(*wanted)
 
 
 @contextmanager

@@ -53,7 +53,9 @@ class Photographs(ImageFiles):
             for number, file in enumerate(files)
             for _ in range(BOXES)
         ]
-        self.by_image = self._grouped() if indexed else None
+        self.by_image: dict[int, list[dict[str, int]]] = {}
+        for box in self.annotations if indexed else ():
+            self.by_image.setdefault(box["image_id"], []).append(box)
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         image = self.loader(self.files[index].path)
@@ -62,15 +64,9 @@ class Photographs(ImageFiles):
 
     def find_boxes(self, index: int) -> list[dict[str, int]]:
         """Return the annotations of an image."""
-        if self.by_image is not None:
+        if self.by_image:
             return self.by_image[index]
         return [box for box in self.annotations if box["image_id"] == index]
-
-    def _grouped(self) -> dict[int, list[dict[str, int]]]:
-        groups: dict[int, list[dict[str, int]]] = {}
-        for box in self.annotations:
-            groups.setdefault(box["image_id"], []).append(box)
-        return groups
 
 
 def sample_folder() -> Path:

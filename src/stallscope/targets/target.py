@@ -159,8 +159,10 @@ def target(
     Raises:
         TargetError: `spec` cannot be measured; the message names the remedy.
     """
-    _check_step(step)
-    _check_device(device)
+    if step is not None:
+        _check_step(step)
+    if device is not None:
+        _check_device(device)
     try:
         loaded = _from_path(os.fspath(spec)) if isinstance(spec, os.PathLike) else _find(spec)
     except PermissionError as error:
@@ -174,29 +176,24 @@ def target(
     )
 
 
-def _check_step(step: object) -> None:
-    if step is None:
-        return
+def _check_step(step: Any) -> None:
     if not callable(step):
         raise TargetError(f"step is a {_type(step)}: give a function that uses one batch")
     kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-    callables = (step, step.__call__)  # a function, or an object's method
-    if any(kind(part) for kind in kinds for part in callables):
+    if any(kind(part) for kind in kinds for part in (step, step.__call__)):
         raise TargetError(
             f"step is {_type(step)} {getattr(step, '__name__', '')!r} with await or yield, so that "
             "calling it runs nothing: give a plain function that uses one batch"
         )
 
 
-def _check_device(device: str | torch.device | None) -> None:
-    if device is None:
-        return
+def _check_device(device: str | torch.device) -> None:
     try:
         kind = torch.device(device).type
     except (RuntimeError, TypeError) as error:
         raise TargetError(f"device={device!r} is not a torch device ('cpu', 'cuda:0')") from error
-    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
-    if not {"cuda": cuda, "mps": mps}.get(kind, True):
+    optional: dict[str, Any] = {"cuda": torch.cuda, "mps": torch.backends.mps}
+    if kind in optional and not optional[kind].is_available():
         raise TargetError(
             f"device={device!r}: torch finds no such device: leave it out, or give 'cpu'"
         )
@@ -230,9 +227,8 @@ def _from_path(text: str) -> Target:
             f"there is no {text!r} (looked in {str(Path.cwd())!r}): check the path. "
             f"A target is {_FORMS}"
         )
-    close = difflib.get_close_matches(text.lower(), ["sample"])
-    hint = "; did you mean 'sample'?" if close else "."
-    raise TargetError(f"{text!r} is not a target{hint} A target is {_FORMS}")
+    hint = "; did you mean 'sample'?" * bool(difflib.get_close_matches(text.lower(), ["sample"]))
+    raise TargetError(f"{text!r} is not a target{hint or '.'} A target is {_FORMS}")
 
 
 def _from_folder(path: Path, text: str) -> Target:
