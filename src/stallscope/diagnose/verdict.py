@@ -204,10 +204,7 @@ def too_short(facts: Facts) -> str:
         return "no step of the loop was seen"
     if facts.steps >= wanted or facts.starts.share >= thresholds.DOMINATES:
         return ""
-    return (
-        f"{count(facts.steps, 'step')} after the warm-up, {wanted} are needed: "
-        f"{count(wanted - facts.steps, 'batch')} more"
-    )
+    return f"{count(facts.steps, 'step')} after the warm-up, and {wanted} are needed"
 
 
 def healthy(facts: Facts) -> Finding:
