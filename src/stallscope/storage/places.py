@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import sysconfig
+import tarfile
 import tempfile
 import time
 from contextlib import suppress
@@ -31,6 +32,8 @@ _MOST_FOLDERS, _MOST_ENTRIES, _LOOK_S = 32, 20_000, 2.0
 """Folders that are listed, entries in each, and seconds for all of them."""
 _MOST_FILES: Final = 4_000
 """Files that stand for the data, beside those that were read."""
+_MOST_MEMBERS: Final = 2_000
+"""Members of an archive that tell how large a sample in it is."""
 _CONTAINER_BYTES: Final = 64 << 10
 """Smallest open file that can be a container of samples."""
 _CODE: Final = re.compile(
@@ -120,6 +123,28 @@ def open_containers() -> list[DataFile]:
             }
     files = (_file(path, was_read=True) for path in sorted(paths) if not _is_code(path))
     return [file for file in files if file and file.size >= _CONTAINER_BYTES]
+
+
+def tar_sample_bytes(files: Iterable[DataFile]) -> float | None:
+    """Return the bytes of a sample in tar shards, headers included; None without an archive.
+
+    What a process reads meanwhile is no measure: a shuffle buffer fills, a shard is read ahead.
+    Members whose names differ only behind the first dot are one sample (webdataset's rule).
+    """
+    for file in files:
+        if not file.path.endswith(".tar"):
+            continue
+        with suppress(tarfile.TarError, OSError), tarfile.open(file.path, "r:") as archive:
+            members = [each for each in islice(archive, _MOST_MEMBERS) if each.isfile()]
+            if members:
+                last, samples = members[-1], {_sample_of(each.name) for each in members}
+                return (last.offset_data + last.size - members[0].offset) / len(samples)
+    return None
+
+
+def _sample_of(name: str) -> str:
+    folder, _, file = name.rpartition("/")
+    return f"{folder}/{file.partition('.')[0]}"
 
 
 def bytes_read() -> int | None:

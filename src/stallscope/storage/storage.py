@@ -234,10 +234,14 @@ class StorageProbe:
         files = places.data_files(paths)
         containers, sample_bytes = self._look()
         read = [file for file in files if file.was_read]
+        of_shards = places.tar_sample_bytes([*read, *containers])
+        sample_bytes = of_shards or sample_bytes
         mean_bytes = _mean([file.size for file in read])
         # A sample that reads less than its file is one of many in it
-        is_whole = mean_bytes is not None and (
-            sample_bytes is None or mean_bytes <= 2 * sample_bytes + _PART_SLACK_BYTES
+        is_whole = (
+            of_shards is None
+            and mean_bytes is not None
+            and (sample_bytes is None or mean_bytes <= 2 * sample_bytes + _PART_SLACK_BYTES)
         )
         if not is_whole:
             self._demand["sample_bytes"] = sample_bytes
