@@ -7,7 +7,6 @@ mask are two chains. Calls that draw random numbers keep their place. `deferred_
 from __future__ import annotations
 
 import linecache
-import time
 import types
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -27,14 +26,14 @@ from stallscope.orders.deferred_calls import (
 )
 from stallscope.orders.equivalence import digest
 from stallscope.orders.pipeline import Op, Place, numbered
-from stallscope.orders.run_ops import OpInput, states_of
+from stallscope.orders.run_ops import OpInput, clocked, states_of
 from stallscope.orders.search import Lane
 from stallscope.orders.watch import CapturedSample, decoded, seeded
 from stallscope.targets.loaders import copied
 from stallscope.units import count, repr_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from stallscope.orders.variant import Variant
 
@@ -117,7 +116,7 @@ class RecordedCalls(NoticedCalls):
         self._inside = len(self.calls)
         self.calls.append(seen)
         before = states_of()
-        seen.result, seen.took_s = _timed(lambda: call.made(first))
+        seen.result, seen.took_s = clocked(lambda: call.made(first))
         seen.draws = states_of() != before
         self._inside = seen.inside
         return seen.result
@@ -155,12 +154,6 @@ class RecordedCalls(NoticedCalls):
             for number, seen in enumerate(self.calls)
             if number not in opened and (seen.inside is None or seen.inside in opened)
         ]
-
-
-def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
-    began_ns = time.perf_counter_ns()
-    result = call()
-    return result, (time.perf_counter_ns() - began_ns) / 1e9
 
 
 def _is_plane(value: Any) -> bool:
@@ -257,7 +250,7 @@ def _in_dataset(
     outer = place.filled(dataset, watched)
     for number, index in enumerate(indices):
         watched.calls = []
-        finished, whole_s = _timed(lambda at=index, n=number: seeded(outer, at, n))  # type: ignore[misc]
+        finished, whole_s = clocked(lambda at=index, n=number: seeded(outer, at, n))  # type: ignore[misc]
         rows = watched.rows()
         seen = [seen for row in rows for seen in row]
         room_bytes -= bytes_of([each.result for each in seen]) + bytes_of(finished)

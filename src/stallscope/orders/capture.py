@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import statistics
-import time
 from itertools import chain as flat
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,15 +20,16 @@ from stallscope.loops.cached_values import bytes_of, fresh, mapped
 from stallscope.orders.equivalence import digest
 from stallscope.orders.pipeline import Chain, places, readers
 from stallscope.orders.result import FixedCosts
-from stallscope.orders.run_ops import OpInput, OpResultError, apply
+from stallscope.orders.run_ops import OpInput, OpResultError, apply, clocked
 from stallscope.orders.variant import Site
-from stallscope.orders.watch import CapturedSample, Watched, watch
+from stallscope.orders.watch import watch
 from stallscope.units import count, said_by, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stallscope.orders.pipeline import Place
+    from stallscope.orders.watch import CapturedSample, Watched
 
 _CHECKED: Final = 3
 """Samples on which a row of ops has to give its pipeline's data."""
@@ -64,11 +64,9 @@ def capture(
             f"the dataset ({type(loader.dataset).__name__}) is a stream, whose samples cannot be "
             "read twice: give a loader over a map-style dataset with the same transforms"
         )
-    held = places(loader.dataset)
-    reading = readers(loader.dataset)
-    indices = first_indices(loader, samples)
+    held, indices = places(loader.dataset), first_indices(loader, samples)
     try:
-        watched = watch(loader.dataset, held, indices, reading)
+        watched = watch(loader.dataset, held, indices, readers(loader.dataset))
     except StallscopeError:
         raise
     except Exception as error:
@@ -78,23 +76,22 @@ def capture(
             f"{type(loader.dataset).__name__} does more than call its pipeline ({error}); a cache "
             "does, for example: give a loader over a plain dataset with the same transforms"
         ) from error
-    number = _longest(loader.dataset, held, watched)
-    captured = watched.seen[number]
-    chain, notes = _ops_of(held[number], [sample.input for sample in captured])
+    longest = _longest(loader.dataset, watched)
+    place, captured = longest.place, longest.samples
+    chain, notes = _ops_of(place, [sample.input for sample in captured])
     each = max(bytes_of([sample.input.value, sample.finished]) for sample in captured)
     fitting = max(room_bytes // (each * (len(chain.ops) + 2)), 1)
     if fitting < len(captured):
         notes.append(f"only {count(fitting, 'sample')} were used: each needs {size(each)}")
         captured = captured[:fitting]
-    others = ", ".join(held[place].text for place in watched.seen if place != number)
+    others = [each.place.text for each in watched if each.samples and each is not longest]
     if others:
         notes.append(
-            f"only {held[number].text} was measured; the dataset also calls {others}. Put all ops "
-            "into one Compose to have them ordered together"
+            f"only {place.text} was measured; the dataset also calls {', '.join(others)}. Put all "
+            "ops into one Compose to have them ordered together"
         )
-    first, *rest = {sample.reader for sample in captured}
-    reader = None if rest or first is None else reading[first]
-    return Site(held[number], chain, captured[0].where, reader), captured, notes
+    first, *rest = {id(sample.reader): sample.reader for sample in captured}.values()
+    return Site(place, chain, captured[0].where, None if rest else first), captured, notes
 
 
 def first_indices(loader: Any, samples: int) -> list[Any]:
@@ -106,22 +103,21 @@ def first_indices(loader: Any, samples: int) -> list[Any]:
     return indices[:samples]
 
 
-def _longest(dataset: Any, held: list[Place], watched: Watched) -> int:
-    """Return the number of the place with most ops that each sample goes through once.
+def _longest(dataset: Any, watched: list[Watched]) -> Watched:
+    """Return the place with most ops that each sample goes through once.
 
     Raises:
         NoPipelineError: there is none.
     """
-    once = [number for number in watched.seen if number not in watched.several]
-    if once:
-        return max(once, key=lambda number: len(Chain(held[number].value).ops))
+    called = [each for each in watched if each.samples]
+    if once := [each for each in called if each.is_single]:
+        return max(once, key=lambda each: len(Chain(each.place.value).ops))
     name = type(dataset).__name__
-    if watched.seen:
+    if called:
         raise NoPipelineError(
-            f"{name} calls {', '.join(held[number].text for number in watched.seen)} several times "
-            "per sample, or not all of its parts in turn, so there is no single order: give a "
-            "loader over a dataset that calls it once per sample, and use the best order for all "
-            "calls"
+            f"{name} calls {', '.join(each.place.text for each in called)} several times per "
+            "sample, or not all of its parts in turn, so there is no single order: give a loader "
+            "over a dataset that calls it once per sample, and use the best order for all calls"
         )
     if callable(getattr(dataset, "set_transform", None)):
         raise NoPipelineError(
@@ -129,7 +125,8 @@ def _longest(dataset: Any, held: list[Place], watched: Watched) -> int:
             "be compared on samples: give a loader over a dataset that calls a Compose of these "
             "ops on each sample"
         )
-    hints = f"; it holds {', '.join(place.text for place in held)}, uncalled" if held else ""
+    held = ", ".join(each.place.text for each in watched)
+    hints = f"; it holds {held}, uncalled" if held else ""
     raise NoPipelineError(
         f"no pipeline was found in {name}: its __getitem__ calls no transform that it holds, and "
         f"no functions of which one takes first what the other returns{hints}"
@@ -189,17 +186,14 @@ def fixed_costs(loader: Any, samples: Sequence[CapturedSample]) -> FixedCosts:
 
 def _batch_s(loader: Any, samples: list[Any]) -> float:
     """Return a sample's share of the time to collate and to copy to shared memory."""
-    if loader.batch_sampler is None:
-        samples = samples[:1]
-    best_s = float("inf")
-    for _ in range(_ROUNDS):
-        began_ns = time.perf_counter_ns()
-        batch = loader.collate_fn(samples if loader.batch_sampler is not None else samples[0])
-        if loader.num_workers:
-            batch = mapped(batch, _shared)
-        best_s = min(best_s, (time.perf_counter_ns() - began_ns) / 1e9)
-        del batch
-    return best_s / len(samples)
+    has_batches = loader.batch_sampler is not None
+
+    def make() -> Any:
+        batch = loader.collate_fn(samples if has_batches else samples[0])
+        return mapped(batch, _shared) if loader.num_workers else batch
+
+    best_s = min(clocked(make)[1] for _ in range(_ROUNDS))
+    return best_s / len(samples) if has_batches else best_s
 
 
 def _shared(leaf: Any) -> Any:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -22,6 +22,7 @@ from stallscope.orders.calls import CallOp
 from stallscope.orders.evaluator import name_of
 from stallscope.orders.fused import fused
 from stallscope.orders.loader_parts import Draft
+from stallscope.orders.run_ops import clocked
 from stallscope.orders.variant import (
     CACHE,
     DIFFERENT,
@@ -34,7 +35,7 @@ from stallscope.orders.variant import (
 from stallscope.units import count, repr_of, seconds, size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from stallscope.orders.evaluator import OrderEvaluator
 
@@ -218,16 +219,11 @@ def on_batch(evaluator: OrderEvaluator) -> Iterator[Variant]:
         )
 
 
-def _shortest_s(call: Callable[[Any], object], arguments: Sequence[Any]) -> float:
+def _shortest_s(call: Callable[[Any], object], arguments: Iterable[Any]) -> float:
     """Return the mean over the arguments of the shortest call."""
-
-    def took_s(argument: Any) -> float:
-        began_ns = time.perf_counter_ns()
-        call(argument)
-        return (time.perf_counter_ns() - began_ns) / 1e9
-
     return statistics.fmean(
-        min(took_s(fresh(argument)) for _ in range(_ROUNDS)) for argument in arguments
+        min(clocked(partial(call, fresh(argument)))[1] for _ in range(_ROUNDS))
+        for argument in arguments
     )
 
 

@@ -86,6 +86,13 @@ class OpInput(NamedTuple):
         return OpInput(args, named, self.beside)
 
 
+def clocked(call: Callable[[], Any]) -> tuple[Any, float]:
+    """Call a function; return its result, and the seconds."""
+    began_ns = time.perf_counter_ns()
+    result = call()
+    return result, (time.perf_counter_ns() - began_ns) / 1e9
+
+
 def digest_of(inputs: Sequence[OpInput]) -> str:
     """Return the digest of several samples."""
     return digest([(op_input.args, op_input.named) for op_input in inputs])
@@ -216,9 +223,7 @@ class Stream:
         """Call the op on a copy of a sample; return its result, and the seconds."""
         used = op_input.copy()  # the op may change its input in place
         self.seed(draw)
-        began_ns = time.perf_counter_ns()
-        result = apply(self.op, self.call, used)
-        return result, (time.perf_counter_ns() - began_ns) / 1e9
+        return clocked(lambda: apply(self.op, self.call, used))
 
     def _has_drawn(self, draw: Draw) -> bool:
         """Return true if the last call, on this draw, moved a generator; seeds them again."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import heapq
 import time
 from contextlib import suppress
+from functools import cache
 from math import factorial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -106,42 +107,34 @@ class OrderGraph:
         """
         for order in first:
             self.walk(order, samples)
-        self._visit(self.start, (), samples, is_over)
+        self._visit(self.start, samples, is_over)
 
     def walk(self, order: Sequence[int], samples: Any) -> None:
         """Try the ops in this order, up to the first that raises."""
         node = self.start
-        for place, position in enumerate(order):
-            tried = self._step(node, tuple(order[:place]), position, samples)
+        for position in order:
+            tried = self._step(node, position, samples)
             if tried.state is None:
                 return
             node, samples = node.after(position, tried.state), tried.value
 
-    def _visit(
-        self,
-        node: SearchNode,
-        applied: tuple[int, ...],
-        samples: Any,
-        is_over: Callable[[], bool],
-    ) -> None:
+    def _visit(self, node: SearchNode, samples: Any, is_over: Callable[[], bool]) -> None:
         """Try every op that is not yet applied, then visit the nodes it leads to."""
         self._visited.add(node)
         for position in self._left_in(node):
             if position not in self.edges.get(node, {}) and is_over():
                 self.unexplored += 1
                 continue
-            tried = self._step(node, applied, position, samples)
+            tried = self._step(node, position, samples)
             if tried.state is None:
                 continue
             after = node.after(position, tried.state)
             if after not in self._visited and len(after.applied) < len(self.positions):
-                self._visit(after, (*applied, position), tried.value, is_over)
+                self._visit(after, tried.value, is_over)
 
-    def _step(
-        self, node: SearchNode, applied: tuple[int, ...], position: int, samples: Any
-    ) -> TriedOp:
+    def _step(self, node: SearchNode, position: int, samples: Any) -> TriedOp:
         """Try an op in a node, or run it again there."""
-        edges = self.edges.setdefault(node, {})
+        edges, applied = self.edges.setdefault(node, {}), self.reached_by[node]
         if position not in edges:
             tried = self._lane.attempt(position, applied, samples, node.state)
             edges[position] = tried._replace(value=None)
@@ -180,11 +173,9 @@ class OrderGraph:
         Returns:
             Seconds per sample and order, the cheapest first, by the digest of the final data.
         """
-        memory: dict[SearchNode, OrdersByDigest] = {}
 
+        @cache
         def to_go(node: SearchNode) -> OrdersByDigest:
-            if node in memory:
-                return memory[node]
             if len(node.applied) == len(self.positions):
                 return {node.state.digest: [(0.0, ())]}
             orders: OrdersByDigest = {}
@@ -195,23 +186,23 @@ class OrderGraph:
                     orders.setdefault(digest, []).extend(
                         (tried.seconds + seconds, (position, *order)) for seconds, order in rest
                     )
-            memory[node] = {digest: heapq.nsmallest(most, all_) for digest, all_ in orders.items()}
-            return memory[node]
+            return {digest: heapq.nsmallest(most, all_) for digest, all_ in orders.items()}
 
         return to_go(self.start)
 
     def failures(self) -> list[tuple[tuple[int, ...], str]]:
         """Return beginnings of orders that fail, the shortest for each reason, and the reason."""
+        failed = [
+            ((*self.reached_by[node], position), tried.why_not)
+            for node, edges in self.edges.items()
+            for position, tried in edges.items()
+            if tried.state is None
+        ]
+        failed.sort(key=lambda failure: len(failure[0]))
         shortest: dict[tuple[int, str], tuple[int, ...]] = {}
-        for node, edges in self.edges.items():
-            for position, tried in edges.items():
-                if tried.state is None:
-                    order = (*self.reached_by.get(node, ()), position)
-                    key = (position, tried.why_not)
-                    if key not in shortest or len(order) < len(shortest[key]):
-                        shortest[key] = order
-        reasons = sorted(shortest.items(), key=lambda item: item[1])
-        return [(order, why) for (_, why), order in reasons]
+        for order, why in failed:
+            shortest.setdefault((order[-1], why), order)
+        return sorted((order, why) for (_, why), order in shortest.items())
 
 
 class NotComparableError(Exception):

@@ -10,14 +10,15 @@ import io
 import os
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from PIL import Image
 
 from stallscope.isolation import seed_everywhere
 from stallscope.loops.cached_values import fresh, is_image, leaves
-from stallscope.orders.run_ops import OpInput
+from stallscope.orders.run_ops import OpInput, clocked
 
 if TYPE_CHECKING:
     from stallscope.orders.pipeline import Place
@@ -40,7 +41,7 @@ class Lazy(NamedTuple):
         return Image.open(io.BytesIO(self.file) if isinstance(self.file, bytes) else self.file)
 
 
-@dataclass
+@dataclass(eq=False)
 class CapturedSample:
     """Sample that went through a pipeline."""
 
@@ -67,25 +68,54 @@ class CapturedSample:
     does not hold the unchanged result."""
     path: Any = None
     """File from which a reader read the image; None: no reader did."""
-    reader: int | None = None
-    """Number of the reader."""
+    reader: Place | None = None
+    """Place of the reader."""
 
     def source(self) -> Any:
         """Return what a `Draft` decodes: the path, or the image as the pipeline got it."""
         return self.path or (self.lazy and self.lazy.open())
 
 
-class Watched(NamedTuple):
-    """Calls while samples were made; keys are the numbers of places."""
+@dataclass(eq=False)
+class Watched:
+    """Place of a pipeline or of a reader, and the samples that went through it."""
 
-    seen: dict[int, list[CapturedSample]]
-    """Samples that went through each place."""
-    several: set[int]
-    """Places that were called several times for a sample."""
+    place: Place
+    samples: list[CapturedSample] = field(default_factory=list)
+    is_single: bool = True
+    """True if each sample went through all of its ops once."""
+    calls: list[CapturedSample] = field(default_factory=list)
+    """Calls for the current sample."""
+
+    def filled(self, dataset: Any, *, reads: bool = False) -> Any:
+        """Return a copy of a dataset with watched ops in the place; the first gets the sample."""
+        ops = self.place.value
+        if not isinstance(ops, (list, tuple)):
+            return self.place.filled(dataset, _WatchedOp(ops, self.calls, reads=reads))
+        watched = [_WatchedOp(op, self.calls, is_first=not n) for n, op in enumerate(ops)]
+        return self.place.filled(dataset, type(ops)(watched))
+
+    def add(self, finished: Any, rest_s: float, reads: list[Watched]) -> None:
+        """Add the current sample, if it went through the place."""
+        if not self.calls:
+            return
+        call, value = self.calls[0], self.place.value
+        most = len(value) if isinstance(value, (list, tuple)) else 1
+        self.is_single &= len(self.calls) == 1 and call.ops == most
+        for each in reads:
+            for read in each.calls:
+                if read.result is call.first and isinstance(read.first, (str, os.PathLike)):
+                    call.reader, call.path = each.place, read.first
+        call.finished, call.fetch_s = finished, rest_s
+        call.where = _path_to(finished, call.result)
+        call.first = call.result = None
+        self.samples.append(call)
 
 
-def watch(dataset: Any, places: list[Place], indices: list[Any], readers: list[Place]) -> Watched:
-    """Make samples, and watch each place.
+def watch(
+    dataset: Any, places: list[Place], indices: list[Any], readers: list[Place]
+) -> list[Watched]:
+    """Make samples, and watch each place of a pipeline.
 
     Args:
         dataset: the user's; a copy is used.
@@ -93,50 +123,19 @@ def watch(dataset: Any, places: list[Place], indices: list[Any], readers: list[P
         indices: of the samples.
         readers: places of functions whose results a pipeline may get.
     """
-    calls: list[list[CapturedSample]] = [[] for _ in places]
-    reads: list[list[CapturedSample]] = [[] for _ in readers]
-    for place, mine in zip(readers, reads, strict=True):
-        dataset = place.filled(dataset, _WatchedOp(place.value, mine, reads=True))
-    for place, mine in zip(places, calls, strict=True):
-        dataset = place.filled(dataset, _watched(place.value, mine))
-    watched = Watched({}, set())
-    for index_number, index in enumerate(indices):
-        for mine in (*calls, *reads):
-            mine.clear()
-        began_ns = time.perf_counter_ns()
-        finished = seeded(dataset, index, index_number)
-        whole_s = (time.perf_counter_ns() - began_ns) / 1e9
-        inside_s = sum(call.took_s for mine in calls for call in mine)
-        for number, mine in enumerate(calls):
-            value = places[number].value
-            most = len(value) if isinstance(value, (list, tuple)) else 1
-            if len(mine) > 1 or any(call.ops != most for call in mine):
-                watched.several.add(number)
-            for call in mine[:1]:
-                call.reader, call.path = _read_by(reads, call)
-                call.where, call.finished = _path_to(finished, call.result), finished
-                call.fetch_s = max(whole_s - inside_s, 0.0)
-                watched.seen.setdefault(number, []).append(replace(call, first=None, result=None))
-    return watched
-
-
-def _read_by(reads: list[list[CapturedSample]], call: CapturedSample) -> tuple[int | None, Any]:
-    """Return the number of the reader that made a pipeline's input, and its file."""
-    for number, seen in enumerate(reads):
-        for read in seen:
-            if read.result is call.first and isinstance(read.first, (str, os.PathLike)):
-                return number, read.first
-    return None, None
-
-
-def _watched(value: Any, calls: list[CapturedSample]) -> Any:
-    """Return a watched callable, or a watched list, whose first op gets the sample."""
-    if not isinstance(value, (list, tuple)):
-        return _WatchedOp(value, calls)
-    first, *rest = value
-    return type(value)(
-        [_WatchedOp(first, calls), *(_WatchedOp(op, calls, is_first=False) for op in rest)]
-    )
+    reads, pipelines = [*map(Watched, readers)], [*map(Watched, places)]
+    for each in reads:
+        dataset = each.filled(dataset, reads=True)
+    for each in pipelines:
+        dataset = each.filled(dataset)
+    for number, index in enumerate(indices):
+        for each in (*reads, *pipelines):
+            each.calls.clear()
+        finished, whole_s = clocked(partial(seeded, dataset, index, number))
+        inside_s = sum(call.took_s for each in pipelines for call in each.calls)
+        for each in pipelines:
+            each.add(finished, max(whole_s - inside_s, 0.0), reads)
+    return pipelines
 
 
 class _WatchedOp:
@@ -179,9 +178,7 @@ def decoded(value: Any) -> tuple[Lazy | None, float]:
     for leaf in leaves(value):
         if is_image(leaf) and getattr(leaf, "tile", None):
             encoded = encoded or Lazy(_file_of(leaf), leaf.format, leaf.size)
-            began_ns = time.perf_counter_ns()
-            leaf.load()
-            took_s += (time.perf_counter_ns() - began_ns) / 1e9
+            took_s += clocked(leaf.load)[1]
     return encoded, took_s
 
 
