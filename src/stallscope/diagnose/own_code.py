@@ -41,7 +41,6 @@ _INLINE: Final = ("comp>", "<genexpr>")
 class Call(NamedTuple):
     """A kind of call that own code spends its time in, and what helps."""
 
-    name: str
     does: str
     """Activity, as the end of "computing: ..."."""
     remedy: str
@@ -67,7 +66,6 @@ _TAKES: Final = r"\b(flock|lockf)\("
 """Calls in a line of the user's that wait for another process."""
 READS: Final = Call(
     "reading",
-    "reading",
     "read only the slice that a sample uses (with a list of indices, select in NumPy afterwards); "
     "store chunks of one sample, or use all of a chunk once it is read; compress it less",
     r"(h5py|h5netcdf|netCDF4|zarr|numcodecs|blosc|scipy/io)\b.*",
@@ -75,16 +73,14 @@ READS: Final = Call(
 )
 """Call for anything else that holds the stage that reads, too."""
 COLLECTS: Final = Call(
-    "garbage",
     "Python's garbage collector is called",
     "call gc.collect() less often, or raise gc.set_threshold; call gc.freeze() in worker_init_fn, "
     "to leave out objects that stay; keep fewer objects: arrays instead of lists",
     source=r"\bgc\.collect\(",
 )
-CALLS: Final = (
-    COLLECTS,
-    Call(
-        "lock",
+CALLS: Final = {
+    "garbage": COLLECTS,
+    "lock": Call(
         "waiting for a lock",
         "hold the lock for less time: one per file, not one for all; or give each worker its own "
         "file or connection",
@@ -92,15 +88,13 @@ CALLS: Final = (
         r"\b(flock|lockf|FileLock|acquire)\b|\bwith\b.*lock\b",
         waits=True,
     ),
-    Call(
-        "text",
+    "text": Call(
         "text becomes tokens",
         "tokenise once, beforehand, and store the numbers",
         r"(tokenizers|transformers/tokenization\w*|sentencepiece|tiktoken|nltk|spacy)\b.*",
         r"tokeni[sz]|\bencode\(|sentencepiece",
     ),
-    Call(
-        "network",
+    "network": Call(
         "a request over the network",
         "ask for many samples per request (tar shards), or keep a local copy; raise num_workers, "
         "so that requests overlap",
@@ -108,8 +102,7 @@ CALLS: Final = (
         r"\b(urlopen|requests\.\w+|boto3|get_object|download\w*)\(",
         waits=True,
     ),
-    Call(
-        "database",
+    "database": Call(
         "a database is asked",
         "take all rows of a batch with one query, over an indexed column; give each worker its own "
         "read-only connection; a write (a temporary table, too) locks the database for the others",
@@ -117,8 +110,7 @@ CALLS: Final = (
         r"\.(execute|executemany|fetchone|fetchall|fetchmany)\(",
         waits=True,
     ),
-    Call(
-        "codec",
+    "codec": Call(
         "a codec decodes",
         "decode only the frames that are used, with one codec thread per worker; store shorter or "
         "smaller pieces, with a key frame every few frames",
@@ -126,15 +118,13 @@ CALLS: Final = (
         r"\bav\.open\(|\.decode\((video|audio)|\bVideo(Reader|Capture|Decoder)\(|\bCAP_PROP_",
         waits=True,
     ),
-    Call(
-        "unpacking",
+    "unpacking": Call(
         "data is unpacked",
         "store it unpacked; or store pieces of one sample, and use all of a piece once unpacked",
         r"(gzip|bz2|lzma|zstandard)\b.*",
         r"\b(decompress|gzip|bz2|lzma)\b",
     ),
-    Call(
-        "opening",
+    "opening": Call(
         "a file is opened and read for each sample",
         "open it once in each worker and keep it, or load it once in __init__; map arrays "
         "(np.load(..., mmap_mode='r') of .npy, not .npz), to read only what a sample needs; pack "
@@ -146,139 +136,121 @@ CALLS: Final = (
         r"|\b(Dataset|connect)\(|\bread_(csv|parquet|excel|feather|hdf|json)\(|\bloadmat\(",
         waits=True,
     ),
-    READS,
-    Call(
-        "labels",
+    "reading": READS,
+    "labels": Call(
         "xarray or dask looks values up by their labels",
         "take the variables out as NumPy arrays once, in __init__ (ds['x'].to_numpy()), and index "
         "those; open larger data without dask (chunks=None)",
         r"(xarray|dask)/.*",
         r"\.(isel|sel)\(",
     ),
-    Call(
-        "pandas",
+    "pandas": Call(
         "pandas looks up or computes a few values at a time",
         "convert the columns to NumPy arrays once, in __init__ (frame['x'].to_numpy()), and index "
         "those; compute there what is the same each time",
         r"pandas/.*",
         r"\.(iloc|loc|iat|iterrows|itertuples)\b",
     ),
-    Call(
-        "formatting",
+    "formatting": Call(
         "rows of an Arrow table become Python lists, and these tensors",
         "keep arrays as arrays: with_format('numpy'), features Array2D or Array3D; select only the "
         "columns that are used (select_columns), as each row decodes all; or take a column out "
         "once, in __init__",
         r"datasets/(formatting|features|arrow_dataset)\b.*",
     ),
-    Call(
-        "listing",
+    "listing": Call(
         "a folder is listed",
         "list it once, in __init__, and keep the names",
         r"glob\.py",
         r"\b(r?glob|iglob|listdir|scandir|iterdir|walk)\(",
     ),
-    Call(
-        "unpickling",
+    "unpickling": Call(
         "objects are unpickled",
         "store arrays (np.save, mapped with mmap_mode='r') instead of pickled objects; clone() a "
         "view before torch.save, which stores all of its tensor",
         r"(pickle|_?compat_pickle|joblib|torch/serialization)\b.*",
         r"\b(pickle|joblib|torch)\.loads?\(",
     ),
-    Call(
-        "copying",
+    "copying": Call(
         "objects are copied with all that they hold",
         "copy only what changes: a shallow copy (copy.copy, dict(sample)), or the used piece",
         r"copy\.py",
         r"\bdeepcopy\(",
     ),
-    Call(
-        "parsing",
+    "parsing": Call(
         "text is parsed",
         "parse once, beforehand, and store numbers",
         r"(json|csv|xml|yaml|ast|html|bs4|lxml|re)\b.*",
         r"\b(json|csv|yaml|etree|ast)\.\w+\(|literal_eval|\bre\.\w+\(",
     ),
-    Call(
-        "array by array",
+    "array by array": Call(
         "a list becomes a tensor element by element",
         "compute on whole arrays (index a NumPy table by an array, np.stack); convert the result "
         "once (torch.from_numpy, or torch.stack of tensors), not number by number",
         source=r"\btorch\.(tensor|as_tensor|\w+Tensor)\(",
     ),
-    Call(
-        "to an array",
+    "to an array": Call(
         "something is converted to an array",
         "keep arrays as arrays, as a list is converted number by number; make them once in "
         "__init__, store them as .npy, or read a table with_format('numpy')",
         source=r"\b(np|numpy)\.(array|asarray)\(",
     ),
-    Call(
-        "drawing",
+    "drawing": Call(
         "NumPy draws out of all there are",
         "use numpy.random.default_rng(): choice() without, integers() with replacement; or draw "
         "one permutation per epoch; replace=False and p= go through all of it at each call",
         source=r"\b(np|numpy)\.random\.(choice|permutation|shuffle)\(",
     ),
-    Call(
-        "sequence",
+    "sequence": Call(
         "Python draws out of a sequence",
         "draw from a list, not from a deque, which is slow in the middle; or draw a batch of "
         "numbers (numpy.random.default_rng().integers()) to index NumPy arrays",
         r"random\.py",
         r"(?<!\.)\brandom\.(sample|choices?|shuffle)\(",
     ),
-    Call(
-        "sparse",
+    "sparse": Call(
         "a sparse matrix is indexed, which makes a matrix for each row",
         "take all rows of a batch by one index (__getitems__, or in collate_fn); or slice its "
         "arrays: m.indices[m.indptr[i]:m.indptr[i + 1]], and m.data likewise",
         r"scipy/sparse/",
     ),
-    Call(
-        "image",
+    "image": Call(
         "scikit-image or SciPy computes on images",
         "do what is the same each time once, beforehand, and store it; use OpenCV (cv2.resize, "
         "cv2.fillPoly), Pillow or torch, which are many times faster; or use a lower order=, or "
         "fewer pixels",
         r"(skimage|scipy/ndimage)/",
     ),
-    Call(
-        "signal",
+    "signal": Call(
         "a signal is filtered, resampled or transformed",
         "do what is the same each time once, beforehand, and store it; use fftconvolve instead of "
         "convolve; or transform whole batches on the device (torchaudio.transforms)",
         r"(scipy/signal|scipy/fft|numpy/fft|librosa|torchaudio)/",
     ),
-    Call(
-        "element by element",
+    "element by element": Call(
         "tensors or pixels are read one by one",
         "compute on whole arrays or tensors (a mask, isin, bincount, one index); or take all out "
         "before the loop, with one .numpy() or .tolist(); compute once, beforehand, what is the "
         "same each time",
         source=r"\.(item|getpixel|putpixel)\(",
     ),
-    Call(
-        "sleep",
+    "sleep": Call(
         "it sleeps",
         "find what it polls, and let that wake it instead; raise num_workers, so that more waits "
         "overlap",
         source=r"\bsleep\(",
         waits=True,
     ),
-    Call(
-        "subprocess",
+    "subprocess": Call(
         "another program is started",
         "do it once, beforehand, or call a library instead",
         r"subprocess\.py",
         r"\bsubprocess\.|\bos\.system\(",
         waits=True,
     ),
-)
-"""Kinds of calls; the first that fits is named."""
+}
+"""Kinds of calls by name; the first that fits is meant."""
 OTHER: Final = Call(
-    "Python",
     "Python and what it calls",
     "compute once what is the same each time, and keep it (in __init__, with functools.cache) or "
     "store it beforehand; compute the rest on whole arrays at once, not element by element",
@@ -458,7 +430,7 @@ def _call(file: str, line: int, below: list[str]) -> Call:
     """Classify a sample by the frames below the user's and by the text of the user's line."""
     source = linecache.getline(file, line)
     packages = [inside(frame(text)) for text in below]
-    for call in CALLS:
+    for call in CALLS.values():
         if re.search(call.source, source) or any(re.match(call.library, name) for name in packages):
             return call
     return OTHER

@@ -74,10 +74,10 @@ def finding(cause: Cause, facts: Facts, values: Numbers, **words: str) -> Findin
         facts: source of the numbers.
         values: the numbers, see `numbers`.
         words: words of its title and advice; `stage`, or `line` itself, says which function of the
-            user's the next step names.
+            user's the next step names, and gives `each`, `place`, `does` and `remedy`.
     """
-    setup, gain = facts.setup, facts.gain
-    own = facts.own_code(words.get("stage", ""))
+    setup, gain, stage = facts.setup, facts.gain, words.get("stage", "")
+    own = facts.own_code(stage)
     line = words.get("line") or (own.place if own else "")
     usual = {
         "workers": count(setup.num_workers, "worker"),
@@ -87,6 +87,11 @@ def finding(cause: Cause, facts: Facts, values: Numbers, **words: str) -> Findin
         "less": " (uint8, cropped)" if facts.has_images else "",
         "at_once": f"; {AT_ONCE}" if facts.has_small_samples else "",
         "floats": floats(facts),
+        "each": facts.each(stage),
+        "place": own.place if own else stage,
+        "where": "",
+        "does": own.does if own else "",
+        "remedy": own.call.remedy if own else "",
     }
     texts = {name: number_text(name, value) for name, value in values.items()} | usual | words
     advice = cause.advice.format(**texts)
@@ -149,7 +154,14 @@ def numbers(facts: Facts) -> Numbers:
     setup, use, making, pace = facts.setup, facts.use, facts.making, facts.pace
     begin, growth = facts.starts, facts.memory_growth
     exposure, stalls, cores = facts.exposure, facts.stall_share, use.own_cores(setup.num_workers)
-    copies, pinning = _copies(facts), stalls * exposure.of("pin")
+    copies, pinning = facts.device_copy_share, stalls * exposure.of("pin")
+    if copies is None and facts.time is not None:
+        copies = facts.time.share(facts.time.h2d_s)
+    # What slow samples hold of the stalls: by the pattern, or by their part of the work
+    slow = facts.spikes.share * exposure.of("fetch", "decode", "transform", "getitem")
+    slow = max(facts.patterns.get("slow_samples", 0.0), slow)
+    # Of a process that never pauses, only what stacks name is computed beside its model
+    computing = facts.loop_code_share if _never_pauses(facts) else use.loop_cpu or 0.0
     gains_nothing = facts.gain is not None and facts.gain.is_none
     low_enough = Limit("stall_share_high", HARDLY, HARDLY / 2).clear(facts.stall_high)
     by_events = facts.device_busy_share if setup.on_gpu or setup.simulated else None
@@ -206,12 +218,14 @@ def numbers(facts: Facts) -> Numbers:
         "release_share": facts.release_share,
         "released_share": facts.release_share + stalls * exposure.of("sending", "collate"),
         **_named(facts.spikes, _OF_SPIKES),
+        "slow_samples_stall_share": slow,
+        "slow_samples_share": stalls * slow,
         # the main process and its device
         "loop_cpu_share": use.loop_cpu,
         "step_share": step,
         "model_share": facts.model_share,
         "own_parts_share": sum(_parts_of_loop(facts).values()),
-        "computing_share": min(_computing(facts), step),
+        "computing_share": min(computing, step),
         "device_busy_share": facts.device_busy_share,
         "gpu_busy_share": by_driver,
         "busy_share": busy,
@@ -237,7 +251,7 @@ def numbers(facts: Facts) -> Numbers:
         **_named(begin, _OF_BEGINS),
         "start_trust": 1.0 if begin.epochs > 1 or begin.share > thresholds.DOMINATES else 0.8,
     }
-    return values | _of_slow_worker(facts) | _of_slow_samples(facts)
+    return values | _of_slow_worker(facts)
 
 
 _OF_BATCHES: Final = {
@@ -282,13 +296,6 @@ def _over(value: float | None, *divisors: float | None) -> float | None:
     return value
 
 
-def _of_slow_samples(facts: Facts) -> Numbers:
-    """Take what slow samples hold of the stalls: by the pattern, or by their part of the work."""
-    of_samples = facts.exposure.of("fetch", "decode", "transform", "getitem")
-    part = max(facts.patterns.get("slow_samples", 0.0), facts.spikes.share * of_samples)
-    return {"slow_samples_stall_share": part, "slow_samples_share": facts.stall_share * part}
-
-
 def _of_slow_worker(facts: Facts) -> Numbers:
     """Compare the slowest worker with the others; without a ratio where it is none to blame."""
     making, by_worker = facts.making, facts.making.by_worker if facts.making else {}
@@ -310,18 +317,6 @@ def _of_slow_worker(facts: Facts) -> Numbers:
         "slow_worker_ratio": _over(own.median_s, rest_s, least) if differs and is_late else None,
         "slow_worker_share": facts.stall_share * part,
     }
-
-
-def _copies(facts: Facts) -> float | None:
-    """Return what copies to the device take of the loop's time."""
-    if facts.time is None or facts.device_copy_share is not None:
-        return facts.device_copy_share if facts.time else None
-    return facts.time.share(facts.time.h2d_s)
-
-
-def _computing(facts: Facts) -> float:
-    """Return what the process computes beside its model: what stacks name, if it never pauses."""
-    return facts.loop_code_share if _never_pauses(facts) else facts.use.loop_cpu or 0.0
 
 
 def _never_pauses(facts: Facts) -> bool:
@@ -358,7 +353,13 @@ def _sampler(facts: Facts) -> str:
 def _rows(facts: Facts, values: Numbers) -> Iterator[tuple[Cause, Words | None]]:
     """Yield each row of causes that are no work on samples, with its words; None: it is not met."""
     setup, growth = facts.setup, facts.memory_growth
-    yield begin_of(facts), _begin(facts) if facts.starts.slow_share else None
+    drawn_by = setup.sampler or setup.drawn_by
+    begin = {
+        "keep_alive": setup.keep_alive and f"{setup.keep_alive}; ",
+        "drawn_by": drawn_by and f", by {drawn_by}",
+        "sampler": setup.sampler and f", in {setup.sampler}",
+    }
+    yield begin_of(facts), begin if facts.starts.slow_share else None
     yield causes.NO_WORKER, _no_worker(facts)
     yield causes.MAIN_PROCESS, _own_parts(facts)
     yield causes.COMPUTES, _computes(facts)
@@ -388,16 +389,6 @@ def _rows(facts: Facts, values: Numbers) -> Iterator[tuple[Cause, Words | None]]
         causes.RELEASES_FLOATS if facts.holds_scaled_bytes else causes.RELEASES,
         {"less": " (uint8 images)" if facts.has_images else ""} if lets_go else None,
     )
-
-
-def _begin(facts: Facts) -> Words:
-    setup = facts.setup
-    drawn_by = setup.sampler or setup.drawn_by
-    return {
-        "keep_alive": setup.keep_alive and f"{setup.keep_alive}; ",
-        "drawn_by": drawn_by and f", by {drawn_by}",
-        "sampler": setup.sampler and f", in {setup.sampler}",
-    }
 
 
 def begin_of(facts: Facts) -> Cause:
@@ -487,16 +478,11 @@ def _code(facts: Facts, helps: str) -> Words:
     return {"code": code, "helps": helps, "line": line}
 
 
-def is_busy_here(facts: Facts) -> bool:
-    """Return whether the training process computes more than any of its workers does."""
-    return (facts.use.loop_cpu or 0.0) >= (facts.use.worker_cpu or 1.0)
-
-
 def _oversubscription(facts: Facts) -> Words | None:
     """Hold where threads beside the workers' own take a good part of their CPU time."""
     is_much = _least_threads(facts).is_met(facts.extra_threads_share)
-    has_threads = facts.setup.num_workers and facts.use.threads is not None
-    return {} if has_threads and is_much and facts.lost_share >= thresholds.WORTH else None
+    is_much &= facts.lost_share >= thresholds.WORTH
+    return {} if facts.setup.num_workers and facts.use.threads is not None and is_much else None
 
 
 def _full(facts: Facts, values: Numbers) -> Words | None:
@@ -520,10 +506,9 @@ def _full(facts: Facts, values: Numbers) -> Words | None:
 def _few_cores(facts: Facts, values: Numbers) -> Words | None:
     """Hold where workers may run on fewer cores than there are, while the others are free."""
     theirs, used = facts.use.worker_cores, values["cores_used_share"]
-    if theirs is None or used is None or theirs >= int(facts.setup.cores):
-        return None
-    is_confined = used < thresholds.CORES_SHORT and facts.setup.num_workers > theirs
-    return {} if is_confined else None
+    most = min(int(facts.setup.cores), facts.setup.num_workers)
+    is_confined = theirs is not None and theirs < most
+    return {} if is_confined and used is not None and used < thresholds.CORES_SHORT else None
 
 
 def _growth(facts: Facts) -> Words | None:
@@ -541,9 +526,8 @@ def _slow_samples(facts: Facts) -> Words | None:
     """Hold where the others are quick enough, and the slow ones did not wait for a core."""
     spikes = facts.spikes
     without = facts.pace.free_load * (1 - spikes.share)
-    if spikes.count < thresholds.FEWEST_SPIKES or without > 1.0:
-        return None
-    if spikes.share <= 1 - facts.pace.queue_free:
+    waited = spikes.share <= 1 - facts.pace.queue_free
+    if spikes.count < thresholds.FEWEST_SPIKES or without > 1.0 or waited:
         return None
     which = facts.titles.get("slow_samples", "").partition(":")[2]
     own = facts.own_code(facts.slow_stage)

@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import polars as pl
+
 from stallscope.bench.comparison import FASTER
 from stallscope.columns import FACTOR, unit_of
 from stallscope.diagnose.causes import HEALTHY, INCONCLUSIVE, START_UP
@@ -31,12 +33,10 @@ _ENDS: Final = ("_low", "_high")
 
 
 class Number(NamedTuple):
-    """A number behind a finding."""
+    """A number behind a finding: its name in words, and its value with unit and interval."""
 
     name: str
-    """In words."""
     value: str
-    """With its unit, and with its interval where there is one."""
 
 
 def numbers_of(evidence: Mapping[str, float]) -> Iterator[Number]:
@@ -151,14 +151,19 @@ class FindingText:
 
 def words(finding: Finding, diagnosis: Diagnosis) -> FindingText:
     """Return a finding of a diagnosis as text."""
+    parts = printable(finding.next_step, LONGEST_TITLE).split("; ")
+    steps = [_AND_OR.sub("", part) for part in parts if part]
+    sure = finding.confidence
+    word = "clear" if sure >= _CLEAR else "likely" if sure >= _LIKELY else "weak"
     return FindingText(
         code=finding.code,
         title=sentence(finding.title),
         costs=_costs(finding, diagnosis),
         severity=min(finding.severity, 1.0) if finding.severity >= SMALL else 0.0,
-        sure=_sure(finding),
+        sure="" if finding.code == INCONCLUSIVE.code else f"{word} ({sure:.2f})",
         numbers=tuple(numbers_of(finding.evidence)),
-        steps=tuple(_steps(printable(finding.next_step, LONGEST_TITLE))),
+        # A notebook that is only named is opened
+        steps=tuple(f"open {each}" if GUIDED.fullmatch(each) else each for each in steps),
         tested=finding.tested,
         colour=COLOURS.get(finding.cause.kind, STALL_COLOUR),
     )
@@ -188,12 +193,6 @@ def proof(diagnosis: Diagnosis) -> str:
     return f"{best['fix']}: {times(best['gain'])} faster ({interval}), measured"
 
 
-def _steps(next_step: str) -> Iterator[str]:
-    """Yield the parts of a next step; a notebook that is only named is opened."""
-    for part in (_AND_OR.sub("", part) for part in next_step.split("; ") if part):
-        yield f"open {part}" if GUIDED.fullmatch(part) else part
-
-
 def _costs(finding: Finding, diagnosis: Diagnosis) -> str:
     """Say what it costs: a share of what it is."""
     part = share(finding.severity)
@@ -208,14 +207,6 @@ def _costs(finding: Finding, diagnosis: Diagnosis) -> str:
     if not diagnosis.circumstances.has_step:
         return f"{part} of the time in which batches are made"
     return f"costs {part} of the loop's time{step}"
-
-
-def _sure(finding: Finding) -> str:
-    sure = finding.confidence
-    word = "clear" if sure >= _CLEAR else "likely" if sure >= _LIKELY else "weak"
-    if finding.code == INCONCLUSIVE.code:
-        return ""
-    return f"{word} ({sure:.2f})"
 
 
 def sentence(title: str) -> str:
@@ -268,7 +259,12 @@ def measured(diagnosis: Diagnosis) -> str:
     parts.append(
         count(circumstances.num_workers, "worker") if circumstances.num_workers else "no workers"
     )
-    parts.append(_step(diagnosis))
+    step = f"your step, on {printable(circumstances.device)}"
+    if circumstances.simulated_step_s is not None:
+        step = f"{SIMULATED}: a timer of {seconds(circumstances.simulated_step_s)}, no device"
+    elif not circumstances.has_step:
+        step = "no step was given: the loader alone"
+    parts.append(step)
     machine = dict(circumstances.machine)
     cores = [count(machine["cores"], "core")] if machine.get("cores") else []
     system = [printable(str(machine["system"]))] if machine.get("system") else []
@@ -278,15 +274,6 @@ def measured(diagnosis: Diagnosis) -> str:
         if machine.get(each)
     ]
     return " · ".join(filter(None, [*parts, ", ".join([*cores, *system, *named]), took(diagnosis)]))
-
-
-def _step(diagnosis: Diagnosis) -> str:
-    circumstances = diagnosis.circumstances
-    if circumstances.simulated_step_s is not None:
-        return f"{SIMULATED}: a timer of {seconds(circumstances.simulated_step_s)}, no device"
-    if not circumstances.has_step:
-        return "no step was given: the loader alone"
-    return f"your step, on {printable(circumstances.device)}"
 
 
 def is_measured(diagnosis: Diagnosis) -> bool:
@@ -304,24 +291,17 @@ def took(diagnosis: Diagnosis) -> str:
 
 def phases(diagnosis: Diagnosis) -> list[Phase]:
     """List what the budget went to, in order, without the reason why it ended."""
-    rows = diagnosis.spent.iter_rows(named=True)
+    rows = diagnosis.spent.filter(pl.col("phase") != STOP).fill_null(0.0).fill_null("")
     return [
-        Phase(
-            printable(row["phase"]),
-            row["seconds"] or 0.0,
-            printable(row["why"] or "", LONGEST_TITLE),
-        )
-        for row in rows
-        if row["phase"] != STOP
+        Phase(printable(name), took_s, printable(why, LONGEST_TITLE))
+        for name, took_s, why in rows.iter_rows()
     ]
 
 
 def ended(diagnosis: Diagnosis) -> str:
     """Say why the measurement ended; '' where that is not known."""
-    for row in diagnosis.spent.iter_rows(named=True):
-        if row["phase"] == STOP:
-            return printable(row["why"] or "", LONGEST_TITLE)
-    return ""
+    why = diagnosis.spent.filter(phase=STOP)["why"].to_list()
+    return printable(why[0] or "", LONGEST_TITLE) if why else ""
 
 
 def notes_of(diagnosis: Diagnosis) -> list[str]:

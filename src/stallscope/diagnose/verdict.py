@@ -44,7 +44,6 @@ from stallscope.diagnose.rules import (
     JUST,
     finding,
     findings,
-    is_busy_here,
     late_begin,
     numbers,
 )
@@ -281,7 +280,8 @@ def rank_findings(facts: Facts, by_cause: ByCause) -> Finding | None:
         return inconclusive(facts, why, "put ss.stage('...') around your own code, to name it")
     if facts.others_share >= OTHERS and _is_left(facts) < HARDLY:
         return _disturbed(facts, by_cause)
-    works = (each for each in by_cause.values() if each.cause.groups)
+    works = [each for each in by_cause.values() if each.cause.groups]
+    leads = "decode" if resize_of_large_images(facts) else leading(facts)
     return (
         first(causes.MEMORY_PRESSURE, causes.SHM, causes.IDLE_WORKERS, causes.REPEATED_WORK)
         or first(causes.FEW_CORES)
@@ -291,7 +291,7 @@ def rank_findings(facts: Facts, by_cause: ByCause) -> Finding | None:
         or first(causes.LOCK)
         or _storage(facts, by_cause)
         or first(causes.TOO_FEW_WORKERS)
-        or _of_work(facts, by_cause)
+        or next((each for each in works if leads in each.cause.groups), None)
         or first(causes.CPU_SATURATED)
         or min(works, key=_by_cost, default=None)
     )
@@ -304,7 +304,9 @@ def _of_parts(facts: Facts, by_cause: ByCause) -> Finding | None:
     # Crowded or not: what is left of a part that a busy machine makes longer has to be much, too
     least = max(thresholds.DOMINATES * (1 - facts.exposure.of(CROWDED)), thresholds.LEADS)
     here = least
-    if is_busy_here(facts) and facts.exposure.leads("main"):
+    # The training process computes more than any of its workers does
+    is_busy = (facts.use.loop_cpu or 0.0) >= (facts.use.worker_cpu or 1.0)
+    if is_busy and facts.exposure.leads("main"):
         here = thresholds.NOTED  # receiving batches and waiting for a core are this process's, too
     parts: tuple[tuple[Group, Cause, float], ...] = (
         ("main", causes.MAIN_PROCESS, here),
@@ -376,11 +378,6 @@ def _storage(facts: Facts, by_cause: ByCause) -> Finding | None:
     lead = leading(facts)
     is_ahead = lead in READING and lead not in own_groups(facts)
     return waits if is_ahead or waiting >= thresholds.DOMINATES else None
-
-
-def _of_work(facts: Facts, by_cause: ByCause) -> Finding | None:
-    group = "decode" if resize_of_large_images(facts) else leading(facts)
-    return next((each for each in by_cause.values() if group in each.cause.groups), None)
 
 
 class Question(NamedTuple):

@@ -41,7 +41,8 @@ _RESIZES: Final = re.compile(r"resiz|max_?size|thumbnail", re.IGNORECASE)
 def findings_of_work(facts: Facts, values: Numbers) -> Iterator[Finding]:
     """Yield what workers wait for, then each group of work that holds enough, the largest first."""
     is_lock, waits = _is_lock(facts), facts.exposure.waiting(*READING)
-    if is_lock and facts.setup.num_workers > 1 and _waits_for_each_other(facts):
+    is_long = facts.exposure.waiting(*WAITING) >= thresholds.WAITS_FOR_EACH_OTHER
+    if is_lock and is_long and facts.setup.num_workers > 1:
         yield finding(causes.LOCK, facts, values, **_lock(facts))
     if not is_lock and waits >= thresholds.NOTED:
         cause, words = _storage(facts)
@@ -58,46 +59,35 @@ def findings_of_work(facts: Facts, values: Numbers) -> Iterator[Finding]:
             yield _of_transforms(facts, values)
 
 
-def _waits_for_each_other(facts: Facts) -> bool:
-    return facts.exposure.waiting(*WAITING) >= thresholds.WAITS_FOR_EACH_OTHER
-
-
 def _lock(facts: Facts) -> Words:
     stage = max(facts.exposure.parts, key=lambda part: part.share * part.waiting).stage
-    own, in_file, how = facts.own_code(stage), facts.use.file_lock_share or 0.0, ""
+    in_file, how = facts.use.file_lock_share or 0.0, ""
     if in_file >= thresholds.LOCK_FRAMES:
         how = f"; they wait at a lock of a file {share(in_file)} of their time"
     elif facts.is_shared:
         how = f"; {_alone(facts)}"
-    return {"place": own.place if own else stage, "how": how, "stage": stage}
+    return {"how": how, "stage": stage}
 
 
 def _storage(facts: Facts) -> tuple[Cause, Words]:
     """Say whether storage is slow, full, or only concluded from own code that waits."""
     if is_unseen(facts):  # also what is shared may be anything: a busy machine, a connection
         stage = stages.GETITEM.name
-        own, each = facts.own_code(stage), facts.each(stage)
-        if own is None:
-            return causes.WAITS_UNSEEN, {"each": each, "stage": stage}
-        remedy = {"remedy": own.call.remedy, "stage": stage}
-        return causes.OWN_CODE_WAITS, {"each": each, "place": own.place, "does": own.does, **remedy}
+        cause = causes.OWN_CODE_WAITS if facts.own_code(stage) else causes.WAITS_UNSEEN
+        return cause, {"stage": stage}
     rate, sample_s = facts.fetched_bytes_per_s, facts.fetch_s
     each = f", {seconds(sample_s)} per sample" if sample_s else ""
     alone = f"; {_alone(facts)}" if facts.is_shared is not None else ""
     words = {"each": f"{each}{f', {size(rate)}/s' if rate else ''}", "alone": alone}
-    return causes.STORAGE_BANDWIDTH if _is_full(facts) else causes.STORAGE_LATENCY, words
+    is_busy = (facts.use.disk_busy_share or 0.0) >= SATURATED
+    is_full = facts.is_shared or (is_busy and facts.is_shared is None)
+    return causes.STORAGE_BANDWIDTH if is_full else causes.STORAGE_LATENCY, words
 
 
 def is_unseen(facts: Facts) -> bool:
     """Return whether the dataset's own code waits, in which nothing was seen to read."""
     in_fetch, in_own = facts.exposure.waiting("fetch"), facts.exposure.waiting("getitem")
     return in_own > in_fetch and (facts.use.disk_busy_share or 0.0) < SATURATED
-
-
-def _is_full(facts: Facts) -> bool:
-    """Return whether it is the number of bytes that takes the time, or a device that is busy."""
-    is_busy = (facts.use.disk_busy_share or 0.0) >= SATURATED
-    return facts.is_shared is True or (is_busy and facts.is_shared is not False)
 
 
 def _is_lock(facts: Facts) -> bool:
@@ -155,23 +145,21 @@ def _decode(facts: Facts) -> tuple[Cause, Words]:
         return causes.LARGE_IMAGES, {**words, "resize": f"{resize.stage} {share(resize.share)}"}
     if facts.megapixels is not None:
         return causes.DECODE, words
-    words["remedy"] = _LESS_TO_DECODE
-    if own:
-        words["where"] = f", in {own.place}"
     if own and own.call is not OTHER:
-        words |= {"where": f", in {own.place}: {own.does}", "remedy": own.call.remedy}
-    return causes.DECODE_OTHER, words
+        return causes.DECODE_OTHER, words | {"where": f", in {own.place}: {own.does}"}
+    where = f", in {own.place}" if own else ""
+    return causes.DECODE_OTHER, words | {"where": where, "remedy": _LESS_TO_DECODE}
 
 
 def _collate(facts: Facts) -> tuple[Cause, Words]:
     own, words = _longest_stage(facts, "collate")
     if facts.holds_scaled_bytes and (own is None or own.call is OTHER):
         return causes.COLLATE_FLOATS, words
-    plain = "stack tensors of one size, without a Python loop over samples"
-    words |= {"remedy": AT_ONCE if facts.has_small_samples else plain, "floats": ""}
+    words["floats"] = ""
     if own:
-        words |= {"remedy": own.call.remedy, "where": f", in {own.place}: {own.does}"}
-    return causes.COLLATE, words
+        return causes.COLLATE, words | {"where": f", in {own.place}: {own.does}"}
+    plain = "stack tensors of one size, without a Python loop over samples"
+    return causes.COLLATE, words | {"remedy": AT_ONCE if facts.has_small_samples else plain}
 
 
 def _sending(facts: Facts) -> tuple[Cause, Words]:
@@ -190,8 +178,7 @@ def _longest_stage(facts: Facts, group: Group) -> tuple[OwnCode | None, Words]:
     """Return the user's function in the longest stage of a group, and words about that."""
     longest = facts.exposure.longest(group)
     stage = longest.stage if longest else ""
-    own = facts.own_code(stage)
-    return own, {"stage": stage, "each": facts.each(stage), "where": ""}
+    return facts.own_code(stage), {"stage": stage}
 
 
 def resize_of_large_images(facts: Facts) -> StagePart | None:
@@ -250,15 +237,14 @@ def _one_of(facts: Facts, values: Numbers, most: float, part: float) -> Numbers:
 def _one_transform(facts: Facts, most: StagePart) -> tuple[Cause, Words]:
     """Say which transform it is, or that it is the garbage collector of the workers."""
     own = facts.own_code(most.stage)
-    words = {"stage": most.stage, "each": facts.each(most.stage)}
+    words = {"stage": most.stage}
     if most.stage == stages.GARBAGE.name:
         own = facts.own_code(stages.GETITEM.name)
         by = f", called by {own.place}" if own and own.call is COLLECTS else ""
         return causes.GARBAGE, {**words, "does": by, "remedy": COLLECTS.remedy}
     words["does"] = f": {own.does}" if own and own.does != OTHER.does else ""
-    if own is None or own.call is OTHER:
-        return causes.ONE_TRANSFORM, words
-    return causes.OWN_TRANSFORM, {**words, "remedy": own.call.remedy}
+    is_known = own is not None and own.call is not OTHER
+    return causes.OWN_TRANSFORM if is_known else causes.ONE_TRANSFORM, words
 
 
 def _own_code(facts: Facts, stage: str, own_part: float) -> Words:
@@ -274,7 +260,6 @@ def _own_code(facts: Facts, stage: str, own_part: float) -> Words:
     return {
         "place": own.place if own else unnamed,
         "own": share(own_part * (own.share if own else 1.0)),
-        "each": facts.each(stage),
         "does": does,
         "remedy": AT_ONCE if facts.has_small_samples and call is OTHER else call.remedy,
         "stage": stage,
@@ -283,12 +268,9 @@ def _own_code(facts: Facts, stage: str, own_part: float) -> Words:
 
 def _less_first(facts: Facts) -> str:
     """Say what makes the rest of the work on images cheaper; '' for data that is no image."""
-    if not facts.has_images:
-        return ""
-    last = "convert uint8 to float last; "
-    if MAKES_SMALLER.search(facts.first_transform or ""):  # it is so already
-        return last
-    return f"crop or resize first, so that the rest works on less; {last}"
+    is_small = MAKES_SMALLER.search(facts.first_transform or "")
+    first = "" if is_small else "crop or resize first, so that the rest works on less; "
+    return f"{first}convert uint8 to float last; " if facts.has_images else ""
 
 
 def _named(facts: Facts, groups: tuple[Group, ...]) -> str:
@@ -312,5 +294,4 @@ def conversions(facts: Facts) -> list[StagePart]:
 
 
 def _longest(facts: Facts, groups: tuple[Group, ...]) -> StagePart:
-    longest = [facts.exposure.longest(group) for group in groups]
-    return max((part for part in longest if part), key=lambda part: part.share)
+    return next(part for part in facts.exposure.parts if part.group in groups)
