@@ -12,23 +12,8 @@ import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
-from stallscope.charts.sheet import (
-    AXIS,
-    FAINT,
-    INK,
-    PAPER,
-    ROOM,
-    TEXT_SIZE,
-    Sheet,
-    draw_interval,
-    fitting,
-    hide_rows,
-    ink_on,
-    name_rows,
-    styled,
-    text_width,
-    value_axis,
-)
+from stallscope.charts import sheet
+from stallscope.charts.sheet import Sheet, styled
 from stallscope.stages import COLOURS
 from stallscope.stats import INTERVAL
 
@@ -62,7 +47,7 @@ class Label(NamedTuple):
     @property
     def end(self) -> float:
         """End of the line, under or over the text: as near to the part as the text reaches."""
-        return min(max(self.at, self.left + 0.05), self.left + text_width(self.text) - 0.05)
+        return min(max(self.at, self.left + 0.05), self.left + sheet.text_width(self.text) - 0.05)
 
 
 def in_a_row(labels: Sequence[tuple[Label, float]], room: float) -> list[Label]:
@@ -76,11 +61,11 @@ def in_a_row(labels: Sequence[tuple[Label, float]], room: float) -> list[Label]:
     lefts = []
     free = 0.0
     for label, _ in labels:
-        lefts.append(max(free, label.at - text_width(label.text) / 2))
-        free = lefts[-1] + text_width(label.text) + _GAP
+        lefts.append(max(free, label.at - sheet.text_width(label.text) / 2))
+        free = lefts[-1] + sheet.text_width(label.text) + _GAP
     end = room
     for place in reversed(range(len(labels))):
-        width = text_width(labels[place][0].text)
+        width = sheet.text_width(labels[place][0].text)
         lefts[place] = min(lefts[place], end - width)
         end = lefts[place] - _GAP
     if lefts and lefts[0] < 0:
@@ -121,7 +106,7 @@ class Strip:
         height: height of the bar and the names above it, inches.
     """
 
-    def __init__(self, pieces: Sequence[StripPiece], width: float = ROOM - 0.3) -> None:
+    def __init__(self, pieces: Sequence[StripPiece], width: float = sheet.ROOM - 0.3) -> None:
         self.total = sum(piece.length for piece in pieces)
         self._inch = self.total / width
         starts = [sum(piece.length for piece in pieces[:number]) for number in range(len(pieces))]
@@ -135,7 +120,7 @@ class Strip:
         self.height = BAR + _LABEL_ROW * bool(self._outside) + 0.06
 
     def _fits(self, piece: StripPiece) -> bool:
-        widest = max(text_width(piece.name, bold=True), text_width(piece.numbers))
+        widest = max(sheet.text_width(piece.name, bold=True), sheet.text_width(piece.numbers))
         larger = piece.length * max(piece.waiting, 1 - piece.waiting)
         return widest + 2 * _PAD <= larger / self._inch
 
@@ -145,7 +130,7 @@ class Strip:
             self._draw_piece(ax, piece, start, base)
         for label in self._outside:
             top, xs = base + BAR, [label.at * self._inch, label.end * self._inch]
-            ax.plot(xs, [top, top + 0.12], color=FAINT, linewidth=0.7)
+            ax.plot(xs, [top, top + 0.12], color=sheet.FAINT, linewidth=0.7)
             ax.text(label.left * self._inch, top + 0.13, label.text, va="bottom")
 
     def fill(self, ax: Axes, end: float | None = None) -> None:
@@ -162,14 +147,15 @@ class Strip:
         ax.add_patch(Rectangle((start, base), middle - start, BAR, fc=piece.colour, lw=0))
         hatched: dict[str, Any] = {"fc": pale, "ec": piece.colour, "hatch": "////", "lw": 0}
         ax.add_patch(Rectangle((middle, base), waiting, BAR, **hatched))
-        ax.plot([start, start], [base, base + BAR], color=PAPER, lw=1.2, solid_capstyle="butt")
+        ax.vlines(start, base, base + BAR, color=sheet.PAPER, lw=1.2)
         if not self._fits(piece):
             return
-        look: dict[str, Any] = {"ha": "center", "va": "center", "color": ink_on(piece.colour)}
+        look: dict[str, Any] = {"ha": "center", "va": "center", "color": sheet.ink_on(piece.colour)}
         at = (start + middle) / 2
         if waiting > middle - start:  # text on hatching needs a plain background
             at = middle + waiting / 2
-            look |= {"bbox": {"boxstyle": "square,pad=0.1", "fc": pale, "lw": 0}, "color": INK}
+            box = {"boxstyle": "square,pad=0.1", "fc": pale, "lw": 0}
+            look |= {"bbox": box, "color": sheet.INK}
         ax.text(at, base + BAR / 2 + 0.1, piece.name, weight="bold", **look)
         ax.text(at, base + BAR / 2 - 0.1, piece.numbers, **look)
 
@@ -201,7 +187,7 @@ class LabelledBar(NamedTuple):
 
 def bars_height(bars: Sequence[LabelledBar]) -> float:
     """Return the height of bars under each other with their axis, inches."""
-    return 0.58 * len(bars) + AXIS
+    return 0.58 * len(bars) + sheet.AXIS
 
 
 def draw_bars(
@@ -221,20 +207,20 @@ def draw_bars(
         font: font of the texts over the bars.
         beyond: left end of the labels, at least.
     """
-    value_axis(ax, 0.0, max(bar.end for bar in bars) * 1.02 or 1e-3, tick)
+    sheet.value_axis(ax, 0.0, max(bar.end for bar in bars) * 1.02 or 1e-3, tick)
     ax.set_ylim(len(bars) - 0.5, -0.5)
-    hide_rows(ax)
+    sheet.hide_rows(ax)
     look: dict[str, Any] = {"textcoords": "offset points", "va": "center"}
     left = look | {"xytext": (-8, 0), "ha": "right"}
     for at, bar in enumerate(bars):
         above, down = at - 0.17, at + 0.2
         ax.barh(down, bar.value, 0.34, color=bar.colour)
-        draw_interval(ax, bar.value, down, bar.interval)
-        ax.annotate(bar.name, (0, above), size=TEXT_SIZE, **left)
-        ax.annotate(bar.where, (0, down), color=FAINT, **left)
+        sheet.draw_interval(ax, bar.value, down, bar.interval)
+        ax.annotate(bar.name, (0, above), size=sheet.TEXT_SIZE, **left)
+        ax.annotate(bar.where, (0, down), color=sheet.FAINT, **left)
         ax.annotate(bar.text, (0, above), xytext=(2, 0), family=font, in_layout=False, **look)
         end = (max(bar.end, beyond), down)
-        ax.annotate(bar.label, end, xytext=(5, 0), size=TEXT_SIZE, weight="bold", **look)
+        ax.annotate(bar.label, end, xytext=(5, 0), size=sheet.TEXT_SIZE, weight="bold", **look)
 
 
 @styled
@@ -261,14 +247,14 @@ def bars_figure(  # noqa: PLR0913 - a chart
     """
     if not bars:
         return Sheet(title, notes)
-    sheet = Sheet(title, notes, [bars_height(bars)])
-    (ax,) = sheet.parts
+    page = Sheet(title, notes, [bars_height(bars)])
+    (ax,) = page.parts
     draw_bars(ax, bars, tick, "monospace" if is_code else "sans-serif", beyond=mark)
     if mark:
         ax.set_xlim(right=max(ax.get_xlim()[1], 1.05 * mark))
-        ax.axvline(mark, color=INK, lw=1.0, ls=":")
+        ax.axvline(mark, color=sheet.INK, lw=1.0, ls=":")
     ax.set_xlabel(axis)
-    return sheet
+    return page
 
 
 _FIT_KEY: Final = (
@@ -296,25 +282,24 @@ def fit_figure(title: str, note: str, rows: Sequence[FitRow], axis: str) -> Shee
         rows: at least one, each with a predicted or a measured speedup.
         axis: name of the axis.
     """
-    sheet = Sheet(title, [_FIT_KEY, note], [0.36 * len(rows) + 0.15 + AXIS])
-    (ax,) = sheet.parts
-    name_rows(ax, [fitting(row.name, 3.4, TEXT_SIZE) for row in rows])
+    page = Sheet(title, [_FIT_KEY, note], [0.36 * len(rows) + 0.15 + sheet.AXIS])
+    (ax,) = page.parts
+    sheet.name_rows(ax, [sheet.fitting(row.name, 3.4, sheet.TEXT_SIZE) for row in rows])
     values = [v for row in rows for v in (*row.predicted, *row.measured) if v is not None]
     low, high = min(1.0, *values), max(1.0, *values)
     room = 0.06 * ((high - low) or 1.0)
-    value_axis(ax, low - room, high + room, "{:.4g}×".format)
+    sheet.value_axis(ax, low - room, high + room, "{:.4g}×".format)
     ax.set_xlabel(axis)
-    ax.axvline(1.0, color=FAINT, linewidth=1.2, linestyle="--")
+    ax.axvline(1.0, color=sheet.FAINT, linewidth=1.2, linestyle="--")
     for at, row in enumerate(rows):
         predicted, *ends = row.predicted
         measured, low_end, high_end = row.measured
         if None not in ends:
-            ax.plot(np.array(ends), [at] * 2, color=FAINT, linewidth=0.8, zorder=2)
+            ax.plot(np.array(ends), [at] * 2, color=sheet.FAINT, linewidth=0.8, zorder=2)
         if measured is not None:
-            draw_interval(ax, measured, at, (low_end, high_end), cap=4.0)
-            full: dict[str, Any] = {"color": COLOURS["transform"], "mec": INK, "mew": 0.8}
+            sheet.draw_interval(ax, measured, at, (low_end, high_end), cap=4.0)
+            full: dict[str, Any] = {"color": COLOURS["transform"], "mec": sheet.INK, "mew": 0.8}
             ax.plot([measured], [at], "o", ms=7, zorder=4, **full)
         if predicted is not None:
-            hollow: dict[str, Any] = {"color": PAPER, "mec": INK, "mew": 1.2, "fillstyle": "none"}
-            ax.plot([predicted], [at], "D", ms=9, zorder=5, **hollow)
-    return sheet
+            ax.plot([predicted], [at], "D", ms=9, mfc="none", mec=sheet.INK, mew=1.2, zorder=5)
+    return page

@@ -11,19 +11,8 @@ import numpy as np
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.ticker import PercentFormatter
 
-from stallscope.charts.sheet import (
-    AXIS,
-    INK,
-    PAPER,
-    ROOM,
-    Sheet,
-    draw_key,
-    fitting,
-    hide_rows,
-    ink_on,
-    styled,
-    text_width,
-)
+from stallscope.charts import sheet
+from stallscope.charts.sheet import Sheet, styled
 from stallscope.flame.classify import KINDS
 from stallscope.flame.result import difference_sentence, sentence
 from stallscope.flame.tree import COLOURS as TREE_COLOURS
@@ -41,7 +30,7 @@ MOST_FRAMES: Final = 300
 MOST_ROWS: Final = 22
 """Rows of frames; deeper frames are only counted."""
 _PAD: Final = 0.04
-_WIDTH: Final = ROOM - 0.4
+_WIDTH: Final = sheet.ROOM - 0.4
 """Approximate width of the chart, inches."""
 _NARROWEST: Final = 0.002
 _ALIKE: Final = "#E8E8E8"
@@ -131,24 +120,24 @@ def _picture(
         limits = f"deeper than {MOST_ROWS} rows, or beyond the {MOST_FRAMES} widest"
         notes = [*notes, f"{left}, {limits}"]
     rows = 1 + max((box.row for box in boxes), default=0)
-    sheet = Sheet(printable(title, 300), notes, [0.21 * rows + AXIS + 0.4])
-    (ax,) = sheet.parts
+    page = Sheet(printable(title, 300), notes, [0.21 * rows + sheet.AXIS + 0.4])
+    (ax,) = page.parts
     ax.set_xlim(0, 1)
     ax.set_ylim(rows, 0)
-    hide_rows(ax)
+    sheet.hide_rows(ax)
     ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     ax.set_xlabel(axis)
     for row in range(rows):
         its = [box for box in boxes if box.row == row]
         spans, colours = [(box.left, box.width) for box in its], [box.colour for box in its]
-        ax.broken_barh(spans, (row, 0.96), facecolors=colours, edgecolors=PAPER, linewidths=0.6)
+        ax.broken_barh(spans, (row, 0.96), fc=colours, ec=sheet.PAPER, lw=0.6)
     for box in boxes:  # shorten the name if it does not fit: first to the function alone
         room = box.width * _WIDTH - 2 * _PAD
         text = printable(box.name, 120)
-        if text_width(text) > room:
-            text = fitting(box.name.rpartition(" (")[0], room)
+        if sheet.text_width(text) > room:
+            text = sheet.fitting(box.name.rpartition(" (")[0], room)
         at = (box.left + _PAD / _WIDTH, box.row + 0.5)
-        ax.text(*at, text, color=ink_on(box.colour), va="center_baseline")
-    edge = {"edgecolor": INK, "linewidth": 0.3}
-    draw_key(ax, {name: {"facecolor": colour, **edge} for name, colour in looks.items()})
-    return sheet
+        ax.text(*at, text, color=sheet.ink_on(box.colour), va="center_baseline")
+    edge = {"edgecolor": sheet.INK, "linewidth": 0.3}
+    sheet.draw_key(ax, {name: {"facecolor": colour, **edge} for name, colour in looks.items()})
+    return page

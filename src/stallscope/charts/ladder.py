@@ -15,15 +15,8 @@ from matplotlib.transforms import ScaledTranslation
 
 from stallscope.bench.comparison import OPEN, SAME
 from stallscope.bench.loops import blocks_of
-from stallscope.charts.sheet import (
-    FAINT,
-    INK,
-    PAPER,
-    TEXT_SIZE,
-    Sheet,
-    draw_interval,
-    styled,
-)
+from stallscope.charts import sheet
+from stallscope.charts.sheet import Sheet, styled
 from stallscope.ladder import result
 from stallscope.stages import COLOURS
 from stallscope.stats import INTERVAL
@@ -66,8 +59,8 @@ def figure(ladder: Ladder) -> Sheet:
     removed = [_removed(gains.get(row["rung"]), room) for row in rows]
     top = _LINE * (max(name.count("\n") for name in names) + 1) + 0.2
     below = top + _LINE * max(len(lines) for lines, _ in removed) + _LINE
-    sheet = Sheet(result.sentence(ladder), _notes(ladder, table), [3.1 + below])
-    (ax,) = sheet.parts
+    page = Sheet(result.sentence(ladder), _notes(ladder, table), [3.1 + below])
+    (ax,) = page.parts
     highest = max(row["samples_per_s_high"] or row["samples_per_s"] for row in rows)
     ax.set_xlim(-0.5, len(rows) - 0.5)
     ax.set_ylim(0, highest * 1.16)
@@ -85,9 +78,14 @@ def figure(ladder: Ladder) -> Sheet:
         _draw_rung(ax, place, row, [block.samples / block.seconds for block in its])
         if row["rung"] in gains:
             colour = COLOURS[_KIND[row["rung"]]]
-            _draw_step(ax, place, (rows[place - 1]["samples_per_s"], row["samples_per_s"]), colour)
+            # From the height of the previous bar to the height of this bar
+            before, after = (rows[at]["samples_per_s"] for at in (place - 1, place))
+            across = place - _WIDTH / 2 - 0.09
+            arrow = {"arrowstyle": "-|>", "color": colour, "lw": 2, "shrinkA": 0, "shrinkB": 0}
+            ax.annotate("", (across, after), (across, before), arrowprops=arrow)
+            ax.hlines(before, place - 1 + _WIDTH / 2, across, color=colour, lw=0.8, ls=":")
             _write_removed(ax, (place, top), texts, colour)
-    return sheet
+    return page
 
 
 def _removed(gain: dict[str, Any] | None, room: int) -> tuple[list[str], str]:
@@ -114,7 +112,7 @@ def _write_removed(
     rule: dict[str, Any] = {"color": colour, "lw": 2.5, "clip_on": False}
     ax.plot([place - 0.3, place + 0.3], [0, 0], **rule, **below(down))
     look: dict[str, Any] = {"ha": "center", "va": "top"}
-    ax.text(place, 0, "\n".join(lines), color=FAINT, **look, **below(down + 0.05))
+    ax.text(place, 0, "\n".join(lines), color=sheet.FAINT, **look, **below(down + 0.05))
     end = down + 0.05 + len(lines) * _LINE
     ax.text(place, 0, factor, weight="bold", **look, **below(end))
 
@@ -136,21 +134,12 @@ def _draw_rung(ax: Axes, place: int, row: dict[str, Any], dots: list[float]) -> 
     rate = row["samples_per_s"]
     ax.bar(place, rate, _WIDTH, color=COLOURS["step"] if row["rung"] in result.WHOLE else _BAR)
     ends = (row["samples_per_s_low"], row["samples_per_s_high"])
-    draw_interval(ax, place, rate, ends, cap=6.0, vertical=True)
+    sheet.draw_interval(ax, place, rate, ends, cap=6.0, vertical=True)
     step = _WIDTH * 0.7 / max(len(dots) - 1, 1)
     across = [place - _WIDTH * 0.35 + step * number for number in range(len(dots))]
-    ax.plot(across, dots, "o", ms=3, color=PAPER, mec=INK, mew=0.6, zorder=4)
+    ax.plot(across, dots, "o", ms=3, color=sheet.PAPER, mec=sheet.INK, mew=0.6, zorder=4)
     busy = row["device_busy_share"]
     busy = row["step_share"] if busy is None else busy
     label = f"{rate:,.0f}" if busy is None else share(busy)
     height = max(ends[1] or rate, *dots, rate) + ax.get_ylim()[1] * 0.0215
-    ax.text(place, height, label, ha="center", va="bottom", weight="bold", size=TEXT_SIZE + 1)
-
-
-def _draw_step(ax: Axes, place: int, rates: tuple[float, float], colour: str) -> None:
-    """Draw an arrow from the height of the previous bar to the height of this bar."""
-    before, after = rates
-    across = place - _WIDTH / 2 - 0.09
-    arrow = {"arrowstyle": "-|>", "color": colour, "lw": 2, "shrinkA": 0, "shrinkB": 0}
-    ax.annotate("", (across, after), (across, before), arrowprops=arrow)
-    ax.plot([place - 1 + _WIDTH / 2, across], [before, before], color=colour, lw=0.8, ls=":")
+    ax.text(place, height, label, ha="center", va="bottom", weight="bold", size=sheet.TEXT_SIZE + 1)

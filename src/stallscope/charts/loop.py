@@ -14,23 +14,9 @@ import numpy as np
 import polars as pl
 from matplotlib.ticker import MaxNLocator
 
-from stallscope.charts import timeline
+from stallscope.charts import sheet, timeline
 from stallscope.charts.bars import Strip, StripPiece
-from stallscope.charts.sheet import (
-    AXIS,
-    FAINT,
-    MID,
-    PAPER,
-    ROOM,
-    RULE,
-    Sheet,
-    linear_time,
-    name_rows,
-    spans_decades,
-    styled,
-    time_axis,
-    write_columns,
-)
+from stallscope.charts.sheet import Sheet, styled
 from stallscope.model.loop_time import NO_LOOP, NOTHING, OWN_WORDS, is_own, leading, loop_breakdown
 from stallscope.model.thresholds import STALL_RULE
 from stallscope.run import stall_text
@@ -50,7 +36,7 @@ if TYPE_CHECKING:
 
 _MOST_ROWS: Final = 10
 UNATTRIBUTED: Final[dict[str, Any]] = {
-    "facecolor": PAPER,
+    "facecolor": sheet.PAPER,
     "edgecolor": STALL_COLOUR,
     "hatch": "////",
     "linewidth": 0.8,
@@ -79,20 +65,20 @@ def exposed_figure(run: Run) -> Sheet:
         numbers = f"{share(part)} · {seconds(sum_s / time.steps)}"
         colour = _WAITS.get(kind) or colour_of(name, kind)
         pieces.append(StripPiece(printable(name), part, numbers, colour))
-    strip = Strip(pieces, ROOM)
+    strip = Strip(pieces, sheet.ROOM)
     opening = _OPENING if rows else 0.0
-    heights = [strip.height + _CAPTION + 0.08 + opening, 0.3 * (len(rows) + 1) + AXIS]
-    sheet = Sheet(stall_text.title(run), _exposed_notes(run, time, rows), heights[: 1 + bool(rows)])
-    ax = sheet.parts[0]
+    heights = [strip.height + _CAPTION + 0.08 + opening, 0.3 * (len(rows) + 1) + sheet.AXIS]
+    page = Sheet(stall_text.title(run), _exposed_notes(run, time, rows), heights[: 1 + bool(rows)])
+    ax = page.parts[0]
     strip.fill(ax)
     ax.set_ylim(-opening, strip.height + _CAPTION)
     caption = f"the loop's time: {seconds(time.total_s / time.steps)} per step, mean"
-    ax.text(0, strip.height + 0.04, caption, color=FAINT, va="bottom")
+    ax.text(0, strip.height + 0.04, caption, color=sheet.FAINT, va="bottom")
     if rows:  # the parts below divide the stall in the bar
         xs, ys = [0, 0, strip.total, time.stall_share], [0, -opening, -opening, 0]
         ax.plot(xs, ys, color=STALL_COLOUR, linewidth=0.9, clip_on=False)
-        _draw_parts(sheet.parts[1], rows)
-    return sheet
+        _draw_parts(page.parts[1], rows)
+    return page
 
 
 def _exposed_notes(run: Run, time: LoopBreakdown, rows: list[StallRow]) -> list[str]:
@@ -110,16 +96,16 @@ def _exposed_notes(run: Run, time: LoopBreakdown, rows: list[StallRow]) -> list[
 
 def _draw_parts(ax: Axes, rows: list[StallRow]) -> None:
     """Draw the parts below each other, and the columns of numbers."""
-    linear_time(ax, sum(row.exposed_s for row in rows))
-    name_rows(ax, [row.name for row in rows])
+    sheet.linear_time(ax, sum(row.exposed_s for row in rows))
+    sheet.name_rows(ax, [row.name for row in rows])
     start = 0.0
     for at, row in enumerate(rows):
         look = {"color": COLOURS[row.kind], "lw": 0} if row.kind else UNATTRIBUTED
         ax.barh(at, row.exposed_s, 0.72, start, **look)
         start += row.exposed_s
         if at + 1 < len(rows):
-            ax.plot([start, start], [at - 0.36, at + 1.36], color=RULE, lw=0.8, zorder=0)
-    write_columns(ax, _COLUMNS, [row.cells for row in rows])
+            ax.plot([start, start], [at - 0.36, at + 1.36], color=sheet.RULE, lw=0.8, zorder=0)
+    sheet.write_columns(ax, _COLUMNS, [row.cells for row in rows])
     ax.set_xlabel("the stalls per step, mean · each part begins where the one before it ends")
 
 
@@ -195,11 +181,11 @@ def waits_figure(run: Run) -> Sheet:
         return Sheet(NO_LOOP, stall_text.nothing(run))
     patterns = run.patterns().filter(pl.col("rank") == rank).head(len(MARKERS)).to_dicts()
     notes = _waits_notes(run, steps, patterns, rank)
-    sheet = Sheet(stall_text.pattern_or_title(run), notes, [2.3 + AXIS])
-    (ax,) = sheet.parts
+    page = Sheet(stall_text.pattern_or_title(run), notes, [2.3 + sheet.AXIS])
+    (ax,) = page.parts
     ax.set_xlim(float(steps["step"][0]) - 0.7, float(steps["step"][-1]) + 0.7)
     _draw_waits(ax, steps, [row["named"] for row in patterns])
-    return sheet
+    return page
 
 
 def _steps(run: Run, rank: int) -> pl.DataFrame:
@@ -240,17 +226,17 @@ def _draw_waits(ax: Axes, steps: pl.DataFrame, patterns: list[list[int]]) -> Non
     waits_s = steps["wait_s"].to_numpy()
     high = max(float(waits_s.max()), 1e-6)
     low = float(waits_s[waits_s >= high * _SMALLEST].min())
-    is_log = spans_decades(low, high)
+    is_log = sheet.spans_decades(low, high)
     if steps.height <= _FEW_TICKS:
         ax.set_xticks(steps["step"].to_list())
     else:
         ax.xaxis.set_major_locator(MaxNLocator(8, integer=True, steps=[1, 2, 5, 10]))
-    time_axis(ax, low, high, vertical=True)
+    sheet.time_axis(ax, low, high, vertical=True)
     ax.grid(axis="y")
     ax.set_ylabel("wait")
     has_epochs = steps["epoch"].n_unique() > 1
     begins = steps.filter(pl.col("epoch") != pl.col("epoch").shift())["step"]
-    ax.vlines(begins - 0.5, *ax.get_ylim(), color=MID, linewidth=0.7, zorder=0)
+    ax.vlines(begins - 0.5, *ax.get_ylim(), color=sheet.MID, linewidth=0.7, zorder=0)
     log, epochs = " · log scale of time" * is_log, " · lines: an epoch begins" * has_epochs
     ax.set_xlabel(f"step{log}{epochs}")
     low = low if is_log else 0.0
@@ -260,10 +246,10 @@ def _draw_waits(ax: Axes, steps: pl.DataFrame, patterns: list[list[int]]) -> Non
         look: dict[str, Any] = {"color": STALL_COLOUR, "linewidth": 1.0, "alpha": 0.45}
         ax.vlines(stalls["step"], ax.get_ylim()[0], stalls["wait_s"], **look)
     named = [step for steps_of in patterns for step in steps_of]
-    hollow: dict[str, Any] = {"markerfacecolor": "none", "color": FAINT, "markersize": 3.4}
+    hollow: dict[str, Any] = {"markerfacecolor": "none", "color": sheet.FAINT, "markersize": 3.4}
     loud: dict[str, Any] = {"color": STALL_COLOUR, "markersize": 5.0}
     looks: list[tuple[pl.Expr, dict[str, Any]]] = [
-        (steady & ~stall, {"color": MID, "markersize": 2.6}),
+        (steady & ~stall, {"color": sheet.MID, "markersize": 2.6}),
         (~steady, hollow),
         (stall & ~pl.col("step").is_in(named), loud | {"markersize": 4.0}),
     ]

@@ -15,17 +15,8 @@ import polars as pl
 from matplotlib.colors import to_rgb
 
 from stallscope import stages
-from stallscope.charts.sheet import (
-    AXIS,
-    FAINT,
-    INK,
-    MID,
-    SMALL_SIZE,
-    TEXT_SIZE,
-    Sheet,
-    linear_time,
-    styled,
-)
+from stallscope.charts import sheet
+from stallscope.charts.sheet import Sheet, styled
 from stallscope.model.loop_time import NO_LOOP
 from stallscope.run.saturation import OWN, THRESHOLDS, sentence, usage
 from stallscope.run.stall_text import nothing, small_print
@@ -206,13 +197,13 @@ def figure(run: Run) -> Sheet:
         notes = [growth, *notes]
     elif growth:
         title = growth
-    sheet = Sheet(title, notes, [0.5 * (len(shown) + 1) + AXIS])
-    (ax,) = sheet.parts
-    linear_time(ax, resources.end_s, resources.begin_s)
+    page = Sheet(title, notes, [0.5 * (len(shown) + 1) + sheet.AXIS])
+    (ax,) = page.parts
+    sheet.linear_time(ax, resources.end_s, resources.begin_s)
     ax.set_ylim(len(shown) + 1, 0)  # rows
     ax.set_xlabel("time since the start of the run")
     ax.spines["left"].set_visible(False)
-    ax.tick_params(axis="y", labelsize=SMALL_SIZE, labelcolor=FAINT, length=0)
+    ax.tick_params(axis="y", labelsize=sheet.SMALL_SIZE, labelcolor=sheet.FAINT, length=0)
     edges = resources.begin_s + np.arange(len(resources.stalled) + 1) * resources.bin_s
     heights, bottom = _height(0, resources.stalled), _height(0, 0.0)
     ax.stairs(heights, edges, baseline=bottom, fill=True, color=stages.STALL_COLOUR, lw=0)
@@ -229,7 +220,7 @@ def figure(run: Run) -> Sheet:
         ticks |= _draw_row(ax, place, row)
         _name(ax, place, row.name, list(row.labels()), loud=row.is_saturated(resources))
     ax.set_yticks([*ticks], [*ticks.values()])
-    return sheet
+    return page
 
 
 def _height(place: int, part: Any) -> Any:
@@ -265,18 +256,18 @@ def _notes(run: Run, resources: Usage) -> list[str]:
 def _draw_row(ax: Axes, place: int, row: ResourceRow) -> dict[float, str]:
     """Draw the lines of a row; return the place and the label of a round value."""
     top, threshold = row.top, row.threshold
-    ax.axhline(_height(place, 0.0), color=MID, linewidth=0.8, zorder=1)
+    ax.axhline(_height(place, 0.0), color=sheet.MID, linewidth=0.8, zorder=1)
     for line in row.lines:
-        look: dict[str, Any] = {"color": INK, "linewidth": 1.4, "zorder": 3}
+        look: dict[str, Any] = {"color": sheet.INK, "linewidth": 1.4, "zorder": 3}
         if line.thin:
-            look = {"color": MID, "linewidth": 0.7, "zorder": 2}
+            look = {"color": sheet.MID, "linewidth": 0.7, "zorder": 2}
         look |= {"linestyle": (0, (3, 1.5))} if line.dashed else {}
         look |= {"marker": "o", "markersize": 3.0} if line.values.height == 1 else {}
         heights = _height(place, line.values["value"].to_numpy() / top)
         ax.plot(line.values["at_s"].to_numpy(), heights, **look)
     if threshold is not None and threshold <= top:
         height = _height(place, threshold / top)
-        ax.axhline(height, color=FAINT, linewidth=0.8, linestyle=":", zorder=1)
+        ax.axhline(height, color=sheet.FAINT, linewidth=0.8, linestyle=":", zorder=1)
     # the largest of 1, 2, 5, 10, 20 and so on, without a trailing zero decimal
     decade = 10.0 ** np.floor(np.log10(top))
     tick = float(max(step * decade for step in (1, 2, 5) if step * decade <= top * (1 + 1e-9)))
@@ -285,9 +276,9 @@ def _draw_row(ax: Axes, place: int, row: ResourceRow) -> dict[float, str]:
 
 def _name(ax: Axes, place: int, name: str, means: list[str], *, loud: bool) -> None:
     look: dict[str, Any] = (
-        {"color": stages.STALL_COLOUR, "weight": "bold"} if loud else {"color": INK}
+        {"color": stages.STALL_COLOUR, "weight": "bold"} if loud else {"color": sheet.INK}
     )
     look |= {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
-    ax.annotate(name, (0, place + 0.55), (-_NAMES * 72, 0), size=TEXT_SIZE, **look)
+    ax.annotate(name, (0, place + 0.55), (-_NAMES * 72, 0), size=sheet.TEXT_SIZE, **look)
     transform = ax.get_yaxis_transform()
     ax.text(1.015, place + 0.55, "\n".join(means), transform=transform, va="center")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from stallscope.bench.comparison import FASTER, SLOWER
+from stallscope.charts import sheet
 from stallscope.charts.bars import (
     FitRow,
     LabelledBar,
@@ -21,20 +22,7 @@ from stallscope.charts.bars import (
     draw_bars,
     fit_figure,
 )
-from stallscope.charts.sheet import (
-    AXIS,
-    FAINT,
-    PALE,
-    ROOM,
-    RULE,
-    TEXT_SIZE,
-    Sheet,
-    draw_interval,
-    fitting,
-    name_rows,
-    styled,
-    value_axis,
-)
+from stallscope.charts.sheet import Sheet, styled
 from stallscope.compare.compare import SPEED, STALLS
 from stallscope.diagnose import text as diagnosis_text
 from stallscope.diagnose.causes import INCONCLUSIVE
@@ -108,21 +96,22 @@ def gains_figure(result: Experiments) -> Sheet:
     pairs = min(row["pairs"] for row in rows)
     shown = f"bars: speedup of the step, at least {count(pairs, 'pair')} of laps each"
     notes = [f"{shown} · lines: {INTERVAL}", *notes]
-    bars = [_gain_bar(row) for row in rows]
+    bars = []
+    for row in rows:
+        colour = COLOURS["step"] if row["factor"] > 1 else STALL_COLOUR
+        is_clear = row["says"] in (FASTER, SLOWER)
+        bars.append(
+            LabelledBar(
+                row["experiment"],
+                f"{seconds(row['before_s'])} → {seconds(row['after_s'])}",
+                printable(row["code"], _LONGEST_CODE),
+                row["factor"],
+                times(row["factor"]) if is_clear else row["says"],
+                colour if is_clear else sheet.PALE,
+                (row["factor_low"], row["factor_high"]),
+            )
+        )
     return bars_figure(title, notes, bars, "{:g}×".format, "speedup", is_code=True, mark=1.0)
-
-
-def _gain_bar(row: Mapping[str, Any]) -> LabelledBar:
-    is_clear, gains = row["says"] in (FASTER, SLOWER), row["factor"] > 1
-    return LabelledBar(
-        row["experiment"],
-        f"{seconds(row['before_s'])} → {seconds(row['after_s'])}",
-        printable(row["code"], _LONGEST_CODE),
-        row["factor"],
-        times(row["factor"]) if is_clear else row["says"],
-        (COLOURS["step"] if gains else STALL_COLOUR) if is_clear else PALE,
-        (row["factor_low"], row["factor_high"]),
-    )
 
 
 # Predicted and measured
@@ -192,8 +181,8 @@ def samples_figure(storage: Storage) -> Sheet:
     if not lines:
         return Sheet(title, [_NONE])
     note = f"dots and lines: samples per second, with their {INTERVAL}; both axes logarithmic"
-    sheet = Sheet(title, [note], [2.6 + AXIS])
-    (ax,) = sheet.parts
+    page = Sheet(title, [note], [2.6 + sheet.AXIS])
+    (ax,) = page.parts
     ax.margins(y=0.15)  # room for a text above the last dot
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
@@ -211,19 +200,19 @@ def samples_figure(storage: Storage) -> Sheet:
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
     ax.set_xlabel("readers at once")
     ax.set_ylabel("samples per second")
-    return sheet
+    return page
 
 
 def _draw_readers(ax: Axes, state: str, rows: list[dict[str, Any]]) -> None:
     readers, rates = ([row[name] for row in rows] for name in ("readers", "requests_per_s"))
-    ax.plot(readers, rates, "o-", color=_STATES.get(state, FAINT), ms=6, lw=1.4)
+    ax.plot(readers, rates, "o-", color=_STATES.get(state, sheet.FAINT), ms=6, lw=1.4)
     for row in rows:
         ends = (row["requests_low_per_s"], row["requests_high_per_s"])
-        draw_interval(ax, row["readers"], row["requests_per_s"], ends, cap=0, vertical=True)
+        sheet.draw_interval(ax, row["readers"], row["requests_per_s"], ends, cap=0, vertical=True)
     text = f" {state}: latency {seconds(rows[0]['latency_s'])} with one reader"
     side = "right" if len(rows) > 1 else "left"
     look: dict[str, Any] = {"textcoords": "offset points", "xytext": (0, 8), "ha": side}
-    ax.annotate(text, (readers[-1], rates[-1]), size=TEXT_SIZE, **look)
+    ax.annotate(text, (readers[-1], rates[-1]), size=sheet.TEXT_SIZE, **look)
 
 
 def pieces_figure(storage: Storage) -> Sheet:
@@ -236,7 +225,7 @@ def pieces_figure(storage: Storage) -> Sheet:
             f"{seconds(row['latency_s'])} each",
             row["bytes_per_s"],
             f"{size(row['bytes_per_s'])}/s",
-            _STATES.get(row["state"], FAINT),
+            _STATES.get(row["state"], sheet.FAINT),
         )
         for row in storage.table().to_dicts()
         if row["access"] != SAMPLE
@@ -255,7 +244,7 @@ def layouts_figure(layouts: Layouts) -> Sheet:
             "" if row["gain"] is None else f"{row['gain']:.2f}× the files",
             row["samples_per_s"],
             f"{row['samples_per_s']:,.0f}/s",
-            _STATES.get(row["state"], FAINT),
+            _STATES.get(row["state"], sheet.FAINT),
             (row["samples_low_per_s"], row["samples_high_per_s"]),
         )
         for row in layouts.table().to_dicts()
@@ -267,7 +256,7 @@ def layouts_figure(layouts: Layouts) -> Sheet:
 
 # Runs side by side
 
-_WAITS: Final = {"stall": STALL_COLOUR, "wait": RULE}
+_WAITS: Final = {"stall": STALL_COLOUR, "wait": sheet.RULE}
 _MOST_CHANGES: Final = 10
 _ROW, _NAME = 0.3, 0.3
 """Heights of a row of changes and of a run's name, inches."""
@@ -279,7 +268,9 @@ def comparison_figure(comparison: Comparison, title: str) -> Sheet:
     loops = (comparison.loops[0], comparison.loops[-1])
     names = (comparison.names[0], comparison.names[-1])
     longest = max(sum(loop.values()) for loop in loops)
-    strips = [Strip(_loop_pieces(loop), ROOM * sum(loop.values()) / longest) for loop in loops]
+    strips = [
+        Strip(_loop_pieces(loop), sheet.ROOM * sum(loop.values()) / longest) for loop in loops
+    ]
     rows = comparison.changes.filter(
         pl.col("run") == pl.col("run").max(),
         ~pl.col("measure").is_in([SPEED, STALLS]),
@@ -287,16 +278,16 @@ def comparison_figure(comparison: Comparison, title: str) -> Sheet:
     )
     changes = rows.sort(pl.col("change").abs(), descending=True).head(_MOST_CHANGES).to_dicts()
     heights = [strip.height + _NAME for strip in strips]
-    heights += [_ROW * len(changes) + AXIS + _NAME] * bool(changes)
+    heights += [_ROW * len(changes) + sheet.AXIS + _NAME] * bool(changes)
     differs = [f"differs: {text}" for text in comparison.differs]
-    sheet = Sheet(title, [*differs, *comparison.notes], heights)
-    for ax, strip, name in zip(sheet.parts, strips, names, strict=False):
+    page = Sheet(title, [*differs, *comparison.notes], heights)
+    for ax, strip, name in zip(page.parts, strips, names, strict=False):
         strip.fill(ax, longest)
         text = f"{printable(name)}: {seconds(strip.total)} of the loop per sample"
-        ax.set_title(text, loc="left", size=TEXT_SIZE, weight="bold")
+        ax.set_title(text, loc="left", size=sheet.TEXT_SIZE, weight="bold")
     if changes:
-        _draw_changes(sheet.parts[2], changes)
-    return sheet
+        _draw_changes(page.parts[2], changes)
+    return page
 
 
 def _loop_pieces(loop: Mapping[tuple[str, str], float]) -> list[StripPiece]:
@@ -311,16 +302,16 @@ def _loop_pieces(loop: Mapping[tuple[str, str], float]) -> list[StripPiece]:
 
 
 def _draw_changes(ax: Axes, rows: list[dict[str, Any]]) -> None:
-    colours = {**COLOURS, **_WAITS, "loop": FAINT}
+    colours = {**COLOURS, **_WAITS, "loop": sheet.FAINT}
     names = [printable(row["measure"].removesuffix("_s"), 40).replace("/", ": ") for row in rows]
-    name_rows(ax, names)
+    sheet.name_rows(ax, names)
     for at, row in enumerate(rows):
-        colour = colours[row["kind"]] if row["distinguishable"] else RULE
+        colour = colours[row["kind"]] if row["distinguishable"] else sheet.RULE
         ax.barh(at, row["change"], height=0.6, color=colour, lw=0)
-        draw_interval(ax, row["change"], at, (row["change_low"], row["change_high"]))
+        sheet.draw_interval(ax, row["change"], at, (row["change_low"], row["change_high"]))
     ends = [row[end] for row in rows for end in ("change_low", "change_high", "change")]
-    value_axis(ax, min(*ends, 0.0) * 1.05, max(*ends, 0.0) * 1.05, _signed)
-    ax.axvline(0, color=FAINT, lw=0.8)
+    sheet.value_axis(ax, min(*ends, 0.0) * 1.05, max(*ends, 0.0) * 1.05, _signed)
+    ax.axvline(0, color=sheet.FAINT, lw=0.8)
     ax.set_xlabel("change per sample; grey: no significant difference")
 
 
@@ -344,20 +335,20 @@ def findings_figure(diagnosis: Diagnosis) -> Sheet:
     if time:
         pieces = time.pieces(NOTHING)
         loop = {(name, kind): part_s / time.steps for name, kind, part_s in pieces}
-        strips = [Strip(_loop_pieces(loop), ROOM)]
+        strips = [Strip(_loop_pieces(loop), sheet.ROOM)]
     bars = [_finding_bar(*finding) for finding in enumerate(findings[:_MOST_FINDINGS])]
     hidden = len(findings) - _MOST_FINDINGS
     hidden_note = [f"not drawn: {hidden} more findings"] if hidden > 0 else []
     notes = [diagnosis_text.measured(diagnosis), *hidden_note]
     heights = [*(strip.height + 0.2 for strip in strips), bars_height(bars)]
-    sheet = Sheet(diagnosis_text.sentence(diagnosis.verdict.title), notes, heights)
+    page = Sheet(diagnosis_text.sentence(diagnosis.verdict.title), notes, heights)
     for strip in strips:
-        strip.fill(sheet.parts[0])
-    ax = sheet.parts[-1]
+        strip.fill(page.parts[0])
+    ax = page.parts[-1]
     draw_bars(ax, bars, share)
     ax.set_xlim(0, 1)
     ax.set_xlabel("share of the loop's time")
-    return sheet
+    return page
 
 
 def _finding_bar(place: int, finding: FindingText) -> LabelledBar:
@@ -366,7 +357,7 @@ def _finding_bar(place: int, finding: FindingText) -> LabelledBar:
     text = " · ".join([title] + [diagnosis_text.NOT_TESTED] * (not finding.tested))
     sure = f"confidence: {finding.sure}" if finding.sure else ""
     colour, severity = finding.colour, finding.severity
-    text = fitting(text, 7.0)
+    text = sheet.fitting(text, 7.0)
     return LabelledBar(finding.code, sure, text, severity, share(severity), colour)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import stat
 import warnings
 from collections import Counter
+from contextlib import suppress
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +19,8 @@ import numpy as np
 import polars as pl
 from matplotlib.patches import Rectangle
 
-from stallscope.charts.sheet import FAINT, ROOM, RULE, Sheet, styled
+from stallscope.charts import sheet
+from stallscope.charts.sheet import Sheet, styled
 from stallscope.run.stall_text import nothing, population
 from stallscope.run.summary import NOTHING
 from stallscope.units import file_name, printable, seconds, size, times
@@ -49,26 +51,21 @@ _SAMPLE: Final = ["rank", "epoch", "batch", "sample"]
 
 def thumbnail(path: str | None) -> np.ndarray | None:
     """Return a thumbnail, uint8 of shape (height, width, 3); None if the file has no image."""
-    try:
-        about = Path(path or "").stat()
-        plain = stat.S_ISREG(about.st_mode) and about.st_size <= LARGEST_BYTES
-        return _opened(str(path)) if plain else None
-    except Exception:  # noqa: BLE001 - a broken image is shown as a plain tile
-        return None
-
-
-def _opened(path: str) -> np.ndarray | None:
     from PIL import Image
 
-    with warnings.catch_warnings():
+    with suppress(Exception), warnings.catch_warnings():  # a broken image is shown as a plain tile
         warnings.simplefilter("ignore")
-        with Image.open(path, formats=FORMATS) as image:
+        about = Path(path or "").stat()
+        if not stat.S_ISREG(about.st_mode) or about.st_size > LARGEST_BYTES:
+            return None
+        with Image.open(str(path), formats=FORMATS) as image:
             if image.width * image.height > LARGEST_PIXELS:
                 return None
             image.draft("RGB", (_SHARP, _SHARP))  # saves work in the JPEG decoder
             small = image.convert("RGB")
             small.thumbnail((_SHARP, _SHARP))
             return np.asarray(small)
+    return None
 
 
 def slowest(samples: pl.DataFrame, times: pl.DataFrame) -> pl.DataFrame:
@@ -103,18 +100,19 @@ def figure(run: Run) -> Sheet:
     top = slowest(samples, run.unit_times)
     median_s = float(samples["total_s"].median() or inf)  # type: ignore[arg-type]  # of floats
     height = -(-top.height // COLUMNS) * _TILE
-    sheet = Sheet(title(top, median_s), [f"{_KEY} · {population(run, profile)}"], [height])
-    (ax,) = sheet.parts
-    ax.set_xlim(0, ROOM)  # inches, as upwards
+    page = Sheet(title(top, median_s), [f"{_KEY} · {population(run, profile)}"], [height])
+    (ax,) = page.parts
+    ax.set_xlim(0, sheet.ROOM)  # inches, as upwards
     ax.set_ylim(height, 0)
     ax.set_axis_off()
     for number, row in enumerate(top.iter_rows(named=True)):
-        x, y = number % COLUMNS * ROOM / COLUMNS, number // COLUMNS * _TILE
+        x, y = number % COLUMNS * sheet.ROOM / COLUMNS, number // COLUMNS * _TILE
         _draw_picture(ax, row["path"], x, y, there=row["bytes"] is not None)
-        looks: list[dict[str, Any]] = [{"weight": "bold"}, {}, {"color": FAINT}, {"color": FAINT}]
+        faint: dict[str, Any] = {"color": sheet.FAINT}
+        looks: list[dict[str, Any]] = [{"weight": "bold"}, {}, faint, faint]
         for place, (line, look) in enumerate(zip(_lines(row, median_s), looks, strict=True)):
             ax.text(x, y + _PICTURE + 0.06 + place * _LINE, line, va="top", **look)
-    return sheet
+    return page
 
 
 def title(top: pl.DataFrame, median_s: float) -> str:
@@ -137,9 +135,9 @@ def _draw_picture(ax: Axes, path: str | None, x: float, y: float, *, there: bool
     picture = thumbnail(path)
     if picture is None:
         width = _PICTURE * 1.4
-        ax.add_patch(Rectangle((x, y), width, _PICTURE, facecolor="#F2F2F2", edgecolor=RULE))
+        ax.add_patch(Rectangle((x, y), width, _PICTURE, facecolor="#F2F2F2", edgecolor=sheet.RULE))
         text = "no picture" if there else "no file"
-        ax.text(x + width / 2, y + _PICTURE / 2, text, ha="center", va="center", color=FAINT)
+        ax.text(x + width / 2, y + _PICTURE / 2, text, ha="center", va="center", color=sheet.FAINT)
         return
     height, width = picture.shape[:2]
     inch = min(_PICTURE / height, _PICTURE * 1.6 / width)

@@ -17,24 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
+from stallscope.charts import sheet
 from stallscope.charts.bars import BAR, Strip, StripPiece
-from stallscope.charts.sheet import (
-    AXIS,
-    INK,
-    MID,
-    ROOM,
-    RULE,
-    Sheet,
-    hide_rows,
-    linear_time,
-    name_rows,
-    spans_decades,
-    styled,
-    time_axis,
-    value_axis,
-    wrapped,
-    write_columns,
-)
+from stallscope.charts.sheet import Sheet, styled
 from stallscope.run.stall_text import nothing, population
 from stallscope.run.summary import NOTHING, UNIT_KEYS, headline, remarks, stage_name
 from stallscope.stages import COLOURS
@@ -68,15 +53,15 @@ def figure(run: Run, *, has_spread: bool = True) -> Sheet:
         return Sheet(title, nothing(run))
     pieces = pieces_of(profile)
     strip = Strip(pieces)
-    heights = [strip.height + AXIS + 0.2]
-    heights += [_ROW * (len(profile.stages[:_MOST_ROWS]) + 1) + AXIS + 0.2] * has_spread
+    heights = [strip.height + sheet.AXIS + 0.2]
+    heights += [_ROW * (len(profile.stages[:_MOST_ROWS]) + 1) + sheet.AXIS + 0.2] * has_spread
     notes = [population(run, profile), *remarks(profile), *(run.notes if has_spread else ())]
-    sheet = Sheet(title, notes, heights)
-    ax = sheet.parts[0]
+    page = Sheet(title, notes, heights)
+    ax = page.parts[0]
     strip.fill(ax)
     ax.set_axis_on()
-    hide_rows(ax)
-    linear_time(ax, strip.total)
+    sheet.hide_rows(ax)
+    sheet.linear_time(ax, strip.total)
     unread = sum(stage.cpu_share is None for stage in profile.stages)
     parts = [f"mean time of a worker per {profile.unit}"]
     if any(stage.per != profile.unit for stage in profile.stages):
@@ -87,10 +72,10 @@ def figure(run: Run, *, has_spread: bool = True) -> Sheet:
         parts.append("computing and waiting are not distinguished")
     elif unread:
         parts.append(f"not distinguished from waiting: {count(unread, 'stage')}")
-    ax.set_xlabel("\n".join(wrapped(" · ".join(parts), 135)))
+    ax.set_xlabel("\n".join(sheet.wrapped(" · ".join(parts), 135)))
     if has_spread:
-        _draw_spread(sheet.parts[1], profile)
-    return sheet
+        _draw_spread(page.parts[1], profile)
+    return page
 
 
 def sample_figure(run: Run) -> Sheet:
@@ -132,11 +117,11 @@ def _draw_spread(ax: Axes, profile: Profile) -> None:
     drawn, hidden = profile.stages[:_MOST_ROWS], profile.stages[_MOST_ROWS:]
     every = np.concatenate([stage.times_s[stage.times_s > 0] for stage in drawn])
     low, high = (float(every.min()), float(every.max())) if every.size else (1e-6, 1e-3)
-    time_axis(ax, low, high)
-    name_rows(ax, [stage_name(stage, profile.unit) for stage in drawn])
+    sheet.time_axis(ax, low, high)
+    sheet.name_rows(ax, [stage_name(stage, profile.unit) for stage in drawn])
     cells = []
     for at, stage in enumerate(drawn):
-        ax.axhline(at, color=RULE, linewidth=0.6, zorder=0)
+        ax.axhline(at, color=sheet.RULE, linewidth=0.6, zorder=0)
         dots = np.maximum(thinned(stage.times_s), low)
         # The golden ratio's multiples fill a row evenly, the same way each time
         heights = at + ((np.arange(dots.size) * 0.618034) % 1 - 0.5) * 0.5
@@ -145,17 +130,17 @@ def _draw_spread(ax: Axes, profile: Profile) -> None:
         p50, p95 = (stage.quantile_s(quantile) for quantile in (0.5, 0.95))
         for value, half, width in ((p50, 0.33, 2.2), (p95, 0.22, 1.6)):
             xs, ys = [max(value, low)] * 2, [at - half, at + half]
-            ax.plot(xs, ys, color=INK, linewidth=width, zorder=3)
+            ax.plot(xs, ys, color=sheet.INK, linewidth=width, zorder=3)
         cells.append((share(stage.share), seconds(p50), seconds(p95), share(stage.waiting_share)))
-    write_columns(ax, _COLUMNS, cells)
-    log = " (log scale)" if spans_decades(low, high) else ""
+    sheet.write_columns(ax, _COLUMNS, cells)
+    log = " (log scale)" if sheet.spans_decades(low, high) else ""
     parts = [f"time in one {profile.unit}{log}", "bars: p50 and p95"]
     if any(stage.times_s.size > MOST_DOTS for stage in profile.stages):
         parts.append(f"dots: {MOST_DOTS} of {profile.units:,}")
     if hidden:
         taken = share(sum(stage.share for stage in hidden))
         parts.append(f"not shown: {count(len(hidden), 'more stage')}, together {taken}")
-    ax.set_xlabel("\n".join(wrapped(" · ".join(parts), 80)))
+    ax.set_xlabel("\n".join(sheet.wrapped(" · ".join(parts), 80)))
 
 
 def thinned(times_s: np.ndarray) -> np.ndarray:
@@ -224,28 +209,30 @@ def stopwatch_figure(run: Run) -> Sheet:
         none = "Samples cannot be told apart in this loader: no stopwatch would see their stages"
         return Sheet(none if profile.stages else NOTHING, nothing(run))
     blames = table.select("blamed", "blamed_share").unique(maintain_order=True).rows()
-    colours = {LOADING: MID}
+    colours = {LOADING: sheet.MID}
     above = [(name, part, colours.get(name, COLOURS["transform"])) for name, part in blames]
     stages = table.select("stage", "share", "kind").iter_rows()
     below = [(name, part, COLOURS[kind]) for name, part, kind in stages]
     upper, lower = (
-        Strip([StripPiece(printable(n, 24), p, share(p), c) for n, p, c in rows], ROOM - _NAMES)
+        Strip(
+            [StripPiece(printable(n, 24), p, share(p), c) for n, p, c in rows], sheet.ROOM - _NAMES
+        )
         for rows in (above, below)
     )
     base = lower.height + _GAP
     notes = (f"{population(run, profile)} · without collate", _STOPWATCH_KEY)
-    sheet = Sheet(stopwatch_title(table), notes, [base + upper.height + AXIS])
-    (ax,) = sheet.parts
+    page = Sheet(stopwatch_title(table), notes, [base + upper.height + sheet.AXIS])
+    (ax,) = page.parts
     ax.set_ylim(0, base + upper.height)
     ax.set_yticks([base + BAR / 2, BAR / 2], ["a stopwatch", "what happened"])
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)
-    value_axis(ax, 0.0, 1.0, share)
+    sheet.value_axis(ax, 0.0, 1.0, share)
     ax.grid(visible=False)
     upper.draw(ax, base)
     lower.draw(ax)
     ax.set_xlabel("share of a sample's time")
-    return sheet
+    return page
 
 
 def stopwatch_title(table: pl.DataFrame) -> str:

@@ -14,22 +14,9 @@ from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 
 from stallscope import stages
+from stallscope.charts import sheet
 from stallscope.charts.bars import Label, in_a_row
-from stallscope.charts.sheet import (
-    AXIS,
-    FAINT,
-    INK,
-    MID,
-    PAPER,
-    ROOM,
-    Sheet,
-    draw_key,
-    ink_on,
-    key_height,
-    linear_time,
-    styled,
-    text_width,
-)
+from stallscope.charts.sheet import Sheet, styled
 from stallscope.model.loop_time import NO_LOOP
 from stallscope.run.stall_text import nothing, pattern_or_title, small_print
 from stallscope.run.timeline import timeline
@@ -52,9 +39,9 @@ _MOST_LANES: Final = 16
 LOOP, DEVICE = "training loop", "device"
 _ORDER: Final = ("fetch", "decode", "transform", "other", "collate")
 """Order of the kinds in a batch."""
-_UNKNOWN: Final[dict[str, Any]] = {"fc": PAPER, "ec": MID, "hatch": "....", "lw": 0.6}
+_UNKNOWN: Final[dict[str, Any]] = {"fc": sheet.PAPER, "ec": sheet.MID, "hatch": "....", "lw": 0.6}
 """Look of a batch that was not recorded."""
-_HALO: Final = withStroke(linewidth=3.0, foreground=PAPER)
+_HALO: Final = withStroke(linewidth=3.0, foreground=sheet.PAPER)
 """A line that leads to a name may pass under a text."""
 _SEEN: Final = 0.02
 """Width from which a part has a name, inches: narrower parts are barely visible."""
@@ -94,7 +81,7 @@ class Layout:
 
     def __init__(self, excerpt: Timeline, step: int | None = None) -> None:
         self.excerpt = excerpt
-        self.inch = excerpt.length_s / (ROOM - _NAMES)
+        self.inch = excerpt.length_s / (sheet.ROOM - _NAMES)
         stalls = excerpt.stalls if step is None else excerpt.stalls.filter(pl.col("step") == step)
         stalls = stalls.sort("stall_s", descending=True, maintain_order=True)
         awaited = [worker for worker in stalls["worker"] if worker in excerpt.workers]
@@ -119,7 +106,7 @@ class Layout:
 
     def fits(self, text: str, begin: float, end: float) -> bool:
         """Return True if a text fits into a span."""
-        return (text_width(text, bold=True) + 0.1) * self.inch <= end - begin
+        return (sheet.text_width(text, bold=True) + 0.1) * self.inch <= end - begin
 
     def _called(self) -> list[Label]:
         """Return each name once, at the widest of its parts."""
@@ -136,7 +123,7 @@ class Layout:
             for name, span in sorted(widest.items(), key=lambda item: sum(item[1]))
             if span[1] - span[0] >= _SEEN * self.inch and not self.fits(name, *span)
         ]
-        return in_a_row(narrow, ROOM - _NAMES)
+        return in_a_row(narrow, sheet.ROOM - _NAMES)
 
 
 def figure(run: Run) -> Sheet:
@@ -168,10 +155,10 @@ def picture(
     layout = Layout(excerpt, step)
     lane = 0.34 if len(layout.lanes) <= _MOST_LANES / 2 else 0.28
     key = dict(_key(excerpt))
-    height = lane * (layout.bottom + 0.55) + AXIS + 0.35 + key_height(key)
-    sheet = Sheet(title, _notes(run, layout, where), [height])
-    (ax,) = sheet.parts
-    linear_time(ax, excerpt.length_s)
+    height = lane * (layout.bottom + 0.55) + sheet.AXIS + 0.35 + sheet.key_height(key)
+    page = Sheet(title, _notes(run, layout, where), [height])
+    (ax,) = page.parts
+    sheet.linear_time(ax, excerpt.length_s)
     rows = {row: worker_name(worker) for worker, row in layout.lanes.items()} | {layout.loop: LOOP}
     if layout.device is not None:
         rows[layout.device] = DEVICE
@@ -193,8 +180,8 @@ def picture(
         arrows = "arrow" if len(layout.arrows) == 1 else "arrows"
         axis += f" · {arrows}: the batch that was waited for comes"
     ax.set_xlabel(axis)
-    draw_key(ax, key)
-    return sheet
+    sheet.draw_key(ax, key)
+    return page
 
 
 def _notes(run: Run, layout: Layout, where: str) -> list[str]:
@@ -254,16 +241,16 @@ def _draw_block(ax: Axes, block: dict[str, Any], layout: Layout) -> None:
     for kind in _ORDER:
         _box(ax, start, start + block[kind], row, _HALF, color=stages.COLOURS[kind], lw=0)
         start += block[kind]
-    ax.plot([block["start_s"]] * 2, [row - _HALF, row + _HALF], color=INK, linewidth=1.4)
+    ax.plot([block["start_s"]] * 2, [row - _HALF, row + _HALF], color=sheet.INK, linewidth=1.4)
     begin, end = layout.seen(block)
     text = str(block["batch"])
     if not layout.fits(text, begin, end):
         return
-    ground = {"boxstyle": "round,pad=0.16", "lw": 0, "facecolor": PAPER, "alpha": 0.92}
+    ground = {"boxstyle": "round,pad=0.16", "lw": 0, "facecolor": sheet.PAPER, "alpha": 0.92}
     look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "zorder": 5}
     if layout.awaits(epoch=block["epoch"], batch=block["batch"]):
         ground |= {"facecolor": stages.STALL_COLOUR, "alpha": 1.0}
-        look |= {"color": PAPER}
+        look |= {"color": sheet.PAPER}
     ax.text((begin + end) / 2, row, text, weight="bold", bbox=ground, **look)
 
 
@@ -295,14 +282,14 @@ def _draw_loop(ax: Axes, layout: Layout) -> None:
         name = "" if kind in ("h2d", use["stage"]) and kind != "other" else _short(use["stage"])
         _draw_part(ax, use, layout, stages.colour_of(use["stage"], kind), name)
     for begin in excerpt.begins_s:
-        ax.plot([begin] * 2, [top, bottom], color=PAPER, linewidth=0.8, solid_capstyle="butt")
+        ax.plot([begin] * 2, [top, bottom], color=sheet.PAPER, linewidth=0.8, solid_capstyle="butt")
     for stall in excerpt.stalls.iter_rows(named=True):
         _draw_part(ax, stall, layout, stages.STALL_COLOUR, seconds(stall["stall_s"]))
     _number_steps(ax, layout)
     down = layout.loop + _BELOW
     for label in layout.called:
         xs = [label.at * layout.inch] * 2 + [label.end * layout.inch]
-        ax.plot(xs, [bottom, down, down + 0.3], color=FAINT, linewidth=0.7, zorder=0.5)
+        ax.plot(xs, [bottom, down, down + 0.3], color=sheet.FAINT, linewidth=0.7, zorder=0.5)
         ax.text(label.left * layout.inch, down + 0.35, label.text, va="top")
 
 
@@ -311,7 +298,7 @@ def _draw_part(ax: Axes, span: dict[str, Any], layout: Layout, colour: str, text
     begin, end = layout.seen(span)
     if text and layout.fits(text, begin, end):
         look: dict[str, Any] = {"ha": "center", "va": "center", "weight": "bold"}
-        ax.text((begin + end) / 2, layout.loop, text, color=ink_on(colour), **look)
+        ax.text((begin + end) / 2, layout.loop, text, color=sheet.ink_on(colour), **look)
 
 
 def _number_steps(ax: Axes, layout: Layout) -> None:
@@ -322,12 +309,12 @@ def _number_steps(ax: Axes, layout: Layout) -> None:
     taken: list[tuple[float, float]] = []
     lines = [(label.at * layout.inch,) * 2 for label in layout.called]
     for batch, begin, marked in sorted(begins, key=lambda each: not each[2]):
-        half = (text_width(str(batch), bold=True) / 2 + 0.05) * layout.inch
+        half = (sheet.text_width(str(batch), bold=True) / 2 + 0.05) * layout.inch
         middle = min(max(begin + half, half), layout.excerpt.length_s - half)
         others = taken if marked else [*taken, *lines]
         if all(middle + half <= left or right <= middle - half for left, right in others):
             taken.append((middle - half, middle + half))
-            look: dict[str, Any] = {"ha": "center", "va": "center", "color": FAINT}
+            look: dict[str, Any] = {"ha": "center", "va": "center", "color": sheet.FAINT}
             if marked:
                 look |= {"color": stages.STALL_COLOUR, "weight": "bold", "path_effects": [_HALO]}
             ax.text(middle, layout.loop + 0.76, str(batch), **look)
@@ -337,6 +324,6 @@ def _lead(ax: Axes, stall: dict[str, Any], layout: Layout) -> None:
     """Draw an arrow from the end of a batch's sending to the end of its stall."""
     xs = (stall["left_s"], stall["end_s"])
     ys = (layout.lanes[stall["worker"]] + _HALF + 0.02 + _SEND, layout.loop - _LOOP_HALF)
-    effects = [withStroke(linewidth=3.2, foreground=PAPER, alpha=0.85)]
-    ax.plot(xs, ys, color=INK, linewidth=1.1, path_effects=effects, zorder=4)
-    ax.plot(xs[1:], ys[1:], marker="v", markersize=5, color=INK, zorder=4)
+    effects = [withStroke(linewidth=3.2, foreground=sheet.PAPER, alpha=0.85)]
+    ax.plot(xs, ys, color=sheet.INK, linewidth=1.1, path_effects=effects, zorder=4)
+    ax.plot(xs[1:], ys[1:], marker="v", markersize=5, color=sheet.INK, zorder=4)
