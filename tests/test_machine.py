@@ -12,7 +12,7 @@ from stallscope.machine import (
     CpuUse,
     busy_core_s,
     cores_available,
-    cpu_quota_cores,
+    cpu_groups,
     memory_available_bytes,
     memory_groups,
 )
@@ -68,7 +68,7 @@ class TestCores:
     )
     def test_without_a_quota_they_are_those_that_it_may_run_on(self, plant, files):
         """No limit, or none that can be read, leaves the affinity."""
-        assert None is cpu_quota_cores(plant(files))
+        assert not cpu_groups(plant(files))
         assert float(CORES) == cores_available(plant(files))
 
     def test_a_large_quota_gives_no_cores_that_are_not_there(self, plant):

@@ -45,45 +45,30 @@ if TYPE_CHECKING:
     from stallscope.tune.tune import tune as tune
 
 
+_VERBS = ("diagnose", "experiments", "flame", "ladder", "lines", "orders", "storage", "tune")
 _HOMES = {
-    "Comparison": "stallscope.compare.compare",
-    "Diagnosis": "stallscope.diagnose.result",
-    "Experiments": "stallscope.experiments.result",
-    "Flame": "stallscope.flame.result",
-    "Ladder": "stallscope.ladder.result",
-    "Layouts": "stallscope.storage.layout_result",
-    "Lines": "stallscope.lines.result",
-    "Orders": "stallscope.orders.result",
-    "Run": "stallscope.run.result",
-    "StallscopeError": "stallscope.errors",
-    "Storage": "stallscope.storage.result",
-    "Target": "stallscope.targets.target",
-    "Tuning": "stallscope.tune.result",
-    "compare": "stallscope.compare.compare",
-    "diagnose": "stallscope.diagnose.diagnose",
-    "experiments": "stallscope.experiments.experiments",
-    "flame": "stallscope.flame.flame",
-    "instrumented": "stallscope.run.record",
-    "ladder": "stallscope.ladder.ladder",
-    "layouts": "stallscope.storage.layouts",
-    "lines": "stallscope.lines.lines",
-    "load": "stallscope.load",
-    "orders": "stallscope.orders.orders",
-    "record": "stallscope.run.record",
-    "simulated_step": "stallscope.targets.target",
-    "stage": "stallscope.hooks.training_step",
-    "storage": "stallscope.storage.storage",
-    "target": "stallscope.targets.target",
-    "tune": "stallscope.tune.tune",
+    **{verb: f"{verb}.{verb}" for verb in _VERBS},
+    **{verb.capitalize(): f"{verb}.result" for verb in (*_VERBS[1:-1], "run")},
+    **dict.fromkeys(("Comparison", "compare"), "compare.compare"),
+    **dict.fromkeys(("Target", "simulated_step", "target"), "targets.target"),
+    **dict.fromkeys(("instrumented", "record"), "run.record"),
+    "Diagnosis": "diagnose.result",
+    "Layouts": "storage.layout_result",
+    "StallscopeError": "errors",
+    "Tuning": "tune.result",
+    "layouts": "storage.layouts",
+    "load": "load",
+    "stage": "hooks.training_step",
 }
+"""Module of each public name."""
 
-__all__ = list(_HOMES)
+__all__ = list(dict(sorted(_HOMES.items())))
 
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'stallscope' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(f"stallscope.{_HOMES[name]}"), name)
 
 
 class _Package(ModuleType):

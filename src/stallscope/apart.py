@@ -59,8 +59,7 @@ def computed_apart(compute: Callable[_Arguments, _Result]) -> Callable[_Argument
 def apart(compute: Callable[[], _Result]) -> _Result:
     """Return what a function computes with polars, without a thread that stays.
 
-    Args:
-        compute: changes nothing in this process; called again, here, where the child fails.
+    It must change nothing in this process: it is called again, here, where the child fails.
     """
     return Later(compute).result()
 
@@ -83,20 +82,13 @@ def _forks_workers() -> bool:
 
 
 class Later(Generic[_Result]):
-    """Result of a function that a fork of this process computes while this process goes on.
-
-    Args:
-        compute: as for `apart`.
-    """
+    """Result of a function (see `apart`) that a fork of this process computes meanwhile."""
 
     def __init__(self, compute: Callable[[], _Result]) -> None:
         self._compute = compute
         self._process: Any = None
-        if not _is_child and _forks_workers() and not polars_runs():
-            with suppress(OSError, AssertionError):  # no process left, or a daemon, which may not
-                self._fork()
-
-    def _fork(self) -> None:
+        if _is_child or not _forks_workers() or polars_runs():
+            return
         context = multiprocessing.get_context("fork")
         try:
             with held_back(), warnings.catch_warnings():
@@ -107,6 +99,8 @@ class Later(Generic[_Result]):
                 process.start()
                 self._process = process
                 sender.close()
+        except (OSError, AssertionError):  # no process left, or a daemon, which may not
+            return
         except KeyboardInterrupt:  # it was held back
             self.end()
             raise
@@ -127,11 +121,7 @@ class Later(Generic[_Result]):
         return answer[0] if answer else self._compute()
 
     def _received(self) -> _Result:
-        """Wait for what the child sends.
-
-        Raises:
-            EOFError: it uses no CPU, and will never send anything.
-        """
+        """Wait for the child's answer; EOFError if it uses no CPU, and will never send any."""
         used_s, idle = -1.0, 0
         while not self._receiver.poll(_LOOK_EVERY_S):
             before_s, used_s = used_s, sum(psutil.Process(self._process.pid).cpu_times()[:2])

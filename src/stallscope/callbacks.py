@@ -74,11 +74,7 @@ class Logger:
 
 
 def tensorboard(writer: Any) -> Logger:
-    """Log to TensorBoard.
-
-    Args:
-        writer: a `SummaryWriter`.
-    """
+    """Log to TensorBoard by its `SummaryWriter`."""
     return Logger(
         lambda numbers, step: [writer.add_scalar(*number, step) for number in numbers.items()],
         # Its page shows a small copy, or the picture pixel by pixel: then it must fit a window
@@ -93,11 +89,7 @@ def tensorboard(writer: Any) -> Logger:
 
 
 def wandb(run: Any) -> Logger:
-    """Log to Weights & Biases, beside what the training itself logs next: its steps stay its own.
-
-    Args:
-        run: what `wandb.init` returns.
-    """
+    """Log to a run of Weights & Biases, beside what the training logs next."""
     return Logger(
         lambda numbers, _: run.log(numbers, commit=False),
         lambda name, picture, _: run.log(
@@ -215,41 +207,31 @@ class Watcher:
 
 
 class _Window:
-    """Some steps that are recorded; they are analysed beside the training.
-
-    Attributes:
-        step: number of its last step.
-
-    Args:
-        warmup: steps at its start that are not counted.
-    """
+    """Some steps that are recorded; they are analysed beside the training."""
 
     def __init__(self, warmup: int) -> None:
         self.step = 0
+        """Number of its last step."""
         self._pid = os.getpid()
         self._reading: Later[_Seen | None] | None = None
-        self._folder, self._recording = ExitStack(), ExitStack()
+        self._everything, self._recording = ExitStack(), ExitStack()
         with ExitStack() as failed:
-            failed.callback(self._end)
-            folder = self._folder.enter_context(workspace())
+            failed.callback(self._everything.close)
+            folder = self._everything.enter_context(workspace())
+            self._everything.callback(self._recording.close)
             self._place = begin_window(folder, self._recording, warmup)
             failed.pop_all()
 
     def close(self, step: int, *, draws: bool) -> None:
-        """Take the hooks off, and begin to read what was recorded.
-
-        Args:
-            step: the number of the last one.
-            draws: whether the pictures are wanted, too.
-        """
+        """Take the hooks off, and begin to read what was recorded; pictures only if asked for."""
         self.step = step
-        try:
+        with ExitStack() as failed:
+            failed.callback(self._everything.close)
             self._recording.close()
             if os.getpid() == self._pid:  # and not in a child, which polars would hang in
                 self._reading = Later(lambda: _seen(readable(self._place), draws=draws))
-        finally:
-            if self._reading is None:
-                self._end()
+                self._everything.callback(self._reading.end)
+                failed.pop_all()
 
     @property
     def is_read(self) -> bool:
@@ -260,16 +242,8 @@ class _Window:
         """Return the results; None where no step was seen, or in a child of the training."""
         if self._reading is None or os.getpid() != self._pid:
             return None
-        try:
+        with self._everything:
             return self._reading.result()
-        finally:
-            self._end()
-
-    def _end(self) -> None:
-        if self._reading is not None:
-            self._reading.end()
-        self._recording.close()
-        self._folder.close()
 
 
 def _seen(run: Run, *, draws: bool) -> _Seen | None:
@@ -286,24 +260,16 @@ def numbers_of(run: Run) -> dict[str, float]:
     time = loop_breakdown(steps, run.stalls())
     if time is None or not time.total_s:
         return {}
-    used_s = pl.sum_horizontal("h2d_s", "step_s", "other_s").mean()
-    wait_s, use_s = steps.select(pl.col("wait_s").mean(), used_s.alias("use_s")).row(0)
-    numbers = {
-        "stall_share": time.stall_share,
-        "wait_s": wait_s,
-        "step_s": use_s,
-        "steps_per_s": time.steps / time.total_s,
-    }
+    used_s = pl.sum_horizontal("h2d_s", "step_s", "other_s")
+    means = steps.select(pl.col("wait_s").mean(), step_s=used_s.mean()).row(0, named=True)
+    numbers = {"stall_share": time.stall_share, "steps_per_s": time.steps / time.total_s, **means}
     return {f"{PREFIX}{name}": float(value) for name, value in numbers.items()}
 
 
 def lightning(*, steps: int = 50, every: int = 1000, warmup: int = 4) -> Any:
     """Return a callback for Lightning's Trainer: `Trainer(callbacks=[callbacks.lightning()])`.
 
-    Args:
-        steps: as for `Watcher`.
-        every: likewise.
-        warmup: likewise.
+    The arguments are those of `Watcher`.
 
     Raises:
         StallscopeError: Lightning is not installed.
@@ -342,11 +308,7 @@ def lightning(*, steps: int = 50, every: int = 1000, warmup: int = 4) -> Any:
 def trainer(of: Any, *, steps: int = 50, every: int = 1000, warmup: int = 4) -> Any:
     """Return a callback for Hugging Face's Trainer: `t.add_callback(callbacks.trainer(t))`.
 
-    Args:
-        of: the Trainer, through which it logs.
-        steps: as for `Watcher`.
-        every: likewise.
-        warmup: likewise.
+    It logs through that Trainer; the other arguments are those of `Watcher`.
 
     Raises:
         StallscopeError: transformers is not installed.

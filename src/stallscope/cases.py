@@ -96,8 +96,8 @@ def beside_case_b(orders: Orders) -> str:
 
 
 def _beside(*rows: tuple[str, str, str]) -> str:
-    head = ("| | published | here |", "| --- | --- | --- |")
-    return "\n".join((*head, *(f"| {what} | {then} | {now} |" for what, then, now in rows)))
+    heads = [("", "published", "here"), ("---", "---", "---")]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [*heads, *rows])
 
 
 def _gain(trials: pl.DataFrame, kind: str) -> str:
@@ -145,35 +145,26 @@ def make_shards(folder: Path, shards: int = SHARDS, images: int = IMAGES) -> lis
     folder.mkdir(parents=True, exist_ok=True)
     files = [_enlarged(photograph.path) for photograph in photographs()[:images]]
     paths = [folder / f"case-a-{number:03}.tar" for number in range(shards)]
+    about = {"json": b'{"label": 0}', "txt": b"a photograph"}
     for number, path in enumerate(paths):
         with tarfile.open(path, "w") as archive:
             for place, image in enumerate(files):
-                _add(archive, f"{number:03}{place:05}", image)
+                for suffix, data in {"jpg": image, **about}.items():
+                    member = tarfile.TarInfo(f"{number:03}{place:05}.{suffix}")
+                    member.size = len(data)
+                    archive.addfile(member, io.BytesIO(data))
     return [str(path) for path in paths]
 
 
 def _enlarged(path: str) -> bytes:
+    """Return a photograph of twice the size, with grey noise that is always the same."""
     stream = io.BytesIO()
     with Image.open(path) as image:
         wide = image.convert("RGB").resize((image.width * _WIDE, image.height * _WIDE))
-        Image.blend(wide, _grain(wide.size), _GRAIN).save(stream, "JPEG", quality=_QUALITY)
+    values = torch.randn(wide.height, wide.width, generator=torch.Generator().manual_seed(0))
+    grain = Image.fromarray((128 + 60 * values).clamp(0, 255).byte().numpy()).convert("RGB")
+    Image.blend(wide, grain, _GRAIN).save(stream, "JPEG", quality=_QUALITY)
     return stream.getvalue()
-
-
-@cache
-def _grain(size: tuple[int, int]) -> Image.Image:
-    """Return grey noise, always the same."""
-    width, height = size
-    values = torch.randn(height, width, generator=torch.Generator().manual_seed(0))
-    grey = (128 + 60 * values).clamp(0, 255).byte()
-    return Image.fromarray(grey.numpy()).convert("RGB")
-
-
-def _add(archive: tarfile.TarFile, key: str, image: bytes) -> None:
-    for suffix, data in (("jpg", image), ("json", b'{"label": 0}'), ("txt", b"a photograph")):
-        member = tarfile.TarInfo(f"{key}.{suffix}")
-        member.size = len(data)
-        archive.addfile(member, io.BytesIO(data))
 
 
 @cache
@@ -181,4 +172,4 @@ def _shards() -> list[str]:
     """Return the shards of this process, deleted at its end."""
     stack = ExitStack()
     atexit.register(stack.close)
-    return make_shards(stack.enter_context(workspace()), SHARDS, IMAGES)
+    return make_shards(stack.enter_context(workspace()))

@@ -82,12 +82,7 @@ class Column:
 
 
 class Schema(dict[str, "PolarsDataType"]):
-    """Types of a table's columns by name, for polars; and the declarations behind them.
-
-    Args:
-        about: meaning of a row.
-        columns: from the left to the right.
-    """
+    """Types of a table's columns by name, for polars; and the declarations behind them."""
 
     def __init__(self, about: str, *columns: Column) -> None:
         super().__init__((column.name, column.kind) for column in columns)
@@ -99,11 +94,7 @@ class Schema(dict[str, "PolarsDataType"]):
         return "\n".join([self.about, *lines])
 
     def shown(self, names: str = "") -> list[Column]:
-        """Return the columns to show: those with a heading, or the named ones.
-
-        Args:
-            names: names of columns in their order, separated by spaces.
-        """
+        """Return the columns with a heading, or the named ones (names between spaces)."""
         if not names:
             return [column for column in self.columns if column.head]
         by_name = {column.name: column for column in self.columns}

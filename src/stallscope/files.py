@@ -32,22 +32,15 @@ __version__ = "0.1.0.dev0"
 
 MOST_BYTES = 64 << 20
 """Largest text that is read at once: a run's head, names, notebooks."""
-_CHECKED = (
-    os.O_RDONLY
-    | getattr(os, "O_NOFOLLOW", 0)
+_BINARY = getattr(os, "O_BINARY", 0)
+_CAREFUL = (
+    getattr(os, "O_NOFOLLOW", 0)
     | getattr(os, "O_NONBLOCK", 0)  # do not wait for a pipe
     | getattr(os, "O_CLOEXEC", 0)
-    | getattr(os, "O_BINARY", 0)
 )
-_APPEND = (
-    os.O_WRONLY
-    | os.O_CREAT
-    | os.O_APPEND
-    | getattr(os, "O_NOFOLLOW", 0)
-    | getattr(os, "O_NONBLOCK", 0)
-    | getattr(os, "O_CLOEXEC", 0)
-)
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+_CHECKED = os.O_RDONLY | _CAREFUL | _BINARY
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | _CAREFUL
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY
 
 
 @contextmanager
@@ -173,8 +166,6 @@ _PREFIX: Final = "stallscope-"
 _NAME: Final = re.compile(rf"{_PREFIX}(\d+)-([0-9a-f]+)-")
 _LARGEST_LOG_BYTES: Final = 4 << 20
 _SMALLEST_LOG_BYTES: Final = 1 << 20
-
-
 _LONGEST_S: Final = 2.0
 """Time limit for `sizes`: a slow network disk must not delay the user for a detail."""
 
@@ -190,12 +181,13 @@ def workspace(parent: Path | None = None) -> Iterator[Path]:
     Raises:
         WorkspaceError: the folder cannot be created.
     """
-    parent = parent or _temporary()
+    with _wants_room(parent or Path("TMPDIR"), "none is usable"):
+        parent = parent or Path(tempfile.gettempdir())
     sweep(parent)
     pid, folder = os.getpid(), None
     try:
-        with held_back():
-            folder = _new(parent, pid)
+        with held_back(), _wants_room(parent, "cannot be written"):
+            folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{pid}-{_place()}-", dir=parent))
         yield folder
     finally:
         if folder and os.getpid() == pid:  # a forked child that gets here must not delete it
@@ -203,21 +195,16 @@ def workspace(parent: Path | None = None) -> Iterator[Path]:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _temporary() -> Path:
+@contextmanager
+def _wants_room(folder: Path, why: str) -> Iterator[None]:
+    """Turn an error of the system into a `WorkspaceError` about a folder."""
     try:
-        return Path(tempfile.gettempdir())
+        yield
     except OSError as error:
         raise WorkspaceError(
-            _no_room(Path("TMPDIR"), error.strerror or "none is usable")
+            f"no place for the event logs in {folder} ({error.strerror or why}): a few MB per "
+            "worker are needed. Free some space, or set TMPDIR to a folder on a local disk"
         ) from error
-
-
-def _new(parent: Path, pid: int) -> Path:
-    try:
-        name = f"{_PREFIX}{pid}-{_place()}-"
-        return Path(tempfile.mkdtemp(prefix=name, dir=parent))
-    except OSError as error:
-        raise WorkspaceError(_no_room(parent, error.strerror or "cannot be written")) from error
 
 
 def log_capacity(folder: Path, processes: int) -> int:
@@ -226,13 +213,11 @@ def log_capacity(folder: Path, processes: int) -> int:
     Raises:
         WorkspaceError: too little space is left.
     """
-    try:
+    with _wants_room(folder, "cannot be read"):
         free = shutil.disk_usage(folder).free
-    except OSError as error:
-        raise WorkspaceError(_no_room(folder, error.strerror or "cannot be read")) from error
-    each = min(_LARGEST_LOG_BYTES, free // (4 * max(processes, 1)))
-    if each < _SMALLEST_LOG_BYTES:
-        raise WorkspaceError(_no_room(folder, f"{free / 1e6:.1f} MB free"))
+        each = min(_LARGEST_LOG_BYTES, free // (4 * max(processes, 1)))
+        if each < _SMALLEST_LOG_BYTES:
+            raise OSError(errno.ENOSPC, f"{free / 1e6:.1f} MB free")
     return each // 8 - 64
 
 
@@ -255,13 +240,6 @@ def _place() -> str:
     except OSError:  # no Linux
         inside = Path()
     return sha256(f"{platform.node()} {inside}".encode()).hexdigest()[:8]
-
-
-def _no_room(folder: Path, why: str) -> str:
-    return (
-        f"no place for the event logs in {folder} ({why}): a few MB per worker are needed. Free "
-        "some space, or set TMPDIR to a folder on a local disk"
-    )
 
 
 def sizes(paths: Iterable[str]) -> dict[str, int]:

@@ -24,14 +24,13 @@ if TYPE_CHECKING:
     from types import FrameType
 
 
-def _existing(*names: str) -> list[int]:
-    """Return the signals that this system has; Windows has few."""
-    return [getattr(signal, name) for name in names if hasattr(signal, name)]
-
-
-_POLITE: Final = _existing("SIGTERM", "SIGHUP")
-"""A polite kill, and a terminal that was closed."""
-_DELAYED: Final = [signal.SIGINT, *_POLITE, *_existing("SIGCHLD")]
+_POLITE: Final = [getattr(signal, n) for n in ("SIGTERM", "SIGHUP") if hasattr(signal, n)]
+"""A polite kill, and a terminal that was closed; Windows has few signals."""
+_DELAYED: Final = [
+    signal.SIGINT,
+    *_POLITE,
+    *([signal.SIGCHLD] if hasattr(signal, "SIGCHLD") else []),
+]
 _STATUS_OF_SIGNAL: Final = 128
 """A shell's status of a command that a signal has ended: this and the signal's number."""
 

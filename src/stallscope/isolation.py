@@ -54,20 +54,16 @@ def restore_generators(loader: Any) -> Iterator[Callable[[], object]]:
     Global ones, and those of a DataLoader (or something around some), its samplers, its dataset and
     its transforms. A sampler of the user's may count its epochs or shuffle its list.
     """
-    yield from _global_generators()
-    yield from filter(None, map(state_of, walk(loader, children)))
+    numpy_global = np.random.mtrand._rand  # noqa: SLF001
+    python_global = random._inst  # noqa: SLF001
+    everywhere = (torch.default_generator, python_global, numpy_global)
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        yield functools.partial(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all())
+    yield from filter(None, map(state_of, (*everywhere, *walk(loader, children))))
     for inner in map(own_attributes, find_loaders(loader)):
         batch_sampler = inner.get("batch_sampler")
         of_batches = own_attributes(batch_sampler).get("sampler")
         yield from map(attributes_of, (inner.get("sampler"), batch_sampler, of_batches))
-
-
-def _global_generators() -> Iterator[Callable[[], object]]:
-    numpy_global = np.random.mtrand._rand  # noqa: SLF001
-    python_global = random._inst  # noqa: SLF001
-    yield from filter(None, map(state_of, (torch.default_generator, python_global, numpy_global)))
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        yield functools.partial(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all())
 
 
 def seed_everywhere(seed: int) -> None:
@@ -117,7 +113,7 @@ def as_before(loader: Any, step: Any = None) -> Iterator[tuple[str, ...]]:
     Yields:
         Sentences on what was found in the step.
     """
-    reached = _outermost(trainable(step))
+    reached = trainable(step)
     lazy = [value for value in reached if _is_lazy(value)]
     trained = [value for value in reached if not _is_lazy(value)]
     drawn = filter(None, map(state_of, walk(step, _reached)))
@@ -134,8 +130,12 @@ def trainable(step: Any) -> list[Any]:
     """Return modules, optimizers, schedulers and scalers that a step can reach.
 
     Looks at its bound object, its closure, the arguments of a partial, and the globals it names.
+    Leaves out the modules inside of others, whose state has theirs in it.
     """
-    return [value for value in walk(step, _reached) if _trains(value)]
+    values = [value for value in walk(step, _reached) if _trains(value)]
+    modules = [value for value in values if isinstance(value, nn.Module)]
+    inner = {id(part) for module in modules for part in module.modules() if part is not module}
+    return [value for value in values if id(value) not in inner]
 
 
 def reached(step: Any, kind: type[_Kind]) -> list[_Kind]:
@@ -145,14 +145,7 @@ def reached(step: Any, kind: type[_Kind]) -> list[_Kind]:
 
 def modules_of(step: Any) -> list[nn.Module]:
     """Return the modules that a step can reach, without those inside of others."""
-    return [value for value in _outermost(trainable(step)) if isinstance(value, nn.Module)]
-
-
-def _outermost(things: list[Any]) -> list[Any]:
-    """Leave out the modules inside of others, whose state has theirs in it."""
-    modules = [value for value in things if isinstance(value, nn.Module)]
-    inner = {id(part) for module in modules for part in module.modules() if part is not module}
-    return [value for value in things if id(value) not in inner]
+    return [value for value in trainable(step) if isinstance(value, nn.Module)]
 
 
 def _trains(value: Any) -> bool:
@@ -187,14 +180,11 @@ def _reached(value: Any) -> list[Any]:
 
 def _beside(module: nn.Module) -> list[Any]:
     """Return what a module keeps of `_BESIDE`, also in a list or a mapping of its own."""
-    named = [
-        (name, helper) for name, helper in own_attributes(module).items() if name not in _OF_TORCH
-    ]
     return [
         helper
-        for name, helper in named
-        if isinstance(helper, _BESIDE)
-        or (isinstance(helper, (list, tuple, dict)) and not name.startswith("_"))
+        for name, helper in own_attributes(module).items()
+        if name not in _OF_TORCH
+        and isinstance(helper, (*_BESIDE, *(() if name.startswith("_") else (list, tuple, dict))))
     ]
 
 
@@ -268,10 +258,7 @@ def one_thread() -> Iterator[None]:
 def to_device(batch: Any, device: Any) -> Any:
     """Return the batch with every tensor in it on the device; everything else as it is.
 
-    Args:
-        batch: a tensor, or lists, tuples and mappings of such, or anything with a `to` method,
-            which may return what was moved or move what it belongs to.
-        device: as `torch.Tensor.to` takes it.
+    A `to` method of another type may return what was moved, or move what it belongs to.
     """
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)

@@ -69,9 +69,7 @@ def load(path: str | Path) -> Any:
 
 
 def _load(folder: Path) -> Any:
-    ranks: list[Path] = []
-    if store.kind_in(folder) is None:
-        ranks = _ranks_in(folder)
+    ranks = _ranks_in(folder) if store.kind_in(folder) is None else []
     return _all_ranks(ranks) if ranks else _read(folder)
 
 
@@ -82,31 +80,22 @@ def _ranks_in(folder: Path) -> list[Path]:
 
 
 def _copy(address: str, folder: Path) -> None:
-    """Copy a result, or the ranks of a training, from behind an address.
-
-    Raises:
-        RunFormatError: there is no result, or the server refuses it.
-    """
+    """Copy a result, or the ranks of a training, from behind an address."""
     try:
         root, paths = listing(address)
         names = {path: PurePosixPath(path.removeprefix(root).lstrip("/")) for path in paths}
-        names = {
-            path: name for path, name in names.items() if name.parts and ".." not in name.parts
-        }
-        if not _hold_result({name.parts[0] for name in names.values()}):
+        inside = {path: its for path, its in names.items() if its.parts and ".." not in its.parts}
+        if not _hold_result(its.parts[0] for its in inside.values()):
             raise RunFormatError(
                 f"{printable(address)} is not a saved result: it has no {', '.join(_HEADS)}"
             )
-        copy_objects(address, {path: folder / name for path, name in names.items()})
+        copy_objects(address, {path: folder / its for path, its in inside.items()})
     except TargetError as error:
         raise RunFormatError(str(error)) from error
 
 
 def follow(path: str | Path) -> Iterator[Any]:
     """Yield a run again and again while a process records it, and a last time after the end.
-
-    Args:
-        path: as for `load`.
 
     Raises:
         RunFormatError: as for `load`, after the end of the recording.
@@ -163,20 +152,22 @@ def _hold_result(names: Iterable[str]) -> bool:
 
 def _all_ranks(folders: list[Path]) -> Run:
     """Return the ranks of a training as one run; of many ranks, evenly chosen ones."""
-    step = -(-len(folders) // _MOST_RANKS)
-    chosen = folders[::step]
-    run = _together([_rank(folder) for folder in chosen])
-    if len(chosen) == len(folders):
-        return run
-    return replace(run, notes=(f"{len(folders):,} ranks, of which these are read:", *run.notes))
-
-
-def _rank(folder: Path) -> Any:
+    chosen = folders[:: -(-len(folders) // _MOST_RANKS)]
     try:
-        store.check_is_folder(folder)
+        for folder in chosen:
+            store.check_is_folder(folder)
     except (OSError, ValueError) as error:
         raise RunFormatError(f"{error}: give a folder of existing runs") from error
-    return _read(folder)
+    runs: list[Run] = [_read(folder) for folder in chosen]
+    fields = [table.field for table in Run._contents.tables]  # noqa: SLF001 - of a result
+    tables: dict[str, Any] = {
+        field: pl.concat([getattr(run, field) for run in runs]) for field in fields
+    }
+    notes = [f"{count(len(runs), 'rank')}; times of each count from its own start"]
+    if len(chosen) < len(folders):
+        notes.insert(0, f"{len(folders):,} ranks, of which these are read:")
+    notes += [note for run in runs for note in run.notes]
+    return replace(runs[0], **tables, notes=tuple(dict.fromkeys(notes)), others=())
 
 
 def _read(folder: Path) -> Any:
@@ -198,13 +189,3 @@ def _read(folder: Path) -> Any:
     if _has_writer(logs.folder):
         note = "the process still runs: this is what it has recorded so far"
     return replace(run, notes=(*run.notes, note))
-
-
-def _together(runs: list[Run]) -> Run:
-    fields = [table.field for table in runs[0]._contents.tables]  # noqa: SLF001 - of a result
-    tables: dict[str, Any] = {
-        field: pl.concat([getattr(run, field) for run in runs]) for field in fields
-    }
-    notes = [note for run in runs for note in run.notes]
-    head = f"{count(len(runs), 'rank')}; times of each count from its own start"
-    return replace(runs[0], **tables, notes=tuple(dict.fromkeys([head, *notes])), others=())

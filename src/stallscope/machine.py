@@ -16,15 +16,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import psutil
 
 from stallscope.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 _ROOT: Final = Path("/")
 """Parent of `proc` and `sys`."""
@@ -49,12 +45,10 @@ class MemoryGroup:
         (kubernetes.io/docs/reference/instrumentation/node-metrics).
         """
         used = _number(self.folder / "memory.current", self.folder / "memory.usage_in_bytes")
-        return None if used is None else max(used - self._idle_bytes(), 0)
-
-    def _idle_bytes(self) -> int:
-        counts = dict(_pairs(self.folder / "memory.stat"))
+        counts = _pairs(self.folder / "memory.stat")
         # version 1 counts the groups inside only in its totals, version 2 always
-        return counts.get("total_inactive_file", counts.get("inactive_file", 0))
+        idle = counts.get("total_inactive_file", counts.get("inactive_file", 0))
+        return None if used is None else max(used - idle, 0)
 
 
 @dataclass(frozen=True)
@@ -66,7 +60,7 @@ class CpuGroup:
 
     def used_s(self) -> float | None:
         """Return the CPU time of the group's processes so far, seconds; None if unknown."""
-        used_us = dict(_pairs(self.folder / "cpu.stat")).get("usage_usec")
+        used_us = _pairs(self.folder / "cpu.stat").get("usage_usec")
         if used_us is not None:
             return used_us / 1e6
         used_ns = _number(self.folder / "cpuacct.usage")
@@ -80,12 +74,7 @@ def cores_available(root: Path = _ROOT) -> float:
     """
     may_run_on = getattr(os, "sched_getaffinity", None)
     cores = len(may_run_on(0)) if may_run_on else os.cpu_count() or 1
-    return min(float(cores), cpu_quota_cores(root) or float(cores))
-
-
-def cpu_quota_cores(root: Path = _ROOT) -> float | None:
-    """Return the tightest CPU quota of this process's control groups, in cores, or None."""
-    return next((group.quota_cores for group in cpu_groups(root)), None)
+    return min([float(cores), *(group.quota_cores for group in cpu_groups(root))])
 
 
 def cpu_groups(root: Path = _ROOT) -> list[CpuGroup]:
@@ -100,12 +89,9 @@ def memory_available_bytes(root: Path = _ROOT) -> int:
 
     The minimum of the free memory of the machine and of each control group.
     """
-    left = [int(psutil.virtual_memory().available)]
-    for group in memory_groups(root):
-        used = group.used_bytes()
-        if used is not None:
-            left.append(max(group.limit_bytes - used, 0))
-    return min(left)
+    used = [(group.limit_bytes, group.used_bytes()) for group in memory_groups(root)]
+    left = [max(limit - bytes_, 0) for limit, bytes_ in used if bytes_ is not None]
+    return min([int(psutil.virtual_memory().available), *left])
 
 
 def shared_memory_free() -> float:
@@ -115,18 +101,15 @@ def shared_memory_free() -> float:
 
 def memory_groups(root: Path = _ROOT) -> list[MemoryGroup]:
     """Return the control groups that limit this process's memory, the tightest limit first."""
-    folders = _folders("memory", root)
-    limits = [(_memory_limit(folder), folder) for folder in folders]
-    # Version 1 has a number near 2^63 for "no limit"
-    groups = [MemoryGroup(folder, limit) for limit, folder in limits if limit and limit < 1 << 60]
+    groups = []
+    for folder in _folders("memory", root):
+        # Above `memory.high`, the processes of a group are put to sleep
+        hard = _number(folder / "memory.max", folder / "memory.limit_in_bytes")
+        limits = [limit for limit in (hard, _number(folder / "memory.high")) if limit is not None]
+        limit = min(limits, default=0)
+        if 0 < limit < 1 << 60:  # version 1 has a number near 2^63 for "no limit"
+            groups.append(MemoryGroup(folder, limit))
     return sorted(groups, key=lambda group: group.limit_bytes)
-
-
-def _memory_limit(folder: Path) -> int | None:
-    """Return the lowest limit of a group: above `memory.high` its processes are put to sleep."""
-    hard = _number(folder / "memory.max", folder / "memory.limit_in_bytes")
-    limits = [limit for limit in (hard, _number(folder / "memory.high")) if limit is not None]
-    return min(limits, default=None)
 
 
 def _quota_cores(folder: Path) -> float | None:
@@ -153,11 +136,9 @@ def _folders(controller: str, root: Path) -> list[Path]:
     return folders
 
 
-def _pairs(path: Path) -> Iterator[tuple[str, int]]:
-    for line in _text(path).splitlines():
-        name, number, *_ = [*line.split(), "", ""]
-        if number.isdecimal():
-            yield name, int(number)
+def _pairs(path: Path) -> dict[str, int]:
+    pairs = (line.partition(" ") for line in _text(path).splitlines())
+    return {name: int(number) for name, _, number in pairs if number.isdecimal()}
 
 
 def _number(*paths: Path) -> int | None:
@@ -211,8 +192,7 @@ class CpuUse(NamedTuple):
     def since(self, children_s: float) -> tuple[float, float]:
         """Return CPU seconds of this process since then, and the share of cores that others used.
 
-        Args:
-            children_s: CPU seconds of this process's living children in that time.
+        Its living children used `children_s` in that time.
         """
         now = CpuUse.now()
         own_s = now.own_s - self.own_s
@@ -267,11 +247,8 @@ def _version(package: str) -> str | None:
 
 def rank(single: int = 0) -> int:
     """Return the rank of this process; `single` for one that no launcher gave a rank."""
-    import torch.distributed
-
-    if _is_initialized():
-        return torch.distributed.get_rank()
-    return int(os.environ.get("RANK") or single)
+    group = _process_group()
+    return group.get_rank() if group else int(os.environ.get("RANK") or single)
 
 
 def require_single_rank() -> None:
@@ -280,7 +257,9 @@ def require_single_rank() -> None:
     Raises:
         UnsupportedError: several ranks would wait for each other.
     """
-    ranks = _ranks()
+    group = _process_group()
+    # Torchrun's variable is there before the ranks connect
+    ranks = group.get_world_size() if group else int(os.environ.get("WORLD_SIZE") or 1)
     if ranks > 1:
         raise UnsupportedError(
             f"this process is one of {ranks} ranks, and an experiment of its own would make the "
@@ -288,16 +267,8 @@ def require_single_rank() -> None:
         )
 
 
-def _ranks() -> int:
-    """Return the number of ranks, also before they connect (torchrun's variable)."""
-    import torch.distributed
+def _process_group() -> Any:
+    """Return `torch.distributed` if this process has joined a group; else None."""
+    import torch.distributed as group
 
-    if _is_initialized():
-        return torch.distributed.get_world_size()
-    return int(os.environ.get("WORLD_SIZE") or 1)
-
-
-def _is_initialized() -> bool:
-    import torch.distributed
-
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
+    return group if group.is_available() and group.is_initialized() else None

@@ -33,12 +33,7 @@ _END_S: Final = 2.0
 class PySpyCall:
     """A run of py-spy with a time limit. Hold interrupts back until its owner can kill it.
 
-    Args:
-        arguments: command line of py-spy.
-        folder: for its output.
-        name: name of its files there.
-        bound_s: time limit, after which it is killed.
-        retries: new attempts within that time, if it fails without being refused.
+    If it fails without being refused, it is started anew within its time, at most `retries` times.
     """
 
     def __init__(
@@ -148,8 +143,9 @@ def what_would_allow() -> str:
     """Return a sentence on the setting to change, without a full stop."""
     if not sys.platform.startswith("linux"):
         return "start this Python as administrator (macOS: with sudo) to use py-spy"
-    settings = []
-    scope = _ptrace_scope()
+    settings, scope = [], 0
+    with suppress(OSError, ValueError):
+        scope = int(_SCOPE.read_text())
     if scope:
         settings.append(
             f"kernel.yama.ptrace_scope is {scope}: `sudo sysctl kernel.yama.ptrace_scope=0` lets "
@@ -164,9 +160,3 @@ def what_would_allow() -> str:
         "neither kernel.yama.ptrace_scope nor a container seems to forbid it: run as the user of "
         "that process or with sudo, or allow SYS_PTRACE"
     )
-
-
-def _ptrace_scope() -> int:
-    with suppress(OSError, ValueError):
-        return int(_SCOPE.read_text())
-    return 0

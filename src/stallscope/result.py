@@ -101,16 +101,13 @@ class Result:
         return view.panel(self, _choose("panel", kind, view.panels or view.pictures, view.whose))
 
     def __str__(self) -> str:
-        return without_controls(self._document().text())
+        return self._repr_mimebundle_()["text/plain"]
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        document = self._document()
+        view = self._face()
+        document: Any = apart(lambda: view.document(self))
         plain, page = without_controls(document.text()), str(document.html())
         return {"text/plain": plain, "text/html": page}
-
-    def _document(self) -> Any:
-        view = self._face()
-        return apart(lambda: view.document(self))
 
     def _face(self) -> Any:
         module, _, name = self._view.rpartition(".")

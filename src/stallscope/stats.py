@@ -8,7 +8,6 @@ has the same seed: the same run always gets the same answer.
 from __future__ import annotations
 
 import math
-from math import sqrt
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,12 +52,6 @@ def hypergeometric_tail(*, total: int, marked: int, drawn: int, both: int) -> fl
     """Return the chance that at least `both` of the drawn are marked, under independence.
 
     The exact tail of the hypergeometric distribution (Fisher's exact test, one-sided).
-
-    Args:
-        total: number of all.
-        marked: number of marked.
-        drawn: number of drawn.
-        both: number of drawn that are marked, where the tail begins.
     """
     overlaps = np.arange(max(both, marked + drawn - total), min(marked, drawn) + 1)
     logs = (
@@ -74,12 +67,7 @@ def log_binomial_bound(hits: np.ndarray, tries: np.ndarray, share: np.ndarray) -
 
     The bound of Chernoff and Hoeffding (W. Hoeffding, "Probability inequalities for sums of bounded
     random variables", 1963, theorem 1). Zero (a chance of 1) unless the hits exceed the expected
-    number.
-
-    Args:
-        hits: number of hits.
-        tries: number of tries.
-        share: chance of a hit per try, between 0 and 1.
+    number, by the chance (`share`) of a hit per try.
     """
     seen = hits / np.maximum(tries, 1)
     expected = np.clip(share, 1e-12, 1 - 1e-12)
@@ -118,10 +106,7 @@ def _probability(value: float) -> float:
 def stall_interval(steps: pl.DataFrame, stalls: pl.DataFrame, block: int) -> tuple[float, float]:
     """Return the interval of the stall share; 0 to 1 with too few blocks.
 
-    Args:
-        steps: columns of `run.STEPS`.
-        stalls: columns of `model.attribution.STALLS`, of these steps.
-        block: steps that depend on each other: a round of the workers.
+    `block` is the number of steps that depend on each other: a round of the workers.
     """
     timed = steps.drop_nulls(["wait_s", "start_ns"]).join(
         stalls.select("rank", "step", "stall_s"), on=["rank", "step"], how="left"
@@ -132,8 +117,8 @@ def stall_interval(steps: pl.DataFrame, stalls: pl.DataFrame, block: int) -> tup
     period_s = pl.sum_horizontal("wait_s", "restart_s", "h2d_s", "step_s", "other_s")
     pairs = timed.select(pl.col("stall_s").fill_null(0.0), period_s.alias("period_s")).to_numpy()
     sums = _resampled([pairs[: blocks * block].reshape(blocks, block, 2).sum(axis=1)])
-    low, high = _ends(sums[:, 0] / np.maximum(sums[:, 1], 1e-12))
-    return low, min(high, 1.0)
+    low, high = np.percentile(sums[:, 0] / np.maximum(sums[:, 1], 1e-12), ENDS)
+    return float(low), min(float(high), 1.0)
 
 
 def share_intervals(
@@ -151,7 +136,7 @@ def share_intervals(
         processes: number of the process per window.
 
     Returns:
-        The lower and upper ends, each of shape (functions,), between 0 and 1; the method.
+        Lower and upper ends of each function, between 0 and 1; the method.
     """
     which = np.asarray(processes)
     groups = [which == process for process in dict.fromkeys(processes)]
@@ -163,7 +148,7 @@ def share_intervals(
     columns = np.column_stack([samples, hits])
     sums = _resampled([columns[rows] for rows in groups])
     low, high = np.percentile(sums[:, 1:] / sums[:, :1], ENDS, axis=0)
-    wider = _wider(len(which), free)
+    wider = math.sqrt(len(which) / free) * t_quantile(free) / _Z
     low = np.clip(shares - (shares - low).clip(0) * wider, 0, 1)
     high = np.clip(shares + (high - shares).clip(0) * wider, 0, 1)
     # Resampling equal windows gives an interval of width 0
@@ -198,21 +183,8 @@ def t_quantile(free: int) -> float:
     return float(stdtrit(free, _UPPER))
 
 
-def _wider(count: int, free: int) -> float:
-    return sqrt(count / free) * t_quantile(free) / _Z
-
-
-def _ends(draws: Floats) -> tuple[float, float]:
-    low, high = np.percentile(draws, ENDS)
-    return float(low), float(high)
-
-
 def _resampled(groups: Sequence[Floats]) -> Floats:
-    """Return the sums of all rows in each draw, shape (draws, columns), resampled in each group.
-
-    Args:
-        groups: each of shape (rows, columns).
-    """
+    """Return the sums of all rows in each draw, shape (draws, columns), resampled in each group."""
     rng = np.random.default_rng(_SEED)
     drawn: list[Floats] = [
         rng.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=_DRAWS) @ rows

@@ -143,17 +143,21 @@ def save(result: Any, contents: Contents, folder: Path) -> Path:
 def read(result: type[R], contents: Contents, folder: Path) -> R:
     """Read a saved result. Runs no code from the folder.
 
-    Args:
-        result: class of the result.
-        contents: contents of the class.
-        folder: with the head, the tables, and the folders of the parts.
-
     Raises:
         RunFormatError: no result, a damaged result, or another schema version.
     """
+    head = head_of(contents, folder)
+    if (kind := head.get("kind", contents.kind)) != contents.kind:
+        raise RunFormatError(
+            f"{folder} is not a whole {contents.noun} ({contents.head} says that it is of the kind "
+            f"{kind!r}): {_REMEDY}"
+        )
+    if (version := head.get("schema_version")) != VERSION:
+        raise RunFormatError(
+            f"{folder} has schema version {version!r}; this stallscope reads {VERSION}. "
+            "Open it with the stallscope that wrote it"
+        )
     try:
-        head = head_of(contents, folder)
-        _check_version(contents, folder, head)
         tables = {table.field: _table(folder, table) for table in contents.tables}
         values = {
             field: _checked(kind, head[field], field, contents)
@@ -222,11 +226,8 @@ def _check_place(contents: Contents, folder: Path) -> None:
 def _replaced(folder: Path, names: list[str]) -> Iterator[Path]:
     """Yield a new folder, whose files replace those in `folder` if the block does not fail.
 
-    The folder itself stays, so it may be a mount point or the current folder.
-
-    Args:
-        folder: an existing folder.
-        names: files to replace; the last name is removed first and added last.
+    The folder itself stays, so it may be a mount point or the current folder. The last of the names
+    is removed first and added last.
     """
     work = part_of(folder / "new")
     new, old = work / "new", work / "old"
@@ -253,14 +254,11 @@ def _write(result: Any, contents: Contents, folder: Path) -> None:
     counts = {}
     for field in contents.parts:
         part = getattr(result, field)
-        if isinstance(part, tuple):
-            counts[field] = len(part)
-            for number, item in enumerate(part, 1):
-                item.save(folder / field / str(number))
-        else:
-            counts[field] = int(part is not None)
-            if part is not None:
-                part.save(folder / field)
+        several = isinstance(part, tuple)
+        items = part if several else [] if part is None else [part]
+        counts[field] = len(items)
+        for number, item in enumerate(items, 1):
+            item.save(folder / field / str(number) if several else folder / field)
     head = {
         "kind": contents.kind,
         "schema_version": VERSION,
@@ -277,11 +275,7 @@ def _plain(value: Any) -> Any:
 
 
 def head_of(contents: Contents, folder: Path) -> dict[str, Any]:
-    """Read the head of a result, unchecked.
-
-    Raises:
-        RunFormatError: the head is missing or unreadable.
-    """
+    """Read the head of a result, unchecked."""
     path = folder / contents.head
     if not os.path.lexists(path):
         raise RunFormatError(
@@ -296,17 +290,6 @@ def head_of(contents: Contents, folder: Path) -> dict[str, Any]:
     if not isinstance(head, dict):
         raise RunFormatError(f"{path} is damaged (no JSON object): {_REMEDY}")
     return head
-
-
-def _check_version(contents: Contents, folder: Path, head: dict[str, Any]) -> None:
-    if head.get("kind", contents.kind) != contents.kind:
-        raise ValueError(f"{contents.head} says that it is of the kind {head['kind']!r}")
-    version = head.get("schema_version")
-    if version != VERSION:
-        raise RunFormatError(
-            f"{folder} has schema version {version!r}; this stallscope reads {VERSION}. "
-            "Open it with the stallscope that wrote it"
-        )
 
 
 def _part(folder: Path, kind: str, count: int) -> Any:
@@ -329,11 +312,7 @@ def _part(folder: Path, kind: str, count: int) -> Any:
 
 
 def check_is_folder(path: Path) -> None:
-    """Refuse a link, which may lead out of a result, or back into it.
-
-    Raises:
-        ValueError: the path is a link, or no folder.
-    """
+    """Raise ValueError for a link, which may lead out of a result, or back into it."""
     if not stat.S_ISDIR(path.lstat().st_mode):
         raise ValueError(f"{path.name} is no folder, or only a link to one")
 
@@ -358,11 +337,7 @@ def _table(folder: Path, table: StoredTable) -> pl.DataFrame:
 
 
 def checked(frame: pl.DataFrame, table: StoredTable) -> pl.DataFrame:
-    """Return the table if its values are valid.
-
-    Raises:
-        ValueError: a value is invalid.
-    """
+    """Return the table if its values are valid; else raise ValueError."""
     for column in frame:
         if why := _why_not(column, table):
             raise ValueError(f"{table.name}: {column.name} {why}")

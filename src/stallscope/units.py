@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import re
 from pathlib import PurePath
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 LONGEST: Final = 30
 """Default length of a name in characters."""
@@ -29,39 +32,31 @@ _CONTROL = re.compile(CONTROLS)
 _BETWEEN_WORDS = re.compile(rf" (?!(?<=\d )(?:{_UNITS})\b)")
 
 
-def _digits(value: float) -> str:
-    for limit, decimals in ((0.995, 2), (9.95, 1)):
-        if abs(value) < limit:
-            return f"{value:.{decimals}f}"
-    return f"{value:.0f}"
+def _in_steps(value: float, steps: Iterable[tuple[float, str]], least: float = 0.9995) -> str:
+    """Return the value in the first unit of which there is about one (`least`) or more."""
+    for step, unit in steps:
+        if abs(value) >= step * least:
+            number = value / step
+            decimals = 2 if abs(number) < 0.995 else 1 if abs(number) < 9.95 else 0  # noqa: PLR2004
+            return f"{number:.{decimals}f} {unit}"
+    return ""
 
 
 def seconds(value: float | None) -> str:
     """Return a duration as text: `seconds(0.0046)` is '4.6 ms'; `None` is a dash."""
     if value is None:
         return "—"
-    for step, unit in _TIME_STEPS:
-        if abs(value) >= step * 0.9995:
-            return f"{_digits(value / step)} {unit}"
-    return "0 s" if value == 0 else f"{_digits(value * 1e9)} ns"
+    return _in_steps(value, _TIME_STEPS) or ("0 s" if value == 0 else f"{value * 1e9:.2f} ns")
 
 
 def duration(value: float | None) -> str:
     """Return a time that may be long as text: `duration(9000)` is '2.5 hours'; `None` is a dash."""
-    for step, unit in _LONG_STEPS:
-        if value is not None and value >= 2 * step:
-            return f"{_digits(value / step)} {unit}"
-    return seconds(value)
+    return _in_steps(value or 0.0, _LONG_STEPS, 2.0) or seconds(value)
 
 
 def size(value: float | None) -> str:
     """Return bytes as text, in powers of 1000: `size(130_000)` is '130 kB'; `None` is a dash."""
-    if value is None:
-        return "—"
-    for step, unit in _SIZE_STEPS:
-        if abs(value) >= step * 0.9995:
-            return f"{_digits(value / step)} {unit}"
-    return "0 B"
+    return "—" if value is None else _in_steps(value, _SIZE_STEPS) or "0 B"
 
 
 def share(value: float | None) -> str:
@@ -117,12 +112,7 @@ def without_controls(text: str) -> str:
 
 
 def json_without_controls(value: Any, longest: int | None = None) -> Any:
-    """Return a value of untrusted JSON without control characters in its texts and keys.
-
-    Args:
-        value: JSON value.
-        longest: characters of a text at most; the rest is cut.
-    """
+    """Return a value of untrusted JSON without control characters; texts are cut to `longest`."""
     if isinstance(value, str):
         text = without_controls(value)
         return text if longest is None or len(text) <= longest else f"{text[:longest]}…"

@@ -49,7 +49,7 @@ def _measure(
     spec: str | None = None,
     step_s: float | None = None,
     *,
-    attribute: str = "",
+    check: Callable[[], None] | None = None,
     **options: Any,
 ) -> Any:
     """Measure and show the result, or the partial result after an error or Ctrl-C.
@@ -59,29 +59,36 @@ def _measure(
         show: prints and saves a result.
         spec: names the target; None for a verb without one.
         step_s: seconds of the simulated step.
-        attribute: name of the exceptions' attribute with the partial result; default: the verb's.
+        check: called first; refuses a file that cannot be written.
         options: keyword arguments of the function.
     """
-    name = verb.rpartition(".")[2]
-    function = getattr(import_module(f"stallscope.{verb}"), name)
-    if spec is not None:
-        _add_import_path(spec)
-    with showing_partial(attribute or name, show):
-        targets = () if spec is None else (_target(spec, step_s),)
-        result = function(*targets, **options)
-    show(result)
-    return result
+    with report_errors():
+        if check is not None:
+            check()
+        name = verb.rpartition(".")[2]
+        function = getattr(import_module(f"stallscope.{verb}"), name)
+        if spec is not None:
+            _add_import_path(spec)
+        with showing_partial(_PARTS.get(name, name), show):
+            targets = () if spec is None else (_target(spec, step_s),)
+            result = function(*targets, **options)
+        show(result)
+        return result
 
 
-def _add_import_path(*targets: str) -> None:
-    """Make modules of the current folder importable from now on, if a target is code.
+_PARTS: Final = {"record": "run", "diagnose": "diagnosis", "tune": "tuning"}
+"""Attributes of an exception with the partial result; other verbs' have the name of the verb."""
+
+
+def _add_import_path(spec: str) -> None:
+    """Make modules of the current folder importable from now on, if the target is code.
 
     Called after stallscope's own imports: a file in the folder could hide one of its modules.
     """
     from stallscope.targets.factory import names_code
 
     here = str(Path.cwd())
-    if any(map(names_code, targets)):
+    if names_code(spec):
         sys.path.insert(0, here)
     elif here not in sys.path:  # spawned processes (also a forkserver) would search it first
         os.environ["PYTHONSAFEPATH"] = "1"
@@ -127,11 +134,9 @@ def record(  # noqa: PLR0913 - the command's options
       stallscope record train:make_loader --batches 200 --out runs/before
     """  # noqa: D301
     save = None if out is None else lambda run: f"saved in {run.save(out)}"
-    show = printer(as_json=as_json, save=save)
+    show, check = printer(as_json=as_json, save=save), partial(check_folder, out)
     options: dict[str, Any] = {"batches": batches, "warmup": warmup, "budget_s": budget}
-    with report_errors():
-        check_folder(out)
-        _measure("run.record", show, target, attribute="run", **options)
+    _measure("run.record", show, target, check=check, **options)
 
 
 def lines(
@@ -158,13 +163,8 @@ def lines(
       stallscope lines sample
       stallscope lines train:make_loader --function RandomMask --samples 64
     """  # noqa: D301
-    options: dict[str, Any] = {
-        "functions": function or None,
-        "samples": samples,
-        "budget_s": budget,
-    }
-    with report_errors():
-        _measure("lines.lines", printer(as_json=as_json), target, **options)
+    options: dict[str, Any] = {"functions": function, "samples": samples, "budget_s": budget}
+    _measure("lines.lines", printer(as_json=as_json), target, **options)
 
 
 class Script(BaseException):
@@ -286,13 +286,10 @@ def diagnose(  # noqa: PLR0913 - the command's options
         None if html is None else lambda result: f"written to {result.export(html, redact=redact)}"
     )
     show = printer(as_json=as_json, redact=redact, save=save)
+    check = partial(check_file, "--html", html, (".html",))
     options: dict[str, Any] = {"device": device, "budget_s": budget}
-    with report_errors():
-        check_file("--html", html, (".html",))
-        diagnosis = _measure(
-            "diagnose.diagnose", show, target, step, attribute="diagnosis", **options
-        )
-        sys.exit(_EXIT_CODES.get(diagnosis.verdict.code, _CAUSE))
+    diagnosis = _measure("diagnose.diagnose", show, target, step, check=check, **options)
+    sys.exit(_EXIT_CODES.get(diagnosis.verdict.code, _CAUSE))
 
 
 def tune(
@@ -311,9 +308,7 @@ def tune(
       stallscope tune ~/photos --step 0.1
       stallscope tune train:make_loader_and_step
     """  # noqa: D301
-    show = printer(as_json=as_json)
-    with report_errors():
-        _measure("tune.tune", show, target, step, attribute="tuning", budget_s=budget)
+    _measure("tune.tune", printer(as_json=as_json), target, step, budget_s=budget)
 
 
 def storage(
@@ -334,8 +329,7 @@ def storage(
       stallscope storage train:make_loader_and_step --json
     """  # noqa: D301
     show = printer(as_json=as_json, redact=redact)
-    with report_errors():
-        _measure("storage.storage", show, target, step, budget_s=budget)
+    _measure("storage.storage", show, target, step, budget_s=budget)
 
 
 def layouts(  # noqa: PLR0913 - the command's options
@@ -365,8 +359,7 @@ def layouts(  # noqa: PLR0913 - the command's options
     """  # noqa: D301
     options: dict[str, Any] = {"samples": samples, "budget_s": budget, "folder": folder}
     show = printer(as_json=as_json, redact=redact)
-    with report_errors():
-        _measure("storage.layouts", show, target, step, **options)
+    _measure("storage.layouts", show, target, step, **options)
 
 
 def orders(
@@ -396,8 +389,7 @@ def orders(
       stallscope orders train:make_loader --tolerance "8-bit rounding"
     """  # noqa: D301
     options: dict[str, Any] = {"samples": samples, "tolerance": tolerance, "budget_s": budget}
-    with report_errors():
-        _measure("orders.orders", printer(as_json=as_json), target, **options)
+    _measure("orders.orders", printer(as_json=as_json), target, **options)
 
 
 def flame(  # noqa: PLR0913 - the command's options
@@ -434,13 +426,6 @@ def flame(  # noqa: PLR0913 - the command's options
     """  # noqa: D301
     save = None if out is None else lambda flame: f"written to {flame.export(out)}"
     show = printer(as_json=as_json, save=save)
-    options: dict[str, Any] = {
-        "rate_hz": rate,
-        "native": native,
-        "idle": idle,
-        "gil": gil,
-        "seconds": seconds,
-    }
-    with report_errors():
-        check_file("--out", out, (".html", ".json"))
-        _measure("flame.flame", show, pid=pid, **options)
+    check = partial(check_file, "--out", out, (".html", ".json"))
+    options: dict[str, Any] = {"rate_hz": rate, "native": native, "idle": idle, "gil": gil}
+    _measure("flame.flame", show, check=check, pid=pid, seconds=seconds, **options)

@@ -116,11 +116,9 @@ def printer(
 
 @contextmanager
 def showing_partial(name: str, keep: Callable[[Any], object]) -> Iterator[None]:
-    """Print and save the partial result of an exception that ends the block.
+    """Print and save (`keep`) the partial result of an exception that ends the block.
 
-    Args:
-        name: name of the exception's attribute with the partial result.
-        keep: prints and saves the partial result.
+    The exception has it as the attribute `name`.
     """
     try:
         yield

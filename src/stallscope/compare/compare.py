@@ -49,7 +49,10 @@ CHANGES: Final = Schema(
     Column("distinguishable", pl.Boolean, "neither chance nor the machine"),
 )
 
+_Parts = dict[tuple[str, str], np.ndarray]
+
 SPEED, STALLS, LOOP = "samples_per_s", "stall_share", "loop_s"
+_STALLED: Final = ("stall", "stall")
 _BLOCKS: Final = 12
 _FEWEST: Final = 4
 """Least blocks for a significant difference."""
@@ -191,7 +194,9 @@ def _compared(names: tuple[str, ...], runs: list[Run]) -> Comparison:
         verdicts=tuple(diagnose_run(run).verdict for run in runs),
         differs=tuple(differs),
         notes=tuple(_notes(names, blocks)),
-        loops=tuple({part: float(run.of(part).mean()) for part in run.loop} for run in blocks),
+        loops=tuple(
+            {part: float(took_s.mean()) for part, took_s in run.loop.items()} for run in blocks
+        ),
     )
 
 
@@ -200,40 +205,31 @@ class _Blocks(NamedTuple):
 
     samples: np.ndarray
     """Samples of each block, shape (blocks,)."""
-    loop: dict[tuple[str, str], np.ndarray]
-    """Seconds of each part of the loop, by name and kind, in each block."""
-    workers: dict[tuple[str, str], np.ndarray]
+    loop: _Parts
+    """Seconds per sample of each part of the loop, by name and kind, in each block."""
+    workers: _Parts
     """Seconds per sample of each stage of the workers, in as many blocks of recorded batches."""
     counted: bool
     """False: batches have an unknown size, and each counts as one sample."""
     others_share: float
     """Share (0 to 1) of the cores that other processes used."""
 
-    def of(self, part: tuple[str, str]) -> np.ndarray:
-        """Return the seconds per sample of a part of the loop; 0 for a missing part."""
-        took_s: np.ndarray = self.loop.get(part, np.zeros(len(self.samples))) / self.samples
-        return took_s
-
     @property
     def loop_s(self) -> np.ndarray:
         """Seconds per sample, in each block."""
-        whole: np.ndarray = np.sum([*self.loop.values()], axis=0) / self.samples
+        whole: np.ndarray = np.sum([*self.loop.values()], axis=0)
         return whole
 
-    @property
-    def speed(self) -> np.ndarray:
-        """Samples per second: the value of all, and around it the deviation by each block."""
-        mean_s = self.loop_s.mean()
-        around: np.ndarray = 1 / mean_s - (self.loop_s - mean_s) / mean_s**2
-        return around
+    def shares(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return samples per second, and the share of the loop's time in stalls.
 
-    @property
-    def stalled(self) -> np.ndarray:
-        """Share of the loop's time in stalls: the value of all, with deviations as in `speed`."""
-        stall_s, mean_s = self.of(("stall", "stall")), self.loop_s.mean()
-        whole = stall_s.mean() / mean_s
-        around: np.ndarray = whole + (stall_s - whole * self.loop_s) / mean_s
-        return around
+        Each is the value of all, and around it the deviation by each block.
+        """
+        loop_s, stall_s = self.loop_s, self.loop.get(_STALLED, np.zeros(len(self.samples)))
+        mean_s = loop_s.mean()
+        stalled = stall_s.mean() / mean_s
+        speed = 1 / mean_s - (loop_s - mean_s) / mean_s**2
+        return speed, stalled + (stall_s - stalled * loop_s) / mean_s
 
 
 def _blocks(run: Run) -> _Blocks:
@@ -245,16 +241,17 @@ def _blocks(run: Run) -> _Blocks:
     median: Any = batches["samples"].median()
     size = run.settings.batch_size or (int(median) if median else None)
     cut = steps.sort("start_ns").with_columns(block=_block_of(block_count))
-    loop: dict[tuple[str, str], np.ndarray] = {}
+    loop: _Parts = {}
     for block, mine in cut.partition_by("block", as_dict=True, maintain_order=True).items():
         here = stalls.join(mine.select("rank", "step"), on=["rank", "step"], how="semi")
         time = loop_breakdown(mine, here, run.side_spans)
         for name, kind, part_s in time.pieces() if time else ():
             loop.setdefault((name, kind), np.zeros(block_count))[int(block[0])] = part_s
-    samples = np.bincount(cut["block"].to_numpy(), minlength=block_count) * (size or 1)
+    samples = np.bincount(cut["block"].to_numpy(), minlength=block_count) * float(size or 1)
     others = find_saturated(run).others_share or 0.0
     stages = _stages(run, batches.with_columns(block=_block_of(block_count)), block_count)
-    return _Blocks(samples.astype(float), loop, stages, bool(size), others)
+    per_sample = {part: took_s / samples for part, took_s in loop.items()}
+    return _Blocks(samples, per_sample, stages, bool(size), others)
 
 
 _BATCH: Final = ["rank", "epoch", "batch"]
@@ -265,7 +262,7 @@ def _block_of(block_count: int) -> pl.Expr:
     return pl.int_range(pl.len()) * block_count // pl.len()
 
 
-def _stages(run: Run, batches: pl.DataFrame, block_count: int) -> dict[tuple[str, str], np.ndarray]:
+def _stages(run: Run, batches: pl.DataFrame, block_count: int) -> _Parts:
     """Return the seconds per sample of each stage, in each block; the longest stage first."""
     took_s = ((pl.col("end_ns") - pl.col("start_ns")) / 1e9).alias("took_s")
     each = (
@@ -275,7 +272,7 @@ def _stages(run: Run, batches: pl.DataFrame, block_count: int) -> dict[tuple[str
         .agg(pl.col("took_s").sum())
         .join(batches.group_by("block").agg(pl.col("samples").sum()), on="block")
     )
-    stages: dict[tuple[str, str], np.ndarray] = {}
+    stages: _Parts = {}
     for stage, kind, block, part_s, of in each.iter_rows():
         stages.setdefault((stage, kind), np.zeros(block_count))[block] = part_s / of
     return dict(sorted(stages.items(), key=lambda item: (-item[1].sum(), item[0])))
@@ -285,34 +282,37 @@ def _changes(first: _Blocks, later: _Blocks) -> Iterator[tuple[Any, ...]]:
     """Yield rows of `CHANGES` without the run."""
     whole_s = float(first.loop_s.mean())
     noise = _moved_by_others(first.others_share, later.others_share)
-    speed = _change(SPEED, "loop", first.speed, later.speed, _DRIFT / whole_s, noise)
+    (speeds, stalls), (later_speeds, later_stalls) = first.shares(), later.shares()
+    speed = _change(SPEED, "loop", speeds, later_speeds, _DRIFT / whole_s, noise)
     yield speed
-    yield _change(STALLS, "stall", first.stalled, later.stalled, _DRIFT, noise)
+    yield _change(STALLS, "stall", stalls, later_stalls, _DRIFT, noise)
     *loop, _ = _change(LOOP, "loop", first.loop_s, later.loop_s, _DRIFT * whole_s, noise)
     yield *loop, speed[-1]  # the inverse of the speed, so it gets the same answer
-    for part in dict.fromkeys([*first.loop, *later.loop]):
-        a_s, b_s = first.of(part), later.of(part)
+    for part, a_s, b_s in _pairs(first.loop, later.loop):
         if max(a_s.mean(), b_s.mean()) >= _SMALLEST * whole_s:
             yield _change(f"{part[0]}_s", part[1], a_s, b_s, _DRIFT * whole_s, noise)
-    none = np.zeros(1)
     worker_s = sum(float(stage_s.mean()) for stage_s in first.workers.values())
-    for part in dict.fromkeys([*first.workers, *later.workers]):
-        a_s, b_s = first.workers.get(part, none), later.workers.get(part, none)
+    for part, a_s, b_s in _pairs(first.workers, later.workers):
         if max(a_s.mean(), b_s.mean()) >= _SMALLEST * worker_s:
             own_s = _STAGE_DRIFT * float(max(a_s.mean(), b_s.mean()))
             drift_s = min(max(own_s, _LEAST_DRIFT * worker_s), _DRIFT * worker_s)
             yield _change(f"workers/{part[0]}_s", part[1], a_s, b_s, drift_s, noise)
 
 
+def _pairs(
+    first: _Parts, later: _Parts
+) -> Iterator[tuple[tuple[str, str], np.ndarray, np.ndarray]]:
+    """Yield each part with its times in both runs; a missing part took 0 s."""
+    none = np.zeros(1)
+    for part in {**first, **later}:
+        yield part, first.get(part, none), later.get(part, none)
+
+
 def _moved_by_others(first: float, later: float) -> float:
     """Return the relative change (0 to 1) of a measure that other processes may have caused.
 
-    Other processes slow both runs down, by the cores that they leave to each. So only the
-    difference counts: a rank always has the other ranks of its node beside it.
-
-    Args:
-        first: share (0 to 1) of the cores that other processes used in the first run.
-        later: the same in the later run.
+    They used these shares of the cores, and slow both runs down by the cores that they leave to
+    each. So only the difference counts: a rank always has the other ranks of its node beside it.
     """
     low, high = min(first, later), max(first, later)
     return max((high - low) / (1 - low) if low < 1 else 0.0, _BURSTS * high)
@@ -321,15 +321,10 @@ def _moved_by_others(first: float, later: float) -> float:
 def _change(  # noqa: PLR0913, PLR0917 - one row
     measure: str, kind: str, before: np.ndarray, after: np.ndarray, drift: float, noise: float
 ) -> tuple[Any, ...]:
-    """Compare one measure.
+    """Compare one measure, by its value in each block of both runs.
 
-    Args:
-        measure: its name.
-        kind: kind of its stage.
-        before: value in each block of the first run.
-        after: value in each block of the later run.
-        drift: possible change by the machine, in the measure's unit.
-        noise: possible relative change (0 to 1) by other processes.
+    The machine may have caused a change by `drift`, in the measure's unit, and other processes a
+    relative change by `noise` (0 to 1).
     """
     first, later = float(before.mean()), float(after.mean())
     change = later - first

@@ -79,15 +79,10 @@ def _may_be_rank(process: Any) -> bool:
 
 @contextmanager
 def recorded_children(folder: Path, begin: Begin) -> Iterator[list[Any]]:
-    """Record the processes that this process starts in the block.
+    """Record the processes that this process starts in the block; yield a list that gets them.
 
-    Args:
-        folder: gets `rank<n>/logs` for the n-th process, if it iterates a DataLoader.
-        begin: starts a recording in the child, with a list for the recorders, a folder for the
-            logs, and a rank.
-
-    Yields:
-        A list of the processes, as they are started.
+    The n-th process that iterates a DataLoader has its logs in `rank<n>/logs`. There, `begin`
+    starts a recording, with a list for the recorders, that folder, and a rank.
     """
     started: list[Any] = []
     numbers, pid, patches = count(), os.getpid(), Patches()

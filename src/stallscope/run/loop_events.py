@@ -51,12 +51,12 @@ class Batch(NamedTuple):
 
     @property
     def loader(self) -> int:
-        """Return the loader's number."""
+        """Number of the loader."""
         return loader_and_epoch(self.key)[0]
 
     @property
     def epoch(self) -> int:
-        """Return the epoch."""
+        """Number of the epoch."""
         return loader_and_epoch(self.key)[1]
 
 

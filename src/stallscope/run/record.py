@@ -210,11 +210,7 @@ def _begin(
     loader: Any = None,
     loaders: list[Any] | None = None,
 ) -> Probe | None:
-    """Record until `ends`; after an internal error return None, with a note in the run.
-
-    Raises:
-        StallscopeError: an error that the user can fix.
-    """
+    """Record until `ends`; after an internal error return None, with a note in the run."""
     recording = None
     try:
         probe = Probe(place, loaders, living=[] if loaders is None else kept_iterators(loader))

@@ -61,11 +61,7 @@ class Sampler:
                 self.retire()
 
     def retire(self, *, close: bool = True) -> None:
-        """Stop sampling.
-
-        Args:
-            close: also end the process, after a last sample; a forked child only drops its pipe.
-        """
+        """End the process after a last sample; a forked child (not `close`) only drops its pipe."""
         in_this_process.discard(self)
         self.failures.insist(_RESOURCES, self._stop if close else self._let_go)
 

@@ -113,12 +113,7 @@ class Source:
 
 
 def sources(recorded: Recorded, *, has_gpu: bool) -> list[Source | Missing]:
-    """Return every source of this machine, or a `Missing` in its place.
-
-    Args:
-        recorded: the processes to sample.
-        has_gpu: whether torch sees a CUDA device.
-    """
+    """Return every source of this machine, or a `Missing` in its place."""
     makers: dict[tuple[str, ...], Callable[[], Source]] = {
         (CORE,): _cores,
         (QUOTA,): _quota,
@@ -230,32 +225,29 @@ class _Processes:
     def __init__(self, recorded: Recorded) -> None:
         self._recorded = recorded
         self._loop = psutil.Process(recorded.main)
-        self._workers: dict[int, psutil.Process] = {}
-        self._helpers: dict[int, psutil.Process] = {}
-        self._known: set[int] = set()
+        self._others: dict[int, psutil.Process] = {}
+        self._workers: set[int] = set()
         self._reads = 0
 
     def read(self) -> Readings:
-        """Return the usage of each process, without workers that have ended."""
+        """Return the usage of each process, without those that have ended."""
         if self._reads % _LOOK_EVERY == 0:
-            for pid in self._recorded.workers() - self._known:
-                self._known.add(pid)
+            for pid in self._recorded.workers() - self._workers:
+                self._workers.add(pid)
                 with suppress(psutil.Error):
-                    self._workers[pid] = psutil.Process(pid)
+                    self._others[pid] = psutil.Process(pid)
             started = {child.pid: child for child in self._loop.children(recursive=True)}
-            for pid in started.keys() - self._known - {os.getpid()}:
-                self._helpers.setdefault(pid, started[pid])
+            for pid in started.keys() - self._workers - {os.getpid()}:
+                self._others.setdefault(pid, started[pid])
         self._reads += 1
         names = (LOOP, WORKER, HELPER, QUEUED, THREADS, FILE_LOCK, WORKER_CORES)
         readings: Readings = {name: {} for name in names}
         _count(self._loop, LOOP, readings)
-        for resource, processes in ((WORKER, self._workers), (HELPER, self._helpers)):
-            for pid, process in list(processes.items()):
-                try:
-                    if resource == WORKER or pid not in self._known:
-                        _count(process, resource, readings)
-                except (OSError, psutil.Error):  # noqa: PERF203 - it has ended
-                    del processes[pid]
+        for pid, process in list(self._others.items()):
+            try:
+                _count(process, WORKER if pid in self._workers else HELPER, readings)
+            except (OSError, psutil.Error):  # noqa: PERF203 - it has ended
+                del self._others[pid]
         return readings
 
 
@@ -270,7 +262,7 @@ def _count(process: psutil.Process, resource: str, readings: Readings) -> None:
     readings[resource][pid] = times.user + times.system
     if resource == WORKER:
         readings[THREADS][pid] = process.num_threads()
-        readings[WORKER_CORES][pid] = len(os.sched_getaffinity(process.pid))
+        readings[WORKER_CORES][pid] = len(process.cpu_affinity())
         with suppress(OSError):
             sleeps_in = Path(f"/proc/{pid}/wchan").read_text(encoding="ascii")
             readings[FILE_LOCK][pid] = float(sleeps_in.startswith(_LOCKS_WAIT))
@@ -291,8 +283,7 @@ def _worker_memory(recorded: Recorded) -> Source:
             return {}
         readings: Readings = {}
         for pid in sorted(recorded.workers())[-_MOST_WORKERS:]:
-            sizes = _memory_of(pid)
-            for resource, bytes_ in sizes.items():
+            for resource, bytes_ in _memory_of(pid).items():
                 readings.setdefault(resource, {})[str(pid)] = bytes_
         if readings:  # without workers, the next sample tries again
             looks += 1
@@ -309,17 +300,13 @@ def _memory_of(pid: int) -> dict[str, float]:
 
     psutil lacks the anonymous part, which separates copies from new pages.
     """
-    text = ""
-    with suppress(OSError):
+    with suppress(OSError, KeyError):
         text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8")
-    fields = re.findall(r"^(\w+): +(\d+) kB", text, re.MULTILINE)
-    sizes = {name: float(kib) * 1024 for name, kib in fields}
-    if not sizes:
-        return {}
-    return {
-        WORKER_MEMORY: sizes.get("Pss_Anon") or sizes["Private_Dirty"],
-        WORKER_MAPPED: sizes["Anonymous"],
-    }
+        fields = re.findall(r"^(\w+): +(\d+) kB", text, re.MULTILINE)
+        sizes = {name: float(kib) * 1024 for name, kib in fields}
+        own = sizes.get("Pss_Anon") or sizes["Private_Dirty"]
+        return {WORKER_MEMORY: own, WORKER_MAPPED: sizes["Anonymous"]}
+    return {}
 
 
 def gpus() -> Source | Missing:
@@ -336,9 +323,13 @@ def gpus() -> Source | Missing:
 
 
 def _gpus(nvml: Any) -> Source:
-    """Read the busy share of each GPU, and its memory in use."""
+    """Read busy share and memory of each GPU in CUDA_VISIBLE_DEVICES, by its number or id."""
     nvml.nvmlInit()
-    gpus = {str(number): gpu for number, gpu in _visible(nvml)}
+    gpus = {str(n): nvml.nvmlDeviceGetHandleByIndex(n) for n in range(nvml.nvmlDeviceGetCount())}
+    if (wanted := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        names = tuple(filter(None, map(str.strip, wanted.split(","))))
+        ids = {number: nvml.nvmlDeviceGetUUID(gpu) for number, gpu in gpus.items()}
+        gpus = {n: gpu for n, gpu in gpus.items() if n in names or ids[n].startswith(names)}
     total = {name: nvml.nvmlDeviceGetMemoryInfo(gpu).total for name, gpu in gpus.items()}
 
     def read() -> Readings:
@@ -348,17 +339,3 @@ def _gpus(nvml: Any) -> Source:
 
     limits = {GPU: dict.fromkeys(gpus, 1.0), GPU_MEMORY: total}
     return Source(read, limits, seldom=True)
-
-
-def _visible(nvml: Any) -> list[tuple[int, Any]]:
-    """Return number and handle of each GPU in CUDA_VISIBLE_DEVICES, by number or id."""
-    every = {n: nvml.nvmlDeviceGetHandleByIndex(n) for n in range(nvml.nvmlDeviceGetCount())}
-    wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if wanted is None:
-        return list(every.items())
-    names = [name.strip() for name in wanted.split(",") if name.strip()]
-    return [
-        (number, gpu)
-        for number, gpu in every.items()
-        if str(number) in names or any(nvml.nvmlDeviceGetUUID(gpu).startswith(n) for n in names)
-    ]

@@ -55,14 +55,10 @@ def run_script(
     module: bool,
     watching: Callable[[], AbstractContextManager[object]],
 ) -> BaseException | None:
-    """Run a script or a module; return the exception that ended it, for `end_with`.
+    """Run a script, or a module as `python -m`; return the exception that ended it.
 
-    Args:
-        script: its path, or with `module` its dotted name.
-        args: its arguments.
-        module: run it as `python -m` does.
-        watching: entered just before the script's code runs and left after it, also in a process
-            that the script forked. An error while leaving it goes to stderr and changes nothing.
+    `watching` is entered just before the script's code runs and left after it, also in a process
+    that the script forked. An error while leaving it goes to stderr and changes nothing.
 
     Raises:
         TargetError: there is no such script.
@@ -273,10 +269,6 @@ def out_folder(script: str, out: Path | None) -> Path:
     so that two processes of the same second get two folders. One of several ranks (`RANK` and
     `WORLD_SIZE` are set, as by torchrun) gets `rank<r>` inside of that folder, with the time of the
     launch. When torchrun starts the ranks again, `-restart<n>` follows.
-
-    Args:
-        script: path or module name of the script.
-        out: the folder that the user asked for.
 
     Raises:
         ArgumentError: the ranks cannot agree on a name.

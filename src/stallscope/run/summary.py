@@ -74,14 +74,9 @@ def used_until_ns() -> pl.Expr:
 def unit_times(spans: pl.DataFrame) -> pl.DataFrame:
     """Return the time of each stage in each sample, or in each batch outside of its samples.
 
-    Args:
-        spans: columns of `run.decode.SPANS`, in the order of writing per process, so that the
-            spans of a batch, and those of a sample, are neighbours.
-
-    Returns:
-        Wall time, and `cpu_ns` with `read_ns`: the wall time of the spans whose CPU time was read.
-        `moment_s` is the middle of the stage, from the first span of the sample or batch. `sample`
-        is null outside of samples.
+    The spans come in the order of writing per process: those of a sample are neighbours. `read_ns`
+    is the wall time of the spans whose CPU time was read, `moment_s` the middle of the stage, from
+    the first span of the sample or batch. `sample` is null outside of samples.
     """
     batch, sample = (_begins(keys).cum_sum().cast(pl.Int64) for keys in (_ONE_BATCH, UNIT_KEYS))
     stage = pl.col("stage").to_physical().cast(pl.Int64) * len(KINDS)
@@ -145,10 +140,7 @@ def stages(times: pl.DataFrame) -> pl.DataFrame:
 def of_loop(work: pl.DataFrame, side: pl.DataFrame, exposed: pl.DataFrame | None) -> pl.DataFrame:
     """Return the workers' stages, then those beside them, with their part of the stall time.
 
-    Args:
-        work: columns of `STAGES`.
-        side: the same columns; no part of the workers' time.
-        exposed: columns of `model.attribution.EXPOSED`; None without recorded waits.
+    `exposed` has columns of `model.attribution.EXPOSED`; None without recorded waits.
     """
     both = pl.concat([work, side.with_columns(busy_share=pl.lit(None, STAGES["busy_share"]))])
     if exposed is None:
@@ -161,15 +153,10 @@ def of_loop(work: pl.DataFrame, side: pl.DataFrame, exposed: pl.DataFrame | None
 
 
 def samples(times: pl.DataFrame, described: pl.DataFrame) -> pl.DataFrame:
-    """Return the cost of each sample, by part.
+    """Return the cost of each sample, by part, from `unit_times` and columns of `decode.SAMPLES`.
 
-    Args:
-        times: columns of `unit_times`.
-        described: columns of `run.decode.SAMPLES`.
-
-    Returns:
-        `fetch_s`, `decode_s`, `transform_s` and `other_s` add up to `total_s`; `sample` is the
-        place in the batch, `slowest` the longest stage.
+    `fetch_s`, `decode_s`, `transform_s` and `other_s` add up to `total_s`; `sample` is the place in
+    the batch, `slowest` the longest stage.
     """
     keys = ["rank", "epoch", "batch", "sample"]
     wall_ns = pl.col("wall_ns")

@@ -80,12 +80,7 @@ class Shown(NamedTuple):
 
 
 def listing(lines: Lines, function: dict[str, Any]) -> list[Shown | str]:
-    """Return the lines of a function in their order; a sentence where some are left out.
-
-    Args:
-        lines: what was measured.
-        function: a row of `lines.result.in_order`.
-    """
+    """Return the lines of a function (a row of `in_order`); a sentence where some are left out."""
     all_lines = _all(lines, function["function"])
     wanted = set(range(len(all_lines)))
     if len(all_lines) > LONG:  # the first lines, the hot ones, and those around
