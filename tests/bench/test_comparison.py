@@ -23,7 +23,6 @@ from stallscope.bench.comparison import (
 
 
 def starts(factor, *, count=3, noise=0.05, start_noise=0.0, seed=0):
-    """Logarithms of ratios, by start."""
     rng = np.random.default_rng(seed)
     return [
         math.log(factor) + start_noise * rng.standard_normal() + noise * rng.standard_normal(6)
@@ -36,7 +35,6 @@ def starts(factor, *, count=3, noise=0.05, start_noise=0.0, seed=0):
     [(1.4, 0.05, FASTER), (0.7, 0.05, SLOWER), (1.0, 0.01, SAME), (1.2, 0.6, OPEN)],
 )
 def test_four_words(factor, noise, says):
-    """One for each kind of interval."""
     found = of_starts(starts(factor, noise=noise))
 
     assert says == found.says
@@ -50,7 +48,6 @@ def test_one_start_claims_no_small_gain():
 
 
 def test_nothing_and_a_single_pair_say_nothing():
-    """There is no spread to judge by."""
     assert (1.0, None, None, OPEN) == of_starts([])
     assert (None, None, OPEN) == of_starts([[math.log(2)]])[1:]
     assert OPEN == of_samples([], []).says
@@ -84,14 +81,12 @@ def test_samples_are_compared_in_pairs():
 
 
 def test_a_budget_that_would_settle_it_is_longer():
-    """The wider the interval, the more."""
     near, far = (of_starts(starts(1.1, noise=noise)) for noise in (0.2, 0.6))
 
     assert 10 < budget_for(near, 10) <= budget_for(far, 10) <= 200
 
 
 def test_a_rate_is_all_over_all():
-    """Not the mean of rates."""
     found = rate_of([[(10, 1.0), (10, 3.0)], [(10, 1.0)]])
 
     assert 6.0 == found.value

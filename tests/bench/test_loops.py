@@ -42,13 +42,11 @@ class Computes(Dataset):
 
 
 def loop(dataset, step=None, workers=1):
-    """Its batches without an end."""
     loader = going_on(DataLoader(dataset, 4, num_workers=workers))
     return TimedLoop.of(Target(loader, step))
 
 
 def turns_of(measurement, *variants):
-    """All of them, in turns."""
     found = InTurns(measurement)
     for number, one in enumerate(variants):
         found.add(number, one)
@@ -66,7 +64,6 @@ def until(turns, blocks):
 
 
 def test_one_that_computes_twice_as_long_is_half_as_fast():
-    """In pairs of neighbours."""
     with Measurement("ladder", 20.0) as measurement:
         turns = turns_of(measurement, loop(Computes(0.004)), loop(Computes(0.002)))
         turns.run(lambda: [] if compared(turns.blocks, 1).is_settled else [1])
@@ -81,7 +78,6 @@ def test_one_that_computes_twice_as_long_is_half_as_fast():
 
 
 def test_while_one_runs_the_workers_of_the_other_are_stopped():
-    """And none lives afterwards."""
     seen = []
     step = lambda _: seen.append(sorted(workers()))  # noqa: E731 - the user's own
     with Measurement("ladder", 20.0) as measurement:
@@ -96,8 +92,6 @@ def test_while_one_runs_the_workers_of_the_other_are_stopped():
 
 
 def test_an_interrupt_while_one_is_stopped_leaves_nothing():
-    """By plain `finally`."""
-
     def step(_):
         if psutil.STATUS_STOPPED in workers():
             os.kill(os.getpid(), signal.SIGINT)
@@ -147,7 +141,6 @@ with Measurement("ladder", 20.0) as measurement:
 
 
 def test_a_killed_parent_leaves_no_stopped_worker():
-    """They die with it."""
     code = KILLED.format(tests=str(Path(__file__).parents[1]))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     pids = list(map(int, done.stdout.split()))
@@ -160,7 +153,6 @@ def test_a_killed_parent_leaves_no_stopped_worker():
 
 
 def test_a_step_longer_than_the_budget_is_refused():
-    """Somebody has given milliseconds."""
     with pytest.raises(ArgumentError, match="seconds, not milliseconds"):
         check_step_s(50.0, 3.0)
     check_step_s(0.05, 3.0)

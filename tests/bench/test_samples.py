@@ -18,7 +18,6 @@ UNITS = list(range(64))
 
 @pytest.fixture
 def planted(monkeypatch):
-    """Calls take as long as they say."""
     monkeypatch.setattr(OwnClock, "took_s", lambda _, make: make())
 
 
@@ -51,7 +50,6 @@ def test_says_what_was_planted(planted, factor, says):
 
 
 def test_goes_on_until_a_gain_is_narrow(planted):
-    """Of samples that differ much, more are made."""
     contest = Contest("", costs(0.01, 0.3), costs(0.005, 0.3, 1), UNITS)
     first = compared(contest)
     second = compared(contest, narrow=0.04)
@@ -71,8 +69,6 @@ def test_no_pair_begins_that_would_end_too_late(planted):
 
 
 def test_a_variant_that_raises_has_its_reason_and_the_users_own_error_passes():
-    """The one is ours, the other the user's."""
-
     def broken(_):
         raise KeyError("no such image")
 

@@ -30,7 +30,6 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="attaching needs
 
 @pytest.fixture
 def loader():
-    """Two workers that are busy."""
     return DataLoader(Planted(), 2, num_workers=2)
 
 
@@ -38,7 +37,7 @@ def loader():
 def started(workers):
     """A training in a process of its own, until the end: its process, the ids of its workers."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "support.busy_loaders", "--train", str(workers)],
+        [sys.executable, "-m", "support.busy_loaders", str(workers)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -63,12 +62,10 @@ def training():
 
 
 def no_py_spy(monkeypatch):
-    """As where it is not installed."""
     monkeypatch.setattr(pyspy_calls, "executable", lambda: None)
 
 
 def compute(_batch):
-    """A step that keeps a core busy."""
     sum(range(1_000_000))
 
 
@@ -78,7 +75,6 @@ def stages(flame):
 
 
 def notes(flame):
-    """What it says, in one text."""
     return "\n".join(flame.notes)
 
 
@@ -117,7 +113,6 @@ class TestOfALoader:
         assert not [stack for stack in stacks if "<module>" in stack]
 
     def test_goes_through_a_file(self, recorded, tmp_path):
-        """What was saved is loaded."""
         loaded = ss.Flame.load(recorded.save(tmp_path / "flame"))
 
         assert recorded.samples.equals(loaded.samples)
@@ -136,7 +131,6 @@ class TestOfALoader:
 
 class TestShortLoaders:
     def test_that_gives_nothing(self):
-        """One sentence."""
         with pytest.raises(ss.StallscopeError, match="yielded no batch"):
             ss.flame(DataLoader(PlantedStream(0), 2, num_workers=1), seconds=0.3)
 
@@ -184,7 +178,6 @@ class TestOfATrainingThatRuns:
         assert process.stdout.readline()
 
     def test_that_is_gone(self):
-        """One sentence."""
         ended = subprocess.Popen([sys.executable, "-c", ""])
         ended.wait()
 
@@ -193,7 +186,6 @@ class TestOfATrainingThatRuns:
 
     @pytest.mark.slow
     def test_py_spy_is_missing(self, monkeypatch, training):
-        """One sentence with what to install."""
         process, _ = training
         no_py_spy(monkeypatch)
 
@@ -203,7 +195,6 @@ class TestOfATrainingThatRuns:
 
 class TestFaults:
     def test_a_dataset_that_raises(self):
-        """Its own exception, with what was seen before."""
         with pytest.raises(LookupError, match="no sixty here") as caught:
             ss.flame(DataLoader(Raises(), 2, num_workers=1), seconds=30)
 
@@ -213,34 +204,28 @@ class TestFaults:
 class TestBadInput:
     @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), "long", None, True])
     def test_no_time(self, loader, seconds):
-        """One sentence that names it."""
         with pytest.raises(ss.StallscopeError, match="seconds="):
             ss.flame(loader, seconds=seconds)
 
     @pytest.mark.parametrize("rate_hz", [0, 0.5, 1001, float("nan"), "fast", None])
     def test_no_rate(self, loader, rate_hz):
-        """One sentence that names it."""
         with pytest.raises(ss.StallscopeError, match="rate_hz="):
             ss.flame(loader, rate_hz=rate_hz)
 
     @pytest.mark.parametrize("pid", [0, -1, 1.5, "4711", True])
     def test_no_process_id(self, pid):
-        """One sentence that names it."""
         with pytest.raises(ss.StallscopeError, match="pid="):
             ss.flame(pid=pid)
 
     def test_nothing_at_all(self):
-        """It asks what to sample."""
         with pytest.raises(ss.StallscopeError, match="what to sample"):
             ss.flame()
 
     def test_both(self, loader):
-        """One of the two."""
         with pytest.raises(ss.StallscopeError, match="cannot be combined"):
             ss.flame(loader, pid=os.getpid())
 
     def test_more_than_one_rank(self, loader, monkeypatch):
-        """The others would wait."""
         monkeypatch.setenv("WORLD_SIZE", "2")
 
         with pytest.raises(ss.StallscopeError, match="one of 2 ranks"):

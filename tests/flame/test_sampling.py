@@ -35,7 +35,6 @@ def test_begins_at_the_workers_loop():
 
 
 def test_begins_at_a_threads_function():
-    """Not at Python's way into it."""
     assert collapsed([THREAD, MINE]) == (None, str(MINE))
 
 
@@ -51,7 +50,6 @@ def test_of_the_loop_begins_within_it():
 
 
 def test_keeps_the_path_of_the_users_code():
-    """A user's folder may have the name of a library."""
     assert "/home/me/datasets/mine.py" == shown("/home/me/datasets/mine.py")
     assert "datasets/load.py" == shown("/x/lib/python3.12/site-packages/datasets/load.py")
     assert "json/decoder.py" == shown("/usr/lib/python3.12/json/decoder.py")
@@ -59,7 +57,6 @@ def test_keeps_the_path_of_the_users_code():
 
 
 def test_the_innermost_stage():
-    """The decoder is at work inside of a transform."""
     crop, decode = Stage("RandomCrop", "transform"), DECODE
     stack = [LOOP, hook(GETITEM), MINE, hook(crop), MINE, hook(decode), MINE]
 
@@ -98,12 +95,10 @@ def test_what_gives_way():
     ],
 )
 def test_what_well_known_code_tells(name, file, stage):
-    """Also in a process that was not instrumented."""
     assert stage == collapsed([LOOP, StackFrame(name, file, 1)])[0]
 
 
 def test_a_name_cannot_break_the_form():
-    """A semicolon would end a frame."""
     assert "a: b (/x/c: d.py:1)" == str(StackFrame("a; b", "/x/c; d.py", 1))
 
 
@@ -111,5 +106,4 @@ def test_a_name_cannot_break_the_form():
     "stage", [GETITEM, Stage("Resize #2", "transform", gives_way=True), Stage("a: b", "other")]
 )
 def test_a_stage_goes_through_its_frame(stage):
-    """What a frame is called tells the stage."""
     assert stage == of_frame(frame_name(stage))

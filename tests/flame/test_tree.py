@@ -99,7 +99,6 @@ class TestTree:
         assert hits["conv2d"] < hits["dilate"] < hits["fetch"]
 
     def test_keeps_workers_and_stages_apart(self):
-        """The hits of each sum to its own."""
         flame = a_flame(workers=3)
         merged = tree(flame.samples)
 
@@ -117,13 +116,11 @@ class TestTree:
         assert ["decode"] == merged.kinds()[-1:]
 
     def test_no_stack_is_a_root(self):
-        """An empty recording has nothing below it."""
         assert 1 == len(tree(pl.DataFrame(schema=SAMPLES)).name)
 
 
 class TestTable:
     def test_has_the_columns_it_promises(self):
-        """Also where there is nothing to show."""
         assert TABLE == dict(table(a_flame().samples).schema)
         assert TABLE == dict(table(a_flame({JPEG.replace("/home/me", SITE): 1.0}).samples).schema)
         assert TABLE == dict(table(pl.DataFrame(schema=SAMPLES)).schema)
@@ -174,18 +171,15 @@ class TestSentence:
         assert sentence(a_flame({DILATE: 0.2, JPEG: 0.8})).endswith("time; decode: 80%")
 
     def test_says_when_it_is_none_of_the_users(self):
-        """Then the kind that takes most is named."""
         stack = f"{LOOP}load ({SITE}/PIL/ImageFile.py:300)"
 
         assert sentence(a_flame({stack: 1.0})).startswith("Decode: 100% of the workers' time")
 
     def test_says_when_there_is_nothing(self):
-        """No sample."""
         assert "No stack" in sentence(Flame(pl.DataFrame(schema=SAMPLES)))
 
 
 def test_kinds_add_up():
-    """Every sample ends in one kind."""
     found = kind_shares(a_flame().samples)
 
     assert pytest.approx(1.0) == sum(found.values())

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from support.gpu_clock import GpuLike
 
-from stallscope.hooks.device_time import Accelerator, SimulatedDevice
+from stallscope.hooks.device_time import Accelerator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,8 +37,6 @@ class Worker:
         return "cuda" if self.is_real else None
 
     def step(self, seconds: float, *, synchronises: bool = False) -> Callable[[Any], None]:
-        """A training step of that length."""
-
         def step(_: Any) -> None:
             self.launch(seconds)
             if synchronises:
@@ -48,7 +47,8 @@ class Worker:
 
 
 def _simulated() -> Worker:
-    device = SimulatedDevice(depth=64, pageable_bytes_per_s=2e9, pinned_bytes_per_s=8e9)
+    rates = {"pageable_bytes_per_s": 2e9, "pinned_bytes_per_s": 8e9}
+    device = GpuLike(drift=2e-3, depth=64, **rates)
     return Worker(device, device.launch, is_real=False)
 
 
@@ -72,7 +72,6 @@ def _cycles_per_s() -> float:
 
 @pytest.fixture(params=["simulated", pytest.param("cuda", marks=pytest.mark.gpu)])
 def worker(request: pytest.FixtureRequest) -> Worker:
-    """A device of each kind."""
     made = {"simulated": _simulated, "cuda": _cuda}[request.param]()
     yield made
     made.device.synchronize()
@@ -80,5 +79,4 @@ def worker(request: pytest.FixtureRequest) -> Worker:
 
 @pytest.fixture
 def nap() -> Callable[[float], None]:
-    """The host does something else."""
     return time.sleep

@@ -10,11 +10,8 @@ from torch.utils.data import DataLoader
 
 import stallscope as ss
 
-pytestmark = pytest.mark.slow
-
 
 def batches(values=250_000):
-    """Four samples, 4 MB in all."""
     return DataLoader(Naps(0.0, 64, values), 4)
 
 
@@ -27,11 +24,10 @@ def test_copies_are_timed_in_each_way(worker):
     assert free["host_s"] < free["copy_s"]
     assert free["host_s"] < held["host_s"]
     assert held["copy_s"] < rows["from pageable memory"]["copy_s"]
+    assert held["factor_low"] > 1
 
 
 def test_a_line_that_waits_is_named_with_what_it_takes(worker):
-    """Work of 10 ms, and a value that is asked for."""
-
     def step(batch):
         worker.launch(0.01)
         batch.sum().item()
@@ -45,8 +41,6 @@ def test_a_line_that_waits_is_named_with_what_it_takes(worker):
 
 
 def test_a_step_of_many_short_kernels_is_bound_by_launches(worker):
-    """20 of 50 us, each given 0.5 ms after the last."""
-
     def step(_):
         for _ in range(20):
             worker.launch(0.00005)
@@ -55,6 +49,7 @@ def test_a_step_of_many_short_kernels_is_bound_by_launches(worker):
     found = ss.experiments(batches(4), step, device=worker.where, budget_s=5)
 
     assert 20 == round(found.circumstances.kernels_per_step)
+    assert found.circumstances.kernel_s == pytest.approx(0.00005, rel=0.2)
     assert "bound by launches" in str(found)
 
 
@@ -86,7 +81,6 @@ class TestCuda:
         assert model[0].weight.is_contiguous()
 
     def test_a_boolean_mask_is_heard_by_torchs_debug_mode_too(self):
-        """Once, whoever tells of it."""
         found = ss.experiments(
             batches(256), lambda batch: batch[batch > 0], device="cuda", budget_s=5
         )
@@ -94,7 +88,6 @@ class TestCuda:
         assert [1.0] == found.waits["calls_per_step"].to_list()
 
     def test_a_batch_that_the_loader_pins_is_compared_with_pageable_memory(self):
-        """The first row is how it is copied now."""
         pinned = DataLoader(Naps(0.0, 64, 1_000_000), 4, pin_memory=True)
         found = ss.experiments(pinned, lambda batch: batch.sum(), device="cuda", budget_s=5)
         rows = {row["way"]: row["copy_s"] for row in found.copies().iter_rows(named=True)}
@@ -103,7 +96,6 @@ class TestCuda:
         assert rows["from pinned memory"] < rows["from pageable memory"]
 
     def test_a_step_that_reaches_no_module_is_timed_by_the_device_in_use(self):
-        """Where its batches belong is not known, and said."""
         matrix = torch.randn(8192, 8192, device="cuda")
         torch.cuda.synchronize()
         found = ss.experiments(batches(4), lambda _: matrix @ matrix, budget_s=5)
@@ -126,7 +118,6 @@ class TestCuda:
         assert found.table().filter(found.table()["rung"] == "batches on the device")["blocks"][0]
 
     def test_memory_and_both_busy_shares_stand_in_one_sentence(self):
-        """NVML's where there is one."""
         weight = torch.randn(4096, 4096, device="cuda")
         found = ss.ladder(batches(4096), lambda batch: batch @ weight, device="cuda", budget_s=10)
 

@@ -32,7 +32,6 @@ def lengths(edges, kind):
 
 @pytest.mark.parametrize("work_s", [0.001, 0.004, 0.02])
 def test_work_of_a_known_length_is_found(worker, nap, work_s):
-    """The median step is as long as its kernel."""
     found = sorted(lengths(read(worker, [(lambda: nap(0.001), work_s)] * 21), Edge.STEP))
 
     assert found[10] == pytest.approx(work_s, rel=0.05, abs=5e-5)
@@ -48,7 +47,6 @@ def test_a_pause_of_the_host_beyond_its_work_is_idle_time(worker, nap, nap_s):
 
 
 def test_a_host_that_is_ahead_leaves_no_idle_time(worker):
-    """Steps that are given at once follow each other."""
     idle = sorted(lengths(read(worker, [(lambda: None, STEP_S)] * 20)[2:], Edge.NOTHING))
 
     assert idle[10] < 0.05 * STEP_S
@@ -91,7 +89,6 @@ def test_the_host_is_not_held_up(worker):
 
 
 def test_events_are_used_again(worker, nap):
-    """Hundreds of steps need some dozens of events."""
     made = []
     new = worker.device.event
 

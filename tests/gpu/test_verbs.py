@@ -15,7 +15,6 @@ STEP_S = 0.012
 
 
 def loader(batch_s, *, values=4, **named):
-    """Batches of four that nap so long."""
     return DataLoader(Naps(batch_s / 4, values=values), 4, num_workers=1, **named)
 
 
@@ -65,7 +64,6 @@ def test_the_devices_time_is_kept_with_the_run(worker, tmp_path):
 
 @pytest.mark.slow
 def test_the_parts_of_a_stall_add_up_to_its_idle_time(worker):
-    """To the microsecond."""
     run = ss.record(loader(0.03), worker.step(STEP_S), batches=20)
     sums = run.parts().group_by("step").agg(pl.col("exposed_s").sum())
     beside = run.stalls().join(sums, on="step")
@@ -161,7 +159,6 @@ class TestCuda:
 
     @pytest.mark.parametrize("pinned", [False, True])
     def test_copies_are_timed_on_the_device(self, pinned):
-        """16 MB take at least what 60 GB/s take."""
         run = ss.record(
             loader(0.02, values=1_000_000, pin_memory=pinned),
             lambda batch: batch.sum(),
@@ -190,7 +187,6 @@ class TestCuda:
         assert watch.run.device_work.height
 
     def test_a_step_captured_as_a_graph(self):
-        """A replayed graph is work like any other."""
         x = torch.ones(1024, 1024, device="cuda")
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
@@ -203,7 +199,6 @@ class TestCuda:
         assert run.device_work.filter(pl.col("kind") == "step").height
 
     def test_a_ladder_has_pinned_and_on_device_rungs(self):
-        """And says how busy the device's kernels keep it."""
         weight = torch.randn(4096, 4096, device="cuda")
         found = ss.ladder(
             loader(0.02, values=4096), lambda batch: batch @ weight, device="cuda", budget_s=15

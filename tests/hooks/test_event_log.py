@@ -119,7 +119,6 @@ def test_a_retired_log_is_written_no_more(place):
 
 
 def test_another_file_is_refused(tmp_path):
-    """A file that is no log is named in the error."""
     np.arange(100).tofile(tmp_path / "b.events")
 
     with pytest.raises(RunFormatError, match=r"b\.events"):

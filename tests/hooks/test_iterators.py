@@ -77,7 +77,6 @@ def test_the_main_process_is_left_as_it_was(name, monkeypatch):
 
 
 def spend(ns: int, given: Any) -> Any:
-    """Take this long."""
     CLOCK.spend(ns)
     return given
 
@@ -90,7 +89,6 @@ def slowly(samples: Any) -> Any:
 
 
 def double(sample: Any) -> Any:
-    """A mapped function of the user's."""
     return spend(200, sample)
 
 

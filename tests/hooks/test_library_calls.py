@@ -42,7 +42,6 @@ READ: list[Any] = [None]
 
 @pytest.fixture
 def photograph(tmp_path: Path) -> Path:
-    """A JPEG file of some size."""
     path = tmp_path / "photograph.jpg"
     noise = np.random.default_rng(0).integers(0, 255, (300, 400, 3), dtype=np.uint8)
     Image.fromarray(noise).save(path)
@@ -50,7 +49,6 @@ def photograph(tmp_path: Path) -> Path:
 
 
 def stages_of(read: Any, tmp_path: Path, transform: Any = None) -> dict[str, int]:
-    """How many samples have each stage."""
     READ[0] = read
     spans = record(Files(read, transform), tmp_path).spans
     inside = spans.filter(spans["sample"].is_not_null())
@@ -71,14 +69,12 @@ class TestReading:
         assert {"getitem": 4, "fetch": 4} == stages_of(read, tmp_path)
 
     def test_numpy(self, tmp_path):
-        """`numpy.load` and `numpy.fromfile` are fetch."""
         np.save(tmp_path / "x.npy", np.zeros(9))
         assert {"getitem": 4, "fetch": 4} == stages_of(
             lambda _: np.load(tmp_path / "x.npy"), tmp_path
         )
 
     def test_h5py(self, tmp_path):
-        """Slicing a dataset of h5py is fetch."""
         with h5py.File(tmp_path / "x.h5", "w") as file:
             data = file.create_dataset("x", data=np.arange(8))
             assert {"getitem": 4, "fetch": 4} == stages_of(lambda i: data[i], tmp_path)
@@ -106,7 +102,6 @@ class TestContainers:
                 assert {"getitem": 4, "seek": 4, "fetch": 4, "unpack": 4} == found
 
     def test_tar(self, photograph, tmp_path):
-        """The next member's head, and its bytes."""
         with tarfile.open(tmp_path / "x.tar", "w") as archive:
             for number in range(9):
                 archive.add(photograph, f"{number}.jpg")
@@ -118,7 +113,6 @@ class TestContainers:
             assert {"getitem": 4, "seek": 4, "fetch": 4} == stages_of(read, tmp_path)
 
     def test_a_failing_call_fails_as_before(self, tmp_path):
-        """A missing file raises what it always raises."""
         with pytest.raises(FileNotFoundError):
             stages_of(lambda _: Image.open(tmp_path / "none.jpg"), tmp_path)
 
@@ -134,7 +128,6 @@ class TestDecoding:
 
     @pytest.mark.parametrize("format_", ["PNG", "WEBP", "GIF", "TIFF", "BMP"])
     def test_other_formats_of_pil(self, format_, photograph, tmp_path):
-        """Every format's decoding is found."""
         path = tmp_path / "photograph.any"
         Image.open(photograph).save(path, format=format_)
 

@@ -93,7 +93,6 @@ def test_the_loop_waits_for_the_outermost_iterator(name):
 
 @pytest.mark.slow
 def test_a_prepared_loader_of_accelerate_is_known_by_itself():
-    """It is a DataLoader that iterates another one."""
     pytest.importorskip("accelerate")
     loader = third_party_loaders.accelerate()
 
@@ -117,7 +116,6 @@ class TestAnImportMeanwhile:
         assert hooked.__wrapped__ is vars(type(loader))["__iter__"]
 
     def test_an_error_passes_unchanged(self, around):
-        """Of the library's, in its own work."""
         with pytest.raises(TypeError, match="unsupported operand"), ss.instrumented():
             module = around()
             list(module.Around(DataLoader([None], batch_size=None)))

@@ -25,7 +25,6 @@ def test_what_comes_after_the_end_changes_nothing():
 
 
 def test_a_hook_that_somebody_imported_by_name_is_put_back(monkeypatch, tmp_path):
-    """`from torch import save` in a window."""
     monkeypatch.setitem(sys.modules, "script", script := ModuleType("script"))
     plain = torch.save
     with ExitStack() as ends:

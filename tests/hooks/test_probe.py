@@ -28,16 +28,12 @@ SAMPLES = 4  # two batches of two
 
 
 class Layer(nn.Module):
-    """An op that is a module."""
-
     def forward(self, x: Any) -> Any:
         CLOCK.spend(30)
         return x
 
 
 class Outer:
-    """An op that calls another one."""
-
     def __init__(self, inner: Any) -> None:
         self.inner = inner
 
@@ -101,7 +97,6 @@ def augment(x: Any) -> Any:
 
 
 def measure(x: Any) -> Any:
-    """A helper whose name says nothing."""
     CLOCK.spend(3)
     return x
 
@@ -142,8 +137,6 @@ class Flaky:
 
 
 class Retrying(Numbers):
-    """A dataset that tries twice."""
-
     def __getitem__(self, index: int) -> Any:
         try:
             return super().__getitem__(index)
@@ -167,8 +160,6 @@ class BulkBySample(Numbers):
 
 
 class Stream(IterableDataset):
-    """A dataset that is iterated."""
-
     def __init__(self, transform: Any) -> None:
         self.transform = transform
 
@@ -186,7 +177,6 @@ class Again(Numbers):
 
 
 def normalize(_: Any) -> Any:
-    """Has the name of a setting."""
     raise AssertionError
 
 

@@ -11,7 +11,6 @@ from stallscope.hooks.self_sampler import Request
 
 
 def deep(depth: int, done: threading.Event) -> None:
-    """Wait at the end of so many frames."""
     if depth:
         deep(depth - 1, done)
     else:
@@ -19,7 +18,6 @@ def deep(depth: int, done: threading.Event) -> None:
 
 
 def sampled(seconds=0.3, rate_hz=100.0, *, idle=False):
-    """What this process shows of itself."""
     return self_sampler.sample(Request(0, rate_hz, seconds, idle), lambda: True)
 
 
@@ -33,7 +31,6 @@ def names(seen):
 
 
 def test_a_thread_that_works_is_seen():
-    """With its frames in their order."""
     worker = threading.Thread(target=busy_loaders.spin, args=(0.3,))
     worker.start()
     seen = sampled()
@@ -45,7 +42,6 @@ def test_a_thread_that_works_is_seen():
 
 
 def test_a_thread_that_waits_is_seen_when_asked_for():
-    """A hundred frames of it."""
     done = threading.Event()
     waiting = threading.Thread(target=deep, args=(100, done))
     waiting.start()

@@ -53,7 +53,6 @@ class TestGains:
         assert words.count(FASTER) + words.count(SLOWER) <= 3
 
     def test_are_the_ratios_of_the_rates(self):
-        """A page shows one factor."""
         ladder = a_ladder(FULL, noise=0.2, start_noise=0.05)
         table, head = ladder.table(), ladder.headroom()["factor"].item()
 
@@ -117,19 +116,16 @@ class TestSentence:
         ],
     )
     def test_says_what_the_loader_costs(self, words, seconds, about):
-        """Each kind of answer."""
         ladder = a_ladder(seconds, why_not={AS_IT_IS: "the disk is gone"}, **about)
 
         assert words == re.sub(r"95% CI [\d.]+-[\d.]+", "CI", sentence(ladder))
 
     def test_a_device_says_how_busy_it_was(self):
-        """What was read from it, not the share of the step."""
         ladder = a_ladder(FULL, busy={AS_IT_IS: 0.11, BATCHES: 0.93})
 
         assert "Device busy 11% now, 93% with everything cached" in sentence(ladder)
 
     def test_says_which_budget_would_settle_it(self):
-        """One block each tells nothing, and more time would."""
         ladder = a_ladder({AS_IT_IS: 0.4, BATCHES: 0.1}, starts=1, blocks=1)
 
         assert sentence(ladder).endswith("up to 4.0×, not settled; set budget_s to 30 s")

@@ -37,7 +37,6 @@ Transform = Any
 
 
 def hottest(lines: ss.Lines) -> dict[str, Any]:
-    """The first row."""
     return lines.table().row(0, named=True)
 
 
@@ -47,7 +46,6 @@ def names(lines: ss.Lines) -> list[str]:
 
 
 def noted(lines: ss.Lines) -> str:
-    """The notes, in one text."""
     return "\n".join(lines.notes)
 
 
@@ -97,7 +95,6 @@ class TestTheHottestLine:
         assert hottest(lines)["share"] <= 1
 
     def test_is_in_the_collate_function(self):
-        """Which is called once a batch."""
         lines = ss.lines(DataLoader(Items(), 2, collate_fn=slow_collate), samples=4)
 
         assert ("slow_collate", "collate", 4) == (
@@ -133,7 +130,6 @@ class TestTheHottestLine:
         assert "time.sleep(SLEEP_S)" in hottest(lines)["source"]
 
     def test_counts_no_time_twice_in_recursion(self):
-        """Own times add up to no more than there was."""
         lines = ss.lines(DataLoader(Items(Recursive()), 2), samples=4)
 
         assert "time.sleep(0.005)" in hottest(lines)["source"]
@@ -142,7 +138,6 @@ class TestTheHottestLine:
 
 class TestFunctions:
     def test_are_chosen_by_name(self):
-        """A class, a method, a function, a stage."""
         loader = DataLoader(Items(Sleeper()), 2, collate_fn=slow_collate)
 
         assert ["Sleeper.after"] == names(ss.lines(loader, functions="after", samples=2))
@@ -161,7 +156,6 @@ class TestFunctions:
         )
 
     def test_that_never_run_are_named(self):
-        """A branch that these samples did not take."""
         lines = ss.lines(DataLoader(Items(Sleeper()), 2), functions=[plain], samples=2)
 
         assert "never called for these samples: `plain`" in noted(lines)
@@ -179,14 +173,12 @@ class TestFunctions:
         ],
     )
     def test_that_do_not_exist_are_said(self, functions, said):
-        """One sentence, with the names that there are."""
         with pytest.raises(ss.StallscopeError, match=said):
             ss.lines(DataLoader(Items(Sleeper()), 2), functions=functions, samples=2)
 
 
 class TestNothingChanges:
     def test_of_generators_and_samplers(self):
-        """All stand where they stood."""
         dataset = Items(plain)
         sampler = Backwards(dataset)
         loader = DataLoader(dataset, 2, sampler=sampler, generator=torch.Generator())
@@ -219,7 +211,6 @@ class TestNothingChanges:
         assert all(code is before[name] for name, code in codes().items())
 
     def test_of_living_workers(self):
-        """Persistent workers of the user's go on."""
         loader = DataLoader(Items(plain), 4, num_workers=1, persistent_workers=True)
         iter(loader)
         iterator = loader._iterator
@@ -257,24 +248,20 @@ class TestWhatCannotBe:
 
     @pytest.mark.parametrize("samples", [0, -1, 2.5, "3", None, True, float("nan")])
     def test_a_number_that_is_none(self, samples):
-        """One sentence."""
         with pytest.raises(ss.StallscopeError, match="give a whole number, 1 or more"):
             ss.lines(DataLoader(Items(), 2), samples=samples)
 
     @pytest.mark.parametrize("target", [[torch.zeros(2)], (x for x in range(3))])
     def test_a_loader_that_is_none_of_torchs(self, target):
-        """Its samples cannot be made one by one."""
         with pytest.raises(ss.StallscopeError, match="give a plain DataLoader"):
             ss.lines(target)
 
     def test_a_sampler_that_gives_nothing(self):
-        """There is no sample to make."""
         loader = DataLoader(Items(), 2, sampler=Nothing())
         with pytest.raises(ss.StallscopeError, match="sampler gives no index"):
             ss.lines(loader)
 
     def test_one_of_several_ranks(self, monkeypatch):
-        """The others would wait."""
         monkeypatch.setenv("WORLD_SIZE", "2")
         with pytest.raises(ss.StallscopeError, match="one of 2 ranks"):
             ss.lines(DataLoader(Items(), 2))
@@ -282,7 +269,6 @@ class TestWhatCannotBe:
 
 @pytest.mark.parametrize("samples", [4, 400])
 def test_the_budget_is_kept(samples):
-    """A sample takes 50 ms: it is looked at in between."""
     began_s = time.perf_counter()
     lines = ss.lines(DataLoader(Items(Slow()), 2), samples=samples, budget_s=1.0)
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 
 def of_function(lines: Lines, name: str, line: int) -> dict:
-    """A row of the table."""
     return next(
         row
         for row in lines.table().iter_rows(named=True)
@@ -23,7 +22,6 @@ def of_function(lines: Lines, name: str, line: int) -> dict:
 
 
 def test_the_table_has_the_columns_that_others_rely_on():
-    """In this order, and further ones behind."""
     columns = some_lines().table().columns
 
     assert ["function", "file", "line", "hits", "time_s", "share", "source"] == columns[:7]
@@ -31,7 +29,6 @@ def test_the_table_has_the_columns_that_others_rely_on():
 
 
 def test_own_time_leaves_out_the_functions_that_have_a_listing():
-    """So own times add up to what there was."""
     lines = some_lines()
 
     assert 0.9 == of_function(lines, "Items.__getitem__", 2)["share"]
@@ -41,7 +38,6 @@ def test_own_time_leaves_out_the_functions_that_have_a_listing():
 
 
 def test_the_answer_names_the_hottest_line():
-    """That with most time of its own, and its source."""
     assert sentence(some_lines()) == (
         "Line 3 of `Mask.dilate` takes 60% of a sample's time: `hits = conv2d(mask)`"
     )
@@ -49,7 +45,6 @@ def test_the_answer_names_the_hottest_line():
 
 
 def test_the_answer_says_when_no_line_stands_out():
-    """Of a sample that takes long for other reasons."""
     assert sentence(some_lines({"f": [("a()", (0.03, 0.03))]})).startswith(
         "No line stands out: the hottest, "
     )

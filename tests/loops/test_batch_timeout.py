@@ -24,8 +24,6 @@ WAIT_S = 0.8
 
 
 def limited_to(most_s, monkeypatch):
-    """Let each wait end after this time."""
-
     def wait_s(limit):
         limit.timeouts.add(most_s)
         return most_s
@@ -70,7 +68,6 @@ class TestWorkersThatStandStill:
 
     @pytest.mark.parametrize("verb", [ss.ladder])
     def test_in_other_measurements(self, monkeypatch, verb):
-        """They end like a recording."""
         error = hanging(monkeypatch, StandsStill(bad=0), verb)
 
         assert "owes batch 0 and stands in" in str(error)
@@ -110,7 +107,6 @@ class TestOtherLoops:
         monkeypatch.setattr(torch_utils, "MP_STATUS_CHECK_INTERVAL", 0.2)
 
     def test_a_loop_that_is_only_watched_has_no_limit(self, monkeypatch):
-        """It is the user's, and so is its own timeout."""
         limited_to(0.1, monkeypatch)
 
         with pytest.raises(RuntimeError, match="timed out after 1 seconds"), ss.instrumented():

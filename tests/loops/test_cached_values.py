@@ -19,15 +19,11 @@ from stallscope.loops.cached_values import (
 
 
 class Pair(NamedTuple):
-    """A tuple with names."""
-
     image: torch.Tensor
     label: Any
 
 
 class Page:
-    """A batch class of a user's."""
-
     def __init__(self, image: torch.Tensor) -> None:
         self.image = image
 
@@ -58,7 +54,6 @@ def a_batch():
     ],
 )
 def test_counts_the_samples_of_a_batch(batch, usual, samples):
-    """Columns, lists of samples, objects."""
     assert samples == samples_in(batch, usual)
 
 
@@ -78,7 +73,6 @@ def test_a_fresh_copy_shares_nothing():
 
 
 def test_a_change_in_place_is_seen():
-    """A tensor's version grows."""
     batch = a_batch()
     before = versions(batch)
 
@@ -89,7 +83,6 @@ def test_a_change_in_place_is_seen():
 
 class TestCachedBatches:
     def test_share_tensors_while_nobody_changes_them(self):
-        """After one trial no copy is made."""
         batches = [torch.full((2,), float(number)) for number in range(3)]
         given = iter(CachedBatches(list(batches)))
 
@@ -99,7 +92,6 @@ class TestCachedBatches:
         assert all(one is batches[place % 3] for place, one in enumerate(rest, 1))
 
     def test_are_copied_once_somebody_does(self):
-        """Each use after a change meets what was kept."""
         cached = CachedBatches([torch.full((2,), 5.0) for _ in range(2)])
 
         given = iter(cached)
@@ -130,7 +122,6 @@ class TestFloatsThatUint8WouldHold:
         ],
     )
     def test_scaled_bytes_do(self, floats):
-        """All of it, as a quarter of the bytes or an eighth."""
         found = batch_bytes({"x": floats, "y": torch.arange(8)})
 
         assert floats.nbytes == found.floats

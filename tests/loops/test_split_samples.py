@@ -12,8 +12,6 @@ from stallscope.loops.cached_values import same
 
 
 class Plus:
-    """An op."""
-
     def __init__(self, more: float) -> None:
         self.more = more
 
@@ -22,8 +20,6 @@ class Plus:
 
 
 class InPlace(Plus):
-    """An op that changes its input."""
-
     def __call__(self, value: torch.Tensor) -> torch.Tensor:
         return value.add_(self.more)
 
@@ -58,16 +54,12 @@ class Plain:
 
 
 class TwoViews(Plain):
-    """One image, twice."""
-
     def __getitem__(self, index):
         image = self.load(index)
         return {"views": [self.transform(image), self.transform(image)], "index": index}
 
 
 class InTurn(Plain):
-    """Two ops, one after the other."""
-
     def __init__(self):
         super().__init__()
         self.augment = Plus(10)
@@ -88,8 +80,6 @@ class Joint(Plain):
 
 
 class ByName(Plain):
-    """Keyword in, mapping out."""
-
     def __init__(self):
         super().__init__(Named())
 
@@ -98,8 +88,6 @@ class ByName(Plain):
 
 
 class Around:
-    """A dataset around another one."""
-
     def __init__(self):
         self.dataset = Plain()
 
@@ -129,7 +117,6 @@ def test_the_ops_alone_give_the_sample_again(dataset):
 
 
 def test_a_change_in_place_is_seen():
-    """The op would otherwise meet its own result."""
     _, half = Cut(dataset := Plain(InPlace(1))).make(lambda: dataset[5])
 
     assert half.changed
@@ -143,22 +130,17 @@ class After(Plain):
 
 
 class Between(InTurn):
-    """More happens between two ops."""
-
     def __getitem__(self, index):
         return self.augment(self.transform(self.load(index)) / 2)
 
 
 class Never(Plain):
-    """The transform is not called."""
-
     def __getitem__(self, index):
         return self.load(index)
 
 
 @pytest.mark.parametrize("dataset", [After(), Between(), Never()])
 def test_a_sample_that_is_more_than_its_ops_has_no_cut(dataset):
-    """It is given as it is, and nothing is claimed."""
     sample, half = Cut(dataset).make(lambda: dataset[5])
 
     assert half is None
@@ -166,8 +148,6 @@ def test_a_sample_that_is_more_than_its_ops_has_no_cut(dataset):
 
 
 def test_an_op_that_raises_leaves_the_dataset_as_it_was():
-    """The exception is the op's own."""
-
     class Raises(Plus):
         def __call__(self, _):
             raise ArithmeticError("no")
@@ -180,5 +160,4 @@ def test_an_op_that_raises_leaves_the_dataset_as_it_was():
 
 
 def test_a_dataset_without_ops_has_none():
-    """There is nothing to cut at."""
     assert not Cut([1, 2, 3])

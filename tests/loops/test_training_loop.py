@@ -21,14 +21,8 @@ class TestLimits:
 
     @pytest.mark.parametrize("budget_s", [0, -1.0, math.nan, -math.inf, "60", None])
     def test_a_budget_is_above_zero(self, budget_s):
-        """What is no positive number of seconds is named."""
         with pytest.raises(ArgumentError, match=f"budget_s={budget_s!r}: give a number"):
             Limits(1, budget_s)
-
-    def test_a_budget_ends_that_long_after_the_begin(self):
-        """The deadline is in nanoseconds, and no budget has none."""
-        assert Limits(1, 1.5).deadline_ns(1000) == 1_500_001_000
-        assert Limits(1, math.inf).deadline_ns(1000) == math.inf
 
 
 @pytest.mark.parametrize(

@@ -167,14 +167,12 @@ class TestLayouts:
         [(Noise(), "opens a file of its own"), (NoiseStream(), "is a stream")],
     )
     def test_what_has_no_files_is_refused(self, dataset, words):
-        """One sentence says why, and what to ask instead."""
         loader = DataLoader(dataset, 4)
 
         with pytest.raises(ss.StallscopeError, match=words):
             ss.layouts(loader, budget_s=3.0)
 
     def test_samples_and_budget_are_numbers(self, photos):
-        """Said at once."""
         with pytest.raises(ss.StallscopeError, match="samples=3"):
             compared(photos, samples=3)
 
@@ -243,7 +241,6 @@ class TestRecipes:
         assert all(len(source.splitlines()) <= 10 for source in RECIPES.values())
 
     def test_the_recommended_layout_prints_its_recipe(self):
-        """Smaller images in tar shards take both steps."""
         text = str(some_layouts())
 
         assert "image.resize" in text
@@ -299,7 +296,6 @@ class TestSentence:
         assert words in sentence(some_layouts(rates, **conditions))
 
     def test_the_same_data_is_preferred_to_smaller_images(self):
-        """Smaller images are other data."""
         best = some_layouts({("files", False): 400.0, ("tar shards", True): 1_600.0}).best
         assert ("tar shards", True) == (best["kind"], best["resized"])
 

@@ -46,12 +46,10 @@ def web(photos):
 
 
 def address(port):
-    """Of the folder."""
     return f"http://127.0.0.1:{port}/"
 
 
 def test_what_is_an_address():
-    """A path is none, and a factory neither."""
     assert [True, True, False, False, False] == [
         is_address(text)
         for text in ("s3://a/b", "HTTP://x", "/data/s3", "train:loader", r"C:\data://x")
@@ -59,7 +57,6 @@ def test_what_is_an_address():
 
 
 def test_the_lab_takes_one_as_it_is():
-    """No folder of the machine's is looked for."""
     assert ("s3://a/b", None) == resolved("s3://a/b")
 
 
@@ -88,7 +85,6 @@ class TestWeb:
         ],
     )
     def test_what_is_not_there(self, web, given, words):
-        """One sentence that names it."""
         with pytest.raises(ss.StallscopeError, match=words):
             ss.target(given.format(web=address(web)))
 
@@ -106,7 +102,6 @@ class TestRuns:
             yield address(port)
 
     def test_says_what_the_folder_says(self, ranks, tmp_path):
-        """All ranks, one of them, and two compared."""
         found = ss.diagnose(ranks)
 
         assert ss.diagnose(tmp_path).findings == found.findings
@@ -132,12 +127,10 @@ class TestRuns:
         [("{web}", "is not a saved result"), ("http://127.0.0.1:9/x", "cannot be listed")],
     )
     def test_what_is_none(self, web, given, words):
-        """One sentence that names it."""
         with pytest.raises(ss.StallscopeError, match=words):
             ss.load(given.format(web=address(web)))
 
     def test_a_server_that_cuts_the_connection(self, ranks):
-        """Nothing is made of half of it."""
         port = int(ranks.rpartition(":")[2].strip("/"))
         with (
             Proxy(port, stops_after=4_000, cuts=True) as proxy,

@@ -26,8 +26,6 @@ DELIVERS = "Your storage delivers 3,176 samples/s with 8 readers"
 
 
 class Files(Dataset):
-    """A file for each sample."""
-
     def __init__(self, folder) -> None:
         self.paths = sorted(map(str, Path(folder).iterdir()))
 
@@ -54,7 +52,6 @@ class Rows(Dataset):
 
 
 def written(path, size=200_000):
-    """Write noise to the disk."""
     with path.open("wb") as file:
         file.write(np.random.default_rng(0).bytes(size))
         file.flush()
@@ -64,7 +61,6 @@ def written(path, size=200_000):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Forty files that are on the disk."""
     for number in range(40):
         written(tmp_path / f"{number:02}.bin", 20_000 + 100 * number)
     return tmp_path
@@ -77,7 +73,6 @@ def files(folder):
 
 @pytest.fixture
 def tmpfs():
-    """A folder of ten files in memory."""
     shm = Path("/dev/shm")
     if not (shm.is_dir() and os.access(shm, os.W_OK)):
         pytest.skip("no tmpfs that can be written")
@@ -119,7 +114,6 @@ class TestReads:
         ("access", "length"), [(RANDOM, PAGE), (SEQUENTIAL, 8192), (SAMPLE, None), (SAMPLE, 9000)]
     )
     def test_no_byte_is_requested_twice(self, files, access, length):
-        """The page cache would answer the second request."""
         wanted = reads.requests(files, access, length, 3)
         pieces = sorted((one.path, max(one.offset, 0), one.length) for one in wanted)
 
@@ -128,7 +122,6 @@ class TestReads:
             assert path != other or begin + size <= next_begin
 
     def test_several_readers_read_every_byte_once(self, files):
-        """Files that are deleted meanwhile are counted."""
         wanted = reads.requests(files, SAMPLE, None, 0)
         Path(wanted[0].path).unlink()
 
@@ -223,7 +216,6 @@ class TestStorage:
         assert found.of(SAMPLE, COLD)
 
     def test_of_memory(self, tmpfs):
-        """Files on tmpfs are never called cold."""
         found = measured(DataLoader(Files(tmpfs), 2))
 
         assert {WARM} == set(found.table()["state"])

@@ -1,35 +1,24 @@
-"""Loaders whose workers burn time where it is known, and trainings to look into from outside.
+"""Loaders whose workers burn time where it is known, and a training to look into from outside.
 
-With `PYTHONPATH=tests`, `python -m support.busy_loaders --interrupts 20` counts what interrupts at
-random moments leave behind, `--refused` tells how soon there is another way where py-spy may not
-attach, and `--train 2` is a training with two workers, until it is killed.
+With `PYTHONPATH=tests`, `python -m support.busy_loaders 2` trains with two workers for ever.
 """
 
 from __future__ import annotations
 
-import argparse
 import ctypes
-import os
-import random
-import signal
 import stat
 import sys
-import tempfile
-import threading
 import time
-from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import psutil
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-import stallscope as ss
 from stallscope import pyspy_calls
-from support import leftovers
 
-SAMPLED_S = 1.0
+if TYPE_CHECKING:
+    from pathlib import Path
+
 _PR_SET_DUMPABLE = 4
 _WITHOUT_PTRACE = """#!{python}
 import ctypes, os, sys
@@ -145,84 +134,5 @@ def train(workers: int) -> None:
         print(number, flush=True)
 
 
-def interrupts(number: int, seed: int) -> tuple[int, int]:
-    """Interrupt so many recordings at random moments.
-
-    Returns:
-        How many left nothing behind, and how many felt the interrupt.
-    """
-    rng = random.Random(seed)
-    clean = felt = 0
-    for _ in range(number):
-        there, workers = leftovers.traces(), rng.choice([0, 2])
-        state = torch.get_rng_state()
-        felt += _interrupted(workers, rng.uniform(0, 1.6))
-        left = [*leftovers.hooks(), *sorted(leftovers.since(there)), *py_spies()]
-        if not torch.equal(state, torch.get_rng_state()):
-            left.append("generators")
-        clean += not left
-        if left:
-            print(f"with {workers} workers left {left}")
-    return clean, felt
-
-
-def _interrupted(workers: int, after_s: float) -> bool:
-    loader = DataLoader(Planted(), 2, shuffle=True, num_workers=workers)
-    interrupt = threading.Timer(after_s, os.kill, (os.getpid(), signal.SIGINT))
-    interrupt.daemon = True
-    try:
-        interrupt.start()
-        ss.flame(loader, seconds=0.7)
-        interrupt.join()
-        time.sleep(1)
-    except KeyboardInterrupt:
-        return True
-    return False
-
-
-def py_spies() -> list[str]:
-    """The py-spys below this process."""
-    return [child.name() for child in psutil.Process().children() if "py-spy" in child.name()]
-
-
-def refused(folder: Path) -> None:
-    """Print what a flame says, and how long it takes beside its sampling, where py-spy fails."""
-    hangs = folder / "hangs"
-    hangs.mkdir()
-    cases = (
-        ("workers that only CAP_SYS_PTRACE may look into", plain_py_spy(folder), undumpable),
-        ("a py-spy that never answers", script(hangs, "#!/bin/sh\nexec sleep 600\n"), None),
-    )
-    for name, path, init in cases:
-        pyspy_calls.executable = partial(Path, path)
-        loader = DataLoader(Planted(), 2, num_workers=2, worker_init_fn=init)
-        began = time.perf_counter()
-        flame = ss.flame(loader, seconds=SAMPLED_S)
-        more_s = time.perf_counter() - began - SAMPLED_S
-        print(
-            f"{name}: {flame.circumstances.how}, {more_s:.1f} s beside {SAMPLED_S:g} s of sampling"
-        )
-        print("\n".join(f"  {note}" for note in flame.notes))
-
-
-def _main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--train", type=int, help="with so many workers")
-    parser.add_argument("--interrupts", type=int, help="how many")
-    parser.add_argument("--refused", action="store_true", help="where py-spy may not attach")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    asked = parser.parse_args()
-    if asked.train is not None:
-        train(asked.train)
-        return
-    if asked.refused:
-        with tempfile.TemporaryDirectory() as folder:
-            refused(Path(folder))
-        return
-    clean, felt = interrupts(asked.interrupts, asked.seed)
-    print(f"{asked.interrupts} interrupts of ss.flame at random moments, seed {asked.seed}:")
-    print(f"{felt} came out as KeyboardInterrupt, {clean} left nothing behind")
-
-
 if __name__ == "__main__":
-    _main()
+    train(int(sys.argv[1]))

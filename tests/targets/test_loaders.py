@@ -163,7 +163,6 @@ class TestNodes:
         node._it._shutdown()
 
     def test_threads_at_work_are_refused(self):
-        """They read from the same source as ours would."""
         node = Node([torch.rand(2)] * 9)
         batches = iter(node)
         next(batches)

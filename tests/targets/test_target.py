@@ -37,8 +37,6 @@ class Numbers(Dataset):
 
 
 class Stream(IterableDataset):
-    """A stream that claims a length."""
-
     def __iter__(self):
         yield from range(3)
 
@@ -129,7 +127,6 @@ class TestLoaders:
         assert target(given, device="meta").device == "meta"
 
     def test_any_iterable_of_batches_will_do(self):
-        """A list of batches is a loader, named by its type."""
         assert target([torch.zeros(2)]).name == "list"
 
     def test_an_iterator_says_that_it_is_spent_after_once(self):
@@ -167,7 +164,6 @@ class TestWrongObjects:
         assert "a tuple (DataLoader, DataLoader): give one loader" in the_error((loader, loader))
 
     def test_an_empty_dataset_is_said(self):
-        """A dataset of length 0 is named."""
         message = the_error(DataLoader(Numbers(0)))
 
         assert "the dataset (Numbers) of the target is empty" in message
@@ -177,15 +173,12 @@ class TestWrongObjects:
         assert "drop_last" in the_error(DataLoader(Numbers(3), 4, drop_last=True))
 
     def test_no_batches_at_all_is_said(self):
-        """An empty list of batches is refused."""
         assert "(list) has no batch" in the_error([])
 
     def test_a_step_has_to_be_callable(self):
-        """A step that cannot be called is refused."""
         assert "step is a int" in the_error([1], step=3)
 
     def test_a_wrong_device_is_said(self):
-        """A device that torch does not know is refused."""
         assert "device='gpu' is not a torch device" in the_error([1], device="gpu")
 
     def test_a_device_that_is_not_there_is_said(self, monkeypatch):
@@ -249,14 +242,12 @@ class TestFolders:
         assert str(tmp_path) in message
 
     def test_a_loop_of_links_counts_once(self, tmp_path):
-        """A link to the folder itself."""
         a_jpeg(tmp_path / "cat" / "a.jpg")
         (tmp_path / "cat" / "up").symlink_to(tmp_path)
 
         assert 1 == len(target(tmp_path).loader.dataset)
 
     def test_an_empty_folder_is_said(self, tmp_path):
-        """An empty folder has no files at all."""
         assert "no files at all" in the_error(tmp_path)
 
 
@@ -325,7 +316,6 @@ class TestShards:
         assert "found a.json" in the_error(tmp_path / "x.tar")
 
     def test_a_file_that_is_no_tar_is_said(self, tmp_path):
-        """One image file is neither a folder nor a shard."""
         a_jpeg(tmp_path / "a.jpg")
 
         assert "a.jpg' is not a tar archive" in the_error(tmp_path / "a.jpg")
@@ -377,7 +367,6 @@ class TestWrongFactories:
         assert str(here) in message
 
     def test_a_file_name_is_put_right(self, here):
-        """`train.py:make` is answered with `train`."""
         a_module(here, "train_h", "loader = [1]")
 
         assert "write 'train_h', without .py" in the_error("train_h.py:loader")
@@ -440,7 +429,6 @@ class TestWords:
 
     @pytest.mark.parametrize("text", ["Sample", "sampel", "samples"])
     def test_a_slip_of_the_pen_is_put_right(self, text):
-        """Something close to 'sample' is answered with it."""
         assert "did you mean 'sample'?" in the_error(text)
 
     @pytest.mark.parametrize("text", ["", "nonsense", "two words"])

@@ -82,12 +82,7 @@ UNKNOWN: Final = Factor(1.0, None, None, OPEN)
 
 
 def of_starts(starts: Iterable[Sequence[float]]) -> Factor:
-    """Compare loops.
-
-    Args:
-        starts: logarithms of the second variant's speedup in each pair of neighbouring blocks, by
-            start.
-    """
+    """Compare loops by the logarithms of a speedup in pairs of neighbouring blocks, by start."""
     groups = [np.asarray(logs, float) for logs in starts if len(logs)]
     if not groups:
         return UNKNOWN
@@ -123,14 +118,7 @@ def _judged(value: float, error: float, dof: float) -> Factor:
 
 
 def word(value: float, low: float, high: float, claimed: float) -> str:
-    """Return the word for an interval.
-
-    Args:
-        value: logarithm of the factor.
-        low: lower end of the interval.
-        high: upper end of the interval.
-        claimed: least distance of the value from 0, in logarithms, for a claim.
-    """
+    """Return the word for a factor's logarithm, its interval, and its least size for a claim."""
     if low >= 1 - ALIKE and high <= 1 + ALIKE:
         return SAME
     if abs(value) > claimed and abs(value) > math.log1p(ALIKE) / 2:
@@ -139,12 +127,7 @@ def word(value: float, low: float, high: float, claimed: float) -> str:
 
 
 def of_samples(slower_s: Sequence[float], faster_s: Sequence[float]) -> Factor:
-    """Compare the costs of samples, each made by both variants.
-
-    Args:
-        slower_s: seconds of each sample by the first variant.
-        faster_s: seconds of the same samples by the second variant.
-    """
+    """Compare the costs of samples: seconds of each by the first variant, and by the second."""
     pairs = np.column_stack([slower_s, faster_s])
     total = len(pairs)
     if not total or not pairs.sum(axis=0).all():
@@ -170,14 +153,7 @@ def of_rates(faster: Rate, slower: Rate) -> Factor | None:
 
 
 def gain_text(factor: float, low: float | None, high: float | None, what: str = "") -> str:
-    """Return a speedup with its interval: '1.9× the throughput (95% CI 1.81-2.00)'.
-
-    Args:
-        factor: the speedup.
-        low: lower end of its interval; None where there is none.
-        high: upper end of its interval.
-        what: words after the factor.
-    """
+    """Return a speedup with its interval: '1.9× the throughput (95% CI 1.81-2.00)'."""
     gain = f"{speedup(factor)} {what}".strip()
     return gain if low is None or high is None else f"{gain} ({CI} {low:.2f}-{high:.2f})"
 
@@ -246,11 +222,7 @@ def mean_of(values: Sequence[float]) -> Rate:
 
 
 def rate_of(starts: Iterable[Sequence[tuple[float, float]]]) -> Rate | None:
-    """Return a rate per second, over blocks in several starts.
-
-    Args:
-        starts: amount and seconds of each block, by start; None is returned without blocks.
-    """
+    """Return a rate per second, from amount and seconds of blocks, by start; None: no block."""
     groups = [np.asarray(blocks, float) for blocks in starts if len(blocks)]
     if not groups:
         return None

@@ -25,16 +25,11 @@ from dataclasses import replace
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
 import polars as pl
 import psutil
 
-from stallscope.bench.comparison import (
-    OPEN,
-    Rate,
-    of_rates,
-    of_starts,
-    rate_of,
-)
+from stallscope.bench.comparison import OPEN, Rate, of_rates, of_starts, rate_of
 from stallscope.columns import Column, Schema
 from stallscope.hooks.loader_access import ask_to_end
 from stallscope.loops.batch_timeout import status_of, waits_at_most
@@ -118,13 +113,6 @@ class InTurns:
             raised it. Returns new loops, or reasons for their absence, by variant. By default,
             exceptions of the loop as it is pass.
         watches_device: whether to measure the busy share of the device, once per variant.
-
-    Attributes:
-        blocks: measured blocks.
-        failed: reason for each variant that is excluded from now on.
-        starts_s: seconds until the first batch, of each start of a variant.
-        busy: busy share of the device, by variant.
-        reported: the same by the device's driver.
     """
 
     def __init__(
@@ -146,9 +134,13 @@ class InTurns:
         self._end_s = _USUAL_END_S
         self.blocks: list[LoopBlock] = []
         self.failed: dict[int, str] = {}
+        """Reason for each variant that is excluded from now on."""
         self.starts_s: dict[int, list[float]] = {}
+        """Seconds until the first batch, of each start of a variant."""
         self.busy: dict[int, float] = {}
+        """Busy share of the device, by variant."""
         self.reported: dict[int, float] = {}
+        """The same by the device's driver."""
 
     def add(self, variant: int, loop: TimedLoop) -> None:
         """Add or replace the loop of a variant."""
@@ -183,11 +175,9 @@ class InTurns:
     ) -> None:
         """Measure until no variant is wanted, or the budget is used.
 
-        Args:
-            wanted: returns the variants to measure further for the answer, the decisive first;
-                called after each sweep. The loop as it is takes part in every sweep.
-            finer: returns the variants with wide intervals; called after the answer, until `_FINER`
-                times its seconds.
+        `wanted`, called after each sweep, returns the variants to measure further for the answer,
+        the decisive first. `finer` returns those with wide intervals; it is called after the
+        answer, until `_FINER` times its seconds. The loop as it is takes part in every sweep.
         """
 
         def asked() -> list[int]:
@@ -213,12 +203,10 @@ class InTurns:
                 return
 
     def _open(self, wanted: Sequence[int]) -> list[int]:
-        open_ = [
-            variant for variant in wanted if variant not in self.failed and variant in self._loops
-        ]
+        open_ = [each for each in wanted if each not in self.failed and each in self._loops]
         if not open_ or AS_IT_IS in self.failed:
             return []
-        return [AS_IT_IS, *(variant for variant in open_ if variant != AS_IT_IS)]
+        return list(dict.fromkeys([AS_IT_IS, *open_]))
 
     def _sweep_over(
         self,
@@ -299,12 +287,8 @@ class InTurns:
 
     def _lacks_room(self, others: list[_Running]) -> bool:
         """Return whether another start would take too much memory or shared memory."""
-        needs = max(start.needs_bytes for start in others)
-        shared = max(start.needs_shared for start in others)
-        return (
-            needs > _ROOM_SHARE * memory_available_bytes()
-            or shared > _ROOM_SHARE * shared_memory_free()
-        )
+        needs = np.max([start.needs for start in others], axis=0)
+        return bool((needs > _ROOM_SHARE * _room()).any())
 
     def _one_by_one(self, why: str, running: dict[int, _Running]) -> None:
         """Start each block separately from now on."""
@@ -367,18 +351,14 @@ class _Running:
         self._is_stopped = False
         self._stale = 0
         self.lap = TimedPass()
+        self.workers = loop.workers
         self.blocks = 0
-        self.needs_bytes = 0
-        self.needs_shared = 0.0
-
-    @property
-    def workers(self) -> int:
-        return self._loop.workers
+        self.needs = np.zeros(2)
+        """Bytes of memory and of shared memory that the start took."""
 
     def start(self, measurement: Measurement) -> None:
         """Start workers, and use the batches before the steady state."""
-        loop, lap = self._loop, self.lap
-        room, shared = memory_available_bytes(), shared_memory_free()
+        loop, lap, room = self._loop, self.lap, _room()
         before = set(multiprocessing.active_children())
         self._batches = self._ends.enter_context(started(loop, lap))
         self._processes = [
@@ -392,16 +372,10 @@ class _Running:
             lap.used += 1
             if number >= loop.warmup or time.perf_counter_ns() > until_ns:
                 break
-        self.needs_bytes = max(room - memory_available_bytes(), 0)
-        self.needs_shared = max(shared - shared_memory_free(), 0)
+        self.needs = room - _room()
 
     def block(self, measurement: Measurement, place: tuple[int, int, int]) -> LoopBlock | None:
-        """Time some batches; return None where the loader ends within the first round.
-
-        Args:
-            measurement: current call, with its budget.
-            place: variant, start and sweep.
-        """
+        """Time some batches of a variant, start and sweep; None: it ends within the first round."""
         self.go_on()
         loop, lap = self._loop, self.lap
         for batch in islice(self._batches, self._stale):
@@ -486,13 +460,15 @@ class _Running:
                 raise
 
 
+def _room() -> Any:
+    """Return the free bytes of memory and of shared memory."""
+    return np.array([memory_available_bytes(), shared_memory_free()])
+
+
 class DiesWithParent:
     """`worker_init_fn` that lets the worker die with this process, and calls the user's function.
 
     A stopped worker would not notice the end of this process.
-
-    Args:
-        usual: the user's function, or None.
     """
 
     def __init__(self, usual: Callable[[int], object] | None) -> None:
@@ -533,36 +509,21 @@ def why_raised(error: Exception) -> str:
 
 
 def compared(blocks: Iterable[LoopBlock], variant: int, base: int = AS_IT_IS) -> Factor:
-    """Compare a variant with a baseline.
-
-    Args:
-        blocks: blocks of both; those of other variants are ignored.
-        variant: variant whose speedup is returned.
-        base: the baseline.
-    """
+    """Return the speedup of a variant over a baseline, from neighbouring blocks of both."""
     blocks = list(blocks)
+    logs = {
+        (block.variant, block.start, block.sweep): math.log(block.samples / block.seconds)
+        for block in blocks
+    }
     starts: dict[int, list[float]] = {}
-    for (number, start, _), log in _pairs(blocks, base).items():
-        if number == variant:
-            starts.setdefault(start, []).append(log)
+    for (number, start, sweep), log in logs.items():
+        if number == variant and (base, start, sweep) in logs:
+            starts.setdefault(start, []).append(log - logs[base, start, sweep])
     factor = of_starts(starts.values())
     mine, theirs = rate(blocks, variant), rate(blocks, base)
     if factor.says == OPEN and mine is not None and theirs is not None:
         return of_rates(mine, theirs) or factor
     return factor
-
-
-def _pairs(blocks: Iterable[LoopBlock], base: int) -> dict[tuple[int, int, int], float]:
-    """Return the logarithm of each block's speedup over the base, by variant, start and sweep."""
-    logs = {
-        (block.variant, block.start, block.sweep): math.log(block.samples / block.seconds)
-        for block in blocks
-    }
-    return {
-        (variant, start, sweep): log - logs[base, start, sweep]
-        for (variant, start, sweep), log in logs.items()
-        if variant != base and (base, start, sweep) in logs
-    }
 
 
 def rate(blocks: Iterable[LoopBlock], variant: int) -> Rate | None:

@@ -28,17 +28,7 @@ class Measurement:
     """Call of a verb; the budget runs from its creation.
 
     As a context, it shows a progress bar and limits each wait for a batch. An exception that passes
-    through gets the partial result as an attribute: `error.ladder`.
-
-    Args:
-        verb: name of the verb.
-        budget_s: the user's budget, seconds.
-        attribute: name of the exception's attribute; by default the verb.
-
-    Attributes:
-        result: function that returns the partial result, or None.
-        doing: name of the current measurement.
-        notes: sentences for the result.
+    through gets the partial result as an attribute with the name of the verb, or another one.
     """
 
     def __init__(self, verb: str, budget_s: object, attribute: str | None = None) -> None:
@@ -46,6 +36,7 @@ class Measurement:
         self.verb, self._attribute = verb, attribute or verb
         self.budget_s = check_budget(budget_s)
         self.result: Callable[[], Any] | None = None
+        """Returns the partial result."""
         self.doing = ""
         self.notes: list[str] = []
         self._bar: ProgressBar | None = None
@@ -70,7 +61,7 @@ class Measurement:
         """Seconds left of the budget; below 0 afterwards."""
         return self.budget_s - self.used_s
 
-    def until_ns(self, most_s: float = float("inf")) -> int:
+    def until_ns(self, most_s: float = math.inf) -> int:
         """Return the end of the budget, or of `most_s` seconds from now (`perf_counter_ns`)."""
         return time.perf_counter_ns() + int(max(min(self.left_s, most_s), 0.0) * 1e9)
 

@@ -12,6 +12,7 @@ import math
 import os
 import sys
 import time
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -112,15 +113,7 @@ class OwnClock:
 
 
 class PairedSamples:
-    """Comparison of variants; an interrupt leaves the pairs so far.
-
-    Args:
-        measurement: current call, with its budget.
-
-    Attributes:
-        pairs: measured pairs.
-        failed: exception of each variant that raised.
-    """
+    """Comparison of variants; an interrupt leaves the pairs so far."""
 
     def __init__(self, measurement: Measurement) -> None:
         self._measurement = measurement
@@ -128,6 +121,7 @@ class PairedSamples:
         self._order = np.random.default_rng(_SEED)
         self.pairs: list[SamplePair] = []
         self.failed: dict[int, str] = {}
+        """Exception of each variant that raised."""
 
     def close(self) -> None:
         """Close the clock."""
@@ -136,12 +130,10 @@ class PairedSamples:
     def run(
         self, contests: dict[int, Contest], share: float = 1.0, narrow: float = math.inf
     ) -> None:
-        """Compare variants one after the other, each until its gain is clear.
+        """Compare variants one after the other, the most decisive first, until each gain is clear.
 
-        Args:
-            contests: contest of each variant, the most decisive first.
-            share: share (0 to 1) of the time left for all contests.
-            narrow: half-width of a gain's interval below which a contest ends.
+        All take at most this share (0 to 1) of the time left. A gain is clear below the half-width
+        `narrow` of its interval.
         """
         ends_s = self._measurement.used_s + share * max(self._measurement.left_s, 0.0)
         for place, (variant, contest) in enumerate(contests.items()):
@@ -177,21 +169,19 @@ class PairedSamples:
             self.pairs.append(row)
 
     def _pair(self, variant: int, pair: int, contest: Contest, unit: Any) -> SamplePair:
-        own_s = other_s = 0.0
+        took_s = [contest.beside_s] * 2
         # Random: in strict turns, freed memory helps every second call
-        first = bool(self._order.integers(2))
-        for is_variant in (first, not first):
+        for place in self._order.permutation(2):
             seed_everywhere(pair)
-            if is_variant:
-                try:
-                    other_s = self._clock.took_s(lambda: contest.variant(unit))
-                except Exception as error:
-                    message = f"{type(error).__name__}: {said_by(error)}"
-                    raise _VariantError(f"raises {message:.160}") from error
-            else:
-                own_s = self._clock.took_s(lambda: contest.as_it_is(unit))
-        beside_s = contest.beside_s
-        return SamplePair(variant, pair, contest.samples, own_s + beside_s, other_s + beside_s)
+            make = partial((contest.as_it_is, contest.variant)[place], unit)
+            try:
+                took_s[place] += self._clock.took_s(make)
+            except Exception as error:
+                if not place:  # the user's own
+                    raise
+                message = f"{type(error).__name__}: {said_by(error)}"
+                raise _VariantError(f"raises {message:.160}") from error
+        return SamplePair(variant, pair, contest.samples, *took_s)
 
     def factor(self, variant: int) -> Factor:
         """Compare a variant with the baseline."""

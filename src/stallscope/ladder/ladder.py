@@ -112,8 +112,7 @@ class LadderMeasurement:
         cached = [n for n in map(RUNGS.index, self._rungs.cached) if n not in turns.failed]
         if not cached:
             measured = rate(turns.blocks, _BOTTOM)
-            reach = 1.0 if measured is None else measured.half_width
-            return [_BOTTOM] if reach > _NARROW else []
+            return [_BOTTOM] if measured is None or measured.half_width > _NARROW else []
         top = cached[-1]
         is_settled = compared(turns.blocks, top).is_settled
         if not is_settled and not turns.has_time_for(cached):
@@ -123,12 +122,9 @@ class LadderMeasurement:
 
     def _wide(self) -> list[int]:
         """Return the rungs whose intervals are too wide for a picture."""
-        measured = {block.variant for block in self._turns.blocks}
-        intervals = {number: rate(self._turns.blocks, number) for number in measured}
+        intervals = {number: rate(self._turns.blocks, number) for number in range(len(RUNGS))}
         return [
-            number
-            for number, interval in intervals.items()
-            if interval and interval.half_width > _NARROW
+            n for n, interval in intervals.items() if interval and interval.half_width > _NARROW
         ]
 
     def result(self) -> Ladder:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import time
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.errors import NoBatchError
@@ -45,25 +46,13 @@ _BATCHES: Final = (BATCHES, PINNED, ON_DEVICE)
 
 
 class Rungs:
-    """The loops over one target.
-
-    Args:
-        target: the lowest rung iterates its loader, the others iterate copies. Without a step, the
-            loader alone is measured.
-        max_bytes: memory for samples and batches.
-
-    Attributes:
-        device: device of the target.
-        loops: loop of each rung that can be measured.
-        why_not: reason for each rung that cannot be measured.
-        notes: sentences for the result.
-    """
+    """The loops over one target: the lowest iterates its loader, the others iterate copies."""
 
     def __init__(self, target: Target, max_bytes: int) -> None:
-        self.target = target
-        self.device = device_of(target)
+        self.target, self.device = target, device_of(target)
         self.loops: dict[Rung, TimedLoop] = {}
         self.why_not: dict[Rung, str] = {}
+        """Reason for each rung that has no loop."""
         self.notes: list[str] = []
         self._loader: Any = target.loader
         self._max_bytes = max_bytes
@@ -106,10 +95,7 @@ class Rungs:
     # ---- caches in memory -------------------------------------------------------------------
 
     def capture(self, deadline_ns: int) -> None:
-        """Cache samples and batches in memory, and create the loops over them.
-
-        The first batch after the deadline is the last one.
-        """
+        """Cache samples and batches in memory, until the deadline, and create loops over them."""
         if cached_loaders.is_plain(self._loader):
             self._capture_samples(deadline_ns)
         else:
@@ -163,12 +149,12 @@ class Rungs:
         collates = cached_loaders.collates(self._loader)
         loop = self._loop(cached_loaders.capturing(self._loader, indices))
         with started(loop) as batches:
-            for number, batch in enumerate(batches, 1):
+            for batch in islice(batches, _MOST_BATCHES):
                 samples = pickle.loads(batch)  # noqa: S301 - from our own workers
                 samples = samples if collates else [samples]
                 pairs = [(sample, None) for sample in samples] if stream else samples
                 yield [finished for finished, _ in pairs], [unfinished for _, unfinished in pairs]
-                if number >= _MOST_BATCHES or time.perf_counter_ns() > deadline_ns:
+                if time.perf_counter_ns() > deadline_ns:
                     return
 
     def _keep_halves(self, halves: list[list[Unfinished | None]], *, stream: bool) -> None:
@@ -203,12 +189,12 @@ class Rungs:
         cached: list[Any] = []
         why = _NO_MORE
         with started(self.loops[AS_IT_IS]) as batches:
-            for batch in batches:
+            for batch in islice(batches, _MOST_BATCHES):
                 if (len(cached) + 1) * _COPIES * bytes_of(batch) > self._max_bytes:
                     why = self._too_large
                     break
                 cached.append(batch)
-                if len(cached) >= _MOST_BATCHES or time.perf_counter_ns() > deadline_ns:
+                if time.perf_counter_ns() > deadline_ns:
                     break
         if cached:
             self._keep_batches(cached)

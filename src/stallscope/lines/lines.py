@@ -15,6 +15,7 @@ from itertools import cycle
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
 import polars as pl
 
 from stallscope.bench.measurement import Measurement
@@ -78,13 +79,7 @@ class Choice(NamedTuple):
 
 
 class FunctionSelector:
-    """Chooses functions among those that make the samples.
-
-    Args:
-        parts: callables of the loader.
-        sampler: sampled stacks.
-        modules: module of each function that ran.
-    """
+    """Chooses functions among those that make the samples; `modules` are of those that ran."""
 
     def __init__(
         self, parts: LoaderCallables, sampler: LineSampler, modules: Mapping[CodeType, str]
@@ -289,8 +284,9 @@ class LineMeasurement:
         self._pieces.restart()
         repeats = 1
         for number, piece in enumerate(cycle(self._pieces.all)):
-            whole = number >= len(self._pieces.all)
-            if (whole and self._is_enough()) or self._is_late():
+            is_whole = number >= len(self._pieces.all)
+            is_late = self._looked_at > 0 and self._measurement.has_used(_LOOKING_SHARE)
+            if is_late or (is_whole and self._is_enough()):
                 return
             took_s = self._make(piece, repeats=repeats)
             if took_s is None:
@@ -304,11 +300,9 @@ class LineMeasurement:
         looks = self._sampler.count
         if looks < _LEAST_LOOKS:
             return False
-        low, high = wilson(self._sampler.line_shares(), looks)
+        shares = np.minimum([*self._sampler.line_shares().values()], 1.0)
+        low, high = wilson(shares, looks)
         return bool((high - low).max(initial=0) / 2 <= _WITHIN)
-
-    def _is_late(self) -> bool:
-        return self._looked_at > 0 and self._measurement.has_used(_LOOKING_SHARE)
 
     def _count(self, choice: Choice) -> None:
         """Make each piece once more."""
@@ -352,22 +346,14 @@ class LineMeasurement:
     def result(self) -> Lines:
         """Return the measurements so far."""
         choice = self._chosen()
-        names = choice.names
-        sources = {code: source_of(code) for code in names}
-        stages = {**self._parts.stages, **choice.stages}
-        functions = [
-            (
-                *(names[code], code.co_filename, code.co_firstlineno),
-                *stages.get(code, (None, None))[:2],
-                why_not or None,
-            )
-            for code, (_, why_not) in sources.items()
-        ]
-        texts = [
-            (names[code], number, text)
-            for code, (source_lines, _) in sources.items()
-            for number, text in source_lines.items()
-        ]
+        names, stages = choice.names, {**self._parts.stages, **choice.stages}
+        functions: list[tuple[Any, ...]] = []
+        texts: list[tuple[Any, ...]] = []
+        for code, name in names.items():
+            source_lines, why_not = source_of(code)
+            stage = stages.get(code, (None, None))[:2]
+            functions.append((name, code.co_filename, code.co_firstlineno, *stage, why_not or None))
+            texts += [(name, number, text) for number, text in source_lines.items()]
         seen, hits = self._sampler.lines(names), self._counter.hits()
         nothing = (0.0, 0.0, 0.0, 0.0)
         rows = [

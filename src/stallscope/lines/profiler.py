@@ -20,10 +20,10 @@ import sys
 import threading
 import time
 import tokenize
-from collections import Counter, defaultdict
+from collections import defaultdict
 from contextlib import contextmanager
 from itertools import chain, islice, repeat
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from line_profiler import LineProfiler
@@ -38,24 +38,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
     from types import CodeType, FrameType, FunctionType
 
-    from numpy.typing import NDArray
-
     from stallscope.stages import Stage
 
     Line = tuple[CodeType, int]
     """Code of a function, and the number of a line in its file."""
-
-
-class LineShare(NamedTuple):
-    """Share (0 to 1) of the time that a line takes."""
-
-    share: float
-    """Share including everything that the line calls."""
-    own_share: float
-    """Share without the chosen functions that it calls."""
-    own_low: float
-    """Lower end of the interval of `own_share`; `own_high` is the upper end."""
-    own_high: float
 
 
 class LineCounter:
@@ -140,24 +126,18 @@ _WINDOW: Final = 20
 
 
 class LineSampler:
-    """Samples the stacks of a thread below a function of ours, from another thread.
+    """Samples the stacks of a thread below a function of ours (`base`), from another thread.
 
     Each look counts for the time since the previous look: no thread can look while a library holds
     the GIL, and the next look sees the line that called the library.
-
-    Args:
-        base: code of the function; frames above it are left out.
-
-    Attributes:
-        windows: parts of the time; for each, the seconds of each stack, outermost line first.
-        count: looks that saw `base` on the stack.
     """
 
     def __init__(self, base: CodeType) -> None:
         self._base = base
         self.windows: list[defaultdict[tuple[Line, ...], float]] = [defaultdict(float)]
-        self.count = 0
-        self._began_at = 0
+        """Parts of the time; for each, the seconds of each stack, outermost line first."""
+        self.count = self._began_at = 0
+        """Looks that saw `base` on the stack."""
 
     @contextmanager
     def looking(self) -> Iterator[None]:
@@ -200,30 +180,28 @@ class LineSampler:
 
     def stacks(self) -> dict[tuple[Line, ...], float]:
         """Return the share of the time of each stack."""
-        shares: defaultdict[tuple[Line, ...], float] = defaultdict(float)
-        whole_s = sum(sum(window.values()) for window in self.windows)
+        spent: defaultdict[tuple[Line, ...], float] = defaultdict(float)
         for window in self.windows:
-            for stack, took_s in window.items():
-                shares[stack] += took_s / whole_s
-        return shares
+            for stack, took_s in list(window.items()):  # the sampling thread may still write
+                spent[stack] += took_s
+        whole_s = sum(spent.values())
+        return {stack: took_s / whole_s for stack, took_s in spent.items()}
 
-    def line_shares(self) -> NDArray[np.float64]:
+    def line_shares(self) -> dict[Line, float]:
         """Return the share of the time of each line, including its callees."""
-        spent: defaultdict[Line, float] = defaultdict(float)
-        for window in self.windows:
-            for stack, took_s in list(window.items()):  # the sampling thread still writes
-                for line in set(stack):
-                    spent[line] += took_s
-        whole_s = sum(sum(list(window.values())) for window in self.windows)
-        return np.minimum(np.array(list(spent.values())) / whole_s, 1.0)
+        shares: defaultdict[Line, float] = defaultdict(float)
+        for stack, part in self.stacks().items():
+            for line in set(stack):
+                shares[line] += part
+        return shares
 
     def shares(self) -> dict[CodeType, float]:
         """Return the share of the time of each function, including its callees."""
-        spent: defaultdict[CodeType, float] = defaultdict(float)
+        shares: defaultdict[CodeType, float] = defaultdict(float)
         for stack, part in self.stacks().items():
             for code in {code for code, _ in stack}:
-                spent[code] += part
-        return spent
+                shares[code] += part
+        return shares
 
     def nearest(self, stages: Mapping[CodeType, Stage]) -> dict[CodeType, Stage]:
         """Return the stage of each function, or of its nearest caller with a stage."""
@@ -237,19 +215,20 @@ class LineSampler:
                     spent[code][stage] += part
         return {code: max(parts, key=parts.__getitem__) for code, parts in spent.items()}
 
-    def lines(self, chosen: Collection[CodeType]) -> dict[Line, LineShare]:
-        """Return the shares of the lines of chosen functions."""
-        whole: defaultdict[Line, float] = defaultdict(float)
-        for stack, part in self.stacks().items():
-            for line in {line for line in stack if line[0] in chosen}:
-                whole[line] += part
+    def lines(self, chosen: Collection[CodeType]) -> dict[Line, tuple[float, ...]]:
+        """Return the shares of the lines of chosen functions.
+
+        That are the shares with everything that the line calls, without the chosen functions that
+        it calls, and the ends of the interval of the latter.
+        """
+        whole = {line: part for line, part in self.line_shares().items() if line[0] in chosen}
         windows = [window for window in self.windows if window]
-        own_s: list[Counter[Line]] = [Counter() for _ in windows]
+        own_s: list[defaultdict[Line, float]] = [defaultdict(float) for _ in windows]
         for window, mine in zip(windows, own_s, strict=True):
             for stack, took_s in window.items():
                 there = [line for line in stack if line[0] in chosen]
                 if there:
-                    mine[there[-1]] += took_s  # type: ignore[assignment]  # a Counter of floats
+                    mine[there[-1]] += took_s
         if not whole:
             return {}
         many_s = np.array([sum(window.values()) for window in windows])
@@ -258,7 +237,7 @@ class LineSampler:
         low, high, _ = share_intervals(own / each_s, many_s / each_s, [0] * len(windows))
         shares = own.sum(axis=0) / many_s.sum()
         return {
-            line: LineShare(part, *map(float, ends))
+            line: (part, *map(float, ends))
             for (line, part), *ends in zip(whole.items(), shares, low, high, strict=True)
         }
 
@@ -269,11 +248,7 @@ _MOST_TIMES: Final = 1_000
 
 
 class Pieces:
-    """Samples to make, cut into pieces.
-
-    Args:
-        loader: torch's own.
-        samples: number of samples; whole batches if the batch sampler is the user's own.
+    """Samples to make, cut into pieces: whole batches if the batch sampler is the user's own.
 
     Raises:
         TargetError: the sampler yields no index.
@@ -297,13 +272,11 @@ class Pieces:
         batch_sampler: Any = loader.batch_sampler
         if not self._batches:
             yield from [None] * samples if self.stream else islice(epochs(loader.sampler), samples)
-        elif self.stream:
+        elif self.stream or type(batch_sampler) is BatchSampler:
             size = min(size, loader.batch_size or size)
-            yield from _slices([None] * samples, size)
-        elif type(batch_sampler) is BatchSampler:
-            size = min(size, loader.batch_size or size)
-            indices = chain.from_iterable(epochs(batch_sampler))
-            yield from _slices(list(islice(indices, samples)), size)
+            batches = repeat([None]) if self.stream else epochs(batch_sampler)
+            indices = list(islice(chain.from_iterable(batches), samples))
+            yield from (indices[first : first + size] for first in range(0, len(indices), size))
         else:
             total = 0
             for batch in epochs(batch_sampler):
@@ -337,24 +310,16 @@ class Pieces:
         return copy_of(self._loader, sampler=sampler, **here)
 
 
-def _slices(indices: list[Any], size: int) -> Iterator[list[Any]]:
-    return (indices[first : first + size] for first in range(0, len(indices), size))
-
-
 def source_of(code: CodeType) -> tuple[dict[int, str], str]:
     """Return the lines of a function by number, and a reason if they cannot be shown."""
     linecache.checkcache(code.co_filename)
     try:
         lines, first = inspect.getsourcelines(code)
     except (OSError, TypeError, SyntaxError, IndexError, tokenize.TokenError):
-        return {}, _why_not(code)
+        if code.co_filename.startswith("<"):
+            return {}, f"it was made from text ({code.co_filename}), which Python does not keep"
+        return {}, f"its file is not there ({code.co_filename})"
     name = code.co_name
     if name.isidentifier() and not any(name in line for line in lines):
         return {}, "its file has changed since it was imported"
     return {first + place: line.rstrip("\r\n") for place, line in enumerate(lines)}, ""
-
-
-def _why_not(code: CodeType) -> str:
-    if code.co_filename.startswith("<"):
-        return f"it was made from text ({code.co_filename}), which Python does not keep"
-    return f"its file is not there ({code.co_filename})"

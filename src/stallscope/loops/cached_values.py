@@ -65,11 +65,9 @@ def _bytes_of_leaf(leaf: Any) -> int:
 
 
 def samples_in(batch: Any, usual: int | None = None) -> int:
-    """Count the samples of a batch.
+    """Count the samples of a batch: a tensor, columns or a list of samples; else one.
 
-    Args:
-        batch: a tensor, columns of samples, or a list of samples; anything else counts as one.
-        usual: the loader's batch size; of several lengths that a batch has, this one is meant.
+    Of several lengths that a batch has, the `usual` one is meant, the loader's batch size.
     """
     lengths = list(_lengths(batch))
     meant = next((length for length, is_last in lengths if is_last), 1)
@@ -110,7 +108,13 @@ def shell(value: Any) -> Any:
 
 def compact(value: Any) -> Any:
     """Let tensors own no more memory than they show: pickling sends all of it."""
-    return mapped(value, _compact_leaf)
+
+    def own(leaf: Any) -> Any:
+        is_plain = type(leaf) is torch.Tensor and leaf.layout is torch.strided
+        shown = leaf.numel() * leaf.element_size() if is_plain else 0
+        return leaf.clone() if is_plain and leaf.untyped_storage().nbytes() > shown else leaf
+
+    return mapped(value, own)
 
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -136,13 +140,6 @@ def copied(leaf: Any) -> Any:
     if is_image(leaf):
         return leaf.copy()
     return copy.deepcopy(leaf)
-
-
-def _compact_leaf(leaf: Any) -> Any:
-    if type(leaf) is torch.Tensor and leaf.layout is torch.strided:
-        whole = leaf.untyped_storage().nbytes()
-        return leaf.clone() if whole > leaf.numel() * leaf.element_size() else leaf
-    return leaf
 
 
 def versions(value: Any) -> list[int]:

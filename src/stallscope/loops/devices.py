@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from contextlib import suppress
 from enum import Enum
+from itertools import accumulate
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import finalize
@@ -186,10 +187,8 @@ class Cpu:
 class Gpu(Cpu):
     """Steps that compute on a device of torch's that works behind the host.
 
-    Args:
-        where: the device.
-        moves: whether the kit moves the batches there, rather than the step.
-        is_steps: whether it is known that the step computes there.
+    It `moves` batches there where the kit does that, rather than the step; `is_steps` where it is
+    known that the step computes there.
     """
 
     def __init__(self, where: torch.device, *, moves: bool, is_steps: bool = True) -> None:
@@ -211,12 +210,11 @@ class Gpu(Cpu):
 
     def copied(self, batch: Any, *, waits: bool) -> Any:
         """Return a copy there, which the host waits for or not."""
-        return mapped(
-            batch,
-            lambda leaf: (
-                leaf.to(self._where, non_blocking=not waits) if hasattr(leaf, "to") else leaf
-            ),
-        )
+
+        def there(leaf: Any) -> Any:
+            return leaf.to(self._where, non_blocking=not waits) if hasattr(leaf, "to") else leaf
+
+        return mapped(batch, there)
 
     def memory(self) -> MemoryUse | None:
         """Return what the driver says, other processes included."""
@@ -257,9 +255,7 @@ class Gpu(Cpu):
 class Simulated(Cpu):
     """Steps that a simulated device computes behind the host.
 
-    Args:
-        device: it.
-        memory: where its batches lie, which no tensor says here: without CUDA none is pinned.
+    No tensor says here in which `memory` its batches lie: without CUDA none is pinned.
     """
 
     def __init__(self, device: SimulatedDevice, memory: BatchMemory) -> None:
@@ -327,13 +323,12 @@ def _pinned(leaf: Any) -> Any:
 
 
 def _kernels(spans_s: list[tuple[float, float]], wall_s: float) -> Kernels:
-    lengths_s, gaps_s = [], []
-    reached = float("inf")
-    for start, end in sorted(spans_s):
-        lengths_s.append(end - start)
-        gaps_s.append(max(start - reached, 0.0))
-        reached = end if reached == float("inf") else max(reached, end)
-    return Kernels(lengths_s, covered(spans_s), wall_s, gaps_s[1:])
+    spans_s = sorted(spans_s)
+    reached_s = accumulate((end for _, end in spans_s), max)
+    gaps_s = [
+        max(start - end, 0.0) for (start, _), end in zip(spans_s[1:], reached_s, strict=False)
+    ]
+    return Kernels([end - start for start, end in spans_s], covered(spans_s), wall_s, gaps_s)
 
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:

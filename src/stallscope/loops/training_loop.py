@@ -74,10 +74,6 @@ class Limits:
         check_whole("warmup", warmup, 0)
         return cls(batches + max(warmup, processes, 1), budget_s)
 
-    def deadline_ns(self, began_ns: int) -> float:
-        """Return when the budget of a loop that began then is used up; `inf`: never."""
-        return began_ns + float(self.budget_s) * 1e9
-
 
 def check_budget(budget_s: object) -> float:
     """Make sure that it is a number of seconds above 0, else raise an `ArgumentError`.
@@ -131,12 +127,8 @@ class Replay:
 
     def is_over(self, limits: Limits) -> bool:
         """Return whether the loop has to stop, or has nothing more to go through."""
-        return (
-            self.steps >= limits.batches
-            or self.out_of_time
-            or self.exhausted
-            or self._is_long_enough(limits.enough)
-        )
+        is_over = self.steps >= limits.batches or self.out_of_time or self.exhausted
+        return is_over or self._is_long_enough(limits.enough)
 
     def ahead_ns(self, limits: Limits) -> float:
         """Return how long before the end of its budget the loop stops, ns.
@@ -162,7 +154,7 @@ class Replay:
 
 def replay(probe: Probe, target: Target, limits: Limits, seen: Replay, title: str) -> None:
     """Use so many batches, over as many epochs as that takes; the workers are gone afterwards."""
-    deadline_ns = limits.deadline_ns(perf_counter_ns())
+    deadline_ns = perf_counter_ns() + float(limits.budget_s) * 1e9
     device = device_of(target)
     wanted = None if limits.enough else limits.batches
     bar = ProgressBar(
@@ -250,6 +242,5 @@ class ProgressBar(tqdm):  # type: ignore[misc]
             self._place = None
 
 
-ProgressBar.set_lock(
-    threading.RLock()
-)  # tqdm's own would fix the start method of the user's processes
+# tqdm's own would fix the start method of the user's processes
+ProgressBar.set_lock(threading.RLock())
