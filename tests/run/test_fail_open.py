@@ -181,6 +181,19 @@ def test_a_script_goes_on_where_no_recording_can_begin(tmp_path, monkeypatch, ca
     assert "stallscope: no room" in capsys.readouterr().err
 
 
+def test_a_script_that_deletes_its_own_recording_is_told_so(tmp_path):
+    """It is no script without a loader."""
+    batches: list[Any] = []
+    with (
+        pytest.raises(WorkspaceError, match="run was deleted while the script ran"),
+        watching(tmp_path / "run", name="it", warmup=1, done=batches.append),
+    ):
+        batches += DataLoader(Stream(), 4)
+        shutil.rmtree(tmp_path / "run")
+
+    assert 2 == len(batches)
+
+
 def test_what_failed_is_counted_over_all_processes(tmp_path):
     """Each way to fail is one sentence, however often it came; the disk may be full by then."""
     failures = Failures(tmp_path)

@@ -2,6 +2,7 @@
 
 import functools
 import io
+import os
 import pathlib
 import random
 import sys
@@ -246,6 +247,20 @@ class TestFolders:
         (tmp_path / "cat" / "up").symlink_to(tmp_path)
 
         assert 1 == len(target(tmp_path).loader.dataset)
+
+    def test_a_pipe_is_no_image(self, tmp_path):
+        """Reading a pipe would never end; a link that leads nowhere is an image that is missing."""
+        a_jpeg(tmp_path / "cat" / "a.jpg")
+        (tmp_path / "cat" / "b.jpg").symlink_to("gone.jpg")
+        os.mkfifo(tmp_path / "cat" / "pipe.jpg")
+
+        names = [pathlib.Path(file.path).name for file in target(tmp_path).loader.dataset.files]
+
+        assert names == ["a.jpg", "b.jpg"]
+
+    def test_a_device_is_there_and_no_target(self):
+        """The error does not say that it is missing."""
+        assert the_error("/dev/zero").startswith("'/dev/zero' is neither a file nor a folder")
 
     def test_an_empty_folder_is_said(self, tmp_path):
         assert "no files at all" in the_error(tmp_path)

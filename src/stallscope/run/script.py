@@ -245,7 +245,16 @@ def _begin(name: str, warmup: int, begun: list[Any], logs: Path, number: int = 0
 
 
 def _saved(folder: Path, logs: Path) -> Run | None:
-    """Save the run and return it; None where nothing was recorded."""
+    """Save the run and return it; None where nothing was recorded.
+
+    Raises:
+        WorkspaceError: the script has deleted the folder.
+    """
+    if not logs.is_dir():
+        raise WorkspaceError(
+            f"{folder} was deleted while the script ran, and the recording with it: give --out a "
+            "folder that the script leaves alone"
+        )
     run = None
     if any(logs.glob("*.events")):
         from stallscope.hooks.log_place import LogPlace

@@ -14,6 +14,7 @@ import re
 import sys
 import tarfile
 from collections import Counter
+from contextlib import suppress
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path, PurePath, PurePosixPath
@@ -97,17 +98,26 @@ def is_image(name: str) -> bool:
     return name.lower().endswith(SUFFIXES)
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    """Yield every file under a folder that is not hidden, sorted."""
-    seen: set[str] = set()
-    for place, folders, names in os.walk(folder, followlinks=True):
-        real = os.path.realpath(place)
-        if real in seen:  # a link led here before
-            folders.clear()
-            continue
-        seen.add(real)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (Path(place, name) for name in sorted(names) if not name.startswith("."))
+def _files(folder: Path | str, seen: set[str] | None = None) -> Iterator[Path]:
+    """Yield every file under a folder that is not hidden, sorted; a pipe or a device is none.
+
+    `seen` holds the folders that were there before, as links may lead to them again.
+    """
+    seen, real = set() if seen is None else seen, os.path.realpath(folder)
+    if real in seen:
+        return
+    seen.add(real)
+    with suppress(OSError), os.scandir(folder) as entries:
+        shown = sorted((each for each in entries if each.name[0] != "."), key=lambda it: it.name)
+        # A link that leads nowhere is kept: reading it says so
+        yield from (Path(each.path) for each in shown if each.is_file() or _is_broken(each))
+        for each in shown:
+            if each.is_dir():
+                yield from _files(each.path, seen)
+
+
+def _is_broken(entry: os.DirEntry[str]) -> bool:
+    return entry.is_symlink() and not Path(entry.path).exists()
 
 
 def no_images(folder: Path) -> TargetError:

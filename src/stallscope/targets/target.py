@@ -223,6 +223,8 @@ def _from_path(text: str) -> Target:
     if folder.is_shards(text) or path.is_file():
         return _ours(folder.shards_loader(folder.find_shards(path)), text)
     if set(text) & set("/\\") or path.suffix:
+        if path.exists():
+            raise TargetError(f"{text!r} is neither a file nor a folder. A target is {_FORMS}")
         raise TargetError(
             f"there is no {text!r} (looked in {str(Path.cwd())!r}): check the path. "
             f"A target is {_FORMS}"
