@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[np.generic]
+    Picture = NDArray[np.uint8]
 
 ROUNDING_SHARE: Final = 1e-5
 """Largest difference by floating-point rounding, as a share of the values' range."""
@@ -64,17 +65,6 @@ class State(NamedTuple):
     """Digest of the data."""
     layout: str = ""
     """Layout of the data in memory, which the next op's cost depends on."""
-
-
-class Leaf(NamedTuple):
-    """One tensor, array, image or plain value of a sample."""
-
-    kind: str
-    """Type, dtype and shape, in words."""
-    values: NDArray[np.generic] | None
-    """None: not an array of numbers."""
-    plain: str = ""
-    """Text of a leaf without `values`."""
 
 
 def digest(value: Any) -> str:
@@ -196,69 +186,45 @@ def _of_attributes(holder: Any, items: Container[str], depth: int) -> Iterator[b
             yield from _pieces(attributes[name], depth)
 
 
-def leaves_of(value: Any) -> list[Leaf]:
-    """Split a sample into the leaves that are compared."""
-    compared = []
-    for leaf in leaves(value):
-        values = as_array(leaf)
-        if values is None or values.dtype.kind not in "biuf":
-            compared.append(Leaf(type(leaf).__name__, None, repr_of(leaf)[:200]))
-        else:
-            compared.append(Leaf(described(leaf), values))
-    return compared
-
-
-def as_array(leaf: Any) -> NDArray[np.generic] | None:
-    """Return the values of a tensor, an array or an image; None for anything else."""
+def as_array(leaf: Any) -> Array | None:
+    """Return the numbers of a tensor, an array or an image; None for anything else."""
+    array = np.asarray(leaf) if is_image(leaf) else leaf
     if isinstance(leaf, torch.Tensor):
         plain = leaf.detach().as_subclass(torch.Tensor)
         plain = plain.to_dense() if plain.layout is not torch.strided else plain
-        plain = plain.float() if plain.dtype == torch.bfloat16 else plain
-        array: NDArray[np.generic] = plain.cpu().numpy()
-        return array
-    if isinstance(leaf, np.ndarray):
-        return leaf
-    return np.asarray(leaf) if is_image(leaf) else None
+        array = (plain.float() if plain.dtype == torch.bfloat16 else plain).cpu().numpy()
+    return array if isinstance(array, np.ndarray) and array.dtype.kind in "biuf" else None
 
 
-def largest_array(value: Any) -> NDArray[np.generic] | None:
-    """Return the largest numeric array of a sample, such as its image; None: there is none."""
-    arrays = [array for leaf in leaves(value) if (array := as_array(leaf)) is not None]
-    arrays = [array for array in arrays if array.dtype.kind in "biuf" and array.size]
-    return max(arrays, key=lambda array: array.size, default=None)
-
-
-def pictures(original: Any, new: Any) -> tuple[NDArray[np.uint8], NDArray[np.uint8]] | None:
+def pictures(original: Any, new: Any) -> tuple[Picture, Picture] | None:
     """Return two samples on the same scale of brightness; None: they are not images."""
-    first, second = (_as_image(largest_array(value)) for value in (original, new))
+    first, second = (_as_image(value) for value in (original, new))
     if first is None or second is None:
         return None
-    if first.dtype == np.uint8 and second.dtype == np.uint8:
-        return _in_colour(first.astype(np.uint8)), _in_colour(second.astype(np.uint8))
-    low, high = float(np.nanmin(first)), float(np.nanmax(first))
-    scale = 255.0 / (high - low) if high > low else 1.0
-    one_, other_ = (
-        np.clip(np.nan_to_num((image.astype(np.float64) - low) * scale), 0, 255).astype(np.uint8)
-        for image in (first, second)
-    )
-    return _in_colour(one_), _in_colour(other_)
+    low, scale = 0.0, 1.0
+    if not first.dtype == second.dtype == np.uint8:
+        low, high = float(np.nanmin(first)), float(np.nanmax(first))
+        scale = 255.0 / (high - low) if high > low else 1.0
+    return _shades(first, low, scale), _shades(second, low, scale)
 
 
-def _as_image(array: NDArray[np.generic] | None) -> NDArray[np.generic] | None:
-    """Return an array of shape (height, width[, channels]); None: not an image."""
-    if array is None or array.ndim not in (_SPATIAL, _SPATIAL + 1):
+def _shades(image: Array, low: float, scale: float) -> Picture:
+    shades = np.nan_to_num((image.astype(np.float64) - low) * scale).clip(0, 255).astype(np.uint8)
+    wide: Picture = np.ascontiguousarray(np.broadcast_to(shades, (*image.shape[:2], 3)))
+    return wide
+
+
+def _as_image(value: Any) -> Array | None:
+    """Return a sample's largest array, of shape (height, width, channels); None: not an image."""
+    arrays = [array for leaf in leaves(value) if (array := as_array(leaf)) is not None]
+    array = max(arrays, key=lambda array: array.size, default=None)
+    if array is None or not array.size or array.ndim not in (_SPATIAL, _SPATIAL + 1):
         return None
     if array.ndim == _SPATIAL:
-        return array if min(array.shape) > 1 else None
+        return array[..., None] if min(array.shape) > 1 else None
     if array.shape[0] in _CHANNELS:
         array = np.moveaxis(array, 0, -1)
     return array if array.shape[-1] in _CHANNELS else None
-
-
-def _in_colour(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    image = image[..., None] if image.ndim == _SPATIAL else image
-    wide: NDArray[np.uint8] = np.ascontiguousarray(np.broadcast_to(image, (*image.shape[:2], 3)))
-    return wide
 
 
 NEAR_PSNR_DB: Final = 48.0
@@ -271,43 +237,41 @@ _FEWEST_SHADES: Final = 64
 
 
 def compare_outputs(original: Sequence[Any], new: Sequence[Any]) -> Grade:
-    """Grade the outputs of two pipelines; their digests may differ although all values agree."""
-    grade = compare_samples(list(map(leaves_of, original)), list(map(leaves_of, new)))
-    if grade.equivalence == IDENTICAL and digest(original) != digest(new):
-        return grade._replace(equivalence=DIFFERENT, why="another type, structure or attribute")
-    return grade
-
-
-def compare_samples(original: Sequence[Sequence[Leaf]], new: Sequence[Sequence[Leaf]]) -> Grade:
-    """Grade samples, each a list of leaves.
+    """Grade the outputs of two pipelines; their digests may differ although all values agree.
 
     Args:
         original: samples of the original pipeline.
         new: the same samples of the new pipeline, on the same draws.
     """
-    samples = list(zip(original, new, strict=True))
-    for mine, theirs in samples:
-        why = _unlike(mine, theirs)
-        if why:
+    rows = [
+        ([*map(_leaf, old)], [*map(_leaf, theirs)])
+        for old, theirs in zip(map(leaves, original), map(leaves, new), strict=True)
+    ]
+    for mine, theirs in rows:
+        if why := _unlike(mine, theirs):
             return Grade(DIFFERENT, why=why)
     grade, largest, lowest_db = IDENTICAL, 0.0, math.inf
-    for column in zip(*(zip(mine, theirs, strict=True) for mine, theirs in samples), strict=False):
-        pairs = [
-            (old.values, new.values)
-            for old, new in column
-            if old.values is not None and new.values is not None
-        ]
+    for column in zip(*(zip(mine, theirs, strict=True) for mine, theirs in rows), strict=False):
+        pairs = [(a, b) for (_, a), (_, b) in column if a is not None and b is not None]
         if not pairs:
             continue
-        leaf_grade = _graded(column[0][0].kind, pairs)
+        leaf_grade = _graded(column[0][0][0], pairs)
         if not math.isfinite(leaf_grade.max_difference or 0.0):
             return Grade(DIFFERENT, why="a value is NaN or infinite in only one of them")
         grade = max(grade, leaf_grade.equivalence, key=EQUIVALENCES.index)
         largest = max(largest, leaf_grade.max_difference or 0.0)
         lowest_db = min(lowest_db, math.inf if leaf_grade.psnr_db is None else leaf_grade.psnr_db)
-    if grade == IDENTICAL:
-        return Grade(IDENTICAL)
-    return Grade(grade, largest, lowest_db if math.isfinite(lowest_db) else None)
+    if grade != IDENTICAL:
+        return Grade(grade, largest, lowest_db if math.isfinite(lowest_db) else None)
+    if digest(original) != digest(new):
+        return Grade(DIFFERENT, why="another type, structure or attribute")
+    return Grade(IDENTICAL)
+
+
+def _leaf(value: Any) -> tuple[str, Array | None]:
+    """Return type, dtype and shape of an array, and its numbers; or the text of another value."""
+    numbers = as_array(value)
+    return (repr_of(value)[:200] if numbers is None else described(value)), numbers
 
 
 def _graded(kind: str, pairs: Sequence[tuple[Array, Array]]) -> Grade:
@@ -346,16 +310,12 @@ def _is_picture(kind: str, values: Array) -> bool:
     return is_bytes and (has_colours or len(np.unique(values)) >= _FEWEST_SHADES)
 
 
-def _unlike(mine: Sequence[Leaf], theirs: Sequence[Leaf]) -> str:
+def _unlike(mine: Sequence[tuple[str, Any]], theirs: Sequence[tuple[str, Any]]) -> str:
     """Return the first difference in kind; "": there is none."""
     if len(mine) != len(theirs):
         return f"a sample holds {len(theirs)} values instead of {len(mine)}"
-    for a, b in zip(mine, theirs, strict=True):
-        if a.kind != b.kind:
-            return f"{b.kind} instead of {a.kind}"
-        if a.plain != b.plain:
-            return f"{b.plain:.40} instead of {a.plain:.40}"
-    return ""
+    texts = ((a, b) for (a, _), (b, _) in zip(mine, theirs, strict=True) if a != b)
+    return next((f"{b:.40} instead of {a:.40}" for a, b in texts), "")
 
 
 def _gap(a: Array, b: Array) -> NDArray[np.float64]:

@@ -32,7 +32,7 @@ from stallscope.result import Conditions, SavedResult
 from stallscope.store import Contents, StoredTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from stallscope.bench.samples import SamplePair
 
@@ -218,14 +218,9 @@ class Orders(SavedResult):
 
     @cached_property
     @computed_apart
-    def _ranked(self) -> tuple[Variant, ...]:
-        """Variants: recommended ones first (measured before predicted), then the original."""
-        return tuple(sorted(_variants_of(self), key=self._rank))
-
-    @property
     def variants(self) -> tuple[Variant, ...]:
-        """All variants, in the order of the table."""
-        return self._ranked
+        """All variants: recommended ones first (measured before predicted), then the original."""
+        return tuple(sorted(_variants_of(self), key=self._rank))
 
     def _rank(self, variant: Variant) -> tuple[Any, ...]:
         group, nearness = 2, EQUIVALENCES.index(variant.grade.equivalence)
@@ -248,19 +243,15 @@ class Orders(SavedResult):
             return variant.says == FASTER
         return (variant.predicted_speedup or 0.0) > _PROMISING
 
-    @cached_property
     @computed_apart
-    def _table(self) -> pl.DataFrame:
-        rows = [list(self._row(variant).values()) for variant in self.variants]
-        return pl.DataFrame(rows, TABLE, orient="row")
-
     def table(self) -> pl.DataFrame:
         """Return one row per trial, recommended ones first, then the original.
 
         Returns:
             Columns of `TABLE`; times are seconds of one worker per sample.
         """
-        return self._table
+        rows = [list(self._row(variant).values()) for variant in self.variants]
+        return pl.DataFrame(rows, TABLE, orient="row")
 
     def _row(self, variant: Variant) -> dict[str, Any]:
         took, speedup, gain = variant.measured, variant.speedup, variant.loader_gain
@@ -292,7 +283,6 @@ class Orders(SavedResult):
             fast, key=lambda variant: EQUIVALENCES.index(variant.grade.equivalence), default=None
         )
 
-    @computed_apart
     def best(self, tolerance: str | None = None) -> dict[str, Any] | None:
         """Return the fastest recommended trial, a row of `table`; None: there is none.
 
@@ -324,8 +314,7 @@ class Orders(SavedResult):
                 "this result holds data only, not the pipeline: call ss.orders in this process, "
                 "and apply its result"
             )
-        chosen = self._chosen(tolerance) if trial is None else trial
-        return self.bench.apply(loader, chosen)
+        return self.bench.apply(loader, self._chosen(tolerance).trial if trial is None else trial)
 
     def code(self, tolerance: str | None = None) -> str:
         """Return source that sets the best pipeline in a `loader`, or shows the lines to move.
@@ -340,18 +329,17 @@ class Orders(SavedResult):
             ArgumentError: there is no such tolerance.
             NoSuchOrderError: there is nothing to recommend.
         """
-        trial = self._chosen(tolerance)
-        chosen = next(variant for variant in self.variants if variant.trial == trial)
+        chosen = self._chosen(tolerance)
         return chosen.code or f"# {chosen.change}: loader = orders.apply(loader)"
 
-    def _chosen(self, tolerance: str | None) -> int:
-        best = self.best(tolerance)
+    def _chosen(self, tolerance: str | None) -> Variant:
+        best = self.best_variant(check_tolerance(tolerance or self.circumstances.tolerance))
         if best is None:
             raise NoSuchOrderError(
                 "no other pipeline gives the same data faster: keep the loader as it is, or name a "
                 "trial of .table()"
             )
-        return int(best["trial"])
+        return best
 
 
 def check_tolerance(tolerance: object) -> str:
@@ -384,31 +372,24 @@ def parts_table(variants: Iterable[Variant]) -> pl.DataFrame:
     return pl.DataFrame(rows, PARTS, orient="row")
 
 
-def _variants_of(orders: Orders) -> list[Variant]:
-    """Return the variants with their measurements, from the tables of a result."""
+def _variants_of(orders: Orders) -> Iterator[Variant]:
+    """Yield the variants with their measurements, from the tables of a result."""
     pairs, blocks = samples.pairs_of(orders.pairs), loops.blocks_of(orders.blocks)
-    parts: dict[int, list[CostPart]] = {}
-    for trial, *part in orders.parts.iter_rows():
-        parts.setdefault(trial, []).append(CostPart(*part))
-    whole_s = orders.trials["predicted_s"][0] if orders.trials.height else None
-    measured = {pair.variant for pair in pairs}
-    variants = []
+    measured = {0, *(pair.variant for pair in pairs)} if pairs else set()
+    whole_s = 0.0
     for row in orders.trials.iter_rows(named=True):
-        trial, predicted_s = row["trial"], row["predicted_s"]
-        grade = Grade(*(row.pop(name) for name in Grade._fields))
+        row["grade"] = Grade(*(row.pop(name) for name in Grade._fields))
         row["positions"] = tuple(row["positions"])
-        variant = Variant(
-            **row,
-            grade=grade,
-            parts=tuple(parts.get(trial, ())),
-            predicted_speedup=whole_s / predicted_s if whole_s and predicted_s else None,
-        )
-        if pairs and (trial in measured or trial == 0):
-            variant = timed(variant, pairs, trial)
-        if trial and loops.rate(blocks, trial):
-            variant = replace(variant, loader_gain=loops.compared(blocks, trial))
-        variants.append(variant)
-    return variants
+        parts = orders.parts.filter(trial=row["trial"]).drop("trial")
+        variant = Variant(**row, parts=tuple(map(CostPart._make, parts.iter_rows())))
+        whole_s = whole_s or variant.predicted_s or 0.0
+        if whole_s and variant.predicted_s:
+            variant = replace(variant, predicted_speedup=whole_s / variant.predicted_s)
+        if variant.trial in measured:
+            variant = timed(variant, pairs, variant.trial)
+        if variant.trial and loops.rate(blocks, variant.trial):
+            variant = replace(variant, loader_gain=loops.compared(blocks, variant.trial))
+        yield variant
 
 
 def timed(variant: Variant, pairs: Sequence[SamplePair], number: int) -> Variant:

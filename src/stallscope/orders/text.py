@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from stallscope.bench import samples
 from stallscope.bench.comparison import FASTER, OPEN, SAME, open_title
 from stallscope.orders.result import op_names
 from stallscope.orders.variant import (
@@ -20,11 +19,11 @@ from stallscope.stats import INTERVAL
 from stallscope.units import count, printable, seconds, share, times
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from stallscope.bench.comparison import Factor
     from stallscope.orders.result import Orders
-    from stallscope.orders.variant import Grade, Variant
+    from stallscope.orders.variant import CostPart, Grade, Variant
 
 
 TITLE: Final = 200
@@ -102,72 +101,62 @@ def _nothing(orders: Orders) -> str:
         return "The budget ran out before another pipeline was tried: raise budget_s"
     if others <= 0:
         return "Keep the pipeline as it is: no other was tried"
-    open_, unsettled = [variant for variant in _safe(orders) if variant.says == OPEN], ""
-    if open_ and open_[0].fast > 1:
-        unsettled = _unsettled(orders, open_[0])
-    return unsettled or (
+    safe = _safe(orders)
+    first = next((variant for variant in safe if variant.says == OPEN), None)
+    if first and first.speedup and first.fast > 1:
+        highs = (variant.speedup.high for variant in safe if variant.speedup)
+        took_s = orders.circumstances.took_s
+        if title := open_title("order", first.change, first.speedup, highs, took_s):
+            return title
+    nearest = ""
+    if safe and safe[0].fast > 1:
+        ends = interval_text(safe[0].speedup)
+        nearest = f"; best: {safe[0].change}, {safe[0].fast:.2f}×{ends}"
+    return (
         f"Keep the pipeline as it is: none of {others:,} others is faster with the same output"
-        f"{_nearest(orders)}{_for_memory(orders)}"
+        f"{nearest}{_for_memory(orders)}"
     )
-
-
-def _unsettled(orders: Orders, variant: Variant) -> str:
-    """Return the variant that may be faster, and the budget that would settle it."""
-    speedup = samples.compared(samples.pairs_of(orders.pairs), variant.trial)
-    took_s = orders.circumstances.took_s
-    highs = (other.speedup.high for other in _safe(orders) if other.speedup)
-    return open_title("order", variant.change, speedup, highs, took_s)
-
-
-def _nearest(orders: Orders) -> str:
-    """Return the variant with the largest speedup, which is not significant."""
-    fast = [variant for variant in _safe(orders) if variant.fast > 1]
-    if not fast:
-        return ""
-    return f"; best: {fast[0].change}, {fast[0].fast:.2f}×{interval_text(fast[0].speedup)}"
 
 
 def _safe(orders: Orders) -> list[Variant]:
     """Return measured variants within the tolerance that take no memory, the fastest first."""
     tolerance = orders.circumstances.tolerance
     measured = (variant for variant in orders.variants if variant.speedup and variant.kind != CACHE)
-    return _fastest(variant for variant in measured if variant.grade.within(tolerance))
+    safe = [variant for variant in measured if variant.grade.within(tolerance)]
+    return sorted(safe, key=lambda variant: -variant.fast)
 
 
 def _for_memory(orders: Orders) -> str:
     """Return the fastest cache, which costs memory and so is not recommended."""
-    cached = [variant for variant in orders.variants if variant.kind == CACHE and variant.speedup]
-    fast = _fastest(variant for variant in cached if variant.grade.equivalence == IDENTICAL)
-    if not fast or ((fast[0].speedup and fast[0].speedup.low) or 0.0) <= _FINE:
+    cached = [v for v in orders.variants if v.kind == CACHE and v.grade.equivalence == IDENTICAL]
+    fast = max(cached, key=lambda v: v.fast * bool(v.speedup), default=None)
+    if fast is None or fast.speedup is None or (fast.speedup.low or 0.0) <= _FINE:
         return ""
-    return f"; {fast[0].change}: {factor_text(fast[0].fast)} faster"
-
-
-def _fastest(variants: Iterable[Variant]) -> list[Variant]:
-    return sorted(variants, key=lambda variant: -variant.fast)
+    return f"; {fast.change}: {factor_text(fast.fast)} faster"
 
 
 def costliest(orders: Orders) -> str:
     """Return the op with the largest share of a sample's time; "": no op was timed."""
     parts = [part for variant in orders.variants if not variant.trial for part in variant.parts]
     ops = [part for part in parts if part.kind == "transform"]
-    whole = sum(part.seconds for part in parts)
-    if not ops or not whole:
+    if not ops:
         return ""
     first = max(ops, key=lambda part: part.seconds)
-    text = f"{first.name} is the costliest op: {share(first.seconds / whole)} of a sample's time"
-    decode = sum(part.seconds for part in parts if part.kind == "decode")
-    return text + (f"; decoding the image takes {share(decode / whole)}" if decode else "")
+    whole_s, decode_s = sum(part.seconds for part in parts), _decode_s(parts)
+    text = f"{first.name} is the costliest op: {share(first.seconds / whole_s)} of a sample's time"
+    return text + (f"; decoding the image takes {share(decode_s / whole_s)}" if decode_s else "")
+
+
+def _decode_s(parts: Sequence[CostPart]) -> float:
+    return sum(part.seconds for part in parts if part.kind == "decode")
 
 
 def floor(orders: Orders) -> str:
     """Return the share of decoding, which no order removes; "": unknown."""
     best = orders.best_variant()
-    parts = best.parts if best else ()
-    decode = sum(part.seconds for part in parts if part.kind == "decode")
-    if not decode:
+    if best is None or not _decode_s(best.parts):
         return ""
-    took = share(decode / sum(part.seconds for part in parts))
+    took = share(_decode_s(best.parts) / sum(part.seconds for part in best.parts))
     return f"decoding the image takes {took} of the best pipeline; no order removes that"
 
 
@@ -216,16 +205,6 @@ def verdict(grade: Grade) -> str:
     return f"{text}{on} ({grade.why})" if grade.why else f"{text}{on}"
 
 
-def whole(orders: Orders) -> str:
-    """Return the original's time per sample; "": unknown."""
-    took = [
-        variant.predicted_s
-        for variant in orders.variants
-        if not variant.trial and variant.predicted_s
-    ]
-    return f"{seconds(took[0])} per sample as it is" if took else ""
-
-
 def notes_of(orders: Orders) -> list[str]:
     """Return the caveats, a sentence each."""
     about = orders.circumstances
@@ -238,7 +217,9 @@ def notes_of(orders: Orders) -> list[str]:
         for variant in orders.variants
         if variant.changes and (orders.recommends(variant) or variant.kind == CACHE)
     ]
-    top = " · ".join(part for part in (costliest(orders), whole(orders)) if part)
-    tried = " · ".join(part for part in (summary(orders), search(orders)) if part)
+    took = [variant.predicted_s for variant in orders.variants if not variant.trial]
+    whole = f"{seconds(took[0])} per sample as it is" if any(took) else ""
+    top = " · ".join(filter(None, (costliest(orders), whole)))
+    tried = " · ".join(filter(None, (summary(orders), search(orders))))
     notes = [top, floor(orders), of, tried, *changes, *orders.notes]
     return [printable(note, _NOTE) for note in notes if note]
