@@ -51,12 +51,10 @@ class Label(NamedTuple):
 
 
 def in_a_row(labels: Sequence[tuple[Label, float]], room: float) -> list[Label]:
-    """Place labels beside each other, each as near to its part as its neighbours allow.
+    """Place labels, each with the length of its part, in a row of `room` inches.
 
-    Args:
-        labels: from left to right, each with the length of its part; without room for all, those
-            of the shortest parts go.
-        room: width of the row, inches.
+    Each is as near to its part as its neighbours allow. Without room for all, those of the shortest
+    parts go.
     """
     lefts = []
     free = 0.0
@@ -198,15 +196,7 @@ def draw_bars(
     *,
     beyond: float = 0.0,
 ) -> None:
-    """Draw bars under each other.
-
-    Args:
-        ax: the chart.
-        bars: from the top.
-        tick: formats a value of the axis.
-        font: font of the texts over the bars.
-        beyond: left end of the labels, at least.
-    """
+    """Draw bars from the top; labels begin at `beyond` or farther right."""
     sheet.value_axis(ax, 0.0, max(bar.end for bar in bars) * 1.02 or 1e-3, tick)
     ax.set_ylim(len(bars) - 0.5, -0.5)
     sheet.hide_rows(ax)
@@ -236,14 +226,7 @@ def bars_figure(  # noqa: PLR0913 - a chart
 ) -> Sheet:
     """Draw a sheet with rows of bars; without bars, only the sentences.
 
-    Args:
-        title: the answer, one sentence.
-        notes: see `Sheet`.
-        bars: from the top.
-        tick: formats a value of the axis.
-        axis: name of the axis.
-        is_code: the texts over the bars are code.
-        mark: a value with a dotted line; 0: none.
+    The texts over the bars may be code; at `mark` is a dotted line (0: none).
     """
     if not bars:
         return Sheet(title, notes)
@@ -274,14 +257,7 @@ class FitRow(NamedTuple):
 
 @styled
 def fit_figure(title: str, note: str, rows: Sequence[FitRow], axis: str) -> Sheet:
-    """Draw predicted and measured speedups, one per row.
-
-    Args:
-        title: the answer, one sentence.
-        note: conditions, and rows left out.
-        rows: at least one, each with a predicted or a measured speedup.
-        axis: name of the axis.
-    """
+    """Draw predicted and measured speedups, one per row; each row has one of them."""
     page = Sheet(title, [_FIT_KEY, note], [0.36 * len(rows) + 0.15 + sheet.AXIS])
     (ax,) = page.parts
     sheet.name_rows(ax, [sheet.fitting(row.name, 3.4, sheet.TEXT_SIZE) for row in rows])

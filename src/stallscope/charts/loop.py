@@ -113,12 +113,7 @@ def _draw_parts(ax: Axes, rows: list[StallRow]) -> None:
 
 
 def stall_figure(run: Run, stall: dict[str, Any]) -> Sheet:
-    """Draw the workers and the loop around a stall.
-
-    Args:
-        run: the recorded run.
-        stall: a row of `Run.stalls`.
-    """
+    """Draw the workers and the loop around a stall, a row of `Run.stalls`."""
     excerpt, step = around(run, stall["rank"], stall["step"]), stall["step"]
     awaited = excerpt.stalls.filter(pl.col("step") == step).row(0, named=True)
     title = _stall_title(run, awaited, stall)
@@ -126,15 +121,7 @@ def stall_figure(run: Run, stall: dict[str, Any]) -> Sheet:
 
 
 def parts_of(run: Run, stall: dict[str, Any]) -> pl.DataFrame:
-    """Return the parts of a stall, the longest first.
-
-    Args:
-        run: the recorded run.
-        stall: a row of `Run.stalls`.
-
-    Returns:
-        Columns of `model.attribution.PARTS`, and `share` (0 to 1) of the stall.
-    """
+    """Return the parts of a stall, the longest first: columns of `PARTS`, and `share` (0 to 1)."""
     its = (pl.col("rank") == stall["rank"]) & (pl.col("step") == stall["step"])
     parts = run.parts().filter(its).sort("exposed_s", descending=True, maintain_order=True)
     return parts.with_columns(share=pl.col("exposed_s") / stall["stall_s"])

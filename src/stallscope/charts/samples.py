@@ -69,15 +69,9 @@ def thumbnail(path: str | None) -> np.ndarray | None:
 
 
 def slowest(samples: pl.DataFrame, times: pl.DataFrame) -> pl.DataFrame:
-    """Return the slowest samples, the slowest first.
+    """Return the slowest rows of `Run.samples`, by their rows of `run.summary.unit_times`.
 
-    Args:
-        samples: rows of `Run.samples`.
-        times: rows of `run.summary.unit_times` for the same samples.
-
-    Returns:
-        The rows of `samples`, with `cause` (a stage) and `excess_s` (seconds by which that stage
-        exceeded its median over all samples).
+    Columns `cause` and `excess_s`: a stage, and the seconds by which it exceeded its own median.
     """
     excess = (
         times.filter(pl.col("sample").is_not_null())

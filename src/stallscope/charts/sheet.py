@@ -229,10 +229,7 @@ def hide_rows(ax: Axes) -> None:
 def write_columns(ax: Axes, ends: Mapping[str, float], rows: Sequence[Sequence[str]]) -> None:
     """Write columns of numbers at the right of the rows.
 
-    Args:
-        ax: the chart.
-        ends: for each column's name how far from the chart it ends, inches.
-        rows: the cells of each row, from the top.
+    Each column by its name, with the distance of its end from the chart, inches.
     """
     look: dict[str, Any] = {"textcoords": "offset points", "ha": "right"}
     for text, end in ends.items():
@@ -276,11 +273,7 @@ def time_axis(ax: Axes, low: float, high: float, *, vertical: bool = False) -> N
 def value_axis(ax: Axes, low: float, high: float, label: Callable[[float], str]) -> None:
     """Make a linear horizontal axis with a faint line at each of a few round values.
 
-    Args:
-        ax: the chart.
-        low: where it begins.
-        high: where it ends.
-        label: formats a value; must be picklable, like the sheet.
+    The function that formats a value must be picklable, like the sheet.
     """
     ax.set_xlim(low, high)
     ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
@@ -293,12 +286,7 @@ def _labelled(label: Callable[[float], str], value: float, _: int | None) -> str
 
 
 def draw_key(ax: Axes, looks: Mapping[str, str | dict[str, Any]]) -> None:
-    """Name the colours over a chart, in rows.
-
-    Args:
-        ax: the chart.
-        looks: for each name a colour, or the properties of its patch.
-    """
+    """Name the colours over a chart, in rows; a look is a colour or the properties of a patch."""
     patches = [
         Patch(label=name, **({"facecolor": look, "lw": 0} if isinstance(look, str) else look))
         for name, look in looks.items()

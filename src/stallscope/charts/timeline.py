@@ -143,14 +143,9 @@ def picture(
     where: str = "of the steady state",
     step: int | None = None,
 ) -> Sheet:
-    """Draw a piece of a run.
+    """Draw a piece of a run, that lies at the place `where` in words.
 
-    Args:
-        run: what was measured.
-        excerpt: piece of the run.
-        title: of the picture.
-        where: the piece lies, in words.
-        step: the one to which an arrow leads; None: those with the longest stalls.
+    An arrow leads to `step`; None: to those with the longest stalls.
     """
     layout = Layout(excerpt, step)
     lane = 0.34 if len(layout.lanes) <= _MOST_LANES / 2 else 0.28

@@ -151,13 +151,7 @@ def diagnose(
 
 
 class Examination:
-    """Diagnosis of a target, measurement by measurement.
-
-    Args:
-        target: loader and step.
-        measurement: holder of the budget.
-        proves: whether the best change is measured, too.
-    """
+    """Diagnosis of a target, measurement by measurement."""
 
     def __init__(
         self,

@@ -290,17 +290,11 @@ class OwnCode:
 
 
 def own_code(flame: Flame, stage: str) -> OwnCode | None:
-    """Find the function of the user's that holds most of a stage.
+    """Find the function of the user's that holds most of a stage in stacks of the workers.
 
-    A dataset that comes from a library is the library's: its outermost function is named then,
-    with its package.
-
-    Args:
-        flame: of the workers.
-        stage: its name.
-
-    Returns:
-        None where too few samples lie in the stage, or all of them in torch and Python alone.
+    A dataset that comes from a library is the library's: its outermost function is named then, with
+    its package. None where too few samples lie in the stage, or all of them in torch and Python
+    alone.
     """
     hits = _hits(flame.samples.filter(pl.col("stage").cast(pl.String) == stage))
     # Only of `getitem`: any other stage of a library's has a name of its own
@@ -316,12 +310,8 @@ def own_code(flame: Flame, stage: str) -> OwnCode | None:
 def loop_code(flame: Flame) -> OwnCode | None:
     """Find the function of the user's that the training process computes in, beside its model.
 
-    Args:
-        flame: of the loop, as of `loop_flame`.
-
-    Returns:
-        Its `share` is one of all that the process computes; None where too little was seen of it,
-        or no function of the user's holds most of what is not the model.
+    Its `share` is one of all that the process computes. None where too little was seen of it, or no
+    function of the user's holds most of what is not the model.
     """
     hits = _hits(flame.samples)
     rest = Counter({stack: number for stack, number in hits.items() if not _MODEL.search(stack)})
@@ -370,9 +360,6 @@ def lock_share(flame: Flame) -> float | None:
     """Return the share (0 to 1) of stage samples that wait at a lock; None: too few samples.
 
     The thread that sends is left out: between two batches it waits for the next one.
-
-    Args:
-        flame: of the workers, with the threads that wait.
     """
     inside = flame.samples.filter(pl.col("stage").cast(pl.String) != SEND.name)
     count = int(inside["hits"].sum())

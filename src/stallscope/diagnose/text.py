@@ -40,11 +40,7 @@ class Number(NamedTuple):
 
 
 def numbers_of(evidence: Mapping[str, float]) -> Iterator[Number]:
-    """Yield the numbers in their order, each with its interval.
-
-    Args:
-        evidence: of a finding; a name ends in its unit, as columns of tables do.
-    """
+    """Yield the numbers of an evidence, each with its interval."""
     for name, value in evidence.items():
         if name.removesuffix(_ENDS[0]).removesuffix(_ENDS[1]) in evidence and name.endswith(_ENDS):
             continue

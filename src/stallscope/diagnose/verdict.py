@@ -390,13 +390,7 @@ class Question(NamedTuple):
 def next_question(
     facts: Facts, findings: tuple[Finding, ...], asked: Collection[str]
 ) -> Question | None:
-    """Return the measurement that decides most; None where nothing is open.
-
-    Args:
-        facts: what is known.
-        findings: what is thought by now, the verdict first.
-        asked: phases that were tried already.
-    """
+    """Return the measurement that decides most and was not asked; None where nothing is open."""
     verdict, setup = findings[0], facts.setup
     cause, growth = verdict.cause, facts.memory_growth
     has_several = setup.num_workers > 1 and cause in _BY_ONE_WORKER

@@ -65,12 +65,7 @@ _STEP = ["rank", "step"]
 
 
 def with_hidden(steps: pl.DataFrame, device_work: pl.DataFrame) -> pl.DataFrame:
-    """Add the seconds of each wait in which the device still had work (`hidden_s`).
-
-    Args:
-        steps: columns of `run.result.STEPS`.
-        device_work: columns of `run.result.DEVICE`.
-    """
+    """Add the seconds of each wait in which the device still had work (`hidden_s`)."""
     if device_work.is_empty():
         return hidden_known(steps)
     waits = steps.select("rank", "end_ns", start_ns=begin_ns()).fill_null(0)

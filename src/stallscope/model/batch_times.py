@@ -83,12 +83,7 @@ class BatchTimes:
 
 
 def making(run: RunTables, workers: int) -> BatchTimes | None:
-    """Return the times of the batches; None where no batch was observed.
-
-    Args:
-        run: tables of the loop's run.
-        workers: worker processes; 0: the main process makes the batches.
-    """
+    """Return the times of the batches; None where no batch was observed."""
     steps = run.steps().drop_nulls("wait_s")
     if steps.is_empty():
         return None
@@ -116,10 +111,9 @@ def making(run: RunTables, workers: int) -> BatchTimes | None:
 
 
 def awaited_batches(run: RunTables) -> pl.DataFrame:
-    """Return the batches that the steady steps waited for: a loop may join several, or divide one.
+    """Return the keys of the batches that the steady steps waited for.
 
-    Returns:
-        Columns of `BATCH_KEY`.
+    A loop may join several batches, or divide one.
     """
     steps = run.steps().drop_nulls("wait_s")
     waits = run.waits.join(steps.select("rank", "step"), on=["rank", "step"], how="semi")

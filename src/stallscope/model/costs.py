@@ -284,8 +284,7 @@ class _Recording:
     def loop(self, made_s: float | None) -> _LoopCosts:
         """Return the loop's own costs.
 
-        Args:
-            made_s: seconds of a batch with a core for itself, where the loop makes it; else None.
+        Seconds of a batch with a core for itself are given where the loop makes it, else None.
         """
         used, each = self._used, pl.sum_horizontal("h2d_s", "step_s", "other_s", "hidden_s")
         use_s = self.steps.select(each).to_series().to_numpy().astype(float)

@@ -163,15 +163,7 @@ def exposure(run: RunTables, used: MachineUse, busy_share: float | None = None) 
 
 
 def exposed(divided: Exposure, parts: pl.DataFrame) -> pl.DataFrame:
-    """Return the accounting as a table.
-
-    Args:
-        divided: division of a run's stalls.
-        parts: parts of each stall, columns of `attribution.PARTS`.
-
-    Returns:
-        Columns of `EXPOSED`, the longest part first; parts add up to all stalls.
-    """
+    """Return the accounting as a table, columns of `EXPOSED`: parts add up to all stalls."""
     seen = parts.group_by("part", pl.col("kind").cast(pl.String)).agg(
         stalls=pl.struct("rank", "step").n_unique()
     )

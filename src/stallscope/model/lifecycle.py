@@ -209,13 +209,7 @@ def _milestones(
 
 
 def covered_ns(stretches: pl.DataFrame, by: pl.DataFrame, group: str = "rank") -> np.ndarray:
-    """Return the time of each stretch that its group's rows in another table cover, ns.
-
-    Args:
-        stretches: columns `start_ns`, `end_ns`, and that of the group.
-        by: the same columns.
-        group: name of the column that tells groups apart.
-    """
+    """Return the time of each stretch that its group's rows in another table cover, ns."""
     covered = np.zeros(stretches.height, dtype=np.int64)
     theirs = by.sort("start_ns").partition_by(group, as_dict=True)
     rows = stretches.with_row_index("row").select("row", group, "start_ns", "end_ns")

@@ -103,10 +103,8 @@ class LoopBreakdown:
     def pieces(self, smallest: float = 0.0) -> list[tuple[str, str, float]]:
         """Return name, kind and seconds of all parts above 0, in the order of a step.
 
-        The kind is "stall", "wait" or one of `stallscope.stages.KINDS`.
-
-        Args:
-            smallest: least share (0 to 1) of the time; smaller parts belong to the rest.
+        The kind is "stall", "wait" or one of `stallscope.stages.KINDS`. Parts of a smaller share
+        than `smallest` belong to the rest.
         """
         parts = [part for part in self.parts if self.share(part[2]) >= smallest]
         of_step = [part for part in parts if part[1] == stages.STEP.kind]
@@ -133,10 +131,7 @@ def loop_breakdown(
 ) -> LoopBreakdown | None:
     """Divide the time of these steps, with these stalls; None: no wait was recorded.
 
-    Args:
-        steps: columns of `Run.steps`.
-        stalls: columns of `Run.stalls`, of these steps.
-        side_spans: spans of the run to divide the step by; None: the step stays whole.
+    The step is divided by the spans of the run; None: it stays whole.
     """
     timed = hidden_known(steps).drop_nulls(["wait_s", "start_ns", "end_ns"])
     if timed.is_empty():

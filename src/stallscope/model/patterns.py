@@ -75,11 +75,7 @@ PATTERNS: Final = Schema(
 
 
 def patterns(evidence: Evidence) -> pl.DataFrame:
-    """Find out why the training loop stalls when it does.
-
-    Returns:
-        Columns of `PATTERNS`; empty where the loop does not stall.
-    """
+    """Find out why the training loop stalls when it does: columns of `PATTERNS`."""
     own, rows, lost_s = list(evidence.by_rank()), [], 0.0
     for rank, own_evidence in own:
         loop = StepSeries(own_evidence)
@@ -117,8 +113,8 @@ def patterns(evidence: Evidence) -> pl.DataFrame:
         )
     )
     ranks, all_ranks = pl.col("rank").n_unique(), pl.lit(len(own))
-    one = pl.format(" (rank {})", pl.col("rank").first())
-    on = pl.when(ranks == 1).then(one).otherwise(pl.format(" ({} of {} ranks)", ranks, all_ranks))
+    alone = pl.format(" (rank {})", pl.col("rank").first())
+    on = pl.when(ranks == 1).then(alone).otherwise(pl.format(" ({} of {} ranks)", ranks, all_ranks))
     return (
         on_rank.sort("most_s", descending=True, maintain_order=True)
         .group_by("pattern", "subject", maintain_order=True)

@@ -151,12 +151,7 @@ class Reason:
     """True: measured only at stalls, so that only `doubt` counts."""
 
     def chance_at(self, stalled: np.ndarray, free: np.ndarray) -> float:
-        """Return the probability of the coincidence by chance.
-
-        Args:
-            stalled: True for each step with a stall.
-            free: True for each step without another explanation.
-        """
+        """Return the probability of the coincidence by chance, among the free steps."""
         if self.measured:
             return 0.0
         testable = free if self.testable is None else free & self.testable

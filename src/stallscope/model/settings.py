@@ -191,15 +191,10 @@ def grid(now: Setting, cores: float, *, pins: bool, is_stream: bool) -> list[Set
 def given_settings(
     now: Setting, requested: Iterable[Mapping[str, Any]] | None, whole: Iterable[Setting]
 ) -> list[Setting]:
-    """Return the settings to try, the current one first.
-
-    Args:
-        now: current setting.
-        requested: arguments of a DataLoader, for each setting; further arguments stay as they are.
-        whole: default settings, for `requested=None`.
+    """Return the settings to try, the current one first; the whole grid for `requested=None`.
 
     Raises:
-        ArgumentError: `requested` holds no dictionaries, or an unknown argument or value.
+        ArgumentError: a setting is no dictionary, or has an unknown argument or value.
     """
     return list(whole) if requested is None else list(dict.fromkeys([now, *_each(now, requested)]))
 

@@ -210,13 +210,7 @@ class _Steady(NamedTuple):
 
 
 def predict(costs: LoaderCosts, setting: Setting, error: float | None = None) -> LoopPrediction:
-    """Predict a loop with a setting.
-
-    Args:
-        costs: costs of the loop's batches.
-        setting: setting of the loader.
-        error: relative error (0 to 1) of a batch's time; by default from `ERRORS`.
-    """
+    """Predict a loop with a setting; the relative error of a batch's time is from `ERRORS`."""
     loop = LoopReplay(costs, setting)
     drawn = loop.draws()
     states = [loop.steady(*draw) for draw in drawn]
@@ -266,8 +260,8 @@ def enough_workers(costs: LoaderCosts, now: Setting) -> int | None:
 def timeline(costs: LoaderCosts, setting: Setting, steps: int) -> dict[str, Any]:
     """Replay the recorded batches in their order, and return some steps for a picture.
 
-    Returns:
-        `made`: worker, begin and end of each batch; `used`: begin and end of each step; seconds.
+    That is `made`: worker, begin and end of each batch; `used`: begin and end of each step;
+    seconds.
     """
     loop = LoopReplay(costs, setting)
     length = min(max(loop.steps, 3 * steps), _MOST_STEPS)
@@ -568,11 +562,7 @@ class _Paces(NamedTuple):
 def _stretches(most: int, compute_s: float, wait_s: float, cores: _Cores) -> list[float]:
     """Return the slowdown of a batch with 0, 1, ... `most` active workers.
 
-    Args:
-        most: number of workers.
-        compute_s: mean CPU time of a batch.
-        wait_s: mean time of a batch spent waiting for anything but a core.
-        cores: cores of the workers.
+    By its mean seconds of computing, and of waiting for anything but a core.
     """
     whole_s = compute_s + wait_s
     if compute_s <= 0 or not most:
@@ -594,13 +584,7 @@ def _stretches(most: int, compute_s: float, wait_s: float, cores: _Cores) -> lis
 
 
 def _loop_stretch(active: int, costs: LoaderCosts, wants: float) -> float:
-    """Return the slowdown of the loop's work.
-
-    Args:
-        active: number of active workers.
-        costs: costs of their batches.
-        wants: cores that the loop wants.
-    """
+    """Return the slowdown of the loop's work, which wants so many cores, by active workers."""
     whole_s = costs.compute_s + costs.wait_s
     if wants <= 0 or whole_s <= 0:
         return 1.0

@@ -70,14 +70,7 @@ class Starts:
 
 
 def starts(run: Run, workers: int, *, persistent: bool, epoch_batches: int | None) -> Starts:
-    """Measure the cost of starting workers.
-
-    Args:
-        run: the loop as it is.
-        workers: worker processes of the loader.
-        persistent: whether they live on from epoch to epoch.
-        epoch_batches: batches of an epoch; None where the loader has no length.
-    """
+    """Measure the cost of starting workers, which may persist from epoch to epoch."""
     period_s = pl.sum_horizontal("wait_s", "restart_s", "h2d_s", "step_s", "other_s")
     steps = (
         run.steps(steady=False)

@@ -173,23 +173,6 @@ class SettingRace:
         return max(start_s - samples * each_s, 0.0) / costs.epoch_batches / samples
 
 
-class _OneBatch:
-    """Dataset of one batch; each read copies the batch, as a worker creates a new one."""
-
-    def __init__(self, batch: Any) -> None:
-        self._batch = batch
-
-    def __len__(self) -> int:
-        return _HANDED
-
-    def __getitem__(self, _: int) -> Any:
-        return copy.deepcopy(self._batch)
-
-
-def _unchanged(batch: Any) -> Any:
-    return batch
-
-
 def measure_handover(target: Target, batch: Any) -> Handover | None:
     """Time a worker that only hands a batch over; return None where too few batches arrive.
 
@@ -197,9 +180,9 @@ def measure_handover(target: Target, batch: Any) -> Handover | None:
     the whole round; after a rest, it is ready.
     """
     loader = DataLoader(
-        cast("Any", _OneBatch(batch)),
+        cast("Any", [batch] * _HANDED),
         batch_size=None,
-        collate_fn=_unchanged,
+        collate_fn=copy.deepcopy,  # as a worker makes each batch anew
         num_workers=1,
         prefetch_factor=1,
         timeout=_HANDED_WITHIN_S,

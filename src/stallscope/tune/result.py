@@ -269,10 +269,6 @@ def _own(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return next(row for row in rows if row["trial"] == 0)
 
 
-def _setting(row: dict[str, Any]) -> Setting:
-    return Setting(**{column.name: row[column.name] for column in _ARGUMENTS})
-
-
 def smallest(rated: Iterable[tuple[float, Setting]]) -> Setting:
     """Return the smallest of the settings that are as fast as the fastest.
 
@@ -305,17 +301,16 @@ def _best(rows: list[dict[str, Any]]) -> dict[str, Any]:
         gains = [row for row in predicted if row["predicted_gain_low"] > PROMISING]
     else:
         key, gains = "gain", [row for row in fair if row["says"] == FASTER]
-        alike = [row for row in fair if row["says"] != FASTER and _is_as_fast(row)]
+        near = (row for row in fair if row["says"] == SAME or (row["gain_low"] or 0) >= _NOT_SLOWER)
+        alike = [row for row in near if row not in gains]
         alike.append(own)
     largest = max([1.0, *(row[key] for row in gains)])
     chosen = [row for row in (*gains, *alike) if row[key] >= AS_FAST * largest]
     return min(chosen, key=lambda row: (_setting(row).size, row["trial"]), default=own)
 
 
-def _is_as_fast(row: dict[str, Any]) -> bool:
-    """Return whether a measured setting is as fast as the loader as it is."""
-    low = row["gain_low"]
-    return row["says"] == SAME or (low is not None and low >= _NOT_SLOWER)
+def _setting(row: dict[str, Any]) -> Setting:
+    return Setting(**{column.name: row[column.name] for column in _ARGUMENTS})
 
 
 # Sentences
@@ -345,23 +340,22 @@ def _stay(tuning: Tuning, own: dict[str, Any]) -> str:
     """Return the title where no setting is recommended: the reason."""
     others = [row for row in tuning.settings().to_dicts() if row["trial"]]
     measured = [row for row in others if row["starts"]]
-    if own["starts"] and measured:
-        best = max(measured, key=lambda row: float(row["gain"]))
-        if best["says"] == OPEN:
-            if tuning.circumstances.full_cores:
-                return f"{_full_cores(tuning)}; best setting: {best['setting']}, {_gain(best)}"
-            factor = compared(blocks_of(tuning.blocks), best["trial"])
-            highs, took_s = (row["gain_high"] for row in measured), tuning.circumstances.took_s
-            return open_title("setting", best["setting"], factor, highs, took_s)
-        if best["says"] == FASTER:  # but its batches come in another order
-            return f"No setting is faster in the same order ({best['setting']}: {_gain(best)})"
+    if not own["starts"] or not measured:
+        failed = own["starts"] and any(row["status"] == FAILED for row in others)
         return (
-            "No setting is significantly faster than the current one "
-            f"(best: {best['setting']}, {_gain(best)})"
+            f"{_KEEP}: the others that were tried fail" if failed else _unmeasured(tuning, others)
         )
-    if own["starts"] and any(row["status"] == FAILED for row in others):
-        return "Keep the current setting: the others that were tried fail"
-    return _unmeasured(tuning, others)
+    best = max(measured, key=lambda row: float(row["gain"]))
+    if best["says"] == OPEN and tuning.circumstances.full_cores:
+        return f"{_full_cores(tuning)}; best setting: {best['setting']}, {_gain(best)}"
+    if best["says"] == OPEN:
+        factor = compared(blocks_of(tuning.blocks), best["trial"])
+        highs, took_s = (row["gain_high"] for row in measured), tuning.circumstances.took_s
+        return open_title("setting", best["setting"], factor, highs, took_s)
+    if best["says"] == FASTER:  # but its batches come in another order
+        return f"No setting is faster in the same order ({best['setting']}: {_gain(best)})"
+    than = f"(best: {best['setting']}, {_gain(best)})"
+    return f"No setting is significantly faster than the current one {than}"
 
 
 def _unmeasured(tuning: Tuning, others: list[dict[str, Any]]) -> str:
@@ -370,24 +364,24 @@ def _unmeasured(tuning: Tuning, others: list[dict[str, Any]]) -> str:
     likely = max(predicted, key=lambda row: float(row["predicted_gain"]), default=None)
     hint = "; raise budget_s to measure the settings"
     if not others:
-        return "Keep the current setting: there is no other setting to try"
+        return f"{_KEEP}: there is no other setting to try"
     if likely is None:
         return f"No other setting was predicted{hint}"
     if likely["predicted_gain_low"] > 1:
         gain, low, high = (float(likely[name]) for name in _PREDICTED_GAIN)
-        gain_words = gain_text(gain, low, high, "the throughput")
-        return f"{likely['setting']} may give {gain_words}, predicted{hint}"
+        gains = gain_text(gain, low, high, "the throughput")
+        return f"{likely['setting']} may give {gains}, predicted{hint}"
     if tuning.circumstances.full_cores:
         return _full_cores(tuning)
-    return f"Keep the current setting: no other setting is predicted to be faster{hint}"
+    return f"{_KEEP}: no other setting is predicted to be faster{hint}"
+
+
+_KEEP: Final = "Keep the current setting"
 
 
 def _full_cores(tuning: Tuning) -> str:
-    cores = tuning.circumstances.cores
-    return (
-        f"Keep the current setting: workers and loop keep all {cores:g} cores busy, so only less "
-        "work per sample helps (5_transform_orders)"
-    )
+    full = f"workers and loop keep all {tuning.circumstances.cores:g} cores busy"
+    return f"{_KEEP}: {full}, so only less work per sample helps (5_transform_orders)"
 
 
 def fit(tuning: Tuning) -> str:
@@ -395,26 +389,21 @@ def fit(tuning: Tuning) -> str:
     rows = tuning.settings().drop_nulls(["predicted_per_s", "measured_per_s"]).to_dicts()
     errors = sorted(abs(row["predicted_per_s"] / row["measured_per_s"] - 1) for row in rows)
     changed = [row for row in rows if row["trial"] and row["gain"] and row["predicted_gain"]]
-    if len(changed) == 1:
-        return _prediction_text(changed[0])
     if not errors:
         return "No prediction was tested"
-    middle, settings = errors[len(errors) // 2], count(len(errors), "setting")
-    return f"Prediction error: {share(middle)} (median), {share(errors[-1])} (most), of {settings}"
-
-
-def _prediction_text(row: dict[str, Any]) -> str:
-    """Return the predicted and the measured speedup, in words."""
-    low, high = row["predicted_gain_low"], row["predicted_gain_high"]
+    if len(changed) != 1:
+        middle, settings = errors[len(errors) // 2], count(len(errors), "setting")
+        return (
+            f"Prediction error: {share(middle)} (median), {share(errors[-1])} (most), of {settings}"
+        )
+    (row,) = changed
+    gain, low, high = (row[name] for name in _PREDICTED_GAIN)
     word = "as predicted"
     if (row["gain_high"] or row["gain"]) < low:
         word = "less than predicted"
     elif (row["gain_low"] or row["gain"]) > high:
         word = "more than predicted"
-    return (
-        f"Predicted {row['predicted_gain']:.2f}× ({low:.2f}-{high:.2f}), measured "
-        f"{row['gain']:.2f}×: {word}"
-    )
+    return f"Predicted {gain:.2f}× ({low:.2f}-{high:.2f}), measured {row['gain']:.2f}×: {word}"
 
 
 def notes_of(tuning: Tuning) -> list[str]:

@@ -7,6 +7,7 @@ The promising settings then take turns with the loader as it is, until the best 
 from __future__ import annotations
 
 from dataclasses import astuple, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -23,17 +24,8 @@ from stallscope.loops.cached_values import bytes_of, leaves
 from stallscope.loops.devices import device_of
 from stallscope.loops.timed_loop import started
 from stallscope.loops.training_loop import Enough, Limits, check_step_s
-from stallscope.machine import (
-    cores_available,
-    require_single_rank,
-    shared_memory_free,
-)
-from stallscope.model.costs import (
-    MANY_THREADS,
-    Handover,
-    costs_of,
-    recorded_per_s,
-)
+from stallscope.machine import cores_available, require_single_rank, shared_memory_free
+from stallscope.model.costs import MANY_THREADS, Handover, costs_of, recorded_per_s
 from stallscope.model.machine_use import MachineUse, use
 from stallscope.model.settings import given_settings, grid, setting_of
 from stallscope.model.simulator import predict
@@ -46,9 +38,8 @@ from stallscope.tune.result import AS_FAST, TRIALS, TuneConditions, Tuning
 from stallscope.units import BUDGET_S, size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from stallscope.model.settings import Setting
     from stallscope.model.simulator import LoaderCosts
     from stallscope.targets.target import Target
 
@@ -192,7 +183,14 @@ class SettingSearch:
         self._handover: Handover | None = None
         self._recorded_per_s: float | None = None
         self._race: SettingRace | None = None
-        self._notes = [*_notes_on(self._now, stream=stream)]
+        self._notes: list[str] = []
+        if stream and not self._now.num_workers:
+            self._notes.append(
+                "no workers were tried: each worker would repeat the whole stream, unless the "
+                "dataset divides its samples among workers"
+            )
+        elif stream:
+            self._notes.append("the order of a stream's samples depends on the number of workers")
 
     def record(self) -> None:
         """Record the loop as it is, with its samples, and hand one batch over."""
@@ -287,7 +285,9 @@ class SettingSearch:
         predicted = [trial for trial in possible if trial.per_s]
         if not predicted:
             return possible[:_MOST]
-        same = [trial for trial in predicted if _keeps(trial.setting, now)]
+        # The same batches in the same order, from equal threads
+        order_of = attrgetter("in_order", "pin_memory", "threads")
+        same = [trial for trial in predicted if order_of(trial.setting) == order_of(now)]
         if self._is_full:  # only a predicted gain is worth a measurement
             same = [trial for trial in same if trial.per_s > (1 + ALIKE) * own.per_s]
         best = max(trial.per_s for trial in (own, *same))
@@ -364,12 +364,6 @@ class SettingSearch:
         )
 
 
-def _keeps(setting: Setting, now: Setting) -> bool:
-    """Return whether a setting gives the same batches in the same order, from equal threads."""
-    names = ("in_order", "pin_memory", "threads")
-    return all(getattr(setting, name) == getattr(now, name) for name in names)
-
-
 def _size(trial: Trial) -> tuple[Any, ...]:
     return trial.setting.size
 
@@ -381,13 +375,3 @@ def _trial_row(place: int, trial: Trial) -> tuple[Any, ...]:
         rest = prediction.first_batch_s, prediction.memory_bytes, prediction.outside
         predicted = (*prediction.samples_per_s, *prediction.stall_share, *rest)
     return (place, *astuple(trial.setting), trial.change, *predicted, trial.failed)
-
-
-def _notes_on(now: Setting, *, stream: bool) -> Iterator[str]:
-    if stream and not now.num_workers:
-        yield (
-            "no workers were tried: each worker would repeat the whole stream, unless the dataset "
-            "divides its samples among workers"
-        )
-    elif stream:
-        yield "the order of a stream's samples depends on the number of workers"
