@@ -152,7 +152,7 @@ def test_a_killed_parent_leaves_no_stopped_worker():
     assert not any(map(psutil.pid_exists, pids))
 
 
-def test_a_step_longer_than_the_budget_is_refused():
+def test_steps_longer_than_the_budget_are_refused():
     with pytest.raises(ArgumentError, match="seconds, not milliseconds"):
-        check_step_s(50.0, 3.0)
+        check_step_s(50.0, 60.0)
     check_step_s(0.05, 3.0)

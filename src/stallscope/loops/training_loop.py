@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _FOREVER_S: Final = 1e6
 _SHOW_EVERY_S: Final = 0.5
+_FEWEST_STEPS: Final = 4
+"""Simulated steps that have to fit into a budget; fewer say nothing about a loop."""
 _UNDER_WAY: Final = 2
 """Batches that are not waited for where there is hardly time for them."""
 
@@ -86,15 +88,15 @@ def check_budget(budget_s: object) -> float:
 
 
 def check_step_s(step_s: float | None, budget_s: float) -> None:
-    """Refuse a simulated step that outlasts the budget.
+    """Refuse a simulated step of which too few fit into the budget.
 
     Raises:
-        ArgumentError: it does; most likely somebody has given milliseconds.
+        ArgumentError: they do not; most likely somebody has given milliseconds.
     """
-    if step_s is not None and step_s > budget_s:
+    if step_s is not None and _FEWEST_STEPS * step_s > budget_s:
         raise ArgumentError(
-            f"a step of {step_s:g} seconds is longer than the budget of {budget_s:g}: give "
-            "seconds, not milliseconds, or a larger budget_s"
+            f"{_FEWEST_STEPS} steps of {step_s:g} seconds are longer than the budget of "
+            f"{budget_s:g}: give seconds, not milliseconds, or a larger budget_s"
         )
 
 
