@@ -98,7 +98,7 @@ def test_a_generator_of_a_functions_module_is_found_and_put_back():
     before = str(generator.bit_generator.state)
     stream = Stream(Chain(named_noise).ops[0])
 
-    with restored(lambda: [stream]):
+    with restored(stream.restores()):
         outcome = stream.measure(givens())
 
     assert "" == outcome.unsteady

@@ -27,7 +27,7 @@ from stallscope.orders.capture import first_indices
 from stallscope.orders.equivalence import pictures
 from stallscope.orders.pipeline import passed_on
 from stallscope.orders.result import FixedCosts, NoSuchOrderError, timed
-from stallscope.orders.run_ops import OpInput, named_kept, restored
+from stallscope.orders.run_ops import OpInput, named_by, restored, restores_of
 from stallscope.orders.search import Lane, NotComparableError
 from stallscope.orders.variant import (
     BATCH,
@@ -50,7 +50,7 @@ from stallscope.targets.object_graph import LoaderCallables, bindings_kept
 from stallscope.units import said_by
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from stallscope.orders.run_ops import Stream
     from stallscope.orders.search import TriedOp
@@ -73,15 +73,12 @@ REDRAWN: Final = (
 
 @contextmanager
 def preserving_state(loader: Any) -> Iterator[None]:
-    """Restore every generator and sampler, and the attributes of the dataset and its ops.
-
-    Args:
-        loader: torch's own.
-    """
+    """Restore every generator and sampler, and the attributes of the dataset and its ops."""
     parts = LoaderCallables(loader)
+    named = {id(held): held for each in parts.functions.values() for held in named_by(each)}
     with (
         as_before(loader),
-        named_kept(parts.functions.values()),
+        restored(restores_of(named.values())),
         bindings_kept(parts.holders),
     ):
         yield
@@ -127,11 +124,9 @@ class OrderEvaluator:
     @contextmanager
     def guarded(self) -> Iterator[None]:
         """Use one torch thread, as in a worker, and restore the state that ops change."""
-
-        def streams() -> list[Stream]:
-            return [stream for lane in self.lanes for stream, _ in lane.streams.values()]
-
-        with preserving_state(self.loader), restored(streams), one_thread():
+        streams = [stream for lane in self.lanes for stream, _ in lane.streams.values()]
+        restores = [restore for stream in streams for restore in stream.restores()]
+        with preserving_state(self.loader), restored(restores), one_thread():
             yield
 
     def stream(self, position: int, op: Any = None) -> Stream:
@@ -166,11 +161,12 @@ class OrderEvaluator:
         self.variants.append(done)
         return done
 
-    def mark_failed(self, trial: int, why: str) -> None:
-        """Mark a variant as failed that raised while it was measured; never the original."""
-        if trial:
-            failed = replace(self.variants[trial], grade=Grade(FAILS, why=why))
-            self.variants[trial] = self._completed(failed)
+    def mark_failed(self, failed: Mapping[int, str]) -> None:
+        """Mark variants as failed that raised while they were measured; never the original."""
+        for trial, why in failed.items():
+            if trial:
+                variant = replace(self.variants[trial], grade=Grade(FAILS, why=why))
+                self.variants[trial] = self._completed(variant)
 
     def _completed(self, variant: Variant) -> Variant:
         faster = variant.predicted_s is not None and variant.predicted_s < self.whole_s

@@ -46,7 +46,7 @@ class ResizedCrop:
         """Return the crop of the resized image."""
         if not is_image(image):
             return self.crop(self.resize(image))
-        wide, high = _new_size(self.resize, image)
+        wide, high = self.resize(Image.new("1", image.size)).size  # quick, as it is black and white
         top, left, down, across = _box_of(self.crop, wide, high)
         if min(top, left) < 0 or top + down > high or left + across > wide:
             return self.crop(self.resize(image))  # the crop pads
@@ -54,9 +54,10 @@ class ResizedCrop:
         spare = [math.ceil(_REACH * max(1.0, 1 / scale)) + 1 for scale in scales]
         first = max(left - spare[0], 0), max(top - spare[1], 0)
         last = min(left + across + spare[0], wide), min(top + down + spare[1], high)
+        name = str(getattr(self.resize.interpolation, "value", self.resize.interpolation))
         part = image.resize(
             (last[0] - first[0], last[1] - first[1]),
-            Image.Resampling[_filter_of(self.resize).partition("-")[0].upper()],
+            Image.Resampling[name.partition("-")[0].upper()],  # "bilinear", "nearest-exact"
             (
                 first[0] * scales[0],
                 first[1] * scales[1],
@@ -66,23 +67,6 @@ class ResizedCrop:
         )
         at = left - first[0], top - first[1]
         return part.crop((*at, at[0] + across, at[1] + down))
-
-
-def _filter_of(resize: Any) -> str:
-    """Return the name of a Resize's filter: "bilinear", "nearest-exact"."""
-    return str(getattr(resize.interpolation, "value", resize.interpolation))
-
-
-def _new_size(resize: Any, image: Any) -> tuple[int, int]:
-    """Return width and height of the image after torchvision's Resize."""
-    size = [resize.size] if isinstance(resize.size, int) else list(resize.size)
-    if len(size) > 1:
-        return size[1], size[0]
-    short, long = sorted(image.size)
-    near, far = size[0], int(size[0] * long / short)
-    if resize.max_size is not None and far > resize.max_size:
-        near, far = int(resize.max_size * near / far), resize.max_size
-    return (near, far) if image.width <= image.height else (far, near)
 
 
 def _box_of(crop: Any, wide: int, high: int) -> tuple[int, int, int, int]:

@@ -61,14 +61,10 @@ class CachedPrefix:
         return len(self.dataset)
 
     def __getitem__(self, index: Any) -> Any:
-        return _with_column(self.head(index), self.where, self._finish)
-
-    def head(self, index: Any) -> Any:
-        """Return a sample before the ops that run every time; cache it the first time."""
         key = key_of(index)
         if key not in self.kept:
             self.kept[key] = fresh(self.dataset[index])
-        return self.kept[key]
+        return _with_column(self.kept[key], self.where, self._finish)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "dataset":

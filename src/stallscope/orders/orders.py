@@ -177,6 +177,7 @@ class OrderSearch:
         self._evaluator = evaluator = OrderEvaluator(
             self._target.loaders[0], site, captured, self._tolerance, lanes
         )
+        rewrites = list(proposals.rewrites_of(evaluator, alternatives))
         is_searched = partial(self._measurement.has_used, _SEARCH_UNTIL)
         is_compared = partial(self._measurement.has_used, _COMPARE_UNTIL)
         with evaluator.guarded():
@@ -185,7 +186,7 @@ class OrderSearch:
             self._limit_search(evaluator)
             evaluator.fixed = fixed_costs(self._loader, captured)
             proposals.add_original(evaluator)
-            proposals.add_alternatives(evaluator, alternatives)
+            proposals.add_alternatives(evaluator, rewrites)
             for lane in evaluator.lanes:
                 lane.search(is_searched)
             proposals.add_orders(evaluator, is_compared)
@@ -256,11 +257,11 @@ class OrderSearch:
         with evaluator.guarded(), closing(pairs):
             self._finalists = proposals.choose_finalists(evaluator)
             pairs.run(self._contests(evaluator, self._finalists, batches), _PAIRED)
-            self._mark_failed(pairs.failed)
+            evaluator.mark_failed(pairs.failed)
             speedups = {trial: pairs.factor(trial).factor for trial in self._finalists}
             together = proposals.add_together(evaluator, speedups)
             pairs.run(self._contests(evaluator, together, batches), _PAIRED)
-            self._mark_failed(pairs.failed)
+            evaluator.mark_failed(pairs.failed)
             if best := self._best():
                 pairs.run(self._contests(evaluator, [best], batches), _PAIRED, NARROW)
         self._confirm(evaluator, batches)
@@ -316,7 +317,7 @@ class OrderSearch:
         )
         for failing, why in turns.failed.items():
             if why.startswith("in its loader"):  # any other reason is a lack of time
-                evaluator.mark_failed(failing, why)
+                evaluator.mark_failed({failing: why})
             else:
                 self._measurement.note(f"not confirmed in the loader's workers: {why}")
 
@@ -324,10 +325,6 @@ class OrderSearch:
         """Return the best trial; None: none is significantly faster."""
         best = self.result().best_variant()
         return best.trial if best and best.says == FASTER else None
-
-    def _mark_failed(self, failed: Mapping[int, str]) -> None:
-        for trial, why in failed.items():
-            self._evaluator.mark_failed(trial, why)
 
     def partial_result(self) -> Orders | None:
         """Return a partial result; None: not even the original was measured."""

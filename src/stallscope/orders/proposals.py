@@ -64,20 +64,10 @@ def add_original(evaluator: OrderEvaluator) -> None:
 # ---- rewrites of ops -----------------------------------------------------------------------------
 
 
-def add_alternatives(evaluator: OrderEvaluator, alternatives: Mapping[Any, Any] | None) -> None:
-    """Add the user's rewrites of ops, each as a variant.
-
-    Args:
-        evaluator: the pipeline.
-        alternatives: a rewrite, or several, by an op's name or position.
-
-    Raises:
-        ArgumentError: there is no such op, or the rewrite is not callable.
-    """
-    for position, op, name in _rewrites(evaluator, alternatives):
+def add_alternatives(evaluator: OrderEvaluator, rewrites: Iterable[tuple[int, Any, str]]) -> None:
+    """Add the user's rewrites of ops, see `rewrites_of`, each as a variant."""
+    for position, op, name in rewrites:
         old = evaluator.ops[position]
-        if isinstance(old.call, CallOp):  # the rewrite gets the arguments of the old call
-            op = replace(old.call, function=op)  # noqa: PLW2901
         variant = evaluator.judged(
             Variant(
                 evaluator.as_it_is,
@@ -94,10 +84,18 @@ def add_alternatives(evaluator: OrderEvaluator, alternatives: Mapping[Any, Any] 
         evaluator.add(variant)
 
 
-def _rewrites(
+def rewrites_of(
     evaluator: OrderEvaluator, alternatives: Mapping[Any, Any] | None
 ) -> Iterator[tuple[int, Any, str]]:
-    """Yield position, object and expression of each rewrite."""
+    """Yield position, object and expression of each rewrite, whose state is restored from now on.
+
+    Args:
+        evaluator: the pipeline.
+        alternatives: a rewrite, or several, by an op's name or position.
+
+    Raises:
+        ArgumentError: there is no such op, or the rewrite is not callable.
+    """
     positions = {op.name: op.position for op in evaluator.ops}
     for key, value in (alternatives or {}).items():
         position = positions.get(key) if isinstance(key, str) else key
@@ -114,6 +112,10 @@ def _rewrites(
                     "sample, an object and not its class"
                 )
             place = f"[{number}]" if len(several) > 1 else ""
+            call = evaluator.ops[position].call
+            if isinstance(call, CallOp):  # the rewrite gets the arguments of the old call
+                op = replace(call, function=op)  # noqa: PLW2901
+            evaluator.stream(position, op)
             yield position, op, f"alternatives[{key!r}]{place}"
 
 

@@ -166,8 +166,8 @@ class Stream:
     Before a call for a sample, every generator that the op can draw from is seeded by the op and
     the sample alone: the global ones of torch, numpy and Python, and those that the op holds or its
     functions name. The op is a copy of the user's, which so stays unchanged. If it cannot be
-    copied, or a generator belongs to a function, the user's own is used, and `restored` restores
-    it.
+    copied, or a generator belongs to a function, the user's own is used, and `restores`
+    restores it.
 
     Args:
         op: with the calling convention.
@@ -185,19 +185,11 @@ class Stream:
         named = [generator for generator in named_by(self.call) if generator not in own]
         self._generators = [*_GLOBAL, *own, *named]
         self._shared = named if self.copied else [*named, *own]
-        self._restores: list[Callable[[], object]] = []
-        self.remember()
 
-    def remember(self) -> None:
-        """Save the state of the user's own objects, which were not copied."""
-        self._restores = restores_of(self._shared)
-        if not self.copied:
-            self._restores.append(attributes_of(self.call))
-
-    def put_back(self) -> None:
-        """Restore the state that was saved last."""
-        for restore in self._restores:
-            restore()
+    def restores(self) -> list[Callable[[], object]]:
+        """Return functions that restore the user's own objects, which were not copied."""
+        attributes = [] if self.copied else [attributes_of(self.call)]
+        return [*restores_of(self._shared), *attributes]
 
     def seed(self, draw: Draw) -> None:
         """Seed every generator that the op can draw from."""
@@ -322,31 +314,8 @@ class Stream:
 
 
 @contextmanager
-def restored(streams: Callable[[], Iterable[Stream]]) -> Iterator[None]:
-    """Restore, after the block, the state that the streams share with the user.
-
-    Args:
-        streams: returns all streams, also those that are made inside of the block.
-    """
-    for stream in streams():
-        stream.remember()
-    try:
-        yield
-    finally:
-        with held_back():
-            for stream in streams():
-                stream.put_back()
-
-
-@contextmanager
-def named_kept(functions: Iterable[Any]) -> Iterator[None]:
-    """Restore, after the block, the generators that functions name.
-
-    Args:
-        functions: those of the dataset, of its ops and of the collate function.
-    """
-    generators = {id(held): held for function in functions for held in named_by(function)}
-    restores = restores_of(generators.values())
+def restored(restores: Iterable[Callable[[], object]]) -> Iterator[None]:
+    """Call functions after the block that restore a state."""
     try:
         yield
     finally:
