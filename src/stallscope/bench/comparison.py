@@ -163,12 +163,7 @@ def open_title(
 ) -> str:
     """Return the title where nothing tried is faster for sure: how much it can gain at most.
 
-    Args:
-        kind: what was tried, a noun.
-        best: name of the fastest.
-        factor: its speedup.
-        highs: upper ends of the intervals of all that was tried; None: without an interval.
-        took_s: seconds spent so far.
+    `kind` is a noun for what was tried, `highs` the upper ends of all intervals (None: without).
     """
     gain = gain_text(*factor[:3])
     highest = max(math.inf if high is None else high for high in highs)

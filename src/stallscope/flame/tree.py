@@ -85,11 +85,7 @@ class Tree:
 
 
 def tree(*recordings: pl.DataFrame) -> Tree:
-    """Merge stacks; the time grows with the number of their frames.
-
-    Args:
-        recordings: each with the columns `worker, stage, stack, hits`.
-    """
+    """Merge stacks of recordings, each with the columns `worker, stage, stack, hits`."""
     names: dict[StackFunction | None, int] = {None: 0}
     groups: dict[Group, int] = {}
     places = {(-1, 0): 0}  # of a frame, by its parent and name

@@ -62,9 +62,6 @@ class Accelerator:
 
     An event stands on the stream that is current in the thread that asks; what runs on other
     streams is not seen.
-
-    Args:
-        where: the device.
     """
 
     def __init__(self, where: torch.device) -> None:
@@ -118,10 +115,9 @@ def works_behind(where: torch.device | None) -> bool:
 
 
 def device_in_use(since_ns: int) -> AsyncDevice | None:
-    """Return the device that this process gives work to, as far as one can tell without waking one.
+    """Return the device that has work of this process, as far as one can tell without waking one.
 
-    Args:
-        since_ns: a simulated one has been given some since then (`perf_counter_ns`).
+    A simulated one has been given some since then (`perf_counter_ns`).
     """
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return Accelerator(torch.device("cuda", torch.cuda.current_device()))
@@ -151,12 +147,8 @@ class EventClock:
     """Tells when a device came to each event, on the host's clock, and waits for none.
 
     Times count from the first event, each from the one before it, so that they stay exact however
-    long it goes on: torch gives a distance as a 32-bit float.
-
-    Args:
-        device: works behind the host.
-        write: gets each edge with its time (`perf_counter_ns`, as the device's clock has it) and
-            0, in their order, some steps later.
+    long it goes on: torch gives a distance as a 32-bit float. Some steps later, `write` gets each
+    edge with its time (`perf_counter_ns`, as the device's clock has it) and 0, in their order.
     """
 
     def __init__(self, device: AsyncDevice, write: Callable[[int, int, int], object]) -> None:
@@ -216,7 +208,7 @@ class EventClock:
             after_ns = perf_counter_ns()
             tries.append((after_ns - before_ns, number, (event, (before_ns + after_ns) // 2)))
         event, host_ns = min(tries)[2]
-        self._device.give_back(spare for _, _, (spare, _) in tries if spare is not event)
+        self._device.give_back(spare for *_, (spare, _) in tries if spare is not event)
         return event, host_ns
 
 
@@ -224,12 +216,8 @@ class DeviceMarks:
     """Writes into the marks of a recording when its device had work.
 
     One thread trains; in any other nothing is written, for the current stream is each thread's
-    own. What fails is noted once, and the device is watched no longer.
-
-    Args:
-        marks: log of the loop.
-        device: the one that the steps compute on; None: the one that the process uses, which is
-            looked for until some steps have been made.
+    own. What fails is noted once, and the device is watched no longer. Without a device, the one
+    that the process uses is looked for until some steps have been made.
     """
 
     def __init__(self, marks: ProcessLog, device: AsyncDevice | None = None) -> None:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections import deque
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.files import open_to_append, read_file
@@ -50,20 +52,14 @@ _met: dict[tuple[Any, ...], _Failure] = {}
 
 @dataclass(frozen=True)
 class Failures:
-    """The failures of one recording.
-
-    Args:
-        folder: of the recording.
-    """
+    """The failures of one recording, in its folder."""
 
     folder: Path
 
     def note(self, missing: str, error: BaseException) -> None:
         """Note that something of ours has failed; never fails itself.
 
-        Args:
-            missing: what the run has not, or not all of, as the beginning of a sentence.
-            error: what was raised.
+        What the run is `missing`, or has not all of, is the beginning of a sentence.
         """
         with suppress(Exception):
             text = _text_of(error) if len(_met) < _MOST_KEPT else "and other errors"
@@ -139,9 +135,7 @@ def _text_of(error: BaseException) -> str:
         text = repr(error)[:_LONGEST]
         if error.__context__ is not None:
             text = f"{text} after {error.__context__!r}"[: 2 * _LONGEST]
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None:
-        return text
-    file = os.path.basename(trace.tb_frame.f_code.co_filename.partition(" (")[0])  # noqa: PTH119
-    return f"{text} in {file}, line {trace.tb_lineno}"
+    for frame, line in deque(walk_tb(trace), 1):
+        file = os.path.basename(frame.f_code.co_filename.partition(" (")[0])  # noqa: PTH119
+        return f"{text} in {file}, line {line}"
+    return text

@@ -294,12 +294,9 @@ _SAMPLE_0: Final = Tag.SAMPLE | INDEX_OFFSET
 
 
 class Recorder:
-    """Recorder of the spans of one thread into its log.
+    """Recorder of the spans of one thread into the log of its process.
 
-    Args:
-        log: log of this process.
-        clock: nanoseconds, monotonic and the same in every process of the machine.
-        cpu_clock: CPU time of this thread, ns.
+    `clock` is monotonic and the same in every process of the machine; both clocks give ns.
     """
 
     # Functions that record, during a batch and in its thread. Bound once, because properties would
@@ -425,12 +422,7 @@ def _cpu_clock_cost_ns() -> float:
 
 
 class IteratorStandIn(StandIn):
-    """An iterator whose every `next` is a call of ours.
-
-    Args:
-        samples: the original iterator; everything but `next` goes there.
-        advance: returns the next item.
-    """
+    """An iterator whose every `next` is a call of ours; everything else goes to the original."""
 
     def __init__(self, samples: Iterator[Any], advance: Callable[[], Any]) -> None:
         super().__init__(samples)

@@ -53,11 +53,10 @@ them: its batches come from a thread of its own, so no wait for a loader lies in
 
 
 class Waits(threading.local):
-    """The waits for a batch that this thread is in, the innermost last."""
+    """The waits for a batch that this thread is in (iteration, iterator), the innermost last."""
 
     def __init__(self) -> None:
         self.stack: list[tuple[Iteration, Any]] = []
-        """The iteration and the iterator."""
 
 
 class Loaders:
@@ -65,7 +64,8 @@ class Loaders:
 
     def __init__(self, marks: ProcessLog) -> None:
         self._marks = marks
-        self._loaders: dict[tuple[Any, ...], tuple[ref[Any], int]] = {}
+        self._loaders: dict[int, tuple[ref[Any], tuple[Any, ...]]] = {}
+        """Each by its number, and what makes another one alike."""
         self._epochs: dict[int, int] = {}
         self._lock = threading.RLock()
 
@@ -89,15 +89,15 @@ class Loaders:
         about = described(loader)
         types = [type(value_of(loader, name)) for name in ("dataset", "sampler")]
         alike = (*types, *about.values())
-        for key, (there, number) in list(self._loaders.items()):
-            if there() is loader:
-                return number
-            if key[:-1] == alike and there() is None:
-                self._loaders[key] = (ref(loader), number)
-                return number
-        number = len(self._loaders) + 1
-        self._loaders[(*alike, number)] = (ref(loader), number)
-        self._marks.say(loader=number, **about)
+        known = [
+            number
+            for number, (there, others) in self._loaders.items()
+            if there() is loader or (there() is None and others == alike)
+        ]
+        number = known[0] if known else len(self._loaders) + 1
+        if not known:
+            self._marks.say(loader=number, **about)
+        self._loaders[number] = ref(loader), alike
         return number
 
 

@@ -68,9 +68,7 @@ class LogPages:
 def read_log(path: Path, names_read: dict[str, ProcessNames] | None = None) -> LogPages:
     """Read one file of a log, also while a process writes it.
 
-    Args:
-        path: the file.
-        names_read: cache of processes' names, by their file; this process's names are added.
+    `names_read` is a cache of processes' names, by their file.
 
     Raises:
         RunFormatError: the file is not an event log, or one of another version.
@@ -81,9 +79,9 @@ def read_log(path: Path, names_read: dict[str, ProcessNames] | None = None) -> L
         raise RunFormatError(f"{path} is not an event log of this version of stallscope")
     head, words = raw[:HEADER_WORDS].tolist(), raw[HEADER_WORDS + 1 :]
     name = names_of(head[Header.PID], head[Header.WORKER], head[Header.STARTED_NS])
-    names_read = {} if names_read is None else names_read
-    if name not in names_read:
-        names_read[name] = _read_names(path.with_name(name))
+    names = (names_read or {}).get(name) or _read_names(path.with_name(name))
+    if names_read is not None:
+        names_read[name] = names
     return LogPages(
         pid=head[Header.PID],
         worker=head[Header.WORKER],
@@ -95,7 +93,7 @@ def read_log(path: Path, names_read: dict[str, ProcessNames] | None = None) -> L
         is_full=bool(raw[HEADER_WORDS]),
         other_threads=head[Header.OTHER_THREADS],
         paths=list(_json_lines(path.with_suffix(".paths"))),
-        names=names_read[name],
+        names=names,
     )
 
 

@@ -66,11 +66,7 @@ _TRIES: Final = 6
 
 
 class Patches:
-    """Replacements, callbacks and the like, which go on and come off together.
-
-    Args:
-        failures: where is noted what cannot be taken off again.
-    """
+    """Replacements, callbacks and the like, which go on and come off together."""
 
     def __init__(self, failures: Failures | None = None) -> None:
         self._failures = failures
@@ -336,11 +332,7 @@ def once_imported(name: str, do: Callable[[], object]) -> Iterator[None]:
 
     A script may set `OMP_NUM_THREADS` and the like before it imports torch, and would behave
     differently if torch were there already. So what hooks torch waits until the script imports it.
-
-    Args:
-        name: of a top-level package; the call is made at once if it is imported already.
-        do: is called at most once, between the import and what follows it; what it raises comes out
-            of the import.
+    If it is there already, the call is made at once. What the call raises comes out of the import.
     """
     if name in sys.modules:
         do()
@@ -364,9 +356,7 @@ class _Finder:
     """Stands before Python's own finders until the one module has been looked for."""
 
     def __init__(self, name: str, do: Callable[[], object]) -> None:
-        self._name = name
-        self._do = do
-        self._looks = False
+        self._name, self._do, self._looks = name, do, False
 
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
         """Return where the module is, as Python's own finders say, with a loader that calls us.

@@ -69,11 +69,9 @@ class Probe:
         scoped: bool = False,
         modules: Iterable[nn.Module] = (),
     ) -> None:
-        self._place = place
+        self._place, self._scoped = place, scoped
         self._loaders = None if loaders is None else list(loaders)
-        self._living = list(living)
-        self._scoped = scoped
-        self._modules = list(modules)
+        self._living, self._modules = list(living), list(modules)
         self.works_behind: AsyncDevice | None = None
         """Device of a recording's own steps, if it is known beforehand."""
         self.failures = place.failures
@@ -165,13 +163,12 @@ class Probe:
         """Start an iterator of the loader; what is iterated inside of it is measured, too."""
         self._epoch += 1
         key = epoch_key(OUTER, self._epoch)
-        with self.failures.within("the epochs"):
-            self.marks.mark(Mark.ITER, key)
+        mark = self.failures.passing("the epochs", self.marks.mark)
+        mark(Mark.ITER, key)
         # An interrupt while a worker is started would leave it behind, or get lost in the fork.
         with held_back():
             iterator: Iterator[Any] = self.inside(iter, loader)
-        with self.failures.within("the epochs"):
-            self.marks.mark(Mark.ITERATED, key)
+        mark(Mark.ITERATED, key)
         return iterator
 
     def batches(self, iterator: Iterator[Any]) -> Generator[Any, None, None]:

@@ -122,12 +122,8 @@ class SelfSampler:
     """Samples the stacks of this process in a thread of its own: on request, or in short windows.
 
     All processes of a recording have the same windows, so that a worker that lives for seconds is
-    sampled, too. No fork meets the thread where `end` is called before workers are started.
-
-    Args:
-        folder: of the recording, for requests and stacks.
-        origin_ns: begin of the recording, from which windows count; None: on request, as long as
-            the folder exists.
+    sampled, too: they count from its begin (`origin_ns`). None: on request, as long as its folder
+    exists. No fork meets the thread where `end` is called before workers are started.
     """
 
     def __init__(self, folder: Path, origin_ns: int | None = None) -> None:

@@ -49,9 +49,7 @@ class WorkerEntry:
     def __init__(
         self, place: LogPlace, original: Callable[..., None], starting: Callable[[], int | None]
     ) -> None:
-        self._place = place
-        self._original = original
-        self._starting = starting
+        self._place, self._original, self._starting = place, original, starting
         self._pid: int | None = os.getpid()
 
     def belongs_to(self, place: LogPlace) -> bool:
@@ -141,9 +139,7 @@ class Tasks:
     """Reads a worker's queues over torch's shoulder: which batch comes and goes, and when."""
 
     def __init__(self, hooks: Hooks, log: ProcessLog, key: int) -> None:
-        self._hooks = hooks
-        self._log = log
-        self._key = key
+        self._hooks, self._log, self._key = hooks, log, key
         self._is_ready = False
         self._sending = threading.local()
 
@@ -153,8 +149,12 @@ class Tasks:
         index_queue.get = around(index_queue.get, self._waits, self._take, failures, missing)
         data_queue.put = around(data_queue.put, self._put, None, failures, missing)
         if hasattr(data_queue, "_send_bytes"):  # read when the feeder thread starts
-            send = data_queue._send_bytes
-            data_queue._send_bytes = around(send, self._sends, self._sent, failures, missing)
+            send, sending = data_queue._send_bytes, self._sending
+
+            def sends(*_: Any, **__: Any) -> int | None:
+                return getattr(sending, "number", None)
+
+            data_queue._send_bytes = around(send, sends, self._sent, failures, missing)
             pickles = failures.passing(missing, functools.partial(self._pickles, data_queue))
             _queues._ForkingPickler = _watched_pickler(_queues._ForkingPickler, pickles)
 
@@ -184,9 +184,6 @@ class Tasks:
         self._sending.number = number = _number(data) if ours else None
         if number is not None:
             self._log.mark(Mark.PICKLE, self._key, number)
-
-    def _sends(self, *_: Any, **__: Any) -> int | None:
-        return getattr(self._sending, "number", None)
 
     def _sent(self, number: int, _: Any, error: BaseException | None) -> None:
         if error is None:

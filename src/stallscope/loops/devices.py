@@ -77,11 +77,9 @@ class Kernels(NamedTuple):
 
 
 class StepClock:
-    """Times steps by the events of a device.
+    """Times steps by the events of a device that works behind the host.
 
-    Args:
-        device: works behind the host; None: a step has ended when it returns, as it has on a
-            simulated device without work.
+    None: a step has ended when it returns, as it has on a simulated device without work.
     """
 
     def __init__(self, device: AsyncDevice | None) -> None:
@@ -123,9 +121,7 @@ class StepClock:
 class Cpu:
     """Steps that compute on the processor, which shares its cores with the workers, or a timer.
 
-    Args:
-        device: where batches are moved before the step; None: nowhere.
-        name: in words.
+    Batches are moved to a `device` before the step; None: nowhere.
     """
 
     behind: AsyncDevice | None = None

@@ -181,13 +181,8 @@ def shuffle_share(kind: type[Container], samples: int, buffer: int) -> float:
     """Return how uniform a shuffled epoch is: 1 is uniform, 0 not shuffled at all.
 
     The mean distance in the data between successive samples, over that of a uniform shuffle, which
-    is a third of the epoch. A stream is simulated: shards in random order, then a buffer from which
-    one sample is drawn at a time.
-
-    Args:
-        kind: of container.
-        samples: of the epoch.
-        buffer: samples that a stream keeps to draw from.
+    is a third of the epoch. A stream is simulated: shards in random order, then a buffer of samples
+    from which one is drawn at a time.
     """
     if kind.is_random or samples < 2:  # noqa: PLR2004 - one sample has no order
         return 1.0

@@ -164,12 +164,7 @@ class Storage(SavedResult):
         return self._reads
 
     def of(self, access: str, state: str) -> list[dict[str, Any]]:
-        """Return the rows of an access in a state with its smallest requests, by readers.
-
-        Args:
-            access: `sample`, `random` or `sequential`.
-            state: `cold`, `warm` or `dropped`.
-        """
+        """Return the rows of an access in a state with its smallest requests, by readers."""
         rows = [row for row in self._reads.to_dicts() if row["access"] == access]
         least = min((row["request_bytes"] for row in rows), default=0)
         return [row for row in rows if row["state"] == state and row["request_bytes"] == least]

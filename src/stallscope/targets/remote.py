@@ -33,13 +33,7 @@ if TYPE_CHECKING:
 
 
 class RemoteImages(ImageFiles):
-    """Images at an address; each is read as a whole.
-
-    Args:
-        address: as the user gave it.
-        files: addresses without the protocol, and labels.
-        transform: applied to each image.
-    """
+    """Images at an address; each is read as a whole. Files are named without the protocol."""
 
     def __init__(
         self, address: str, files: Sequence[ImageFile], transform: Callable[[Any], Any]
@@ -103,11 +97,7 @@ def names_at(address: str) -> list[str]:
 
 
 def copy_objects(address: str, places: Mapping[str, Path]) -> None:
-    """Copy objects of a server to files.
-
-    Args:
-        address: as the user gave it.
-        places: file for each path.
+    """Copy objects of a server to files, by their paths.
 
     Raises:
         TargetError: the server does not send an object.

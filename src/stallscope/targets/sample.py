@@ -38,10 +38,7 @@ HALF: Final = (0.5, 0.5, 0.5)
 class Photographs(ImageFiles):
     """Photographs with annotated boxes: (image, label of the first box).
 
-    Args:
-        files: one file per entry.
-        transform: from PIL image to tensor.
-        indexed: group the annotations by image once, instead of a search in every sample.
+    With `indexed`, annotations are grouped by image once, instead of a search in every sample.
     """
 
     def __init__(
