@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _IMAGES: Final = 4
 """Dimensions of a batch of images (samples, channels, rows, columns), and of their weights."""
+_NO_CONVOLUTION: Final = "the step reaches no convolution over images"
 
 
 @dataclass(frozen=True)
@@ -69,16 +70,14 @@ def as_it_is(context: StepContext) -> Iterator[Step]:
 
 @contextmanager
 def _autocast(context: StepContext) -> Iterator[Step]:
-    def step(batch: Any) -> object:
-        # Autocast caches cast weights, so each call has its own
-        with torch.autocast(context.kind, dtype=torch.bfloat16):
-            return context.step(batch)
-
-    yield step
+    # Autocast caches cast weights, so each call enters it anew
+    yield torch.autocast(context.kind, dtype=torch.bfloat16)(context.step)
 
 
 def _no_autocast(context: StepContext) -> str:
-    return "the step does so already" if context.facts.autocasts else _no_module(context)
+    if context.facts.autocasts:
+        return "the step does so already"
+    return "" if context.modules else "the step reaches no module"
 
 
 # ---- memory format -------------------------------------------------------------------------------
@@ -111,14 +110,13 @@ def _image_last(leaf: Any) -> Any:
 
 def _no_channels_last(context: StepContext) -> str:
     if not context.convolves:
-        return "the step reaches no convolution over images"
+        return _NO_CONVOLUTION
     parameters = (weight for module in context.modules for weight in module.parameters())
     weights = [weight for weight in parameters if weight.ndim == _IMAGES]
-    last = torch.channels_last
     # Both formats of smaller weights are equal
     large = [weight for weight in weights if min(weight.shape[1:]) > 1]
-    are_last = large and all(weight.is_contiguous(memory_format=last) for weight in large)
-    return "the weights are so already" if are_last else ""
+    are_last = [weight.is_contiguous(memory_format=torch.channels_last) for weight in large]
+    return "the weights are so already" if large and all(are_last) else ""
 
 
 # ---- cuDNN ---------------------------------------------------------------------------------------
@@ -136,7 +134,7 @@ def _no_cudnn(context: StepContext) -> str:
     if context.kind != "cuda":
         return "it needs CUDA"
     if not context.convolves:
-        return "the step reaches no convolution over images"
+        return _NO_CONVOLUTION
     return "it is on already" if torch.backends.cudnn.benchmark else ""
 
 
@@ -176,10 +174,6 @@ def _no_fused(context: StepContext) -> str:
     names = ", ".join(sorted({type(optimizer).__name__ for optimizer in context.optimizers}))
     has = any("fused" in optimizer.defaults for optimizer in context.optimizers)
     return "it is so already" if has else f"{names} has no fused kind"
-
-
-def _no_module(context: StepContext) -> str:
-    return "" if context.modules else "the step reaches no module"
 
 
 CHANGES: Final = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -240,7 +240,12 @@ def below(pid: int, folder: Path) -> tuple[list[Process], str]:
             f"pid {pid} can only be read by py-spy, which is not installed beside this Python: "
             "pip install py-spy"
         )
-    parents = _children(process)
+    parents: dict[int, int] = {}
+    with suppress(psutil.Error):
+        for child in process.children(recursive=True)[:_MOST_PROCESSES]:
+            with suppress(psutil.Error):
+                if child.status() != psutil.STATUS_ZOMBIE:
+                    parents[child.pid] = child.ppid()
     calls = _dumps([pid, *parents], program, folder)
     numbers: dict[int, int | None] = {}
     for each, call in calls.items():
@@ -279,31 +284,17 @@ def _gone(pid: int) -> UnsupportedError:
     )
 
 
-def _children(process: psutil.Process) -> dict[int, int]:
-    """Return the parent of each living process below a process."""
-    parents: dict[int, int] = {}
-    with suppress(psutil.Error):
-        for child in process.children(recursive=True)[:_MOST_PROCESSES]:
-            with suppress(psutil.Error):
-                if child.status() != psutil.STATUS_ZOMBIE:
-                    parents[child.pid] = child.ppid()
-    return parents
-
-
 def _dumps(pids: list[int], program: Path, folder: Path) -> dict[int, pyspy_calls.PySpyCall]:
     """Dump the stacks of several processes, a few at the same time."""
     calls: dict[int, pyspy_calls.PySpyCall] = {}
-    try:
-        for place, pid in enumerate(pids, 1):
+    with ExitStack() as ends:
+        for pid in pids:
             with held_back():
                 calls[pid] = pyspy_calls.dump(program, pid, folder, with_locals=True)
-            is_last = place == len(pids)
-            while sum(not call.is_over for call in calls.values()) >= (1 if is_last else _AT_ONCE):
+                ends.callback(calls[pid].kill)
+            most = _AT_ONCE if len(calls) < len(pids) else 1
+            while sum(not call.is_over for call in calls.values()) >= most:
                 time.sleep(0.01)
-    finally:
-        with held_back():
-            for call in calls.values():
-                call.kill()
     return calls
 
 

@@ -107,15 +107,6 @@ class Spy(StackSampler):
         if self._program is None:
             self.refused = "py-spy is not installed beside this Python"
             self.remedy = "pip install py-spy"
-            return self
-        try:
-            for stacks in self.stacks:
-                with held_back():
-                    call = pyspy_calls.dump(self._program, stacks.pid, self._folder)
-                    self._dumps[stacks.pid] = call
-        except BaseException:
-            self.__exit__()
-            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -126,18 +117,20 @@ class Spy(StackSampler):
     @property
     def is_over(self) -> bool:
         """True if sampling has ended; starts the next phase if it is due."""
-        if self.refused:
+        if self.refused or self._program is None:
             return True
-        if self._began is None:
-            if not all(call.is_over for call in self._dumps.values()):
-                return False
+        if self._began is not None:
+            if time.monotonic() > self._began + self._conditions.seconds:
+                self._finish()
+            return all(call.is_over for call in self._records.values())
+        for pid in [stacks.pid for stacks in self.stacks if stacks.pid not in self._dumps]:
+            with held_back():
+                self._dumps[pid] = pyspy_calls.dump(self._program, pid, self._folder)
+        if all(call.is_over for call in self._dumps.values()):
             self._learn()
-            if self.refused:
-                return True
-            self._record()
-        elif time.monotonic() > self._began + self._conditions.seconds:
-            self._finish()
-        return all(call.is_over for call in self._records.values())
+            if not self.refused:
+                self._record()
+        return False
 
     def stop(self) -> None:
         """Stop sampling and wait briefly for the stacks sampled so far."""

@@ -138,14 +138,13 @@ class SamplingLoop:
             is_late = time.monotonic() > began + 2 * self._wanted_s + _PATIENCE_S
             if self._batches == before or is_late:
                 break
+        sampled_s, name = self._conditions.seconds, self._conditions.name
         if not self._batches:
-            raise TargetError(
-                f"{self._conditions.name} yielded no batch: there is nothing to sample"
-            )
-        if self._conditions.seconds < self._wanted_s * _ENOUGH:
+            raise TargetError(f"{name} yielded no batch: there is nothing to sample")
+        if sampled_s < self._wanted_s * _ENOUGH:
             self._measurement.note(
-                f"sampled {seconds(self._conditions.seconds)} of {seconds(self._wanted_s)}: the "
-                f"loader yielded {count(self._batches, 'batch')}"
+                f"sampled {seconds(sampled_s)} of {seconds(self._wanted_s)}: the loader yielded "
+                f"{count(self._batches, 'batch')}"
             )
         if starts > 1:
             self._measurement.note(f"the loader is short: stallscope started it {starts} times")
@@ -201,17 +200,15 @@ class SamplingLoop:
         )
 
     def _fall_back(self, spy: Spy) -> None:
-        self._refused = True
-        self._measurement.note(
-            f"sampled by the {IN_PROCESS}, not by {PY_SPY} ({spy.refused}): {spy.remedy}"
-        )
-        self._measurement.note(
+        self._refused, note = True, self._measurement.note
+        note(f"sampled by the {IN_PROCESS}, not by {PY_SPY} ({spy.refused}): {spy.remedy}")
+        note(
             f"the {IN_PROCESS} sees a thread when the thread releases the GIL: compiled code that "
             "holds the GIL shows at the next line"
         )
         missing = [name for name in ("native", "gil") if getattr(self._conditions, name)]
         if missing:
-            self._measurement.note(f"the {IN_PROCESS} has no {' and no '.join(missing)}")
+            note(f"the {IN_PROCESS} has no {' and no '.join(missing)}")
         self._conditions = replace(self._conditions, native=False, gil=False)
 
     def result(self, notes: Iterable[str] = ()) -> Flame:

@@ -170,9 +170,8 @@ def stage_of(slot: Slot, *, gives_way: bool = False) -> Stage:
     A name that promises nothing is a transform's, which may be part of one around it.
     """
     kind = kind_of_name(slot.hint)
-    if kind not in ("transform", "other"):
-        return Stage(kind, kind)
-    return Stage(name_of(slot.value), "transform", gives_way)
+    is_other = kind in ("transform", "other")
+    return Stage(name_of(slot.value), "transform", gives_way) if is_other else Stage(kind, kind)
 
 
 def name_of(value: Any) -> str:

@@ -376,12 +376,6 @@ class Recorder:
 
         return hook
 
-    def iterator(self, samples: Iterator[Any]) -> Iterator[Any]:
-        """Return an iterator that records every `next` as a sample."""
-        return IteratorStandIn(
-            samples, functools.partial(self.sample, samples.__next__, None, call=True)
-        )
-
     # ---- batches --------------------------------------------------------------------------------
 
     def mark(self, tag: Tag, payload: int = 0) -> None:

@@ -74,8 +74,7 @@ def _transform(recorder: Recorder, cls: Any) -> Callable[..., Any]:
         can = method == "encodes" and not idle and hasattr(self, method)
         return can and recorder.at_work() and self.name != "noop"
 
-    key = recorder.key(Stage("Transform", "transform"))
-    timed = recorder.call(original, key, key_of=key_of)
+    timed = recorder.call(original, recorder.key(Stage("Transform", "transform")), key_of=key_of)
     is_work = recorder.failures.passing("the transforms of fastai", works)
 
     @functools.wraps(original)
@@ -253,9 +252,7 @@ class Adapters:
     """Hooks every library once, as soon as it is there."""
 
     def __init__(self, recorder: Recorder, patches: Patches) -> None:
-        self._recorder = recorder
-        self._patches = patches
-        self._waiting = dict(_ADAPTERS)
+        self._recorder, self._patches, self._waiting = recorder, patches, dict(_ADAPTERS)
 
     def hook(self) -> None:
         """Hook what has been imported by now."""
@@ -266,24 +263,20 @@ class Adapters:
                 hook(self._recorder, self._patches)
 
 
-def _until_exhausted(recorder: Recorder, batches: Iterator[Any]) -> Callable[[], Any]:
-    """Return `next` of an iterator whose every `next` is a batch; only its end is written."""
+def samples(recorder: Recorder, fetcher: Any) -> Any:
+    """Return a stand-in for a fetcher's iterator of an iterable dataset, which is recorded."""
+    cls, items = type(fetcher.dataset), fetcher.dataset_iter
 
     def advance() -> Any:
         try:
-            return next(batches)
+            return next(items)
         except StopIteration:
             with recorder.failures.within("the ends of iterators"):
                 recorder.mark(Tag.EXHAUSTED)
             raise
 
-    return advance
-
-
-def samples(recorder: Recorder, fetcher: Any) -> Any:
-    """Return a stand-in for a fetcher's iterator of an iterable dataset, which is recorded."""
-    cls, items = type(fetcher.dataset), fetcher.dataset_iter
     # What fastai gives torch: an iterable of batches, whose samples are seen in it
     if (cls.__module__, cls.__name__) == ("fastai.data.load", "_FakeLoader"):
-        return IteratorStandIn(items, _until_exhausted(recorder, items))
-    return recorder.iterator(items)
+        return IteratorStandIn(items, advance)
+    a_sample = functools.partial(recorder.sample, items.__next__, None, call=True)
+    return IteratorStandIn(items, a_sample)

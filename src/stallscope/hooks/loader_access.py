@@ -114,7 +114,7 @@ class _LoaderOf:
             raise AttributeError(name)
         if name in _NOT_KEPT:
             return value_of(self._iterator, name) or _NOT_KEPT[name]
-        return getattr(self._iterator, name if name.startswith("_") else f"_{name}")
+        return getattr(self._iterator, f"_{name.removeprefix('_')}")
 
 
 def fresh(iterator: Any, owner: Any) -> FreshIterator:
@@ -177,5 +177,4 @@ def end(iterator: Any) -> None:
         iterator.close()
     elif is_running_node(iterator):
         iterator._shutdown()
-    else:
-        shut_down(iterator)
+    shut_down(iterator)

@@ -7,7 +7,6 @@ made beforehand is used up. Where the batches end before a lap does, the loop st
 from __future__ import annotations
 
 import gc
-import inspect
 import multiprocessing
 import time
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
-from stallscope.hooks.loader_access import shut_down
+from stallscope.hooks.loader_access import end
 from stallscope.interrupts import held_back
 from stallscope.isolation import in_one_thread
 from stallscope.loops.batch_timeout import limited, starting, status_of
@@ -114,9 +113,7 @@ def started(loop: TimedLoop, lap: TimedPass | None = None) -> Iterator[Iterator[
                 with held_back():
                     watched.close()
                     batches.close()
-                    shut_down(source)
-                    if inspect.isgenerator(source):
-                        source.close()
+                    end(source)
     finally:
         with held_back():
             if _children() - before:

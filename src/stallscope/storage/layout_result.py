@@ -158,30 +158,25 @@ class Layouts(SavedResult):
     @cached_property
     def _rows(self) -> list[dict[str, Any]]:
         """Rows of the table, sorted; a layout that was not measured has no rates."""
-        written = {row["layout"]: row for row in self.written.to_dicts()}
-        rows = []
-        times_s = self._sample_times
-        for layout, own_s in times_s.items():
-            row = {**written[layout], "state": self.state, "rounds": len(own_s)}
-            rows.append(row | self._rates(times_s.get(0, {}), own_s, is_files=not layout))
-        measured = {row["layout"] for row in rows}
-        rows += [row | {"rounds": 0} for layout, row in written.items() if layout not in measured]
-        return sorted(
-            ({name: row.get(name) for name in LAYOUTS} for row in rows),
-            key=lambda row: -(row["samples_per_s"] or 0.0),
-        )
-
-    @property
-    def _sample_times(self) -> dict[int, dict[int, float]]:
-        """Seconds to read and make each sample, by layout and sample."""
-        resized = dict(self.written.select("layout", "resized").iter_rows())
         make_s = {(small, sample): took_s for small, sample, took_s in self.makes.iter_rows()}
-        sample_times: dict[int, dict[int, float]] = {}
-        for _, layout, sample, read_s in self.reads.iter_rows():
-            if (resized[layout], sample) in make_s:
-                total_s = read_s + make_s[resized[layout], sample]
-                sample_times.setdefault(layout, {})[sample] = total_s
-        return sample_times
+        read_s: dict[int, dict[int, float]] = {}
+        for _, layout, sample, took_s in self.reads.iter_rows():
+            read_s.setdefault(layout, {})[sample] = took_s
+        rows: list[dict[str, Any]] = []
+        files_s: dict[int, float] = {}
+        for written in self.written.to_dicts():  # 0, the files as they are, comes first
+            layout, small = written["layout"], written["resized"]
+            own_s = {
+                sample: took_s + make_s[small, sample]
+                for sample, took_s in read_s.get(layout, {}).items()
+                if (small, sample) in make_s
+            }
+            files_s = files_s if layout else own_s
+            row = dict.fromkeys(LAYOUTS) | written | {"rounds": len(own_s)}
+            if own_s:
+                row |= self._rates(files_s, own_s, is_files=not layout) | {"state": self.state}
+            rows.append(row)
+        return sorted(rows, key=lambda row: -(row["samples_per_s"] or 0.0))
 
     def _rates(
         self, files_s: dict[int, float], own_s: dict[int, float], *, is_files: bool

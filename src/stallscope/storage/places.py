@@ -20,7 +20,6 @@ from contextlib import suppress
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from stat import S_ISREG
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psutil
@@ -97,13 +96,11 @@ def _paths_in(folder: str, suffixes: set[str], until_s: float) -> Iterator[str]:
 
 def _file(path: str, *, was_read: bool = False) -> DataFile | None:
     """Return a regular, readable file that is not empty; None for anything else."""
-    try:
-        about = Path(path).stat()
-    except (OSError, ValueError):  # ValueError: a zero byte in the path
-        return None
-    if not S_ISREG(about.st_mode) or not about.st_size or not os.access(path, os.R_OK):
-        return None
-    return DataFile(str(Path(path).absolute()), about.st_size, was_read)
+    with suppress(OSError, ValueError):  # ValueError: a zero byte in the path
+        size = Path(path).is_file() and Path(path).stat().st_size
+        if size and os.access(path, os.R_OK):
+            return DataFile(str(Path(path).absolute()), size, was_read)
+    return None
 
 
 def open_containers() -> list[DataFile]:
@@ -159,13 +156,11 @@ def bytes_read() -> int | None:
     return None
 
 
-def _loading_processes() -> list[psutil.Process]:
+def _loading_processes() -> Iterator[psutil.Process]:
     pids = [child.pid for child in multiprocessing.active_children() if child.pid]
-    processes = []
     for pid in pids or [os.getpid()]:
-        with suppress(psutil.Error):
-            processes.append(psutil.Process(pid))
-    return processes
+        with suppress(psutil.NoSuchProcess):
+            yield psutil.Process(pid)
 
 
 def _is_code(path: str) -> bool:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from stat import S_ISREG
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -86,11 +85,8 @@ class FileOverrides:
             if data is None:
                 return original(file, mode, *args, **named)
             raw = io.BytesIO(data)
-            if "b" in mode:
-                return raw
-            named.pop("closefd", None)
-            named.pop("buffering", None)
-            return io.TextIOWrapper(raw, *args[1:4], **named)
+            text = {name: named[name] for name in named.keys() - {"closefd", "buffering", "opener"}}
+            return raw if "b" in mode else io.TextIOWrapper(raw, *args[1:4], **text)
 
         return open
 
@@ -106,13 +102,13 @@ def _imdecode(data: bytes, flags: int = 1, **named: Any) -> Any:
     return sys.modules["cv2"].imdecode(np.frombuffer(data, np.uint8), flags, **named)
 
 
-def _as_tensor(data: bytes) -> torch.Tensor:
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
-
-
 _READERS: Final = (
     ("cv2", "imread", _imdecode),
-    ("torchvision.io.image", "read_file", _as_tensor),
+    (
+        "torchvision.io.image",
+        "read_file",
+        lambda data: torch.frombuffer(bytearray(data), dtype=torch.uint8),
+    ),
 )
 """Functions that open files in C, and our decoders of the same bytes."""
 _overrides: Final = FileOverrides()
@@ -143,12 +139,11 @@ class RawSamples(StandIn):
 
 def _is_data(path: str) -> bool:
     """Tell a sample's own file from code and from containers of many samples."""
-    try:
-        about = Path(path).stat()
-    except (OSError, ValueError):
+    if path.endswith((".py", ".pyc")) or path.startswith(("/proc/", "/sys/", "/dev/")):
         return False
-    is_code = path.endswith((".py", ".pyc")) or path.startswith(("/proc/", "/sys/", "/dev/"))
-    return S_ISREG(about.st_mode) and not is_code and about.st_size <= _MOST_BYTES
+    with suppress(OSError, ValueError):
+        return Path(path).is_file() and Path(path).stat().st_size <= _MOST_BYTES
+    return False
 
 
 def made_of(dataset: Any, raw: RawSample) -> Any:
