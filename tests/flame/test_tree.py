@@ -2,17 +2,7 @@
 
 import polars as pl
 import pytest
-from support.build_flame import (
-    COLLATE,
-    CONV,
-    CROP,
-    DILATE,
-    FEED,
-    JPEG,
-    LOOP,
-    SITE,
-    a_flame,
-)
+from support.build_flame import COLLATE, CONV, CROP, DILATE, FEED, JPEG, LOOP, SITE, a_flame
 
 from stallscope.flame.classify import (
     TABLE,

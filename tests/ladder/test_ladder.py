@@ -327,12 +327,6 @@ class TestBadInput:
         with pytest.raises(ss.StallscopeError, match=f"{name}="):
             ss.ladder(DataLoader(Noise(8), 4), **{name: value})
 
-    def test_more_than_one_rank(self, monkeypatch):
-        monkeypatch.setenv("WORLD_SIZE", "2")
-
-        with pytest.raises(ss.StallscopeError, match="one of 2 ranks"):
-            ss.ladder(DataLoader(Noise(8), 4))
-
     def test_an_interrupt(self):
         """Ctrl-C comes out as it is, with what was measured before."""
         with pytest.raises(KeyboardInterrupt) as caught:

@@ -261,11 +261,6 @@ class TestWhatCannotBe:
         with pytest.raises(ss.StallscopeError, match="sampler gives no index"):
             ss.lines(loader)
 
-    def test_one_of_several_ranks(self, monkeypatch):
-        monkeypatch.setenv("WORLD_SIZE", "2")
-        with pytest.raises(ss.StallscopeError, match="one of 2 ranks"):
-            ss.lines(DataLoader(Items(), 2))
-
 
 @pytest.mark.parametrize("samples", [4, 400])
 def test_the_budget_is_kept(samples):

@@ -6,11 +6,7 @@ Hooks, processes, threads and folders that were left would fail every test (`con
 import time
 
 import pytest
-from support.faulty_datasets import (
-    Hangs,
-    StandsStill,
-    as_generator,
-)
+from support.faulty_datasets import Hangs, StandsStill, as_generator
 from support.loaders import Noise
 from torch.utils.data import DataLoader
 from torch.utils.data import _utils as torch_utils

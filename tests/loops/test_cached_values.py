@@ -9,13 +9,7 @@ import pytest
 import torch
 
 from stallscope.loops.cached_loaders import CachedBatches
-from stallscope.loops.cached_values import (
-    batch_bytes,
-    fresh,
-    same,
-    samples_in,
-    versions,
-)
+from stallscope.loops.cached_values import batch_bytes, fresh, same, samples_in, versions
 
 
 class Pair(NamedTuple):

@@ -272,12 +272,15 @@ class _Usage:
         self.free = free
 
 
-def test_an_experiment_refuses_more_than_one_rank(monkeypatch):
-    """Under torchrun, also before the ranks have met, `record` says what to use instead."""
+@pytest.mark.parametrize(
+    "verb", [ss.record, ss.ladder, ss.flame, ss.lines, ss.storage, ss.layouts, ss.experiments]
+)
+def test_an_experiment_refuses_more_than_one_rank(monkeypatch, verb):
+    """Under torchrun, also before the ranks have met, it says what to use instead."""
     monkeypatch.setenv("WORLD_SIZE", "8")
 
     with pytest.raises(UnsupportedError, match=r"8 ranks.*ss\.instrumented"):
-        ss.record(DataLoader(Noise(), 4))
+        verb(DataLoader(Noise(), 4))
 
 
 def test_watching_is_allowed_and_knows_its_rank(monkeypatch):

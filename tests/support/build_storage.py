@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from stallscope.storage.layout_result import (
-    MAKES,
-    READS,
-    WRITTEN,
-    LayoutConditions,
-    Layouts,
-)
+from stallscope.storage.layout_result import MAKES, READS, WRITTEN, LayoutConditions, Layouts
 from stallscope.storage.places import MEMORY, SOLID
 from stallscope.storage.reads import COLD, RANDOM, SAMPLE, SEQUENTIAL, WARM
 from stallscope.storage.result import PLACES, READINGS, Storage, StorageConditions

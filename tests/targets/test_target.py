@@ -158,29 +158,19 @@ class TestWrongObjects:
         """Anything that yields no batches is refused with its type's name."""
         assert f"is a {type(value).__name__}, which yields no batches" in the_error(value)
 
-    def test_two_loaders_are_one_too_many(self):
-        """A tuple of two loaders is not taken for two batches."""
-        loader = DataLoader(Numbers())
-
-        assert "a tuple (DataLoader, DataLoader): give one loader" in the_error((loader, loader))
-
-    def test_an_empty_dataset_is_said(self):
-        message = the_error(DataLoader(Numbers(0)))
-
-        assert "the dataset (Numbers) of the target is empty" in message
-
-    def test_a_loader_that_drops_its_only_batch_is_said(self):
-        """A dataset smaller than one batch, with drop_last, gives no batch."""
-        assert "drop_last" in the_error(DataLoader(Numbers(3), 4, drop_last=True))
-
-    def test_no_batches_at_all_is_said(self):
-        assert "(list) has no batch" in the_error([])
-
-    def test_a_step_has_to_be_callable(self):
-        assert "step is a int" in the_error([1], step=3)
-
-    def test_a_wrong_device_is_said(self):
-        assert "device='gpu' is not a torch device" in the_error([1], device="gpu")
+    @pytest.mark.parametrize(
+        ("spec", "named", "words"),
+        [
+            ((DataLoader(Numbers()),) * 2, {}, "a tuple (DataLoader, DataLoader): give one loader"),
+            (DataLoader(Numbers(0)), {}, "the dataset (Numbers) of the target is empty"),
+            (DataLoader(Numbers(3), 4, drop_last=True), {}, "drop_last"),
+            ([], {}, "(list) has no batch"),
+            ([1], {"step": 3}, "step is a int"),
+            ([1], {"device": "gpu"}, "device='gpu' is not a torch device"),
+        ],
+    )
+    def test_the_reason_is_one_sentence(self, spec, named, words):
+        assert words in the_error(spec, **named)
 
     def test_a_device_that_is_not_there_is_said(self, monkeypatch):
         """At once, not by torch in the middle of a measurement."""
@@ -374,17 +364,23 @@ class TestFactories:
 
 
 class TestWrongFactories:
-    def test_a_missing_module_says_where_was_looked(self, here):
-        """A module that does not exist is named together with the searched folder."""
-        message = the_error("no_such_module:make")
+    @pytest.mark.parametrize(
+        ("spec", "text", "words"),
+        [
+            ("no_such_module:make", "", "no module 'no_such_module': looked in '{here}'"),
+            ("train_h.py:loader", "", "write 'train_h', without .py"),
+            ("train_h:make_lader", "def make_loader(): ...", "did you mean 'make_loader'?"),
+            (
+                "train_h:data",
+                "from support.planted_costs import SlowFetchDataset as D\ndata = D(1)",
+                "is a dataset (SlowFetchDataset)",
+            ),
+        ],
+    )
+    def test_the_reason_is_one_sentence(self, here, spec, text, words):
+        a_module(here, "train_h", text)
 
-        assert "no module 'no_such_module'" in message
-        assert str(here) in message
-
-    def test_a_file_name_is_put_right(self, here):
-        a_module(here, "train_h", "loader = [1]")
-
-        assert "write 'train_h', without .py" in the_error("train_h.py:loader")
+        assert words.format(here=here) in the_error(spec)
 
     @pytest.mark.parametrize(
         "text",
@@ -400,17 +396,6 @@ class TestWrongFactories:
         cause = caught.value.__cause__
         assert f"{type(cause).__name__}: {cause}" in str(caught.value)
 
-    def test_a_missing_attribute_suggests_close_names(self, here):
-        """A misspelt factory is answered with the name that was meant."""
-        a_module(here, "train_j", "def make_loader(): ...")
-
-        message = the_error("train_j:make_lader")
-
-        assert (
-            message
-            == "'train_j:make_lader': 'train_j' has no 'make_lader'; did you mean 'make_loader'?"
-        )
-
     def test_what_the_factory_raises_is_named(self, here):
         """An exception of the factory is named by type and text, and chained."""
         a_module(here, "train_k", "def make(): raise KeyError('root')")
@@ -421,16 +406,6 @@ class TestWrongFactories:
             target("train_k:make")
 
         assert isinstance(caught.value.__cause__, KeyError)
-
-    def test_a_dataset_from_a_factory_is_no_loader(self, here):
-        """A factory's dataset is answered with DataLoader(dataset, ...)."""
-        a_module(
-            here,
-            "train_m",
-            "from support.planted_costs import SlowFetchDataset\ndata = SlowFetchDataset(1)",
-        )
-
-        assert "is a dataset (SlowFetchDataset)" in the_error("train_m:data")
 
 
 class TestWords:

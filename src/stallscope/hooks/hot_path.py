@@ -19,13 +19,7 @@ from threading import get_ident
 from time import perf_counter_ns, thread_time_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from stallscope.hooks.event_log import (
-    CODE_SHIFT,
-    INDEX_OFFSET,
-    MOST_CODES,
-    Header,
-    Tag,
-)
+from stallscope.hooks.event_log import CODE_SHIFT, INDEX_OFFSET, MOST_CODES, Header, Tag
 from stallscope.hooks.loader_access import StandIn
 from stallscope.hooks.patches import under, unseen
 from stallscope.stages import BATCH, COLLATE, GETITEM, Stage

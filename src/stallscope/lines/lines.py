@@ -22,30 +22,15 @@ from stallscope.bench.measurement import Measurement
 from stallscope.errors import ArgumentError, StallscopeError
 from stallscope.hooks.find_ops import is_librarys, name_of
 from stallscope.isolation import isolated, one_thread
-from stallscope.lines.profiler import (
-    FunctionsSeen,
-    LineCounter,
-    LineSampler,
-    Pieces,
-    source_of,
-)
+from stallscope.lines.profiler import FunctionsSeen, LineCounter, LineSampler, Pieces, source_of
 from stallscope.lines.result import FUNCTIONS, LINES, SOURCES, Lines, LinesConditions
 from stallscope.loops.cached_loaders import check_plain
 from stallscope.loops.training_loop import check_whole
 from stallscope.machine import machine, require_single_rank
 from stallscope.run.read_logs import note
 from stallscope.stats import wilson
+from stallscope.targets import object_graph as graph
 from stallscope.targets import target as targets
-from stallscope.targets.object_graph import (
-    LoaderCallables,
-    bindings_kept,
-    function_of,
-    functions_of,
-    functions_with,
-    place_of,
-    qualified,
-    why_no_lines,
-)
 from stallscope.units import BUDGET_S, count
 
 if TYPE_CHECKING:
@@ -82,7 +67,7 @@ class FunctionSelector:
     """Chooses functions among those that make the samples; `modules` are of those that ran."""
 
     def __init__(
-        self, parts: LoaderCallables, sampler: LineSampler, modules: Mapping[CodeType, str]
+        self, parts: graph.LoaderCallables, sampler: LineSampler, modules: Mapping[CodeType, str]
     ) -> None:
         self._parts, self._sampler = parts, sampler
         measured = sampler.shares()
@@ -129,7 +114,7 @@ class FunctionSelector:
         ]
         hidden = candidates[_MOST_FUNCTIONS:]
         if hidden:
-            names = ", ".join(f"`{qualified(code)}`" for code in hidden[:_MOST_NAMES])
+            names = ", ".join(f"`{graph.qualified(code)}`" for code in hidden[:_MOST_NAMES])
             self._notes.append(
                 f"not shown: {count(len(hidden), 'function')} with a smaller share ({names}); ask "
                 "for them with functions="
@@ -138,7 +123,7 @@ class FunctionSelector:
 
     def _functions(self, codes: list[CodeType], *, asked: bool) -> Iterator[FunctionType]:
         """Yield the functions that run each code, without the wrappers of decorators."""
-        by_code = functions_with(codes)
+        by_code = graph.functions_with(codes)
         for code in codes:
             listed = [self._parts.functions[code]] if code in self._parts.functions else []
             functions = [*listed, *by_code.get(code, ())]
@@ -147,12 +132,12 @@ class FunctionSelector:
             yield from inner
             if not every:
                 self._notes.append(
-                    f"`{qualified(code)}` is created for each call, so its lines cannot be shown; "
-                    "the line that calls it has their time"
+                    f"`{graph.qualified(code)}` is created for each call, so its lines cannot be "
+                    "shown; the line that calls it has their time"
                 )
             elif not inner and asked:
                 self._notes.append(
-                    f"`{qualified(code)}` is a decorator: name the decorated function"
+                    f"`{graph.qualified(code)}` is a decorator: name the decorated function"
                 )
 
     def _named(self, asked: Any) -> list[CodeType]:
@@ -161,7 +146,7 @@ class FunctionSelector:
         if not isinstance(asked, str):
             return _codes_of(asked)
         codes = dict.fromkeys([*parts.functions, *self._shares])
-        names = {code: qualified(code, parts.functions.get(code)) for code in codes}
+        names = {code: graph.qualified(code, parts.functions.get(code)) for code in codes}
         stages = {code: stage.name for code, stage in parts.stages.items()}
         matches = (
             [c for c in codes if names[c].rpartition(".")[0] == asked or stages.get(c) == asked],
@@ -189,22 +174,24 @@ class FunctionSelector:
 def _codes_of(item: Any) -> list[CodeType]:
     if not callable(item):
         raise ArgumentError(f"functions holds {item!r}: give names or functions")
-    function = function_of(item)
-    functions = [function] if function else list(functions_of(item))
+    function = graph.function_of(item)
+    functions = [function] if function else list(graph.functions_of(item))
     if not functions:
+        why = graph.why_no_lines(item)
         raise ArgumentError(
-            f"functions holds `{name_of(item)}`, which has no Python source ({why_no_lines(item)}) "
-            "and so no lines"
+            f"functions holds `{name_of(item)}`, which has no Python source ({why}) and so no lines"
         )
     return [function.__code__ for function in functions]
 
 
 def _distinct(functions: list[FunctionType]) -> dict[CodeType, str]:
     """Return a unique name for each code object; duplicates get their place appended."""
-    names = {function.__code__: qualified(function.__code__, function) for function in functions}
+    names = {
+        function.__code__: graph.qualified(function.__code__, function) for function in functions
+    }
     counts = Counter(names.values())
     return {
-        code: f"{name} ({place_of(code)})" if counts[name] > 1 else name
+        code: f"{name} ({graph.place_of(code)})" if counts[name] > 1 else name
         for code, name in names.items()
     }
 
@@ -250,7 +237,7 @@ class LineMeasurement:
     """Measurement of the lines of a loader."""
 
     def __init__(
-        self, target: Target, parts: LoaderCallables, samples: int, measurement: Measurement
+        self, target: Target, parts: graph.LoaderCallables, samples: int, measurement: Measurement
     ) -> None:
         self._target, self._measurement = target, measurement
         self._loader = target.loaders[0]
@@ -444,8 +431,8 @@ def lines(
     target = replace(targets.target(target), step=None)
     check_plain(target, "its samples cannot be made one by one in this process")
     with isolated(target) as target, one_thread():
-        parts = LoaderCallables(target.loaders[0])
-        with bindings_kept(parts.holders), measurement.of(target.name):
+        parts = graph.LoaderCallables(target.loaders[0])
+        with graph.bindings_kept(parts.holders), measurement.of(target.name):
             session = LineMeasurement(target, parts, int(samples), measurement)
             measurement.result = session.result
             try:

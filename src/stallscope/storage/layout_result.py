@@ -15,15 +15,7 @@ from typing import Any, ClassVar, Final
 
 import polars as pl
 
-from stallscope.bench.comparison import (
-    FASTER,
-    OPEN,
-    Factor,
-    Rate,
-    mean_of,
-    of_samples,
-    open_title,
-)
+from stallscope.bench.comparison import FASTER, OPEN, Factor, Rate, mean_of, of_samples, open_title
 from stallscope.columns import NAME, Column, Schema
 from stallscope.errors import ArgumentError
 from stallscope.result import SavedResult

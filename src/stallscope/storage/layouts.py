@@ -41,13 +41,7 @@ from stallscope.storage.containers import (
     missing,
     shuffle_share,
 )
-from stallscope.storage.layout_result import (
-    MAKES,
-    READS,
-    WRITTEN,
-    LayoutConditions,
-    Layouts,
-)
+from stallscope.storage.layout_result import MAKES, READS, WRITTEN, LayoutConditions, Layouts
 from stallscope.storage.page_cache import REALLY_COLD, drop, resident_share
 from stallscope.storage.reads import COLD, WARM
 from stallscope.storage.storage import demand_of, record_briefly

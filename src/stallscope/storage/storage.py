@@ -29,13 +29,7 @@ from stallscope.run.record import record_target
 from stallscope.storage import places, reads
 from stallscope.storage.page_cache import REALLY_COLD, resident_share
 from stallscope.storage.reads import COLD, RANDOM, SAMPLE, SEQUENTIAL, WARM
-from stallscope.storage.result import (
-    PLACES,
-    READINGS,
-    UNPROVEN,
-    Storage,
-    StorageConditions,
-)
+from stallscope.storage.result import PLACES, READINGS, UNPROVEN, Storage, StorageConditions
 from stallscope.targets import target as targets
 from stallscope.units import BUDGET_S, count, share
 

@@ -12,16 +12,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from stallscope.errors import TargetError
-from stallscope.targets.images import (
-    SUFFIXES,
-    ImageFile,
-    ImageFiles,
-    image_loader,
-    is_image,
-    labelled,
-    open_image,
-    training_pipeline,
-)
+from stallscope.targets import images as folder
 from stallscope.units import printable, said_by
 
 if TYPE_CHECKING:
@@ -32,18 +23,18 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 
-class RemoteImages(ImageFiles):
+class RemoteImages(folder.ImageFiles):
     """Images at an address; each is read as a whole. Files are named without the protocol."""
 
     def __init__(
-        self, address: str, files: Sequence[ImageFile], transform: Callable[[Any], Any]
+        self, address: str, files: Sequence[folder.ImageFile], transform: Callable[[Any], Any]
     ) -> None:
         super().__init__(files, transform)
         self.address = address
         self.loader = self._open
 
     def _open(self, path: Any) -> Image.Image:
-        return open_image(BytesIO(_system(self.address)[0].cat_file(path)))
+        return folder.open_image(BytesIO(_system(self.address)[0].cat_file(path)))
 
 
 def remote_loader(address: str) -> DataLoader[Any]:
@@ -54,14 +45,16 @@ def remote_loader(address: str) -> DataLoader[Any]:
             library is not installed.
     """
     root, objects = listing(address)
-    images = [path for path in objects if is_image(path)]
+    images = [path for path in objects if folder.is_image(path)]
     if not images:
         raise TargetError(
-            f"no images at {printable(address)!r}: looked for {', '.join(SUFFIXES)} there and "
-            f"below, found {len(objects):,} other objects"
+            f"no images at {printable(address)!r}: looked for {', '.join(folder.SUFFIXES)} there "
+            f"and below, found {len(objects):,} other objects"
         )
     below = [(path, PurePosixPath(path.removeprefix(root).lstrip("/"))) for path in images]
-    return image_loader(RemoteImages(address, labelled(below), training_pipeline()))
+    return folder.image_loader(
+        RemoteImages(address, folder.labelled(below), folder.training_pipeline())
+    )
 
 
 def listing(address: str) -> tuple[str, list[str]]:
