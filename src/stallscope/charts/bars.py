@@ -26,13 +26,8 @@ Ends = tuple[float | None, float | None]
 
 BAR: Final = 0.6
 """Height of a bar in parts, inches."""
-_NAMED: Final = 0.01
-"""Smallest share of the bar for which a part has its name above."""
-_LABEL_ROW: Final = 0.24
 _GAP: Final = 0.12
 """Space between two labels, inches."""
-_PAD: Final = 0.06
-_LIGHT: Final = 0.7
 
 
 class Label(NamedTuple):
@@ -112,15 +107,15 @@ class Strip:
         narrow = [
             (Label(piece.outside, (start + piece.length / 2) / self._inch), piece.length)
             for piece, start in self._pieces
-            if not self._fits(piece) and piece.length >= _NAMED * self.total
+            if not self._fits(piece) and piece.length >= 0.01 * self.total
         ]
         self._outside = in_a_row(narrow, width)
-        self.height = BAR + _LABEL_ROW * bool(self._outside) + 0.06
+        self.height = BAR + 0.24 * bool(self._outside) + 0.06
 
     def _fits(self, piece: StripPiece) -> bool:
         widest = max(sheet.text_width(piece.name, bold=True), sheet.text_width(piece.numbers))
         larger = piece.length * max(piece.waiting, 1 - piece.waiting)
-        return widest + 2 * _PAD <= larger / self._inch
+        return widest + 2 * 0.06 <= larger / self._inch
 
     def draw(self, ax: Axes, base: float = 0.0) -> None:
         """Draw the bar from `base` up."""
@@ -159,7 +154,7 @@ class Strip:
 
 
 def _lighter(colour: str) -> tuple[float, float, float]:
-    red, green, blue = (part + (1 - part) * _LIGHT for part in to_rgb(colour))
+    red, green, blue = (part + (1 - part) * 0.7 for part in to_rgb(colour))
     return red, green, blue
 
 

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 # The stalls taken apart
 
-_MOST_ROWS: Final = 10
 UNATTRIBUTED: Final[dict[str, Any]] = {
     "facecolor": sheet.PAPER,
     "edgecolor": STALL_COLOUR,
@@ -46,8 +45,6 @@ _WAITS: Final = {"stall": STALL_COLOUR, "wait": "#F3C6A5"}
 """Waits too short to be stalls have a pale stall colour."""
 _CAPTION: Final = 0.25
 """Height above the loop's bar for its caption, inches."""
-_OPENING: Final = 0.35
-"""Height below the loop's bar for the lines from the stall to its parts, inches."""
 _COLUMNS: Final = {"of stalls": 0.75, "per step": 1.5, "busy share": 2.35}
 """Right ends of the columns, inches from the bars."""
 
@@ -58,7 +55,7 @@ def exposed_figure(run: Run) -> Sheet:
     time = loop_breakdown(run.steps(), run.stalls(), run.side_spans)
     if time is None:
         return Sheet(stall_text.title(run), stall_text.nothing(run))
-    rows = stall_text.rows_of(run, time, _MOST_ROWS)
+    rows = stall_text.rows_of(run, time, 10)
     pieces = []
     for name, kind, sum_s in time.pieces(NOTHING):
         part = time.share(sum_s)
@@ -66,7 +63,7 @@ def exposed_figure(run: Run) -> Sheet:
         colour = _WAITS.get(kind) or colour_of(name, kind)
         pieces.append(StripPiece(printable(name), part, numbers, colour))
     strip = Strip(pieces, sheet.ROOM)
-    opening = _OPENING if rows else 0.0
+    opening = 0.35 if rows else 0.0
     heights = [strip.height + _CAPTION + 0.08 + opening, 0.3 * (len(rows) + 1) + sheet.AXIS]
     page = Sheet(stall_text.title(run), _exposed_notes(run, time, rows), heights[: 1 + bool(rows)])
     ax = page.parts[0]
@@ -149,8 +146,6 @@ def _stall_title(run: Run, awaited: dict[str, Any], stall: dict[str, Any]) -> st
 
 MARKERS: Final = {"D": "◆", "s": "■", "^": "▲", "v": "▼"}
 """Markers of the patterns, and the same as letters."""
-_SMALLEST: Final = 1e-5
-"""Share of the longest wait below which waits are drawn at the axis' end."""
 _FEW: Final = 400
 """Steps up to which each stall has a stem."""
 _FEW_TICKS: Final = 8
@@ -212,7 +207,7 @@ def _draw_waits(ax: Axes, steps: pl.DataFrame, patterns: list[list[int]]) -> Non
     """Draw the waits, those of patterns on top, and lines before the first steps of epochs."""
     waits_s = steps["wait_s"].to_numpy()
     high = max(float(waits_s.max()), 1e-6)
-    low = float(waits_s[waits_s >= high * _SMALLEST].min())
+    low = float(waits_s[waits_s >= high * 1e-5].min())
     is_log = sheet.spans_decades(low, high)
     if steps.height <= _FEW_TICKS:
         ax.set_xticks(steps["step"].to_list())

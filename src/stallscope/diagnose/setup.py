@@ -34,8 +34,6 @@ _NOT_THE_USERS: Final = {"torch", "builtins", "typing"}
 """Packages whose classes keep no samples."""
 _READS: Final[tuple[str, ...]] = ("__getitem__", "__getitems__", "__iter__", "__next__")
 """Methods in which reading begins."""
-_DEEPEST: Final = 5
-"""Datasets inside of datasets that are looked at."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +149,7 @@ def cache_of(dataset: Any) -> str:
 
 
 def _caches(dataset: Any) -> Iterator[str]:
-    for _ in range(_DEEPEST):
+    for _ in range(5):  # datasets inside of datasets
         attributes = getattr(dataset, "__dict__", {})
         for name in _stored_in(type(dataset)):
             if _has_room(attributes.get(name), dataset):

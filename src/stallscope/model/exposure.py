@@ -33,8 +33,6 @@ Group = Literal[WorkGroup, "sending", "pin", "main", "start", "unattributed", "w
 WORK: Final[tuple[WorkGroup, ...]] = get_args(WorkGroup)
 """Groups that make a batch."""
 CROWDED: Final = "waiting for a core"
-_QUICK: Final = 0.1
-"""Quantile of the seconds of sending and receiving threads: most had to wait for a core."""
 _GROUP_OF_PART: Final[dict[str, Group]] = {
     **dict.fromkeys((lifecycle.QUEUED, lifecycle.SEND, lifecycle.UNPICKLE), "sending"),
     **dict.fromkeys((lifecycle.MAIN, lifecycle.MAIN_GARBAGE), "main"),
@@ -298,7 +296,8 @@ def _quickness(run: RunTables) -> dict[str, float]:
 
 def _quick_share(took_s: np.ndarray) -> float:
     """Return the ratio of quick times to the mean; 1 without times."""
-    return float(np.quantile(took_s, _QUICK) / took_s.mean()) if took_s.size else 1.0
+    # Most threads that send or receive had to wait for a core
+    return float(np.quantile(took_s, 0.1) / took_s.mean()) if took_s.size else 1.0
 
 
 def _uncrowded(
