@@ -15,7 +15,7 @@ from stallscope.bench.comparison import FASTER
 from stallscope.columns import FACTOR, unit_of
 from stallscope.diagnose.causes import HEALTHY, INCONCLUSIVE, START_UP
 from stallscope.diagnose.result import number_text, with_tried
-from stallscope.model.thresholds import OTHERS, WORTH_A_LINE
+from stallscope.model.thresholds import CLEAR, LIKELY, OTHERS, WORTH_A_LINE
 from stallscope.run.saturation import find_saturated
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.stats import INTERVAL, NOT_DISTINGUISHABLE
@@ -108,8 +108,6 @@ GUIDED: Final = re.compile(rf"(?<![\w/])(?:{'|'.join(NOTEBOOKS)})(?:\.ipynb)?")
 _AND_OR: Final = re.compile(r"^(and|or) ")
 """Link between two next steps; each step is shown on its own."""
 
-_CLEAR, _LIKELY = 0.7, 0.4
-
 
 class Phase(NamedTuple):
     """A part of the budget."""
@@ -150,7 +148,7 @@ def words(finding: Finding, diagnosis: Diagnosis) -> FindingText:
     parts = printable(finding.next_step, LONGEST_TITLE).split("; ")
     steps = [_AND_OR.sub("", part) for part in parts if part]
     sure = finding.confidence
-    word = "clear" if sure >= _CLEAR else "likely" if sure >= _LIKELY else "weak"
+    word = "clear" if sure >= CLEAR else "likely" if sure >= LIKELY else "weak"
     return FindingText(
         code=finding.code,
         title=sentence(finding.title),

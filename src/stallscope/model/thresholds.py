@@ -154,6 +154,8 @@ take at least as long."""
 MANY_CALLS: Final = 5
 """Calls per sample from which on a stage may make more than the sample uses: an image, its mask and
 some views are fewer."""
+CLEAR, LIKELY = 0.7, 0.4
+"""Least confidences for these words; below is "weak"."""
 DOUBTFUL: Final = 0.3
 """Least confidence of a verdict."""
 SLOWED: Final = 1.5
