@@ -10,6 +10,7 @@ fields: docs.nvidia.com/deploy/nvml-api. "Busy" is NVML's `utilization.gpu`: the
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from contextlib import suppress
@@ -61,11 +62,10 @@ _LOG_OF_WORKER: Final = re.compile(r"(\d+)-\d+-\d+-\d+\.events").fullmatch
 _MOST_WORKERS: Final = 4
 """Workers whose memory is read."""
 _LOOK_NS: Final = 1_200_000_000
-"""Shortest pause between two reads of that memory. In half a minute it is read this often, ..."""
-_FIRST_LOOKS: Final = 20
-"""... at any cost, as growth is judged by them; ..."""
-_MEMORY_SHARE: Final = 0.005
-"""... later reads may cost this share of a core. A read takes 30 ms per GB of a worker."""
+"""Shortest pause between two reads of that memory. A read takes 30 ms per GB of a worker."""
+_MEMORY_SHARES: Final = ((5, 1.0), (20, 0.03), (math.inf, 0.005))
+"""Up to so many reads they may cost this share of a core: a few are made at any cost, and growth is
+judged by those of half a minute."""
 Readings = dict[str, dict[str, float]]
 """Counter or value by resource (see `stallscope.stages`) and device."""
 
@@ -288,8 +288,8 @@ def _worker_memory(recorded: Recorded) -> Source:
         if readings:  # without workers, the next sample tries again
             looks += 1
             cost_ns = process_time_ns() - before_ns
-            pause_ns = cost_ns / _MEMORY_SHARE if looks >= _FIRST_LOOKS else 0
-            due_ns = now_ns + int(max(pause_ns, _LOOK_NS))
+            most = next(part for number, part in _MEMORY_SHARES if looks < number)
+            due_ns = now_ns + int(max(cost_ns / most, _LOOK_NS))
         return readings
 
     return Source(read, paced=True)
