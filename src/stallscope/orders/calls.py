@@ -220,15 +220,9 @@ class CallsPlace:
 def find_calls(
     dataset: Any, indices: Sequence[Any], room_bytes: int
 ) -> tuple[CallsPlace, list[CapturedSample], list[Lane]] | None:
-    """Record the calls of some samples, and find the chains.
+    """Record the calls of some samples; return the place, the samples, and a lane of each chain.
 
-    Args:
-        dataset: the loader's.
-        indices: of the samples.
-        room_bytes: memory for the samples and all their intermediate results.
-
-    Returns:
-        The place, the samples, and a lane of each chain; None: there are no chains.
+    None: there are no chains. `room_bytes` is for the samples and all intermediate results.
     """
     for path in (("dataset",) * depth for depth in range(_DEEPEST)):
         inner = Place((path,), None).found_in(dataset) if path else dataset

@@ -45,15 +45,9 @@ class NoPipelineError(StallscopeError, ValueError):
 def capture(
     loader: Any, samples: int, room_bytes: int
 ) -> tuple[Site, list[CapturedSample], list[str]]:
-    """Find the pipeline of a loader, and capture samples for it.
+    """Return a loader's pipeline, samples that went through it, and notes on what was left out.
 
-    Args:
-        loader: torch's own, map-style.
-        samples: number of samples, in the order of its sampler.
-        room_bytes: memory for the samples and all their intermediate results.
-
-    Returns:
-        The pipeline's place, the samples, and notes on what was left out.
+    `room_bytes` is for the samples and all intermediate results.
 
     Raises:
         NoPipelineError: there is no pipeline that can be split into ops.
@@ -104,11 +98,7 @@ def first_indices(loader: Any, samples: int) -> list[Any]:
 
 
 def _longest(dataset: Any, watched: list[Watched]) -> Watched:
-    """Return the place with most ops that each sample goes through once.
-
-    Raises:
-        NoPipelineError: there is none.
-    """
+    """Return the place with most ops that each sample goes through once."""
     called = [each for each in watched if each.samples]
     if once := [each for each in called if each.is_single]:
         return max(once, key=lambda each: len(Chain(each.place.value).ops))
@@ -172,10 +162,6 @@ def fixed_costs(loader: Any, samples: Sequence[CapturedSample]) -> FixedCosts:
     """Return the costs around the ops, from captured samples.
 
     Medians, as the first sample includes one-time imports and opened files.
-
-    Args:
-        loader: with the collate function.
-        samples: finished.
     """
     return FixedCosts(
         fetch_s=statistics.median(sample.fetch_s for sample in samples),

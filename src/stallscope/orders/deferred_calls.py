@@ -220,13 +220,7 @@ def _name_of(function: Any) -> str:
 
 
 class Waiting:
-    """Placeholder of a result whose calls are made when the code uses it.
-
-    Args:
-        value: first argument of the first call.
-        calls: deferred calls, in the order of the code.
-        ordered: with their new order, and the cuts.
-    """
+    """Placeholder of a result whose calls, in the order of the code, are made when it is used."""
 
     def __init__(self, value: Any, calls: tuple[CodeCall, ...], ordered: OrderedCalls) -> None:
         self._value, self._calls, self._ordered = value, calls, ordered

@@ -87,12 +87,7 @@ def preserving_state(loader: Any) -> Iterator[None]:
 class OrderEvaluator:
     """The ops of one pipeline, on the samples that were captured.
 
-    Args:
-        loader: the user's.
-        site: place of the pipeline.
-        samples: captured samples.
-        tolerance: one of `variant.TOLERANCES`.
-        lanes: of the pipeline; by default one with the ops of the site.
+    Without `lanes`, the ops of the site are one lane.
 
     Attributes:
         fixed: cost of a sample outside of its ops.
@@ -217,12 +212,7 @@ class OrderEvaluator:
         return replace(variant, parts=tuple(part for part in parts if part.seconds > _NOISE_S))
 
     def of_order(self, order: tuple[int, ...], why_not: str = "") -> Variant:
-        """Return the variant of an order whose ops were tried, without a grade.
-
-        Args:
-            order: positions of all ops.
-            why_not: reason why it fails; "": it works.
-        """
+        """Return the variant of an order whose ops were tried, without a grade."""
         rows = ([position for position in order if position in lane.ops] for lane in self.lanes)
         names = [op.name for op in self.ops]
         changed = [change_of(row, names) for row in rows if row != sorted(row)]
@@ -239,13 +229,7 @@ class OrderEvaluator:
     # ---- the data of variants ------------------------------------------------------------------
 
     def judged(self, variant: Variant, *, shows: bool = False, samples: int = 0) -> Variant:
-        """Grade a variant's data against the original's.
-
-        Args:
-            variant: the pipeline.
-            shows: make pictures, too.
-            samples: number of samples; 0: all.
-        """
+        """Grade a variant's data against the original's, on some or (0) all samples."""
         n = samples or len(self.samples)
         grades, shown = [], []
         try:
@@ -324,9 +308,7 @@ class OrderEvaluator:
     def measure(self, variant: Variant, budget_s: float = QUICK_S) -> Variant:
         """Time samples of an order and of the original in turn; a second call adds to the first.
 
-        Args:
-            variant: the order.
-            budget_s: seconds; stops earlier once the result is significant.
+        Ends before the budget once the result is significant.
 
         Raises:
             NoSuchOrderError: the order raises.

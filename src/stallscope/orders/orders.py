@@ -121,7 +121,11 @@ def orders(
         NoBatchError: a batch did not come in time.
     """
     measurement = Measurement("orders", budget_s)
-    _check(samples, alternatives)
+    check_whole("samples", samples, 1)
+    if alternatives is not None and not isinstance(alternatives, dict):
+        raise ArgumentError(
+            f"alternatives={alternatives!r:.80}: give a dictionary of an op's name and its rewrite"
+        )
     check_tolerance(tolerance)
     require_single_rank()
     target = targets.target(target)
@@ -141,23 +145,8 @@ def orders(
         return order_search.result()
 
 
-def _check(samples: object, alternatives: object) -> None:
-    check_whole("samples", samples, 1)
-    if alternatives is not None and not isinstance(alternatives, dict):
-        raise ArgumentError(
-            f"alternatives={alternatives!r:.80}: give a dictionary of an op's name and its rewrite"
-        )
-
-
 class OrderSearch:
-    """One search for a faster pipeline.
-
-    Args:
-        loader: a shallow copy of the user's.
-        target: the user's.
-        measurement: with the budget.
-        tolerance: one of `result.TOLERANCES`.
-    """
+    """One search for a faster pipeline, with a shallow copy of the user's loader."""
 
     def __init__(
         self, loader: Any, target: targets.Target, measurement: Measurement, tolerance: str
@@ -196,9 +185,6 @@ class OrderSearch:
         """Capture samples of a pipeline that the dataset holds, or else writes as calls.
 
         Ops in several attributes are a pipeline that `__getitem__` writes as calls.
-
-        Raises:
-            NoPipelineError: the dataset has neither.
         """
         dataset, held = self._loader.dataset, None
         try:
@@ -217,11 +203,7 @@ class OrderSearch:
         return site, captured, []
 
     def _affordable(self, samples: int) -> int:
-        """Return the number of samples that the budget allows, judged by the first ones.
-
-        Raises:
-            ArgumentError: the budget is too short for a single sample.
-        """
+        """Return the number of samples that the budget allows, judged by the first ones."""
         if is_stream(self._loader):
             return samples  # `capture` refuses it later, with the reason
         budget_s = self._measurement.budget_s

@@ -89,10 +89,6 @@ def rewrites_of(
 ) -> Iterator[tuple[int, Any, str]]:
     """Yield position, object and expression of each rewrite, whose state is restored from now on.
 
-    Args:
-        evaluator: the pipeline.
-        alternatives: a rewrite, or several, by an op's name or position.
-
     Raises:
         ArgumentError: there is no such op, or the rewrite is not callable.
     """
@@ -166,13 +162,7 @@ def _within(evaluator: OrderEvaluator, order: tuple[int, ...]) -> tuple[int, ...
 def add_candidates(
     evaluator: OrderEvaluator, notes: list[str], is_over: Callable[[], bool]
 ) -> None:
-    """Add the proposals of each candidate; note a candidate that raises.
-
-    Args:
-        evaluator: the pipeline.
-        notes: extended by a sentence for each candidate that raised.
-        is_over: true once the time is used up.
-    """
+    """Add the proposals of each candidate; note a candidate that raises."""
     for candidate in CANDIDATES:
         if is_over():
             return
@@ -336,26 +326,20 @@ def choose_finalists(evaluator: OrderEvaluator) -> list[int]:
     can.sort(key=lambda v: (not v.grade.within(evaluator.tolerance), v.predicted_s or 0.0))
     first: dict[Any, Variant] = {}
     for variant in can:
-        is_order = variant.kind == "order"  # the fastest of each grade in each lane
-        key = (variant.grade.equivalence, _lanes_of(evaluator, variant)) if is_order else ()
-        first.setdefault((variant.kind, key), variant)
+        key: Any = variant.kind
+        if variant.is_order:  # the fastest of each grade in each lane
+            key = (variant.grade.equivalence, _parts_changed(evaluator, variant))
+        first.setdefault(key, variant)
     firsts = sorted(first.values(), key=lambda variant: not variant.gains)
     rest = [variant for variant in can if variant not in firsts and variant.gains]
     return [variant.trial for variant in (*firsts, *rest)][:_MOST_FINALISTS]
 
 
-def _lanes_of(evaluator: OrderEvaluator, variant: Variant) -> tuple[bool, ...]:
-    return tuple(lane.is_changed_by(variant) for lane in evaluator.lanes)
-
-
 def add_together(evaluator: OrderEvaluator, measured: Mapping[int, float]) -> list[int]:
-    """Add the combination of the changes that gain: of each kind, the one that saves most.
+    """Add the combination of the changes that gain; of those that exclude each other, the best.
 
-    A change stays out if the data would no longer be within the tolerance.
-
-    Args:
-        evaluator: the pipeline.
-        measured: measured speedups, by trial; a change needs a predicted and a measured gain.
+    A change needs a predicted gain and, in `measured` by trial, a measured one. It stays out if the
+    data would no longer be within the tolerance.
 
     Returns:
         Trial of the combination; nothing if there are fewer than two changes.
@@ -366,16 +350,15 @@ def add_together(evaluator: OrderEvaluator, measured: Mapping[int, float]) -> li
         if variant.predicted_s is not None and variant.grade.within(evaluator.tolerance):
             measured_s = whole_s / measured.get(variant.trial, math.inf)
             saved_s[variant] = whole_s - max(variant.predicted_s, measured_s)
+    gaining = [v for v in saved_s if v.kind in _KINDS and saved_s[v] > _WORTH * whole_s]
+    gaining.sort(key=lambda variant: (_KINDS.index(variant.kind), -saved_s[variant]))
     picked: list[Variant] = []
-    joined = Variant(evaluator.as_it_is)
-    for kind in _KINDS:
-        gaining = [v for v in saved_s if v.kind == kind and saved_s[v] > _WORTH * whole_s]
-        for variant in sorted(gaining, key=lambda candidate: -saved_s[candidate]):
-            if any(_is_taken(evaluator, variant, chosen) for chosen in picked):
-                continue
-            candidate = _joined(evaluator, joined, variant)
-            if evaluator.judged(candidate).grade.within(evaluator.tolerance):
-                joined, picked = candidate, [*picked, variant]
+    joined, changed = Variant(evaluator.as_it_is), frozenset[Any]()
+    for variant in gaining:
+        parts = _parts_changed(evaluator, variant)
+        candidate = _joined(evaluator, joined, variant)
+        if not parts & changed and evaluator.judged(candidate).grade.within(evaluator.tolerance):
+            joined, picked, changed = candidate, [*picked, variant], changed | parts
     if len(picked) < 2:  # noqa: PLR2004 - a single change is a variant already
         return []
     together = replace(
@@ -388,13 +371,11 @@ def add_together(evaluator: OrderEvaluator, measured: Mapping[int, float]) -> li
     return [evaluator.add(evaluator.judged(together)).trial]
 
 
-def _is_taken(evaluator: OrderEvaluator, variant: Variant, chosen: Variant) -> bool:
-    """Return true if two changes replace the same: an op, or the order of a lane."""
-    both_replace = variant.replaced.keys() & chosen.replaced.keys()
-    if variant.kind != chosen.kind or variant.kind == "alternative":
-        return bool(both_replace)
-    lanes = zip(_lanes_of(evaluator, variant), _lanes_of(evaluator, chosen), strict=True)
-    return variant.kind != "order" or any(mine and theirs for mine, theirs in lanes)
+def _parts_changed(evaluator: OrderEvaluator, variant: Variant) -> frozenset[Any]:
+    """Return what only one change can change: lanes of an order, replaced ops, or its kind."""
+    if not variant.is_order:
+        return frozenset(variant.replaced or [variant.kind])
+    return frozenset(id(lane) for lane in evaluator.lanes if lane.is_changed_by(variant))
 
 
 def _joined(evaluator: OrderEvaluator, before: Variant, change: Variant) -> Variant:

@@ -396,12 +396,8 @@ def timed(variant: Variant, pairs: Sequence[SamplePair], number: int) -> Variant
     """Return a variant with its measured time and speedup.
 
     The time follows from the original's time and the speedup, so that on a page a speedup is always
-    the ratio of two times.
-
-    Args:
-        variant: the pipeline.
-        pairs: of all variants, so that all have the same original time.
-        number: of the variant in the pairs; 0: the original.
+    the ratio of two times. The pairs are those of all variants, so that all have the same original
+    time; `number` is the variant's in the pairs (0: the original).
     """
     own = mean_of([pair.as_it_is_s / max(pair.samples, 1) for pair in pairs])
     if not number:

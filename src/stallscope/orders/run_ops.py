@@ -133,11 +133,7 @@ class Outcome:
 
 
 def apply(op: Op, call: Any, op_input: OpInput) -> OpInput:
-    """Call an op, or a copy of it, as its compose would; return the input of the next op.
-
-    Raises:
-        OpResultError: the next op cannot be called with the result.
-    """
+    """Call an op, or a copy of it, as its compose would; return the input of the next op."""
     args, named, beside = op_input
     if op.maps_items and len(args) == 1 and isinstance(args[0], (list, tuple)):
         result: Any = [call(item) for item in args[0]]
@@ -224,23 +220,14 @@ class Stream:
         return after != states_of(self._generators)
 
     def outputs(self, inputs: Sequence[OpInput], turn: int = 0) -> list[OpInput]:
-        """Call the op once for each sample, on its own draws; the samples stay as they are.
-
-        Args:
-            inputs: the samples.
-            turn: 0 for the draws on which orders are compared; any other number: independent draws.
-        """
+        """Call the op once for each sample, in turn 0 on the draws on which orders are compared."""
         return [
             self._run(x, self._later_draw(n, turn) if turn else self._telling_draw(n))[0]
             for n, x in enumerate(inputs)
         ]
 
     def measure(self, inputs: Sequence[OpInput]) -> Outcome:
-        """Run and time the op on samples, which stay as they are.
-
-        Raises:
-            Exception: whatever the op raises.
-        """
+        """Run and time the op on samples, which stay as they are."""
         numbers, is_random = _whole_numbers(self.call), False
         calls = [(x, self._telling_draw(number)) for number, x in enumerate(inputs)]
         first = []
@@ -288,13 +275,7 @@ class Stream:
     ) -> int:
         """Look for draws on which a random op changes the sample, for half of the samples at least.
 
-        Args:
-            inputs: of the op in the original pipeline.
-            results: of the op for each input, on the first draw.
-            is_over: true once the time is used up.
-
-        Returns:
-            Number of samples that the op changes.
+        Returns the number of samples that the op changes; `results` are those of the first draw.
         """
         acting = 0
         for number, (op_input, result) in enumerate(zip(inputs, results, strict=True)):

@@ -62,12 +62,7 @@ class SearchNode(NamedTuple):
 
 
 class OrderGraph:
-    """Graph of the ops that were tried in each node.
-
-    Args:
-        positions: of the ops, in the original order.
-        state: of the samples before any op.
-        lane: runs the ops.
+    """Graph of the ops that a lane tried in each node.
 
     Attributes:
         start: the node before any op.
@@ -100,10 +95,7 @@ class OrderGraph:
     ) -> None:
         """Try the ops in all orders that differ, until the time is used up.
 
-        Args:
-            first: orders that are tried in any case, the original first.
-            samples: before any op.
-            is_over: called before each further op.
+        The orders `first`, of which the first is the original, are tried in any case.
         """
         for order in first:
             self.walk(order, samples)
@@ -165,14 +157,7 @@ class OrderGraph:
             node = node.after(position, state) if node and state else None
 
     def cheapest(self, most: int) -> OrdersByDigest:
-        """Return the cheapest orders, by the data that they give.
-
-        Args:
-            most: number of orders per digest.
-
-        Returns:
-            Seconds per sample and order, the cheapest first, by the digest of the final data.
-        """
+        """Return, by digest of the final data, the cheapest orders with their seconds."""
 
         @cache
         def to_go(node: SearchNode) -> OrdersByDigest:
@@ -211,10 +196,6 @@ class NotComparableError(Exception):
 
 class Lane:
     """Ops, each called on the result of the one before, and the input samples.
-
-    Args:
-        ops: in the original order, with their positions in the whole pipeline.
-        inputs: of the first op.
 
     Attributes:
         outcomes: of each op in the original pipeline.
@@ -344,16 +325,10 @@ class Lane:
         return order != self.as_it_is or any(position in self.ops for position in variant.replaced)
 
     def outputs(self, variant: Variant, inputs: Sequence[OpInput], turn: int = 0) -> list[OpInput]:
-        """Run a variant's ops on samples.
-
-        Args:
-            variant: the pipeline.
-            inputs: of its first op, for the first samples.
-            turn: 0 for the draws on which pipelines are compared.
+        """Run a variant's ops on samples, in turn 0 on the draws on which pipelines are compared.
 
         Raises:
             NotComparableError: an op that keeps a state gets another input than the original's.
-            Exception: of an op.
         """
         values = list(inputs)
         for position in variant.per_sample:
@@ -368,12 +343,7 @@ class Lane:
         return values
 
     def graded(self, new: list[OpInput], outputs: Callable[[int], list[OpInput]]) -> Grade:
-        """Grade the outputs of a pipeline.
-
-        Args:
-            new: for the first samples, on the draws on which pipelines are compared.
-            outputs: returns them on other draws, by turn (see `outputs`).
-        """
+        """Grade the outputs of a pipeline; `outputs` returns those of another turn."""
         n, original = len(new), self.original[: len(new)]
         unsteady = "; ".join(filter(None, (each.unsteady for each in self.outcomes.values())))
         if digest_of(new) == digest_of(original):

@@ -115,14 +115,7 @@ class Watched:
 def watch(
     dataset: Any, places: list[Place], indices: list[Any], readers: list[Place]
 ) -> list[Watched]:
-    """Make samples, and watch each place of a pipeline.
-
-    Args:
-        dataset: the user's; a copy is used.
-        places: of pipelines.
-        indices: of the samples.
-        readers: places of functions whose results a pipeline may get.
-    """
+    """Make samples with a copy of the dataset; watch places of pipelines, and what readers read."""
     reads, pipelines = [*map(Watched, readers)], [*map(Watched, places)]
     for each in reads:
         dataset = each.filled(dataset, reads=True)
