@@ -149,14 +149,17 @@ class InTurns:
 
     def has_time_for(self, variants: Iterable[int]) -> bool:
         """Return whether one start of these variants with enough sweeps fits into the budget."""
-        start_s = max(self.starts_s.get(AS_IT_IS) or [0.0])
+        start_s = self._start_s(AS_IT_IS)
         needs_s = sum(
-            max(self.starts_s.get(variant) or [start_s])
-            + FEWEST_SWEEPS * self._took_s.get(variant, start_s)
+            self._start_s(variant) + FEWEST_SWEEPS * self._took_s.get(variant, start_s)
             for variant in variants
             if self._loops[variant].workers
         )
         return needs_s < self._measurement.left_s
+
+    def _start_s(self, variant: int) -> float:
+        """Return the longest start of a variant, or of the loop as it is."""
+        return max(self.starts_s.get(variant) or self.starts_s.get(AS_IT_IS) or [0.0])
 
     def try_out(self, variant: int) -> None:
         """Start a variant once and use its first batches: a test that also times the start."""
@@ -232,7 +235,7 @@ class InTurns:
         needs_s = self._took_s.get(variant, 0.0)
         ends = sum(bool(start.workers) for start in running.values())
         if variant not in running and loop.workers:
-            needs_s += max(self.starts_s.get(variant) or self.starts_s.get(AS_IT_IS) or [0.0])
+            needs_s += self._start_s(variant)
             ends += 1
         return needs_s + ends * self._end_s < self._measurement.left_s or not self.blocks
 
@@ -268,8 +271,7 @@ class InTurns:
         loop = self._loops[variant]
         if others and self._together and loop.workers and self._lacks_room(others):
             self._one_by_one("the memory does not hold all workers at once", running)
-        first_s = max(self.starts_s.get(AS_IT_IS) or [0.0])
-        most_s = _USUAL_START_S + _TIMES_START * first_s
+        most_s = _USUAL_START_S + _TIMES_START * self._start_s(AS_IT_IS)
         start = _Running(loop)
         try:
             with waits_at_most(most_s if running and loop.workers else math.inf):

@@ -38,24 +38,15 @@ if TYPE_CHECKING:
 
 
 _WAITING: Final = {
-    "item": ".item()",
-    "tolist": ".tolist()",
-    "cpu": ".cpu()",
-    "__bool__": "a condition on a tensor",
-    "is_nonzero": "a condition on a tensor",
-    "__int__": "int() of a tensor",
-    "__index__": "int() of a tensor",
+    **{name: f".{name}()" for name in ("item", "tolist", "cpu")},
+    **{name: f"torch.{name}()" for name in ("equal", "allclose")},
+    **dict.fromkeys(("__bool__", "is_nonzero"), "a condition on a tensor"),
+    **dict.fromkeys(("__int__", "__index__"), "int() of a tensor"),
     "__float__": "float() of a tensor",
-    "__repr__": "a tensor as text (print)",
-    "__format__": "a tensor as text (print)",
-    "nonzero": "nonzero()",
-    "argwhere": "nonzero()",
+    **dict.fromkeys(("__repr__", "__format__"), "a tensor as text (print)"),
+    **dict.fromkeys(("nonzero", "argwhere"), "nonzero()"),
     "masked_select": "a boolean mask",
-    "unique": "unique()",
-    "_unique2": "unique()",
-    "unique_consecutive": "unique()",
-    "equal": "torch.equal()",
-    "allclose": "torch.allclose()",
+    **dict.fromkeys(("unique", "_unique2", "unique_consecutive"), "unique()"),
 }
 """Functions of torch whose result the host needs, by name."""
 _SYNCHRONIZE: Final = "synchronize()"
@@ -113,8 +104,9 @@ class StepWatch(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
         """Return the kind of wait that a call causes; None for no wait."""
         name = getattr(func, "__name__", "")
         if not args or not isinstance(args[0], torch.Tensor):
-            what = None
-        elif name == "__getitem__":
+            return None
+        what = _WAITING.get(name)
+        if name == "__getitem__":
             parts = args[1] if isinstance(args[1], tuple) else (args[1],)
             masks = (torch.bool, torch.uint8)
             has_mask = any(isinstance(part, torch.Tensor) and part.dtype in masks for part in parts)
@@ -124,13 +116,8 @@ class StepWatch(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
             what = ".cpu()" if to_host and not named.get("non_blocking") else None
         elif name == "where":
             what = "nonzero()" if len(args) == 1 and not named else None
-        else:
-            what = _WAITING.get(name)
-        if what is None:
-            return None
-        if self._kind == "cuda":
-            return what if args[0].is_cuda else None
-        return what if _would_wait(what) else None
+        waits = what and (args[0].is_cuda if self._kind == "cuda" else _would_wait(what))
+        return what if waits else None
 
     def _waited(self, what: str, call: Callable[[], Any]) -> Any:
         """Call a function, and store its line and seconds."""

@@ -7,42 +7,44 @@ worker loop tells their number.
 
 from __future__ import annotations
 
-import json
 import math
+import os
 import time
-from contextlib import ExitStack, suppress
+from collections import Counter
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-import psutil
+import polars as pl
 
-from stallscope import pyspy_calls
 from stallscope.bench.measurement import Measurement
-from stallscope.errors import ArgumentError, UnsupportedError
+from stallscope.errors import ArgumentError, TargetError, UnsupportedError
 from stallscope.files import log_capacity, workspace
-from stallscope.flame.pyspy import Process, Spy
-from stallscope.flame.result import FlameConditions
-from stallscope.flame.sampling import SamplingLoop, StackCounts
+from stallscope.flame.pyspy import InProcess, Process, Spy, below
+from stallscope.flame.result import IN_PROCESS, PY_SPY, SAMPLES, WINDOW_S, Flame, FlameConditions
 from stallscope.hooks.loader_access import end
 from stallscope.hooks.log_place import LogPlace
+from stallscope.hooks.patches import under
 from stallscope.hooks.probe import Probe
-from stallscope.interrupts import held_back
 from stallscope.isolation import isolated
 from stallscope.loops import cached_loaders
 from stallscope.loops.batch_timeout import limited, time_limit
-from stallscope.loops.timed_loop import TimedLoop
+from stallscope.loops.timed_loop import TimedLoop, started
 from stallscope.machine import machine, require_single_rank
-from stallscope.run.stacks import WORKER_LOOP
+from stallscope.run.stacks import collapsed
+from stallscope.stages import STEP
 from stallscope.targets import target as targets
 from stallscope.targets.loaders import find_loaders
 from stallscope.units import count
+from stallscope.units import seconds as seconds_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from stallscope.flame.result import Flame
+    from stallscope.flame.pyspy import ProcessStacks, StackSampler
 
 
 _LONGEST_S: Final = 3600.0
@@ -51,9 +53,11 @@ _LEAST_S: Final = 10.0
 _FASTEST_HZ: Final = 1000
 _NATIVE_HZ: Final = 29
 """Highest rate with native frames, as each sample then stops the process."""
-_MOST_PROCESSES: Final = 512
-_AT_ONCE: Final = 16
-"""Dumps that run at the same time: a training is going on."""
+
+_ENOUGH: Final = 0.98
+"""Share of the requested time that counts as all of it."""
+_PATIENCE_S: Final = 10.0
+"""Seconds beyond twice the requested time for a loader that ends repeatedly."""
 
 
 def flame(  # noqa: PLR0913 - the public signature
@@ -146,6 +150,186 @@ def _measurement(conditions: FlameConditions) -> Measurement:
     return measurement.of(conditions.name)
 
 
+# ---- sampling ------------------------------------------------------------------------------------
+
+
+class StackCounts:
+    """Hits of each stack, by process and window; `of_loop`: of the main process alone."""
+
+    def __init__(self, rate_hz: float, *, of_loop: bool = False) -> None:
+        self.of_loop = of_loop
+        self._readable = partial(collapsed, of_loop=of_loop)
+        self._in_window = max(round(rate_hz * WINDOW_S), 1)
+        self._hits: Counter[tuple[Any, ...]] = Counter()
+        self._windows: dict[int, int] = {}
+        self.processes: set[int] = set()
+        """Sampled processes, including those that only waited."""
+
+    def add(self, sampler: StackSampler) -> list[str]:
+        """Count a sampler's stacks; return notes on processes without stacks."""
+        if sampler.refused:
+            return []
+        notes = []
+        for stacks in sampler.stacks:
+            sampler.read(stacks)
+            if stacks.why_not:
+                who = "the process" if stacks.worker is None else f"worker {stacks.worker}"
+                notes.append(f"{who} (pid {stacks.pid}) was not sampled: {stacks.why_not}")
+            else:
+                self.processes.add(stacks.pid)
+                self._add(stacks)
+        return [*sampler.notes, *notes]
+
+    def _add(self, stacks: ProcessStacks) -> None:
+        readable = cache(self._readable)
+        first = last = self._windows.get(stacks.pid, 0)
+        for thread in stacks.threads:
+            texts = filter(None, (readable(tuple(stack)) for stack in thread))
+            for place, stack in enumerate(texts):
+                window = first + place // self._in_window
+                self._hits[(stacks.worker, stacks.pid, window, *stack)] += 1
+                last = max(last, window + 1)
+        self._windows[stacks.pid] = last
+
+    def flame(self, conditions: FlameConditions, notes: Iterable[str]) -> Flame:
+        """Return the stacks counted so far."""
+        rows = [(*key, hits) for key, hits in self._hits.items()]
+        notes = list(notes)
+        if not rows:
+            notes.append(
+                "no stack was sampled: the workers were always waiting (idle=True shows where), or "
+                "the sampling time was too short"
+            )
+        samples = pl.DataFrame(rows, SAMPLES, orient="row")
+        return Flame(samples, conditions, tuple(dict.fromkeys(notes)))
+
+
+class SamplingLoop:
+    """One recording of a loader, which restarts until the requested time is sampled."""
+
+    def __init__(
+        self,
+        loop: TimedLoop,
+        conditions: FlameConditions,
+        measurement: Measurement,
+        hits: StackCounts,
+    ) -> None:
+        def use(batch: Any) -> None:  # its frame marks the step
+            loop.use(batch)
+
+        self._loop, self._measurement, self._hits = loop, measurement, hits
+        self._wanted_s = conditions.seconds
+        self._conditions = replace(conditions, seconds=0.0)
+        self._use = under(STEP, use)
+        self._refused = False
+        self._batches = 0
+
+    @property
+    def _left_s(self) -> float:
+        return self._wanted_s - self._conditions.seconds
+
+    def run(self, probe: Probe, folder: Path) -> None:
+        """Sample for the requested time; a loader that ends earlier is restarted.
+
+        Raises:
+            TargetError: the loader yields no batch.
+        """
+        began, starts, warmup = time.monotonic(), 0, self._loop.warmup
+        while self._left_s > self._wanted_s * (1 - _ENOUGH):
+            starts += 1
+            before = self._batches
+            with started(self._loop) as batches:
+                if self._warm_up(batches, warmup):
+                    self._sample(batches, probe, folder)
+                elif warmup:
+                    warmup = 0
+                    self._measurement.note(
+                        "the loader is too short for a steady state: the start-up is included"
+                    )
+            is_late = time.monotonic() > began + 2 * self._wanted_s + _PATIENCE_S
+            if self._batches == before or is_late:
+                break
+        sampled_s, name = self._conditions.seconds, self._conditions.name
+        if not self._batches:
+            raise TargetError(f"{name} yielded no batch: there is nothing to sample")
+        if sampled_s < self._wanted_s * _ENOUGH:
+            sampled = f"sampled {seconds_text(sampled_s)} of {seconds_text(self._wanted_s)}"
+            yielded = f"the loader yielded {count(self._batches, 'batch')}"
+            self._measurement.note(f"{sampled}: {yielded}")
+        if starts > 1:
+            self._measurement.note(f"the loader is short: stallscope started it {starts} times")
+
+    def _warm_up(self, batches: Iterator[Any], steps: int) -> bool:
+        """Use the first batches, at most for the sampling time; False: they are too few."""
+        until_s = math.inf
+        for _ in range(steps):
+            if not self._step(batches):
+                return False
+            until_s = min(until_s, time.monotonic() + self._wanted_s)
+            if time.monotonic() >= until_s:
+                break
+        return True
+
+    def _step(self, batches: Iterator[Any]) -> bool:
+        """Run one step; False: the batches have ended."""
+        for batch in batches:
+            self._use(batch)
+            self._batches += 1
+            return True
+        return False
+
+    def _sample(self, batches: Iterator[Any], probe: Probe, folder: Path) -> None:
+        """Sample for the remaining time, or until the batches end."""
+        workers: list[Process] = [] if self._hits.of_loop else [*probe.workers()]
+        processes = workers or [(None, os.getpid())]
+        wanted = replace(self._conditions, seconds=self._left_s)
+        if not self._refused:
+            spy = Spy(processes, wanted, folder)
+            self._watch(spy, batches)
+            if not spy.refused:
+                return
+            self._fall_back(spy)
+        self._watch(InProcess(processes, wanted, folder), batches)
+
+    def _watch(self, sampler: Spy | InProcess, batches: Iterator[Any]) -> None:
+        with ExitStack() as stack:
+            stack.enter_context(sampler)
+            stack.callback(self._keep, sampler)
+            stack.callback(sampler.stop)  # also after an error, so that the stacks are not lost
+            while not sampler.is_over and self._step(batches):
+                self._measurement.now("sampling stacks")
+
+    def _keep(self, sampler: StackSampler) -> None:
+        for note in self._hits.add(sampler):
+            self._measurement.note(note)
+        self._conditions = replace(
+            self._conditions,
+            how=sampler.name,
+            seconds=self._conditions.seconds + sampler.seconds,
+            num_workers=sum(stacks.worker is not None for stacks in sampler.stacks),
+        )
+
+    def _fall_back(self, spy: Spy) -> None:
+        self._refused, note = True, self._measurement.note
+        note(f"sampled by the {IN_PROCESS}, not by {PY_SPY} ({spy.refused}): {spy.remedy}")
+        note(
+            f"the {IN_PROCESS} sees a thread when the thread releases the GIL: compiled code that "
+            "holds the GIL shows at the next line"
+        )
+        missing = [name for name in ("native", "gil") if getattr(self._conditions, name)]
+        if missing:
+            note(f"the {IN_PROCESS} has no {' and no '.join(missing)}")
+        self._conditions = replace(self._conditions, native=False, gil=False)
+
+    def result(self, notes: Iterable[str] = ()) -> Flame:
+        """Return the stacks sampled so far; adds `notes` to its own."""
+        notes = [*self._measurement.notes, *notes]
+        no_workers = not self._hits.of_loop and not self._conditions.num_workers
+        if self._hits.processes and no_workers:
+            notes.append("num_workers=0: the main process was sampled, with the step")
+        return self._hits.flame(self._conditions, notes)
+
+
 # ---- a loader -----------------------------------------------------------------------------------
 
 
@@ -225,101 +409,3 @@ def _of_process(pid: int, conditions: FlameConditions) -> Flame:
                 f"({spy.stacks[0].why_not}): call again while an epoch is running"
             )
         return hits.flame(conditions, measurement.notes)
-
-
-def below(pid: int, folder: Path) -> tuple[list[Process], str]:
-    """Return the workers below a process, or the process itself, and a note that says which.
-
-    Raises:
-        UnsupportedError: the process does not exist, is not Python, or cannot be read.
-    """
-    process = _process(pid)
-    program = pyspy_calls.executable()
-    if program is None:
-        raise UnsupportedError(
-            f"pid {pid} can only be read by py-spy, which is not installed beside this Python: "
-            "pip install py-spy"
-        )
-    parents: dict[int, int] = {}
-    with suppress(psutil.Error):
-        for child in process.children(recursive=True)[:_MOST_PROCESSES]:
-            with suppress(psutil.Error):
-                if child.status() != psutil.STATUS_ZOMBIE:
-                    parents[child.pid] = child.ppid()
-    calls = _dumps([pid, *parents], program, folder)
-    numbers: dict[int, int | None] = {}
-    for each, call in calls.items():
-        with suppress(ValueError, KeyError, TypeError):
-            is_worker, number = _worker_number(json.loads(call.out))
-            if is_worker:
-                numbers[each] = number
-    if pid in numbers:
-        return [(numbers[pid], pid)], f"pid {pid} is itself a worker of a DataLoader"
-    # A process forked by a worker has the worker's loop in its stack, too
-    own = sorted(each for each in numbers if parents[each] not in numbers)
-    if own:
-        workers: list[Process] = [(numbers[each], each) for each in own]
-        if None in numbers.values():  # a loader starts its workers in order
-            workers = list(enumerate(own))
-        return sorted(workers), f"{count(len(own), 'worker')} found below pid {pid}"
-    if not calls[pid].worked:
-        raise _unreadable(pid, process, calls[pid])
-    none = "none was started, the epoch has ended, or num_workers=0"
-    return [(None, pid)], (
-        f"pid {pid} has no DataLoader workers now ({none}): the process itself was sampled"
-    )
-
-
-def _process(pid: int) -> psutil.Process:
-    with suppress(psutil.Error, ValueError, OverflowError):
-        process = psutil.Process(pid)
-        if process.status() != psutil.STATUS_ZOMBIE:
-            return process
-    raise _gone(pid)
-
-
-def _gone(pid: int) -> UnsupportedError:
-    return UnsupportedError(
-        f"there is no process with pid {pid}: the process has ended, or the pid is wrong"
-    )
-
-
-def _dumps(pids: list[int], program: Path, folder: Path) -> dict[int, pyspy_calls.PySpyCall]:
-    """Dump the stacks of several processes, a few at the same time."""
-    calls: dict[int, pyspy_calls.PySpyCall] = {}
-    with ExitStack() as ends:
-        for pid in pids:
-            with held_back():
-                calls[pid] = pyspy_calls.dump(program, pid, folder, with_locals=True)
-                ends.callback(calls[pid].kill)
-            most = _AT_ONCE if len(calls) < len(pids) else 1
-            while sum(not call.is_over for call in calls.values()) >= most:
-                time.sleep(0.01)
-    return calls
-
-
-def _worker_number(threads: Any) -> tuple[bool, int | None]:
-    """Return if a dump is a worker's, and the number among the arguments of torch's loop."""
-    for frame in (frame for thread in threads for frame in thread["frames"]):
-        file = str(frame["filename"]).replace("\\", "/")
-        if frame["name"] == "_worker_loop" and file.endswith(WORKER_LOOP):
-            values = {variable["name"]: variable["repr"] for variable in frame.get("locals") or ()}
-            number = str(values.get("worker_id"))
-            return True, int(number) if number.isdecimal() else None
-    return False, None
-
-
-def _unreadable(pid: int, process: psutil.Process, call: pyspy_calls.PySpyCall) -> UnsupportedError:
-    """Return the error for a process that has ended, is not Python, or may not be read."""
-    if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
-        return _gone(pid)
-    why_not, name = pyspy_calls.why_not(call), "unknown"
-    if pyspy_calls.is_refused(call) or call.timed_out:
-        remedy = pyspy_calls.what_would_allow()
-        return UnsupportedError(f"pid {pid} cannot be read ({why_not}): {remedy}")
-    with suppress(psutil.Error):
-        name = str(process.name())
-    return UnsupportedError(
-        f"py-spy cannot read pid {pid} ({name}) as a Python process ({why_not}): give the pid of "
-        "the training process; if it is, `pip install --upgrade py-spy`"
-    )

@@ -5,21 +5,26 @@ Nothing here waits: the training loop goes on, and polls `is_over` between its s
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
 import time
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
+import psutil
+
 from stallscope import pyspy_calls
+from stallscope.errors import UnsupportedError
 from stallscope.flame.result import IN_PROCESS, PY_SPY
 from stallscope.hooks import self_sampler
 from stallscope.hooks.self_sampler import RESULT, Request, SelfSampler
 from stallscope.interrupts import held_back
 from stallscope.pyspy_calls import PySpyCall
-from stallscope.run.stacks import StackFrame
+from stallscope.run.stacks import WORKER_LOOP, StackFrame
+from stallscope.units import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -37,7 +42,10 @@ _LATE_S: Final = 1.0
 _WRITE_S: Final = 2.0
 """... and then take to write its result."""
 _UNREADABLE: Final = (OSError, ValueError, KeyError, TypeError, IndexError)
-_numbers = count()
+_MOST_PROCESSES: Final = 512
+_AT_ONCE: Final = 16
+"""Dumps that run at the same time: a training is going on."""
+_numbers = itertools.count()
 
 Thread = list[list[StackFrame]]
 """The stacks of a thread in the order in which they were taken; the outermost frame first."""
@@ -263,3 +271,104 @@ class InProcess(StackSampler):
 
     def _path(self, stacks: ProcessStacks) -> Path:
         return self._folder / f"{stacks.pid}-{self._request.number}{RESULT}"
+
+
+# ---- the processes of a training that runs -----------------------------------------------------
+
+
+def below(pid: int, folder: Path) -> tuple[list[Process], str]:
+    """Return the workers below a process, or the process itself, and a note that says which.
+
+    Raises:
+        UnsupportedError: the process does not exist, is not Python, or cannot be read.
+    """
+    process = _process(pid)
+    program = pyspy_calls.executable()
+    if program is None:
+        raise UnsupportedError(
+            f"pid {pid} can only be read by py-spy, which is not installed beside this Python: "
+            "pip install py-spy"
+        )
+    parents: dict[int, int] = {}
+    with suppress(psutil.Error):
+        for child in process.children(recursive=True)[:_MOST_PROCESSES]:
+            with suppress(psutil.Error):
+                if child.status() != psutil.STATUS_ZOMBIE:
+                    parents[child.pid] = child.ppid()
+    calls = _dumps([pid, *parents], program, folder)
+    numbers: dict[int, int | None] = {}
+    for each, call in calls.items():
+        with suppress(ValueError, KeyError, TypeError):
+            is_worker, number = _worker_number(json.loads(call.out))
+            if is_worker:
+                numbers[each] = number
+    if pid in numbers:
+        return [(numbers[pid], pid)], f"pid {pid} is itself a worker of a DataLoader"
+    # A process forked by a worker has the worker's loop in its stack, too
+    own = sorted(each for each in numbers if parents[each] not in numbers)
+    if own:
+        workers: list[Process] = [(numbers[each], each) for each in own]
+        if None in numbers.values():  # a loader starts its workers in order
+            workers = list(enumerate(own))
+        return sorted(workers), f"{count(len(own), 'worker')} found below pid {pid}"
+    if not calls[pid].worked:
+        raise _unreadable(pid, process, calls[pid])
+    none = "none was started, the epoch has ended, or num_workers=0"
+    return [(None, pid)], (
+        f"pid {pid} has no DataLoader workers now ({none}): the process itself was sampled"
+    )
+
+
+def _process(pid: int) -> psutil.Process:
+    with suppress(psutil.Error, ValueError, OverflowError):
+        process = psutil.Process(pid)
+        if process.status() != psutil.STATUS_ZOMBIE:
+            return process
+    raise _gone(pid)
+
+
+def _gone(pid: int) -> UnsupportedError:
+    return UnsupportedError(
+        f"there is no process with pid {pid}: the process has ended, or the pid is wrong"
+    )
+
+
+def _dumps(pids: list[int], program: Path, folder: Path) -> dict[int, PySpyCall]:
+    """Dump the stacks of several processes, a few at the same time."""
+    calls: dict[int, PySpyCall] = {}
+    with ExitStack() as ends:
+        for pid in pids:
+            with held_back():
+                calls[pid] = pyspy_calls.dump(program, pid, folder, with_locals=True)
+                ends.callback(calls[pid].kill)
+            most = _AT_ONCE if len(calls) < len(pids) else 1
+            while sum(not call.is_over for call in calls.values()) >= most:
+                time.sleep(0.01)
+    return calls
+
+
+def _worker_number(threads: Any) -> tuple[bool, int | None]:
+    """Return if a dump is a worker's, and the number among the arguments of torch's loop."""
+    for frame in (frame for thread in threads for frame in thread["frames"]):
+        file = str(frame["filename"]).replace("\\", "/")
+        if frame["name"] == "_worker_loop" and file.endswith(WORKER_LOOP):
+            values = {variable["name"]: variable["repr"] for variable in frame.get("locals") or ()}
+            number = str(values.get("worker_id"))
+            return True, int(number) if number.isdecimal() else None
+    return False, None
+
+
+def _unreadable(pid: int, process: psutil.Process, call: PySpyCall) -> UnsupportedError:
+    """Return the error for a process that has ended, is not Python, or may not be read."""
+    if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+        return _gone(pid)
+    why_not, name = pyspy_calls.why_not(call), "unknown"
+    if pyspy_calls.is_refused(call) or call.timed_out:
+        remedy = pyspy_calls.what_would_allow()
+        return UnsupportedError(f"pid {pid} cannot be read ({why_not}): {remedy}")
+    with suppress(psutil.Error):
+        name = str(process.name())
+    return UnsupportedError(
+        f"py-spy cannot read pid {pid} ({name}) as a Python process ({why_not}): give the pid of "
+        "the training process; if it is, `pip install --upgrade py-spy`"
+    )

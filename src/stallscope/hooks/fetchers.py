@@ -90,13 +90,6 @@ def _index_in(error: BaseException, dataset: Any) -> Any:
     return None
 
 
-def is_one(index: Any) -> bool:
-    """Return whether a sampler's index names one sample and not a list of them."""
-    if isinstance(index, (list, tuple, slice)):
-        return False
-    return not getattr(index, "ndim", 0)
-
-
 class _Begun(NamedTuple):
     """A batch at work."""
 
@@ -321,5 +314,7 @@ class Hooks:
         if hasattr(fetcher, "dataset_iter"):
             fetcher.dataset_iter = libraries.samples(recorder, fetcher)
         else:
-            whole = not fetcher.auto_collation and not is_one(index)
+            # A sampler's index may name one sample, or a list of them
+            is_many: Any = isinstance(index, (list, tuple, slice)) or getattr(index, "ndim", 0)
+            whole = not fetcher.auto_collation and bool(is_many)
             fetcher.dataset = DatasetStandIn(fetcher.dataset, recorder, whole=whole)
