@@ -17,8 +17,8 @@ from stallscope.apart import apart
 from stallscope.diagnose import causes
 from stallscope.diagnose.result import FIXES
 from stallscope.errors import StallscopeError
+from stallscope.ladder.ladder import Rungs
 from stallscope.ladder.result import TRANSFORMED
-from stallscope.ladder.rungs import Rungs
 from stallscope.loops.cached_loaders import is_plain, is_stream
 from stallscope.machine import cores_available, memory_available_bytes
 from stallscope.model.costs import costs_of
