@@ -158,7 +158,6 @@ class InTurns:
         return needs_s < self._measurement.left_s
 
     def _start_s(self, variant: int) -> float:
-        """Return the longest start of a variant, or of the loop as it is."""
         return max(self.starts_s.get(variant) or self.starts_s.get(AS_IT_IS) or [0.0])
 
     def try_out(self, variant: int) -> None:
@@ -230,7 +229,6 @@ class InTurns:
                 return
 
     def _fits(self, variant: int, running: Mapping[int, _Running]) -> bool:
-        """Return whether the time left suffices for another block."""
         loop = self._loops[variant]
         needs_s = self._took_s.get(variant, 0.0)
         ends = sum(bool(start.workers) for start in running.values())
@@ -288,7 +286,6 @@ class InTurns:
         return start
 
     def _lacks_room(self, others: list[_Running]) -> bool:
-        """Return whether another start would take too much memory or shared memory."""
         needs = np.max([start.needs for start in others], axis=0)
         return bool((needs > _ROOM_SHARE * _room()).any())
 
@@ -315,7 +312,6 @@ class InTurns:
                 self.add(number, loop)
 
     def _ended(self, variant: int, start: _Running) -> None:
-        """End a variant whose loader has no more batches."""
         start.end()
         if start.blocks:
             return
@@ -413,7 +409,6 @@ class _Running:
         return LoopBlock(*place, length_s, step_s, samples, here_s + workers_s, others)
 
     def _cpu_s(self) -> float:
-        """Return the CPU seconds of the workers until now."""
         used_s = 0.0
         for process in self._processes:
             with suppress(psutil.Error, OSError):
@@ -463,7 +458,6 @@ class _Running:
 
 
 def _room() -> Any:
-    """Return the free bytes of memory and of shared memory."""
     return np.array([memory_available_bytes(), shared_memory_free()])
 
 

@@ -286,7 +286,6 @@ class _StepTrials:
                 return
 
     def _is_settled(self, change: Change) -> bool:
-        """Return whether the gain of a change is settled."""
         factor = of_laps([pair[1:] for pair in self._pairs if pair[0] == change.name])
         return factor.is_settled and (factor.says != FASTER or factor.half_width <= _NARROW)
 

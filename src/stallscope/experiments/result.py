@@ -219,7 +219,6 @@ def sentence(result: Experiments) -> str:
 
 
 def _loss_text(about: ExperimentsConditions, row: dict[str, Any]) -> str:
-    """Return the difference in loss with a change, in words."""
     if row["loss_difference"] is None or about.loss is None:
         return "; the step has no loss to compare"
     over = f"over {count(about.loss_steps, 'step')}"

@@ -120,7 +120,6 @@ class StepWatch(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
         return what if waits else None
 
     def _waited(self, what: str, call: Callable[[], Any]) -> Any:
-        """Call a function, and store its line and seconds."""
         line, began_ns = _line(what), perf_counter_ns()
         self._inside = True
         try:
@@ -155,7 +154,6 @@ class StepWatch(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
         return synchronize
 
     def _watch_cuda(self, ends: ExitStack) -> None:
-        """Enable torch's warnings about synchronizations for the block."""
         before = torch.cuda.get_sync_debug_mode()
         ends.callback(torch.cuda.set_sync_debug_mode, before)
         self.hear_warnings(ends)

@@ -279,7 +279,6 @@ class SamplingLoop:
         return False
 
     def _sample(self, batches: Iterator[Any], probe: Probe, folder: Path) -> None:
-        """Sample for the remaining time, or until the batches end."""
         workers: list[Process] = [] if self._hits.of_loop else [*probe.workers()]
         processes = workers or [(None, os.getpid())]
         wanted = replace(self._conditions, seconds=self._left_s)

@@ -155,7 +155,6 @@ class Spy(StackSampler):
                 call.tell_to_end()
 
     def _learn(self) -> None:
-        """Read from the dumps which processes can be sampled."""
         for stacks in self.stacks:
             call = self._dumps[stacks.pid]
             if not call.worked:
@@ -334,7 +333,6 @@ def _gone(pid: int) -> UnsupportedError:
 
 
 def _dumps(pids: list[int], program: Path, folder: Path) -> dict[int, PySpyCall]:
-    """Dump the stacks of several processes, a few at the same time."""
     calls: dict[int, PySpyCall] = {}
     with ExitStack() as ends:
         for pid in pids:

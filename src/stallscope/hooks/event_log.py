@@ -284,7 +284,6 @@ class ThreadLog:
         self.half = len(self.words) // 2
 
     def _write_nowhere(self) -> None:
-        """Write into a few unread words from now on."""
         self._close_file = None
         self._lay_out(memoryview(bytearray((HEADER_WORDS + 4) * 8)))
         self._keep_file()
@@ -337,7 +336,6 @@ class ThreadLog:
 def _close(
     path: Path, mapping: mmap.mmap, place: Callable[[], int], views: tuple[memoryview, ...]
 ) -> None:
-    """Close a log's file, and free its unused space."""
     for view in views:  # a thread that still writes gets an exception instead of a bus error
         view.release()
     mapping.close()
@@ -434,7 +432,6 @@ class ProcessLog:
         words[place()] = Mark.DEVICE | at_ns
 
     def _begin_thread(self) -> ThreadLog:
-        """Begin the log of a new thread."""
         log = ThreadLog(self, self.place.capacity // _SHARE_OF_OTHERS)
         if self.is_retired:
             return log

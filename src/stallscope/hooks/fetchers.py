@@ -185,7 +185,6 @@ class Hooks:
 
     @unseen
     def _fetch(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Record torch's `fetch` of one batch."""
         takes = self.failures.passing(_MISSING, self._takes)
         close = self.failures.passing("the end of a log", self._recorder.retire)
         hook = around(original, self._begins, self._ends, self.failures, _MISSING)
@@ -205,7 +204,6 @@ class Hooks:
         return fetch
 
     def _begins(self, fetcher: Any, index: Any) -> _Begun:
-        """Make everything ready for a batch."""
         attributes, recorder, first = vars(fetcher), self._recorder, None
         before = {name: attributes[name] for name in _REPLACED & attributes.keys()}
         samples, began_ns = recorder.state.samples, recorder.clock()

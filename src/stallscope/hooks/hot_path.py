@@ -402,7 +402,6 @@ class Recorder:
 
 @functools.cache
 def _cpu_clock_cost_ns() -> float:
-    """Return the duration of reading the CPU clock, a system call on most machines."""
     began = perf_counter_ns()
     for _ in range(50):
         thread_time_ns()

@@ -380,7 +380,6 @@ class Iterations:
 
 
 def _number_of_batch(iteration: Iteration, iterator: Any) -> int:
-    """Return the number of the batch that was just given, in its epoch."""
     if not iteration.workers:
         iteration.yielded += 1
         return iteration.yielded - 1

@@ -221,7 +221,6 @@ def _stage_in(steps: list[Any], step: Any) -> Stage:
 
 
 def _webdataset_stage_of(step: Any) -> Stage:
-    """Return name and kind of one step: a curried function, a function, or an object."""
     name = find_ops.name_of(getattr(step, "f", step)).strip("_")
     if name == "batched":
         return COLLATE

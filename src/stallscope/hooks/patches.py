@@ -202,7 +202,6 @@ def _replace(layer: _Layer, expected: Any, value: Any) -> bool:
 def _holders(
     functions: Container[int], modules: list[Any] | None = None
 ) -> list[tuple[ModuleType, str, Any]]:
-    """Return every module and name under which one of these very objects can be reached."""
     return [
         (module, name, value)
         for module in modules or list(sys.modules.values())

@@ -232,7 +232,6 @@ def sample(
 def _moments(
     sampling: Request, goes_on: Callable[[], bool], pause: Callable[[float], object]
 ) -> Iterator[None]:
-    """Yield when it is time for a sample."""
     rng, period = random.Random(), 1 / sampling.rate_hz  # noqa: S311 - a generator of its own
     due, used = time.perf_counter(), time.thread_time()
     end = due + sampling.seconds
@@ -244,7 +243,6 @@ def _moments(
 
 
 def _stacks() -> dict[int, Stack]:
-    """Return the frames of each other thread, innermost first."""
     stacks = {}
     with no_collection():  # see `interrupts`: CPython holds its lock of all threads
         for ident in set(sys._current_frames()) - {threading.get_ident()}:

@@ -193,7 +193,6 @@ class StepParts:
         return partial(self._marks.put, end)
 
     def _timed(self, original: Callable[..., Any], stage: Stage) -> Callable[..., Any]:
-        """Mark each call."""
         begin_key, end_key = self._marks.part(stage)
 
         def begin(*_: Any, **__: Any) -> bool | None:

@@ -208,7 +208,6 @@ class Rungs:
     def _captured(
         self, indices: list[Any], deadline_ns: int, *, stream: bool
     ) -> Iterator[tuple[list[Any], list[Unfinished | None]]]:
-        """Yield the samples of each batch, finished and before their transforms."""
         collates = cached_loaders.collates(self._loader)
         loop = self._loop(cached_loaders.capturing(self._loader, indices))
         with started(loop) as batches:
@@ -248,7 +247,6 @@ class Rungs:
             self._keep_batches(batches)
 
     def _capture_batches(self, deadline_ns: int) -> None:
-        """Cache whole batches of the loader."""
         cached: list[Any] = []
         why = _NO_MORE
         with started(self.loops[AS_IT_IS]) as batches:
@@ -363,7 +361,6 @@ class LadderMeasurement:
         return unmeasured if is_settled or top in unmeasured else [*unmeasured, top]
 
     def _wide(self) -> list[int]:
-        """Return the rungs whose intervals are too wide for a picture."""
         intervals = {number: rate(self._turns.blocks, number) for number in range(len(RUNGS))}
         return [
             n for n, interval in intervals.items() if interval and interval.half_width > _NARROW

@@ -55,12 +55,12 @@ _MOST_NAMES: Final = 12
 class Choice(NamedTuple):
     """Functions whose lines are shown."""
 
-    functions: Sequence[FunctionType] = ()
-    names: Mapping[CodeType, str] = {}
+    functions: Sequence[FunctionType]
+    names: Mapping[CodeType, str]
     """Unique name of each function in the result."""
-    stages: Mapping[CodeType, Stage] = {}
+    stages: Mapping[CodeType, Stage]
     """Stage of each function that is part of a stage."""
-    notes: Sequence[str] = ()
+    notes: Sequence[str]
 
 
 class FunctionSelector:
@@ -259,12 +259,12 @@ class LineMeasurement:
         self._make(self._pieces.all[0])
         self._make(self._pieces.all[0], self._ran.watching)
         self._chosen()  # reports an unknown name before the long part
-        self._choice = None
         self._measurement.now("where the time goes")
         with self._sampler.looking():
             self._look()
         self._measurement.now("how often lines run")
-        self._count(self._chosen())
+        self._choice = self._chosen()
+        self._count(self._choice)
 
     def _look(self) -> None:
         """Make the pieces repeatedly, until the shares are precise enough."""
@@ -292,7 +292,6 @@ class LineMeasurement:
         return bool((high - low).max(initial=0) / 2 <= _WITHIN)
 
     def _count(self, choice: Choice) -> None:
-        """Make each piece once more."""
         self._counter = LineCounter(choice.functions)
         self._pieces.restart()
         longest_s = 0.0
@@ -325,14 +324,12 @@ class LineMeasurement:
         return None
 
     def _chosen(self) -> Choice:
-        if self._choice is None:
-            selector = FunctionSelector(self._parts, self._sampler, self._ran.modules)
-            self._choice = selector.choose(self._wanted)
-        return self._choice
+        selector = FunctionSelector(self._parts, self._sampler, self._ran.modules)
+        return selector.choose(self._wanted)
 
     def result(self) -> Lines:
         """Return the measurements so far."""
-        choice = self._chosen()
+        choice = self._choice or self._chosen()
         names, stages = choice.names, {**self._parts.stages, **choice.stages}
         functions: list[tuple[Any, ...]] = []
         texts: list[tuple[Any, ...]] = []

@@ -39,7 +39,6 @@ def leaves(value: Any, depth: int = 0) -> Iterator[Any]:
 
 
 def _inside(value: Any) -> list[Any] | None:
-    """Return what a value holds; None for one that is held as a whole."""
     if isinstance(value, Mapping):
         return list(value.values())
     if isinstance(value, (list, tuple)):
@@ -217,7 +216,6 @@ def _are_bytes(floats: torch.Tensor) -> bool:
 
 
 def _has_levels(values: torch.Tensor) -> bool:
-    """Return whether there are at most 256 values, at equal distances."""
     levels = torch.unique(values)
     if values.numel() < _FEWEST_VALUES or not 1 < levels.numel() <= _LEVELS:
         return False

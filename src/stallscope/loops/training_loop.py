@@ -189,7 +189,6 @@ def replay(probe: Probe, target: Target, limits: Limits, seen: Replay, title: st
 
 
 def _use(probe: Probe, target: Target, device: Device, batch: Any) -> None:
-    """Use a batch in one step."""
     if target.step is None:
         return
     edge = probe.device.edge

@@ -173,7 +173,6 @@ class Layouts(SavedResult):
     def _rates(
         self, files_s: dict[int, float], own_s: dict[int, float], *, is_files: bool
     ) -> dict[str, Any]:
-        """Return samples a second of a layout, and its speedup over the files."""
         conditions, mean_s = self.circumstances, mean_of([*own_s.values()])
         rate = Rate(conditions.makers / mean_s.value)
         if mean_s.low and mean_s.high:

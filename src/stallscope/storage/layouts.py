@@ -153,7 +153,7 @@ class LayoutSearch:
         self._shrunk: list[list[bytes]] | None = None
         self._layouts: list[_Layout] = []
         self._not_written: dict[str, str] = {}
-        self._makes: list[tuple[int, float, float | None]] = []
+        self._makes: list[tuple[bool, int, float]] = []
         self.reads: list[tuple[str, int, int, float]] = []
         """Rows of `READS`."""
         self._wanted_per_s: float | None = None
@@ -210,7 +210,6 @@ class LayoutSearch:
     # ---- writing ----------------------------------------------------------------------------
 
     def _write_all(self, loader: Any, place: Path) -> None:
-        """Write every layout, of the files and of smaller images."""
         blobs = [list(raw.blobs) for raw in self._raws]
         self._write(KINDS, place, blobs)
         pixels, began_s = _image_size(loader.dataset), time.perf_counter()
@@ -265,11 +264,10 @@ class LayoutSearch:
         return random.Random(0).sample(range(number), number)  # noqa: S311 - no secret
 
     def _is_enough(self) -> bool:
-        whole_s = [made_s for _, made_s, _ in self._makes]
-        small_s = [made_s for _, _, made_s in self._makes if made_s is not None]
-        if len(whole_s) < _ENOUGH:
-            return False
-        return not small_s or of_samples(whole_s, small_s).half_width <= _NARROW
+        whole_s = [made_s for resized, _, made_s in self._makes if not resized]
+        small_s = [made_s for resized, _, made_s in self._makes if resized]
+        is_narrow = not small_s or of_samples(whole_s, small_s).half_width <= _NARROW
+        return len(whole_s) >= _ENOUGH and is_narrow
 
     def _time_reads(self, loader: Any) -> None:
         """Time reading each layout as a first epoch would: cold, where nothing stays in memory."""
@@ -309,12 +307,6 @@ class LayoutSearch:
 
     def result(self) -> Layouts:
         """Return what has been measured so far."""
-        makes = [
-            (resized, number, made_s)
-            for number, *both in self._makes
-            for resized, made_s in zip((False, True), both, strict=True)
-            if made_s is not None
-        ]
         written: list[tuple[Any, ...]] = []
         for container, *sizes in self._layouts:
             kind = type(container)
@@ -325,7 +317,7 @@ class LayoutSearch:
         raw_bytes = sum(len(blob) for raw in self._raws for blob in raw.blobs)
         return Layouts(
             pl.DataFrame(self.reads, READS, orient="row"),
-            pl.DataFrame(makes, MAKES, orient="row"),
+            pl.DataFrame(self._makes, MAKES, orient="row"),
             pl.DataFrame(written, WRITTEN, orient="row"),
             LayoutConditions.of(
                 self._target,

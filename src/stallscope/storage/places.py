@@ -164,7 +164,6 @@ def _loading_processes() -> Iterator[psutil.Process]:
 
 
 def _is_code(path: str) -> bool:
-    """Tell files of programs, and files that programs write, from data."""
     ours = (sys.prefix, sys.base_prefix, *sysconfig.get_paths().values())
     system = ("/dev/", "/proc/", "/sys/", "/lib", "/usr/lib", "/usr/share", "/usr/local/lib")
     outside = (*ours, *system, "/etc", str(Path(tempfile.gettempdir(), "stallscope-")))

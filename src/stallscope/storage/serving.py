@@ -159,9 +159,9 @@ def made_of(dataset: Any, raw: RawSample) -> Any:
 class MakeTimes(StandIn, IterableDataset[Any]):
     """Time that the dataset takes to make each sample from bytes in memory.
 
-    Yields the sample's number, the seconds from its own files, and those from smaller images (None:
-    there are none), in random order and with the same random numbers. `samples` are numbers, files,
-    and the same files with smaller images.
+    Yields rows of `layout_result.MAKES`: of its own files and of smaller images, if there are any,
+    in random order and with the same random numbers. `samples` are numbers, files, and the same
+    files with smaller images.
     """
 
     def __init__(
@@ -170,17 +170,16 @@ class MakeTimes(StandIn, IterableDataset[Any]):
         super().__init__(dataset)
         self._samples = samples
 
-    def __iter__(self) -> Iterator[tuple[int, float, float | None]]:
+    def __iter__(self) -> Iterator[tuple[bool, int, float]]:
         clock = OwnClock()
         for number, raw, shrunk in self._samples:
             variants = [raw] if shrunk is None else [raw, replace(raw, blobs=tuple(shrunk))]
-            took_s: dict[int, float] = {}
+            took_s = [0.0] * len(variants)
             made_of(self._original, raw)  # the first time maps pages
-            for variant in torch.randperm(len(variants)).tolist():
+            for place in torch.randperm(len(variants)).tolist():
                 seed_everywhere(number)
-                make = partial(made_of, self._original, variants[variant])
-                took_s[variant] = clock.took_s(make)
-            yield number, took_s[0], took_s.get(1)
+                took_s[place] = clock.took_s(partial(made_of, self._original, variants[place]))
+            yield from ((bool(place), number, each_s) for place, each_s in enumerate(took_s))
 
 
 class ReadTimes(IterableDataset[Any]):

@@ -341,7 +341,6 @@ class StorageProbe:
             self.readings.append(_row(pattern, state, number, reading))
 
     def _notes(self) -> list[str]:
-        """Return the caveats of the readings."""
         media, notes = self._data.media, []
         if places.MEMORY in media:
             notes.append("files on tmpfs are in memory, so cold reads cannot be measured")

@@ -152,7 +152,6 @@ def _items(value: Any) -> list[Any]:
 
 
 def _renew(owner: Any) -> None:
-    """Replace the iterators that an object keeps by fresh iterators."""
     if not _holds(owner):
         return
     attributes = own_attributes(owner)
@@ -164,7 +163,6 @@ def _renew(owner: Any) -> None:
 
 
 def _renewed(owner: Any, value: Any) -> Any:
-    """Return the value with fresh iterators."""
     if isinstance(value, dict):
         return {key: _renewed(owner, part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
