@@ -113,20 +113,16 @@ class SlowStep:
     def __call__(self, batch: Any) -> torch.Tensor:
         """Train on the first floats of a batch, of any shape, as small images."""
         self.optimizer.zero_grad(set_to_none=False)
-        loss: Any = self.model(self._images(batch)).square().mean()
+        tensors = (leaf for leaf in leaves(batch) if isinstance(leaf, torch.Tensor))
+        floats = next(leaf for leaf in tensors if leaf.is_floating_point() and leaf.ndim > 1)
+        rows = floats.to(self.where, non_blocking=True).flatten(1).unsqueeze(1)
+        pixels: Any = torch.nn.functional.adaptive_avg_pool1d(rows, 3 * _SIDE**2)
+        loss: Any = self.model(pixels.view(-1, 3, _SIDE, _SIDE)).square().mean()
         loss.backward()
         self.optimizer.step()
         self.last_loss = loss.item()
         detached: torch.Tensor = loss.detach()
         return detached
-
-    def _images(self, batch: Any) -> torch.Tensor:
-        tensors = (leaf for leaf in leaves(batch) if isinstance(leaf, torch.Tensor))
-        floats = next(leaf for leaf in tensors if leaf.is_floating_point() and leaf.ndim > 1)
-        rows = floats.to(self.where, non_blocking=True).flatten(1).unsqueeze(1)
-        size = 3 * _SIDE**2
-        images: torch.Tensor = torch.nn.functional.adaptive_avg_pool1d(rows, size)
-        return images.view(-1, 3, _SIDE, _SIDE)
 
 
 class OneImageManyTimes(Dataset[Any]):

@@ -93,12 +93,13 @@ def file_of_anybody(path: str | Path, most_bytes: int) -> Iterator[IO[bytes]]:
     name = os.path.basename(path)  # noqa: PTH119
     if not os.path.lexists(path):
         raise FileNotFoundError(f"{name} is missing")
+    no_file = ValueError(f"{name} is no file, or only a link to one")
     if not stat.S_ISREG(os.lstat(path).st_mode):
-        raise ValueError(f"{name} is no file, or only a link to one")
+        raise no_file
     with os.fdopen(os.open(path, _CHECKED), "rb") as file:
         about = os.fstat(file.fileno())
         if not stat.S_ISREG(about.st_mode):  # replaced since the check
-            raise ValueError(f"{name} is no file, or only a link to one")
+            raise no_file
         if about.st_size > most_bytes:
             raise ValueError(f"{name} has {about.st_size:,} bytes, more than {most_bytes:,}")
         yield file

@@ -16,7 +16,7 @@ import gc
 import os
 import signal
 import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -85,24 +85,25 @@ def ended_politely() -> Iterator[None]:
 
     Where they are ignored, as under `nohup`, or have a handler of somebody's, they stay that.
     """
-    with ExitStack() as ends:
-        for number in _POLITE:
-            if signal.getsignal(number) is signal.SIG_DFL:
-                ends.callback(signal.signal, number, signal.SIG_DFL)
-                signal.signal(number, _end)
+    ours = [number for number in _POLITE if signal.getsignal(number) is signal.SIG_DFL]
+    try:
+        for number in ours:
+            signal.signal(number, _end)
         yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @contextmanager
 def no_collection() -> Iterator[None]:
     """Look for no garbage in the block."""
-    was_on = gc.isenabled()
+    restore = gc.enable if gc.isenabled() else gc.disable
     gc.disable()
     try:
         yield
     finally:
-        if was_on:
-            gc.enable()
+        restore()
 
 
 @contextmanager

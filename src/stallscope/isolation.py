@@ -191,9 +191,8 @@ def _beside(module: nn.Module) -> list[Any]:
 def _training_state(value: Any) -> Callable[[], None]:
     state = copy.deepcopy(value.state_dict())
     modules = list(value.modules()) if isinstance(value, nn.Module) else []
-    parameters = list(value.parameters()) if modules else []
-    grads = [None if p.grad is None else p.grad.clone() for p in parameters]
-    modes = [(module, module.training) for module in modules]
+    parameters = value.parameters() if modules else ()
+    grads = [(p, None if p.grad is None else p.grad.clone()) for p in parameters]
     # A state_dict leaves out the buffers that are not saved with the model.
     buffers = [
         (module, name, buffer, buffer.clone())
@@ -201,27 +200,24 @@ def _training_state(value: Any) -> Callable[[], None]:
         for name, buffer in module.named_buffers(recurse=False)
     ]
     # Nor is the rest of it in there, such as the sums of a metric.
-    attributes = [attributes_of(module, _OF_TORCH) for module in modules]
+    rest = [(module, module.training, attributes_of(module, _OF_TORCH)) for module in modules]
 
     def restore() -> None:
         for module, name, buffer, before in buffers:
             buffer.data.copy_(before)
             setattr(module, name, buffer)
         value.load_state_dict(state)
-        for parameter, grad in zip(parameters, grads, strict=True):
+        for parameter, grad in grads:
             parameter.grad = grad
-        for module, training in modes:
+        for module, training, put_back in rest:
             module.training = training
-        for put_back in attributes:
             put_back()
 
     return restore
 
 
 def _notes(step: Any, trained: list[Any], lazy: list[Any]) -> tuple[str, ...]:
-    if step is None:
-        return ()
-    if not trained and not lazy:
+    if step is not None and not trained and not lazy:
         return ("the step reaches no model and no optimizer that could be put back afterwards",)
     groups = {
         "put back after the measurement": trained,

@@ -21,31 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psutil
 
+from stallscope import stages
 from stallscope.machine import busy_core_s, cpu_groups, memory_groups
-from stallscope.stages import (
-    CORE,
-    DISK_BUSY,
-    DISK_OPERATIONS,
-    DISK_READ,
-    DISK_WRITE,
-    FILE_LOCK,
-    GPU,
-    GPU_MEMORY,
-    HELPER,
-    LOOP,
-    MEMORY,
-    NAMES,
-    QUEUED,
-    QUOTA,
-    RECEIVED,
-    SENT,
-    SHM,
-    THREADS,
-    WORKER,
-    WORKER_CORES,
-    WORKER_MAPPED,
-    WORKER_MEMORY,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,22 +86,22 @@ class Source:
     @property
     def name(self) -> str:
         """Words for the resources."""
-        return ", ".join(NAMES[resource] for resource in self.resources)
+        return ", ".join(stages.NAMES[resource] for resource in self.resources)
 
 
 def sources(recorded: Recorded, *, has_gpu: bool) -> list[Source | Missing]:
     """Return every source of this machine, or a `Missing` in its place."""
     makers: dict[tuple[str, ...], Callable[[], Source]] = {
-        (CORE,): _cores,
-        (QUOTA,): _quota,
-        (LOOP, WORKER, QUEUED): lambda: Source(_Processes(recorded).read),
-        (MEMORY,): _memory,
-        (WORKER_MEMORY, WORKER_MAPPED): lambda: _worker_memory(recorded),
-        (SHM,): _shared_memory,
-        (DISK_BUSY, DISK_READ, DISK_WRITE, DISK_OPERATIONS): _disks,
-        (RECEIVED, SENT): _network,
+        (stages.CORE,): _cores,
+        (stages.QUOTA,): _quota,
+        (stages.LOOP, stages.WORKER, stages.QUEUED): lambda: Source(_Processes(recorded).read),
+        (stages.MEMORY,): _memory,
+        (stages.WORKER_MEMORY, stages.WORKER_MAPPED): lambda: _worker_memory(recorded),
+        (stages.SHM,): _shared_memory,
+        (stages.DISK_BUSY, stages.DISK_READ, stages.DISK_WRITE, stages.DISK_OPERATIONS): _disks,
+        (stages.RECEIVED, stages.SENT): _network,
     }
-    of_gpu = gpus() if has_gpu else Missing((GPU, GPU_MEMORY))
+    of_gpu = gpus() if has_gpu else Missing((stages.GPU, stages.GPU_MEMORY))
     if not PROC.exists():
         everything = tuple(resource for resources in makers for resource in resources)
         why = "the machine's resources were not sampled: this system has no /proc"
@@ -138,13 +115,15 @@ def _make(resources: tuple[str, ...], make: Callable[[], Source]) -> Source | Mi
     except LookupError:
         return Missing(resources)
     except (OSError, ValueError, psutil.Error) as error:
-        named = ", ".join(NAMES[resource] for resource in resources)
+        named = ", ".join(stages.NAMES[resource] for resource in resources)
         return Missing(resources, f"not sampled: {named} ({error})")
 
 
 def _cores() -> Source:
     """Read the busy seconds of each core that the recorded processes may use."""
-    return Source(lambda: {CORE: busy_core_s()}, {CORE: dict.fromkeys(busy_core_s(), 1.0)})
+    return Source(
+        lambda: {stages.CORE: busy_core_s()}, {stages.CORE: dict.fromkeys(busy_core_s(), 1.0)}
+    )
 
 
 def _quota() -> Source:
@@ -153,31 +132,31 @@ def _quota() -> Source:
 
     def read() -> Readings:
         used_s = group.used_s()
-        return {} if used_s is None else {QUOTA: {"container": used_s}}
+        return {} if used_s is None else {stages.QUOTA: {"container": used_s}}
 
-    return Source(read, {QUOTA: {"container": group.quota_cores}})
+    return Source(read, {stages.QUOTA: {"container": group.quota_cores}})
 
 
 def _memory() -> Source:
     """Read the memory in use of the machine and the container, without droppable caches."""
     group = next(iter(memory_groups()), None)
-    limits: Readings = {MEMORY: {"machine": psutil.virtual_memory().total}}
+    limits: Readings = {stages.MEMORY: {"machine": psutil.virtual_memory().total}}
     if group:
-        limits[MEMORY]["container"] = group.limit_bytes
+        limits[stages.MEMORY]["container"] = group.limit_bytes
 
     def read() -> Readings:
         memory = psutil.virtual_memory()
         used = {"machine": memory.total - memory.available}
         if group and (bytes_ := group.used_bytes()) is not None:
             used["container"] = bytes_
-        return {MEMORY: used}
+        return {stages.MEMORY: used}
 
     return Source(read, limits, seldom=True)
 
 
 def _shared_memory() -> Source:
-    limits: Readings = {SHM: {_SHM: psutil.disk_usage(_SHM).total}}
-    return Source(lambda: {SHM: {_SHM: psutil.disk_usage(_SHM).used}}, limits, seldom=True)
+    limits: Readings = {stages.SHM: {_SHM: psutil.disk_usage(_SHM).total}}
+    return Source(lambda: {stages.SHM: {_SHM: psutil.disk_usage(_SHM).used}}, limits, seldom=True)
 
 
 def _disks() -> Source:
@@ -189,13 +168,15 @@ def _disks() -> Source:
         every = psutil.disk_io_counters(perdisk=True, nowrap=False)
         used = {name: disk for name, disk in every.items() if name in names}
         return {
-            DISK_BUSY: {name: disk.busy_time / 1e3 for name, disk in used.items()},
-            DISK_READ: {name: disk.read_bytes for name, disk in used.items()},
-            DISK_WRITE: {name: disk.write_bytes for name, disk in used.items()},
-            DISK_OPERATIONS: {n: disk.read_count + disk.write_count for n, disk in used.items()},
+            stages.DISK_BUSY: {name: disk.busy_time / 1e3 for name, disk in used.items()},
+            stages.DISK_READ: {name: disk.read_bytes for name, disk in used.items()},
+            stages.DISK_WRITE: {name: disk.write_bytes for name, disk in used.items()},
+            stages.DISK_OPERATIONS: {
+                n: disk.read_count + disk.write_count for n, disk in used.items()
+            },
         }
 
-    return Source(read, {DISK_BUSY: dict.fromkeys(names, 1.0)})
+    return Source(read, {stages.DISK_BUSY: dict.fromkeys(names, 1.0)})
 
 
 def _network() -> Source:
@@ -209,11 +190,13 @@ def _network() -> Source:
     def read() -> Readings:
         every = psutil.net_io_counters(pernic=True, nowrap=False)
         return {
-            RECEIVED: {name: link.bytes_recv for name, link in every.items() if name in names},
-            SENT: {name: link.bytes_sent for name, link in every.items() if name in names},
+            stages.RECEIVED: {
+                name: link.bytes_recv for name, link in every.items() if name in names
+            },
+            stages.SENT: {name: link.bytes_sent for name, link in every.items() if name in names},
         }
 
-    return Source(read, {RECEIVED: limits, SENT: limits})
+    return Source(read, {stages.RECEIVED: limits, stages.SENT: limits})
 
 
 class _Processes:
@@ -240,12 +223,20 @@ class _Processes:
             for pid in started.keys() - self._workers - {os.getpid()}:
                 self._others.setdefault(pid, started[pid])
         self._reads += 1
-        names = (LOOP, WORKER, HELPER, QUEUED, THREADS, FILE_LOCK, WORKER_CORES)
+        names = (
+            stages.LOOP,
+            stages.WORKER,
+            stages.HELPER,
+            stages.QUEUED,
+            stages.THREADS,
+            stages.FILE_LOCK,
+            stages.WORKER_CORES,
+        )
         readings: Readings = {name: {} for name in names}
-        _count(self._loop, LOOP, readings)
+        _count(self._loop, stages.LOOP, readings)
         for pid, process in list(self._others.items()):
             try:
-                _count(process, WORKER if pid in self._workers else HELPER, readings)
+                _count(process, stages.WORKER if pid in self._workers else stages.HELPER, readings)
             except (OSError, psutil.Error):  # noqa: PERF203 - it has ended
                 del self._others[pid]
         return readings
@@ -260,15 +251,15 @@ def _count(process: psutil.Process, resource: str, readings: Readings) -> None:
     pid = str(process.pid)
     times = process.cpu_times()
     readings[resource][pid] = times.user + times.system
-    if resource == WORKER:
-        readings[THREADS][pid] = process.num_threads()
-        readings[WORKER_CORES][pid] = len(process.cpu_affinity())
+    if resource == stages.WORKER:
+        readings[stages.THREADS][pid] = process.num_threads()
+        readings[stages.WORKER_CORES][pid] = len(process.cpu_affinity())
         with suppress(OSError):
             sleeps_in = Path(f"/proc/{pid}/wchan").read_text(encoding="ascii")
-            readings[FILE_LOCK][pid] = float(sleeps_in.startswith(_LOCKS_WAIT))
+            readings[stages.FILE_LOCK][pid] = float(sleeps_in.startswith(_LOCKS_WAIT))
     with suppress(OSError):
         schedule = Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii")
-        readings[QUEUED][pid] = int(schedule.split()[1]) / 1e9
+        readings[stages.QUEUED][pid] = int(schedule.split()[1]) / 1e9
 
 
 def _worker_memory(recorded: Recorded) -> Source:
@@ -305,13 +296,13 @@ def _memory_of(pid: int) -> dict[str, float]:
         fields = re.findall(r"^(\w+): +(\d+) kB", text, re.MULTILINE)
         sizes = {name: float(kib) * 1024 for name, kib in fields}
         own = sizes.get("Pss_Anon") or sizes["Private_Dirty"]
-        return {WORKER_MEMORY: own, WORKER_MAPPED: sizes["Anonymous"]}
+        return {stages.WORKER_MEMORY: own, stages.WORKER_MAPPED: sizes["Anonymous"]}
     return {}
 
 
 def gpus() -> Source | Missing:
     """Return the visible GPUs, or the reason why they are not sampled."""
-    both = (GPU, GPU_MEMORY)
+    both = (stages.GPU, stages.GPU_MEMORY)
     try:
         import pynvml
     except ImportError:
@@ -335,7 +326,7 @@ def _gpus(nvml: Any) -> Source:
     def read() -> Readings:
         busy = {n: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100 for n, gpu in gpus.items()}
         used = {name: nvml.nvmlDeviceGetMemoryInfo(gpu).used for name, gpu in gpus.items()}
-        return {GPU: busy, GPU_MEMORY: used}
+        return {stages.GPU: busy, stages.GPU_MEMORY: used}
 
-    limits = {GPU: dict.fromkeys(gpus, 1.0), GPU_MEMORY: total}
+    limits = {stages.GPU: dict.fromkeys(gpus, 1.0), stages.GPU_MEMORY: total}
     return Source(read, limits, seldom=True)

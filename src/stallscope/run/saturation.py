@@ -12,25 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import polars as pl
 
+from stallscope import stages
 from stallscope.model.lifecycle import covered_s
 from stallscope.model.loop_time import loop_breakdown
 from stallscope.model.thresholds import FULL, HARDLY, OTHERS, SATURATED
-from stallscope.stages import (
-    CORE,
-    DISK_BUSY,
-    GPU,
-    HELPER,
-    LOOP,
-    MEMORY,
-    NAMES,
-    QUEUED,
-    QUOTA,
-    RECEIVED,
-    SAMPLER,
-    SENT,
-    SHM,
-    WORKER,
-)
 from stallscope.units import count, share
 
 if TYPE_CHECKING:
@@ -47,23 +32,23 @@ WANTED: Final = 0.5
 Below, other processes may saturate them while it waits for something else."""
 
 THRESHOLDS: Final = {
-    CORE: SATURATED,
-    QUOTA: SATURATED,
-    MEMORY: FULL,
-    SHM: FULL,
-    DISK_BUSY: SATURATED,
-    RECEIVED: SATURATED,
-    SENT: SATURATED,
-    GPU: SATURATED,
-    WORKER: SATURATED,
-    LOOP: SATURATED,
+    stages.CORE: SATURATED,
+    stages.QUOTA: SATURATED,
+    stages.MEMORY: FULL,
+    stages.SHM: FULL,
+    stages.DISK_BUSY: SATURATED,
+    stages.RECEIVED: SATURATED,
+    stages.SENT: SATURATED,
+    stages.GPU: SATURATED,
+    stages.WORKER: SATURATED,
+    stages.LOOP: SATURATED,
 }
 """Resources that can be saturated, with the share of their limit. Without GPU memory, which torch
 never gives back. A worker that always computes is saturated, too: more workers could help."""
 _FULL: Final = ("stalled_share", "full_share")
-TOGETHER: Final = (CORE, WORKER)
+TOGETHER: Final = (stages.CORE, stages.WORKER)
 """Resources that are judged as one: all cores, all workers."""
-OWN: Final = (WORKER, LOOP)
+OWN: Final = (stages.WORKER, stages.LOOP)
 """Processes of the recording, each with one core's time as its limit."""
 
 USES: Final = {
@@ -140,14 +125,14 @@ def saturation(
     moments = _moments(samples, workers)
     uses = _judged(moments, stalls.filter(rank=rank))
     if not _cores_wanted(samples, workers):
-        idle = pl.col("resource").is_in([CORE, QUOTA])
+        idle = pl.col("resource").is_in([stages.CORE, stages.QUOTA])
         uses = uses.with_columns(saturated=pl.col("saturated") & ~idle)
     return Saturation(uses, moments["moment"].n_unique(), loop, _others_share(samples))
 
 
 def _moments(samples: pl.DataFrame, workers: int) -> pl.DataFrame:
     """Return the use of each resource in each half second, as a share of its limit."""
-    without = LOOP if workers else WORKER
+    without = stages.LOOP if workers else stages.WORKER
     judged = samples.with_columns(pl.col("resource", "device").cast(pl.String)).filter(
         pl.col("resource").is_in(list(THRESHOLDS)), pl.col("resource") != without
     )
@@ -200,11 +185,11 @@ def _judged(moments: pl.DataFrame, stalls: pl.DataFrame) -> pl.DataFrame:
 def _others_share(mine: pl.DataFrame) -> float | None:
     """Return the share of the cores' time that processes outside of the recording used."""
     moment = ["start_ns", "end_ns"]
-    own = mine.filter(pl.col("resource").is_in([*OWN, SAMPLER]))
+    own = mine.filter(pl.col("resource").is_in([*OWN, stages.SAMPLER]))
     # The first moment of a worker has no rate yet, and must not count as use by others
     counts = own.group_by(moment).len().filter(pl.col("len") == pl.col("len").max())
-    cores = mine.filter(pl.col("resource") == CORE).join(counts, on=moment, how="semi")
-    helped = mine.filter(pl.col("resource") == HELPER)
+    cores = mine.filter(pl.col("resource") == stages.CORE).join(counts, on=moment, how="semi")
+    helped = mine.filter(pl.col("resource") == stages.HELPER)
     own = pl.concat([own, helped]).join(counts, on=moment, how="semi")
     if cores.is_empty() or own.is_empty():
         return None
@@ -215,12 +200,12 @@ def _others_share(mine: pl.DataFrame) -> float | None:
 
 def _cores_wanted(mine: pl.DataFrame, workers: int) -> bool:
     """Return whether the makers of batches computed or waited for a core; True if unknown."""
-    maker = WORKER if workers else LOOP
+    maker = stages.WORKER if workers else stages.LOOP
     makers = mine.filter(pl.col("resource") == maker)
     if makers.is_empty():
         return True
     theirs = pl.col("device").is_in(makers["device"].unique().implode())
-    queued = mine.filter(pl.col("resource") == QUEUED, theirs)
+    queued = mine.filter(pl.col("resource") == stages.QUEUED, theirs)
     length_s = _core_seconds(makers.with_columns(value=1.0))
     return (_core_seconds(makers) + _core_seconds(queued)) / length_s >= WANTED
 
@@ -278,7 +263,7 @@ def usage(run: Run) -> Usage | None:
     binned = samples.group_by("resource", "device", at_s=at_s).agg(
         pl.col("value").mean(), pl.col("limit").max()
     )
-    cost = samples.filter(resource=SAMPLER)
+    cost = samples.filter(resource=stages.SAMPLER)
     whole_s = _core_seconds(cost.with_columns(value=1.0))
     return Usage(
         values=binned.sort("resource", "device", "at_s"),
@@ -310,7 +295,7 @@ def sentence(judged: Saturation) -> str:
     during = f"saturated for {share(use['stalled_share'])} of the stall time"
     text = f"{subject(use)} {during}; the loop stalls {share(stalled)} of the time"
     others = judged.others_share or 0.0
-    is_shared = use["resource"] == CORE and others >= OTHERS
+    is_shared = use["resource"] == stages.CORE and others >= OTHERS
     return text + f"; other processes used {share(others)} of the cores" * is_shared
 
 
@@ -321,9 +306,9 @@ def _of_own(judged: Saturation, use: dict[str, Any] | None, stalled: float) -> s
             f"No resource that the loop needed was saturated while it stalled ({share(stalled)} of "
             "the time): look for a lock or a software limit"
         )
-    cores = next(iter(judged.uses.filter(resource=CORE)["mean_share"]), None)
+    cores = next(iter(judged.uses.filter(resource=stages.CORE)["mean_share"]), None)
     free = "" if cores is None else f", while the cores were {share(1 - cores)} idle"
-    if use["resource"] == LOOP:
+    if use["resource"] == stages.LOOP:
         return f"The main process, which loads the data, computed all the time{free}"
     workers = count(use["devices"], "worker")
     return f"The {workers} computed all the time{free}: more workers may help"
@@ -333,13 +318,13 @@ def subject(use: dict[str, Any]) -> str:
     """Return a resource as the begin of a sentence; from a row of `USES`."""
     device = use["device"]
     text = {
-        CORE: f"The {count(use['devices'], 'usable core')} were",
-        QUOTA: f"The container's CPU quota of {use['limit']:g} cores was",
-        MEMORY: f"The memory of the {device} was",
-        SHM: "/dev/shm was",  # noqa: S108 - a name
-        DISK_BUSY: f"The disk {device} was",
-        RECEIVED: f"The network link {device} (in) was",
-        SENT: f"The network link {device} (out) was",
-        GPU: f"GPU {device} was",
+        stages.CORE: f"The {count(use['devices'], 'usable core')} were",
+        stages.QUOTA: f"The container's CPU quota of {use['limit']:g} cores was",
+        stages.MEMORY: f"The memory of the {device} was",
+        stages.SHM: "/dev/shm was",  # noqa: S108 - a name
+        stages.DISK_BUSY: f"The disk {device} was",
+        stages.RECEIVED: f"The network link {device} (in) was",
+        stages.SENT: f"The network link {device} (out) was",
+        stages.GPU: f"GPU {device} was",
     }
-    return text.get(use["resource"], f"{NAMES.get(str(use['resource']), 'Something')} was")
+    return text.get(use["resource"], f"{stages.NAMES.get(str(use['resource']), 'Something')} was")

@@ -121,10 +121,8 @@ def library_at(parts: list[str]) -> int | None:
 def in_package(file: str) -> list[str]:
     """Return the parts of a library's path from its package on."""
     parts = parts_of(file)
-    begin = library_at(parts)
-    if begin is None:
-        begin = next((at for at, part in enumerate(parts[:-1]) if part in _FROM_SOURCE), 0)
-    return parts[begin:]
+    source = next((at for at, part in enumerate(parts[:-1]) if part in _FROM_SOURCE), 0)
+    return parts[library_at(parts) or source :]
 
 
 @cache
@@ -140,10 +138,6 @@ def short(file: str) -> str:
     return file[len(folder) :].lstrip("/\\") if folder else file
 
 
-def _is_source(file: str) -> bool:
-    return short(file).partition("/")[0] in _FROM_SOURCE
-
-
 @cache
 def shown(file: str) -> str:
     """Return the path of a library's file from its package on, or the full path of a user's file.
@@ -155,7 +149,7 @@ def shown(file: str) -> str:
     if library_at(parts) is not None:
         is_module = "/" not in inside and inside.partition(".")[0] not in sys.stdlib_module_names
         return f"site-packages/{inside}" if is_module else inside
-    if _is_source(file):
+    if inside.partition("/")[0] in _FROM_SOURCE:
         return inside
     if not os.path.isfile(file):  # noqa: PTH113 - a notebook's cell, code made while running
         return file
@@ -173,20 +167,18 @@ def collapsed(
     The outermost frame comes first; `of_loop` begins inside our innermost frame, the loop's.
     """
     files = [short(frame.file) for frame in stack]
-    loops = (place for place, file in enumerate(files) if file == WORKER_LOOP)
-    begin = max(
-        (place for place in loops if stack[place].name == "_worker_loop"),
-        default=_own_begin(files),
+    loops = (
+        place
+        for place, (frame, file) in enumerate(zip(stack, files, strict=True))
+        if file == WORKER_LOOP and frame.name == "_worker_loop"
     )
+    begin = max(loops, default=_own_begin(files))
     if any(file.startswith(_WATCHING) for file in files[begin:]):  # above it is the parent
         return None
     if of_loop:
         begin = max((n + 1 for n, file in enumerate(files) if _is_ours(file)), default=len(files))
-    visible = [
-        frame
-        for frame, file in zip(stack[begin:], files[begin:], strict=True)
-        if not _is_ours(file)
-    ]
+    shown = zip(stack[begin:], files[begin:], strict=True)
+    visible = [frame for frame, file in shown if not _is_ours(file)]
     stage = _stage(stack) or _known_stage(visible)
     if not visible or (stage is None and _is_ours(files[-1])):  # our own loop, at work
         return None

@@ -15,25 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import polars as pl
 
+from stallscope import stages
 from stallscope.hooks.log_place import AROUND, OUTER, loader_and_epoch
 from stallscope.run.decode import SPANS
 from stallscope.run.loop_events import TIMES, Interval
 from stallscope.run.result import DELIVERIES, STEPS, WAITS
-from stallscope.stages import (
-    ANOTHER_LOADER,
-    BACKWARD,
-    DEVICE_AT_WORK,
-    END_OF_EPOCH,
-    FORWARD,
-    GARBAGE,
-    H2D,
-    OPTIMIZER,
-    OTHER,
-    PIN,
-    SEND,
-    STEP,
-    UNTIL_BACKWARD,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,7 +27,7 @@ if TYPE_CHECKING:
     from stallscope.run.loop_events import Batch, Delivery, Events, Wait
 
 
-_TRAINS = (BACKWARD, OPTIMIZER)
+_TRAINS = (stages.BACKWARD, stages.OPTIMIZER)
 _BATCH: Final = ["rank", "epoch", "batch"]
 _Row = TypeVar("_Row", bound=tuple[Any, ...])
 
@@ -171,7 +157,7 @@ class Steps:
     def _failed(self, wait: Wait, until: int) -> bool:
         """Return whether the recording's own step raised, which makes its time meaningless."""
         return self._recorded and any(
-            part.stage == STEP and wait.end_ns <= part.start_ns <= until
+            part.stage == stages.STEP and wait.end_ns <= part.start_ns <= until
             for part in self._events.unfinished
         )
 
@@ -208,7 +194,7 @@ class Steps:
         # A collection may have begun in the wait
         before = max(bisect_left(self._collections, (begin,)) - 1, 0)
         collected = [
-            Interval(max(part.start_ns, begin), min(part.end_ns, until), GARBAGE)
+            Interval(max(part.start_ns, begin), min(part.end_ns, until), stages.GARBAGE)
             for part in _between(self._collections[before:], 0, until)
             if part.end_ns > begin
         ]
@@ -220,26 +206,26 @@ class Steps:
 
         It begins with the batch, after another part of the model, or in an optimizer's closure.
         """
-        if self._recorded or any(part.stage == FORWARD for part in parts):
+        if self._recorded or any(part.stage == stages.FORWARD for part in parts):
             return
         trained = [part for part in parts if part.stage in _TRAINS]
         bounds = sorted([begin, *(at for part in trained for at in part[:2])])
         for part in trained:
-            if part.stage == BACKWARD:
+            if part.stage == stages.BACKWARD:
                 last = bounds[bisect_left(bounds, part.start_ns) - 1]
                 if begin <= last < part.start_ns:
-                    yield Interval(last, part.start_ns, UNTIL_BACKWARD)
+                    yield Interval(last, part.start_ns, stages.UNTIL_BACKWARD)
 
     def _base(
         self, begin: int, until: int, parts: list[Interval], away: list[Interval]
     ) -> list[Interval]:
         """Return the step and the time after it; without training, all time is the step."""
         if self._recorded:
-            return [Interval(begin, until, OTHER)]
+            return [Interval(begin, until, stages.OTHER)]
         trained = [part.end_ns for part in parts if part.stage in _TRAINS]
         left = [part.start_ns for part in away]
         end = max(trained) if trained else min(left, default=until)
-        return [Interval(begin, end, STEP), Interval(end, until, OTHER)]
+        return [Interval(begin, end, stages.STEP), Interval(end, until, stages.OTHER)]
 
     def _away(self, wait: Wait, until: int, near: Sequence[Wait]) -> Iterator[Interval]:
         """Yield the loops over other loaders in between, and the end of the epoch."""
@@ -248,12 +234,12 @@ class Steps:
         ended = {later.key: later.end_ns for later in near if later.number is None}
         for key, start in begun.items():
             if not self._is_mine(key):
-                yield Interval(start, min(ended.get(key, until), until), ANOTHER_LOADER)
+                yield Interval(start, min(ended.get(key, until), until), stages.ANOTHER_LOADER)
         for later in near:
             if self._is_mine(later.key):
-                yield Interval(later.start_ns, min(later.end_ns, until), END_OF_EPOCH)
+                yield Interval(later.start_ns, min(later.end_ns, until), stages.END_OF_EPOCH)
             elif later.key not in begun:
-                yield Interval(later.start_ns, min(later.end_ns, until), ANOTHER_LOADER)
+                yield Interval(later.start_ns, min(later.end_ns, until), stages.ANOTHER_LOADER)
 
 
 def _between(rows: list[_Row], begin: int, until: int) -> list[_Row]:
@@ -341,12 +327,14 @@ def _split_copies(steps: list[PendingStep], events: Events) -> None:
 
     From pageable memory, the host waits for both.
     """
-    busy = sorted((start, end) for kind, start, end in events.device_work() if kind == STEP.kind)
+    busy = sorted(
+        (start, end) for kind, start, end in events.device_work() if kind == stages.STEP.kind
+    )
     for step in steps if busy else ():
         step.spans = [
             part
             for span in step.spans
-            for part in (_waited(span, busy) if span.stage == H2D else [span])
+            for part in (_waited(span, busy) if span.stage == stages.H2D else [span])
         ]
 
 
@@ -355,9 +343,9 @@ def _waited(copy: Interval, busy: list[tuple[int, int]]) -> Iterator[Interval]:
     at = bisect_left(busy, (copy.start_ns + 1,)) - 1
     until = min(max(busy[at][1] if at >= 0 else 0, copy.start_ns), copy.end_ns)
     if until > copy.start_ns:
-        yield Interval(copy.start_ns, until, DEVICE_AT_WORK)
+        yield Interval(copy.start_ns, until, stages.DEVICE_AT_WORK)
     if copy.end_ns > until:
-        yield Interval(until, copy.end_ns, H2D)
+        yield Interval(until, copy.end_ns, stages.H2D)
 
 
 def _table(rows: list[tuple[Any, ...]], schema: dict[str, Any], who: Who) -> pl.DataFrame:
@@ -422,10 +410,12 @@ def _side_spans(
         for span in step.spans:
             yield row(who.pid, None, step.batch, span)
     for batch, pin in pins.items():
-        yield row(who.pid, None, batch, Interval(*pin, PIN))
+        yield row(who.pid, None, batch, Interval(*pin, stages.PIN))
     for batch, delivery in deliveries.items():
         if delivery.pid and delivery.pickle_ns and delivery.sent_ns:
-            span = Interval(delivery.pickle_ns, max(delivery.sent_ns, delivery.pickle_ns), SEND)
+            span = Interval(
+                delivery.pickle_ns, max(delivery.sent_ns, delivery.pickle_ns), stages.SEND
+            )
             yield row(delivery.pid, delivery.worker, batch, span)
 
 

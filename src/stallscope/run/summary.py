@@ -294,13 +294,9 @@ def remarks(profile: Profile) -> tuple[str, ...]:
 
 def _is_crowded(profile: Profile) -> bool:
     """Return whether all computing stages wait for a core: they do not wait by themselves."""
-    computing = [
-        stage.waiting_share
-        for stage in profile.stages
-        if stage.kind in COMPUTING_KINDS and stage.share >= NOTICED
-    ]
-    waiting = [part for part in computing if part is not None]
-    return bool(waiting) and min(waiting) >= CROWDED
+    noticed = [stage for stage in profile.stages if stage.share >= NOTICED]
+    computing = [stage.waiting_share for stage in noticed if stage.kind in COMPUTING_KINDS]
+    return min((part for part in computing if part is not None), default=0.0) >= CROWDED
 
 
 def _word(stage: StageTimes, name: Callable[[str], str]) -> str:
@@ -318,11 +314,9 @@ def _nature(stage: StageTimes, profile: Profile) -> str:
     mostly_waiting = waiting is not None and waiting >= MOSTLY
     if mostly_waiting and _is_crowded(profile):
         return ""
+    text = ", mostly waiting" if mostly_waiting else "" if waiting is None else ", mostly computing"
     if _is_getitem(stage):
         if mostly_waiting:
-            return ", mostly waiting: probably reading through an open file object"
-        computing = "" if waiting is None else ", mostly computing"
-        return f"{computing}: code of the dataset's own that no hook can name"
-    if mostly_waiting:
-        return ", mostly waiting"
-    return ", mostly computing" if stage.stage == FETCH.name and waiting is not None else ""
+            return f"{text}: probably reading through an open file object"
+        return f"{text}: code of the dataset's own that no hook can name"
+    return text if mostly_waiting or stage.stage == FETCH.name else ""

@@ -12,23 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from markupsafe import Markup, escape
 
-from stallscope.diagnose.text import (
-    GUIDED,
-    NOT_TESTED,
-    PICTURE_SOURCES,
-    PICTURES,
-    TWICE,
-    WOULD_HELP,
-    all_words,
-    ended,
-    helping,
-    is_measured,
-    measured,
-    notes_of,
-    outside_notes,
-    phases,
-    took,
-)
+from stallscope.diagnose import text
 from stallscope.errors import StallscopeError
 from stallscope.files import packaged_folder
 from stallscope.units import unbroken
@@ -57,8 +41,9 @@ def panel(diagnosis: Diagnosis) -> Any:
 
     offered = {
         name: shows
-        for name, shows in PICTURES.items()
-        if name not in PICTURE_SOURCES or getattr(diagnosis, PICTURE_SOURCES[name]) is not None
+        for name, shows in text.PICTURES.items()
+        if name not in text.PICTURE_SOURCES
+        or getattr(diagnosis, text.PICTURE_SOURCES[name]) is not None
         if name != "fixes" or diagnosis.fixes.height
     }
     # the verdict has just been read, so the panel begins with another picture where there is one
@@ -79,29 +64,29 @@ class Findings(Block):
 
     def __str__(self) -> str:
         diagnosis = self.diagnosis
-        verdict, *others = all_words(diagnosis)
+        verdict, *others = text.all_words(diagnosis)
         lines = [verdict.title, "", *_about(verdict), ""]
         if others:
             lines.append("Also found")
             for finding in others:
                 lines += [*_wrapped(finding.title, "- ", "  "), *_about(finding, "  ")]
             lines.append("")
-        if helps := helping(diagnosis):
-            lines.append(WOULD_HELP)
+        if helps := text.helping(diagnosis):
+            lines.append(text.WOULD_HELP)
             lines += [line for gain in helps for line in _wrapped(gain, "- ", "  ")] + [""]
-        lines += _wrapped(f"measured: {measured(diagnosis)}")
-        if not is_measured(diagnosis):
-            lines += _wrapped(ended(diagnosis))
-        elif parts := [f"{phase.name} {phase.seconds:.1f} s" for phase in phases(diagnosis)]:
-            why = f" · ended: {ended(diagnosis)}" if ended(diagnosis) else ""
-            lines += _wrapped(f"spent {took(diagnosis)}: {' · '.join(parts)}{why}")
-        lines += [line for note in outside_notes(diagnosis) for line in _wrapped(note)]
+        lines += _wrapped(f"measured: {text.measured(diagnosis)}")
+        if not text.is_measured(diagnosis):
+            lines += _wrapped(text.ended(diagnosis))
+        elif parts := [f"{phase.name} {phase.seconds:.1f} s" for phase in text.phases(diagnosis)]:
+            why = f" · ended: {text.ended(diagnosis)}" if text.ended(diagnosis) else ""
+            lines += _wrapped(f"spent {text.took(diagnosis)}: {' · '.join(parts)}{why}")
+        lines += [line for note in text.outside_notes(diagnosis) for line in _wrapped(note)]
         return "\n".join(lines)
 
     def __html__(self) -> Markup:
         diagnosis = self.diagnosis
-        verdict, *others = all_words(diagnosis)
-        notes, spent = notes_of(diagnosis), phases(diagnosis)
+        verdict, *others = text.all_words(diagnosis)
+        notes, spent = text.notes_of(diagnosis), text.phases(diagnosis)
         whole = max(sum(phase.seconds for phase in spent), diagnosis.circumstances.budget_s, 1e-9)
         return fill(
             "diagnosis.html",
@@ -109,25 +94,25 @@ class Findings(Block):
             # no line of a large title ends between a value and its unit
             title=unbroken(verdict.title),
             others=others,
-            helps=helping(diagnosis),
-            would_help=WOULD_HELP,
-            not_tested=NOT_TESTED,
-            twice=Notes([TWICE]),
+            helps=text.helping(diagnosis),
+            would_help=text.WOULD_HELP,
+            not_tested=text.NOT_TESTED,
+            twice=Notes([text.TWICE]),
             linked=linked,
-            measured=measured(diagnosis),
-            took=took(diagnosis),
+            measured=text.measured(diagnosis),
+            took=text.took(diagnosis),
             phases=[
                 (_TONES[place % len(_TONES)], 100 * phase.seconds / whole, phase)
                 for place, phase in enumerate(spent)
             ],
-            ended=ended(diagnosis),
+            ended=text.ended(diagnosis),
             notes=Notes(notes, shown=0),
         )
 
 
 def brief(diagnosis: Diagnosis) -> list[str]:
     """Return the verdict alone, in a few lines of a terminal."""
-    verdict = all_words(diagnosis)[0]
+    verdict = text.all_words(diagnosis)[0]
     lines = [*_wrapped(verdict.title), *_about(replace(verdict, numbers=()))]
     return lines[:_BRIEF]
 
@@ -140,7 +125,7 @@ def _about(finding: FindingText, indent: str = "") -> Iterator[str]:
     if finding.because:
         yield from _wrapped(f"because: {finding.because}", indent)
     if not finding.tested:
-        yield f"{indent}{NOT_TESTED}"
+        yield f"{indent}{text.NOT_TESTED}"
     for step in finding.steps:
         yield from _wrapped(f"next: {step}", indent, f"{indent}      ")
 
@@ -159,7 +144,7 @@ def _wrapped(sentence: str, first: str = "", rest: str | None = None) -> list[st
 
 def linked(step: str) -> Markup:
     """Return a next step as HTML; the name of a guided notebook beside this page opens it."""
-    return Markup(GUIDED.sub(_link, escape(step)))  # noqa: S704 - a link's name has no markup
+    return Markup(text.GUIDED.sub(_link, escape(step)))  # noqa: S704 - a link's name has no markup
 
 
 def _link(name: re.Match[str]) -> str:
@@ -179,8 +164,9 @@ def _draw(kind: str, diagnosis: Diagnosis) -> Any:
     """Draw a picture of a part behind the verdict."""
     from stallscope.charts import results
 
-    part: Any = getattr(diagnosis, PICTURE_SOURCES[kind])
-    return results.missing(diagnosis, PICTURE_SOURCES[kind]) if part is None else part.plot(kind)
+    source = text.PICTURE_SOURCES[kind]
+    part: Any = getattr(diagnosis, source)
+    return results.missing(diagnosis, source) if part is None else part.plot(kind)
 
 
 _OWN_PICTURES: Final = {"findings": "results.findings_figure", "fixes": "results.fixes_figure"}
@@ -188,8 +174,8 @@ VIEW: Final = View(
     "a diagnosis",
     document,
     {
-        kind: (shows, partial(_draw, kind) if kind in PICTURE_SOURCES else _OWN_PICTURES[kind])
-        for kind, shows in PICTURES.items()
+        kind: (shows, partial(_draw, kind) if kind in text.PICTURE_SOURCES else _OWN_PICTURES[kind])
+        for kind, shows in text.PICTURES.items()
     },
     {"evidence": ("the pictures behind the verdict", "diagnosis.panel")},
     values,

@@ -15,15 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from stallscope.diagnose.text import (
-    NOT_TESTED,
-    PICTURE_SOURCES,
-    TWICE,
-    all_words,
-    ended,
-    outside_notes,
-    phases,
-)
+from stallscope.diagnose import text as words
 from stallscope.files import __version__
 from stallscope.flame.tree import of_flame
 from stallscope.units import printable, seconds
@@ -84,7 +76,7 @@ def export(diagnosis: Diagnosis, path: str | Path, *, redact: bool = False) -> P
 def page(diagnosis: Diagnosis, *, redact: bool = False) -> str:
     """Return the report; without pictures and names if redacted, see `views.redact`."""
     diagnosis = redacted(diagnosis) if redact else diagnosis
-    verdict, *others = all_words(diagnosis)
+    verdict, *others = words.all_words(diagnosis)
     flame = None if redact or diagnosis.flame is None else of_flame(diagnosis.flame)
     program = page_script() if flame else ""
     return fill(
@@ -93,13 +85,13 @@ def page(diagnosis: Diagnosis, *, redact: bool = False) -> str:
         style=static("report.css") + static("viewer.css"),
         verdict=verdict,
         others=others,
-        not_tested=NOT_TESTED,
-        twice=TWICE,
+        not_tested=words.NOT_TESTED,
+        twice=words.TWICE,
         sections=list(_sections(diagnosis, redact=redact)),
         facts=_facts(diagnosis),
-        phases=phases(diagnosis),
-        ended=ended(diagnosis),
-        notes=[*outside_notes(diagnosis), *([_NO_PICTURES] if redact else [])],
+        phases=words.phases(diagnosis),
+        ended=words.ended(diagnosis),
+        notes=[*words.outside_notes(diagnosis), *([_NO_PICTURES] if redact else [])],
         version=__version__,
         written=f"{datetime.now().astimezone():%Y-%m-%d %H:%M %z}",
         flame=to_json(flame) if flame else "",
@@ -120,7 +112,7 @@ def _rules(program: str) -> str:
 def _sections(diagnosis: Diagnosis, *, redact: bool) -> Iterator[dict[str, str]]:
     """Yield what was measured: a picture and, as HTML whose texts are escaped, a table."""
     for name, title in TITLES.items():
-        part = getattr(diagnosis, PICTURE_SOURCES[name])
+        part = getattr(diagnosis, words.PICTURE_SOURCES[name])
         shown = {"name": name, "title": title, "table": "", "alt": "", "picture": ""}
         if part is None:
             continue
