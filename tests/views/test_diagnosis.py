@@ -8,7 +8,7 @@ from support.chart_texts import check_texts
 
 from stallscope.diagnose.causes import CAUSES
 from stallscope.diagnose.result import Finding
-from stallscope.diagnose.text import all_words
+from stallscope.diagnose.text import PICTURE_SOURCES, all_words
 from stallscope.views import diagnosis as face
 
 LOOP = {"fetch": 5.0, "decode": 40.0, "Mask": 70.0, "collate": 5.0}
@@ -123,7 +123,7 @@ def test_lines_of_a_terminal_are_not_too_long():
 def test_other_pictures_are_those_of_its_parts(kind):
     """The run's, the ladder's and the flame's own; a sheet says when it was not measured."""
     diagnosis = DIAGNOSES["three findings"]
-    own = getattr(diagnosis, face.PICTURE_SOURCES[kind]).plot(kind)
+    own = getattr(diagnosis, PICTURE_SOURCES[kind]).plot(kind)
 
     assert own.title == diagnosis.plot(kind).title
     assert "the verdict stands without" in DIAGNOSES["many"].plot(kind).title

@@ -339,6 +339,10 @@ def _spans(words: DecodedWords, origin_ns: int, rank: int) -> pl.DataFrame:
     is_in_sample = sample >= 0
     in_batch = np.where(is_in_sample, words.sample_place(sample) if words.sample_at.size else 0, 0)
     code = words.code[begins]
+    # The word before an event has the CPU time, where it was read
+    before = np.maximum(words.event_at - 1, 0)
+    read, cpu = words.tags[before] == Tag.CPU, words.payload[before]
+    both = read[begins] & read[ends]
     frame = pl.DataFrame(
         {
             "epoch": words.epochs[words.batch[begins]],
@@ -347,7 +351,7 @@ def _spans(words: DecodedWords, origin_ns: int, rank: int) -> pl.DataFrame:
             "code": code,
             "start_ns": words.time_ns[begins] - origin_ns,
             "end_ns": words.time_ns[ends] - origin_ns,
-            "cpu_ns": _cpu(words, begins, ends),
+            "cpu_ns": np.where(both, cpu[ends] - cpu[begins], -1),
         }
     )
     names = pl.Series([stage.name for stage in words.stages], dtype=pl.Categorical)
@@ -376,15 +380,6 @@ def _stretches(words: DecodedWords) -> tuple[np.ndarray, np.ndarray]:
     return begins[~goes_on], begins[last] + 1
 
 
-def _cpu(words: DecodedWords, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Return the CPU time of each span in ns, -1 where it was not read at both ends."""
-    before = np.maximum(words.event_at - 1, 0)
-    read = words.tags[before] == Tag.CPU
-    cpu = words.payload[before]
-    both = read[begins] & read[ends]
-    return np.where(both, cpu[ends] - cpu[begins], -1)
-
-
 def _who(words: DecodedWords, rank: int) -> list[pl.Expr]:
     return [
         pl.lit(rank).alias("rank"),
@@ -396,20 +391,11 @@ def _who(words: DecodedWords, rank: int) -> list[pl.Expr]:
 def _batches(words: DecodedWords, rank: int) -> pl.DataFrame:
     recorded = words.tags[words.batch_at] == Tag.BATCH
     ended = np.zeros(words.batch_at.size, dtype=bool)
-    ends = np.flatnonzero(words.tags == Tag.BATCH_END)
-    ended[words.batch_of_word[ends]] = True
-    frame = pl.DataFrame(
-        {
-            "epoch": words.epochs,
-            "batch": words.payload[words.batch_at],
-            "complete": ended,
-        }
-    )
-    return (
-        frame.filter(recorded)
-        .with_columns(*_who(words, rank))
-        .select(pl.col(name).cast(kind) for name, kind in BATCHES.items())
-    )
+    ended[words.batch_of_word[words.tags == Tag.BATCH_END]] = True
+    batch = words.payload[words.batch_at]
+    frame = pl.DataFrame({"epoch": words.epochs, "batch": batch, "complete": ended})
+    named = frame.filter(recorded).with_columns(*_who(words, rank))
+    return named.select(pl.col(name).cast(kind) for name, kind in BATCHES.items())
 
 
 def _samples(words: DecodedWords, rank: int) -> pl.DataFrame:

@@ -18,7 +18,7 @@ import polars as pl
 from stallscope import stages
 from stallscope.hooks.log_place import AROUND, OUTER, loader_and_epoch
 from stallscope.run.decode import SPANS
-from stallscope.run.loop_events import TIMES, Interval
+from stallscope.run.loop_events import Interval
 from stallscope.run.result import DELIVERIES, STEPS, WAITS
 
 if TYPE_CHECKING:
@@ -97,6 +97,9 @@ class Steps:
         self._owners = Owners(events)
         self._recorded = any(wait.loader == OUTER for wait in events.waits)
         self._parts = sorted(events.parts)
+        # Begins of steps of the recording's own that raised: their time is meaningless
+        failed = [part.start_ns for part in events.unfinished if part.stage == stages.STEP]
+        self._failed_ns = failed if self._recorded else []
         self._collections = sorted(events.collections)
         self._iterators = sorted(
             (start_ns, end_ns, key, thread)
@@ -118,7 +121,11 @@ class Steps:
                 at = bisect_left(bounds, wait.end_ns)
                 until = bounds[at] if at < len(bounds) else self._last_end(wait, track)
                 in_gap = self._events.seen_until(thread, wait.end_ns, until) < until
-                if batch is None or in_gap or self._failed(wait, until) or self._is_others(wait):
+                failed = any(wait.end_ns <= begin_ns <= until for begin_ns in self._failed_ns)
+                # A loader for validation, say, may give the batch, in the same iterable
+                givers = {inner.loader for inner in wait.inside if inner.batch} - {AROUND}
+                is_others = bool(givers) and self._loader not in givers
+                if batch is None or in_gap or failed or is_others:
                     continue
                 near = track[bisect_left(starts, wait.end_ns) : bisect_left(starts, until)]
                 spans = self._use(wait, until, near)
@@ -154,13 +161,6 @@ class Steps:
         until = self._events.seen_until(wait.thread, end_ns, wait.start_ns)
         return None if until < wait.start_ns else end_ns - start_ns
 
-    def _failed(self, wait: Wait, until: int) -> bool:
-        """Return whether the recording's own step raised, which makes its time meaningless."""
-        return self._recorded and any(
-            part.stage == stages.STEP and wait.end_ns <= part.start_ns <= until
-            for part in self._events.unfinished
-        )
-
     def _is_mine(self, key: int) -> bool:
         return self._owners.of(key) == self._loader
 
@@ -176,11 +176,6 @@ class Steps:
             return wait.batch
         inside = [w.batch for w in wait.inside if w.batch and w.batch.loader == self._loader]
         return inside[-1] if inside else None
-
-    def _is_others(self, wait: Wait) -> bool:
-        """Return whether a loader for validation, say, gave the batch, in the same iterable."""
-        loaders = {inner.loader for inner in wait.inside if inner.batch} - {AROUND}
-        return bool(loaders) and self._loader not in loaders
 
     def _use(self, wait: Wait, until: int, near: Sequence[Wait]) -> list[Interval]:
         """Return the stages of the loop from the end of a wait on."""
@@ -304,14 +299,7 @@ def loop(events: Events, loader: int, who: Who) -> LoopTables:
     # A column of zeros: no batch was ever copied, or used, so nothing was measured
     never = [name for name in ("h2d_s", "step_s") if not frame[name].sum()]
     delivery_rows = [
-        (
-            who.rank,
-            its.pid,
-            its.worker,
-            batch.epoch,
-            batch.number,
-            *map(vars(its).get, TIMES.values()),
-        )
+        {"rank": who.rank, "epoch": batch.epoch, "batch": batch.number, **vars(its)}
         for batch, its in deliveries.items()
     ]
     return LoopTables(
@@ -348,7 +336,7 @@ def _waited(copy: Interval, busy: list[tuple[int, int]]) -> Iterator[Interval]:
         yield Interval(until, copy.end_ns, stages.H2D)
 
 
-def _table(rows: list[tuple[Any, ...]], schema: dict[str, Any], who: Who) -> pl.DataFrame:
+def _table(rows: list[Any], schema: dict[str, Any], who: Who) -> pl.DataFrame:
     """Return a table of the rows, with times from the start of the run."""
     moments = [name for name in schema if name.endswith("_ns") and name != "cpu_ns"]
     return pl.DataFrame(rows, schema, orient="row").with_columns(pl.col(moments) - who.origin_ns)

@@ -16,7 +16,7 @@ from stallscope.diagnose import text
 from stallscope.errors import StallscopeError
 from stallscope.files import packaged_folder
 from stallscope.units import unbroken
-from stallscope.views.document import Block, Document, Notes, View, fill
+from stallscope.views.document import Document, Notes, View, fill
 from stallscope.views.report import values
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def document(diagnosis: Diagnosis) -> Document:
 
 
 @dataclass(frozen=True)
-class Findings(Block):
+class Findings:
     """The verdict, the other findings, and the measurements behind them."""
 
     diagnosis: Diagnosis

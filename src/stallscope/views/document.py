@@ -12,6 +12,7 @@ from dataclasses import dataclass, is_dataclass
 from functools import cache
 from importlib import import_module
 from importlib.resources import files
+from itertools import zip_longest
 from textwrap import indent
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -44,7 +45,7 @@ def html(template: str, *parts: Any, **named: Any) -> Markup:
     return Markup(template).format(*parts, **named)  # noqa: S704 - only constants are templates
 
 
-def join(parts: Iterable[Markup | Block]) -> Markup:
+def join(parts: Iterable[Any]) -> Markup:
     """Put pieces of HTML together."""
     return Markup().join(parts)
 
@@ -63,20 +64,14 @@ _TEMPLATES: Final = jinja2.Environment(
 )
 
 
-class Block:
-    """A part of a document: a text for a terminal, left out where it is empty, and HTML."""
-
-    def __html__(self) -> Markup:
-        raise NotImplementedError
-
-
 @dataclass(frozen=True)
 class Document:
     """Blocks under each other, in a terminal with an empty line between them."""
 
     name: str
     """Name in the class of its HTML element: `stallscope-<name>`."""
-    blocks: Sequence[Block]
+    blocks: Sequence[Any]
+    """Parts that have `__str__` for a terminal, left out where it is empty, and `__html__`."""
 
     def text(self) -> str:
         """Render the document for a terminal."""
@@ -88,7 +83,7 @@ class Document:
 
 
 @dataclass(frozen=True)
-class Heading(Block):
+class Heading:
     """The answer in one sentence, and lines that belong to it."""
 
     title: str
@@ -118,7 +113,7 @@ class RowText(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Table(Block):
+class Table:
     """Names and numbers; nothing at all where it has no rows."""
 
     heads: Sequence[str]
@@ -157,22 +152,13 @@ class Table(Block):
         if not self.rows:
             return Markup()
         longest = max((bar.length for bar in self.bars), default=0.0) or 1.0
-        bars = [
-            html(
-                "<span style='display:inline-block;height:.7em;margin-right:6px;width:{:.0f}px;"
-                "background:{};outline:1px solid #8888'></span>",
-                _LONGEST_BAR_PX * bar.length / longest,
-                bar.colour,
-            )
-            for bar in self.bars
-        ]
-        rows = list(zip(self.rows, bars or [Markup()] * len(self.rows), strict=True))
+        bars = [(f"{_LONGEST_BAR_PX * bar.length / longest:.0f}", bar.colour) for bar in self.bars]
         key = Notes([self.key] if self.key else [])
-        return fill("table.html", heads=self.heads, rows=rows, key=key)
+        return fill("table.html", heads=self.heads, rows=zip_longest(self.rows, bars), key=key)
 
 
 @dataclass(frozen=True)
-class Code(Block):
+class Code:
     """Source to copy, under a line that says what it does; a notebook folds it away."""
 
     summary: str
@@ -187,7 +173,7 @@ class Code(Block):
 
 
 @dataclass(frozen=True)
-class Bullets(Block):
+class Bullets:
     """A list of sentences; with a summary it opens on a click, and a terminal does without it."""
 
     items: Sequence[str]
@@ -204,7 +190,7 @@ class Bullets(Block):
 
 
 @dataclass(frozen=True)
-class Notes(Block):
+class Notes:
     """Caveats in small print; a notebook folds most of them."""
 
     notes: Sequence[str]

@@ -15,7 +15,7 @@ import polars as pl
 from stallscope.lines.result import TABLE, in_order, notes_of, title
 from stallscope.stages import COLOURS
 from stallscope.units import count, file_name, printable, share
-from stallscope.views.document import Block, Document, Heading, Notes, View, fill, html
+from stallscope.views.document import Document, Heading, Notes, View, fill, html
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,7 +107,7 @@ def _all(lines: Lines, name: str) -> list[Shown]:
 
 
 @dataclass(frozen=True)
-class Listings(Block):
+class Listings:
     """Functions, each of which opens and closes in a notebook; the first is open."""
 
     lines: Lines

@@ -1,10 +1,8 @@
-"""A diagnosis as one HTML file for a colleague: no network, no kernel, printable.
+"""A diagnosis as one HTML file for a colleague: no network, no kernel, printable; and as JSON.
 
 Every text goes through the template's escaping. The page also forbids itself every request and
 every script but its own, which it names by its digest, so that a name that got through would still
 not run. With `redact`, there are no pictures, no flamegraph and no names of the user's files.
-
-And the same for programs, as JSON.
 """
 
 from __future__ import annotations
@@ -135,12 +133,9 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         step = f"simulated: a timer of {seconds(simulated)}, no device"
         device = "none: the step is simulated"
     size = diagnosis.run.settings.batch_size if diagnosis.run else None
-    machine = {
-        # the step's device may be another
-        "GPU of the machine" if name == "device" else str(name): f"{value}"
-        for name, value in conditions.machine.items()
-        if value is not None
-    }
+    here = {name: str(value) for name, value in conditions.machine.items() if value is not None}
+    # the step's device may be another
+    machine = {"GPU of the machine": here.pop("device", ""), **here}
     facts = {
         "target": conditions.name or "—",
         "workers": str(conditions.num_workers or "none: the main process loads"),

@@ -5,7 +5,7 @@ What the loop waits for comes first, then what the workers do.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.model.loop_time import loop_breakdown
 from stallscope.run import stall_text
@@ -15,7 +15,6 @@ from stallscope.run.worker_memory import named_growth
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.units import count, plural, printable, seconds, share
 from stallscope.views.document import (
-    Block,
     Bullets,
     CellBar,
     Document,
@@ -59,7 +58,7 @@ def document(run: Run) -> Document:
     return Document("run", [*first, Notes(_notes(run, profile))])
 
 
-def _loop(run: Run) -> Iterator[Block]:
+def _loop(run: Run) -> Iterator[Any]:
     """Yield what stalls the loop; nothing where no waits were recorded."""
     time = loop_breakdown(run.steps(), run.stalls(), run.side_spans)
     if time is None:
@@ -83,7 +82,7 @@ def _patterns(run: Run) -> list[str]:
     return [*sentences, f"and {count(hidden, 'more pattern')}"] if hidden > 0 else sentences
 
 
-def _work(profile: Profile) -> Iterator[Block]:
+def _work(profile: Profile) -> Iterator[Any]:
     """Yield the stages, the longest first."""
     stages = profile.stages[:MOST_ROWS]
     rows = [

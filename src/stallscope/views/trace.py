@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 Event = dict[str, Any]
 
 PLAIN, PACKED = ".json", ".json.gz"
-_HEAD: Final = b'{"displayTimeUnit":"ms","otherData":{"by":"stallscope"'
 _LEVEL: Final = 4
 """Level of the compression: higher levels cost more time than they save."""
 _BUFFER: Final = 1 << 14
@@ -81,11 +80,11 @@ def write(run: Run, path: Path) -> Path:
             f"a trace is {PLAIN} or {PACKED}: {str(path)!r} cannot be its name, give one such as "
             f"{str(path.with_suffix(PACKED))!r}"
         )
+    packed = path.name.endswith(PACKED)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as file:
             # Without its name and time in it: the same run gives the same file
-            packed = path.name.endswith(PACKED)
             packing: Any = gzip.GzipFile("", "wb", _LEVEL, file, mtime=0) if packed else None
             with packing or nullcontext(file) as inner:
                 inner.writelines(_lines(events(run), about(run)))
@@ -99,11 +98,12 @@ def write(run: Run, path: Path) -> Path:
 def _lines(events: Iterable[Event], about: dict[str, Any]) -> Iterator[bytes]:
     """Yield one event per line, so that the trace is never whole in memory."""
     text = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
-    yield _HEAD + b"," + text(about)[1:].encode() + b',"traceEvents":[\n'
-    between = b""
+    head = {"displayTimeUnit": "ms", "otherData": {"by": "stallscope", **about}}
+    yield f'{text(head)[:-1]},"traceEvents":[\n'.encode()
+    between = ""
     for event in events:
-        yield between + text(event).encode()
-        between = b",\n"
+        yield f"{between}{text(event)}".encode()
+        between = ",\n"
     yield b"\n]}\n"
 
 
