@@ -94,20 +94,6 @@ class Interval(NamedTuple):
 
 
 @dataclass
-class Delivery:
-    """Times of one batch on its way to the loop; None means unknown."""
-
-    worker: int | None = None
-    pid: int | None = None
-    asked_ns: int | None = None
-    taken_ns: int | None = None
-    made_ns: int | None = None
-    pickle_ns: int | None = None
-    sent_ns: int | None = None
-    arrived_ns: int | None = None
-
-
-@dataclass
 class Events:
     """Events of a recording, of all loaders. Times are `perf_counter_ns()`."""
 
@@ -121,7 +107,8 @@ class Events:
     """Parts that an exception or the end of the process cut off."""
     collections: list[Interval] = field(default_factory=list)
     """Garbage collections."""
-    deliveries: dict[Batch, Delivery] = field(default_factory=lambda: defaultdict(Delivery))
+    deliveries: dict[Batch, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
+    """Worker, process and known times of each batch on its way: columns of `DELIVERIES`."""
     pins: dict[Batch, tuple[int, int]] = field(default_factory=dict)
     """Copying of a batch into pinned memory: begin and end."""
     last_ns: dict[int, int] = field(default_factory=dict)
@@ -207,9 +194,8 @@ def _see_through(events: Events, served: set[int]) -> None:
 def _read_worker(page: LogPages, events: Events) -> None:
     for what, _, key, number, _, time_ns in marks(page).tolist():
         if what in TIMES:
-            delivery = events.deliveries[Batch(key, number)]
-            delivery.worker, delivery.pid = page.worker, page.pid
-            setattr(delivery, TIMES[what], time_ns)
+            its = {"worker": page.worker, "pid": page.pid, TIMES[what]: time_ns}
+            events.deliveries[Batch(key, number)] |= its
 
 
 class _Loop:
@@ -275,12 +261,12 @@ class _Loop:
 
     def _deliver(self, what: int, batch: Batch, extra: int, time_ns: int) -> None:
         delivery = self._events.deliveries[batch]
-        setattr(delivery, TIMES[what], time_ns)
+        delivery[TIMES[what]] = time_ns
         if what == Mark.ASKED:
-            delivery.worker = extra
+            delivery["worker"] = extra
             self._asked_ns.setdefault(batch.key, time_ns)
         elif what == Mark.TAKEN:
-            delivery.pid = self._pages[0].pid
+            delivery["pid"] = self._pages[0].pid
 
     def _read(self, row: MarkRow) -> None:  # noqa: C901 - one case for each kind of mark
         what, thread, key, number, extra, time_ns = row
@@ -353,9 +339,9 @@ class _Loop:
         """
         arrived: dict[int, list[tuple[int, Batch]]] = defaultdict(list)
         for batch, delivery in self._events.deliveries.items():
-            begin_ns = self._asked_ns.get(batch.key, 0)
-            if delivery.arrived_ns is not None and delivery.arrived_ns >= begin_ns:
-                arrived[batch.key].append((delivery.arrived_ns, batch))
+            arrived_ns = delivery.get("arrived_ns", -1)
+            if arrived_ns >= self._asked_ns.get(batch.key, 0):
+                arrived[batch.key].append((arrived_ns, batch))
         for thread, keys in self._pinning_for.items():
             pinned = self._pinned[thread]
             begins = [bisect_left(pinned, (self._asked_ns.get(key, 0), 0)) for key in keys]
@@ -364,4 +350,4 @@ class _Loop:
                 for (_, batch), pin in zip(sorted(arrived[key]), its, strict=False):
                     self._events.pins[batch] = pin
                     # The loop gets the batch later; the thread had unpickled it before it pinned
-                    self._events.deliveries[batch].arrived_ns = pin[0]
+                    self._events.deliveries[batch]["arrived_ns"] = pin[0]

@@ -155,7 +155,7 @@ def _run(written: _Written, number: int) -> Run:
     known_sizes = sizes(samples["path"].drop_nulls().unique(maintain_order=True))
     size = pl.col("path").replace_strict(known_sizes, default=None, return_dtype=pl.Int64)
     batches, steps = mark_steady(all_batches, loop, about.warmup)
-    began_unix_ns = about.unix_offset_ns
+    offset_ns = about.unix_offset_ns
     settings = Settings(
         name=about.name or facts.get("dataset", ""),
         num_workers=facts.get("num_workers", 0),
@@ -166,9 +166,13 @@ def _run(written: _Written, number: int) -> Run:
         prefetch_factor=facts.get("prefetch_factor"),
         persistent_workers=facts.get("persistent_workers", False),
         streams=facts.get("streams", False),
-        began_unix_ns=None if began_unix_ns is None else began_unix_ns + written.who.origin_ns,
+        began_unix_ns=None if offset_ns is None else offset_ns + written.who.origin_ns,
     )
-    notes = [*_notes(written, facts, number, files), *_about_steady(batches)]
+    notes, steady = [*_notes(written, facts, number, files)], batches.filter("steady")
+    if steady.is_empty():
+        notes.append("no batch was recorded completely: there is nothing to show")
+    elif steady["first"].any():
+        notes.append("the recording is too short to leave out start-up")
     return Run(
         all_spans=_stack([file.spans for file in files], decode.SPANS, number),
         all_samples=samples.with_columns(bytes=size) if known_sizes else samples,
@@ -204,7 +208,14 @@ def _notes(
     logs = [file.log for file in files]
     yield from written.about.notes
     yield from written.main.notes
-    yield from _about_gaps(max(written.events.pieces.values(), key=len, default=[]))
+    pieces = max(written.events.pieces.values(), key=len, default=[])
+    if len(pieces) > 1:
+        kept_s = sum(end - begin for begin, end in pieces) / 1e9
+        total_s = (pieces[-1][1] - pieces[0][0]) / 1e9
+        yield (
+            f"{len(pieces)} pieces of the recording were kept, {seconds(kept_s)} of "
+            f"{seconds(total_s)}, to limit the size of its logs"
+        )
     if any(log.is_full for log in logs):
         yield "the logs were full: later events are missing"
     yield from written.notes
@@ -220,7 +231,7 @@ def _notes(
     yield from _about_lost([file.lost for file in files if file.lost])
     missing = facts.get("num_workers", 0) - len({log.worker for log in logs if log.worker >= 0})
     deliveries = written.events.deliveries.items()
-    came = any(batch.loader == number and times.arrived_ns for batch, times in deliveries)
+    came = any(batch.loader == number and "arrived_ns" in its for batch, its in deliveries)
     if missing > 0 and came and not facts.get("lived"):
         yield f"{count(missing, 'worker')} left no log (no room for it, or a thread)"
 
@@ -235,31 +246,9 @@ def _about_lost(lost: list[LostSamples]) -> Iterator[str]:
         yield f"{nothing:,} of {whole:,} samples are None: batches are smaller without them"
 
 
-def _about_gaps(pieces: list[tuple[int, int]]) -> Iterator[str]:
-    if len(pieces) > 1:
-        kept_s = sum(end - begin for begin, end in pieces) / 1e9
-        total_s = (pieces[-1][1] - pieces[0][0]) / 1e9
-        yield (
-            f"{len(pieces)} pieces of the recording were kept, {seconds(kept_s)} of "
-            f"{seconds(total_s)}, to limit the size of its logs"
-        )
-
-
-def _about_steady(batches: pl.DataFrame) -> Iterator[str]:
-    steady = batches.filter("steady")
-    if steady.is_empty():
-        yield "no batch was recorded completely: there is nothing to show"
-    elif steady["first"].any():
-        yield "the recording is too short to leave out start-up"
-
-
 def _first_batch_s(written: _Written, number: int) -> float | None:
-    owners = Owners(written.events)
-    arrived = [
-        wait.end_ns
-        for wait in written.events.waits
-        if wait.number is not None and owners.of(wait.key) == number
-    ]
+    of, waits = Owners(written.events).of, written.events.waits
+    arrived = [w.end_ns for w in waits if w.number is not None and of(w.key) == number]
     began = min(written.began_ns(number).values(), default=None)
     began = min(written.began_ns(0).values(), default=began)
     return (min(arrived) - began) / 1e9 if arrived and began else None
@@ -271,25 +260,16 @@ def _startup(written: _Written, number: int, files: list[Decoded]) -> pl.DataFra
         batches = _stack([file.batches], decode.BATCHES, number)
         if file.log.turn or not (batches.height or file.ready_ns):  # it began in another file
             continue
-        spans = _stack([file.spans], decode.SPANS, number)
-        samples = (
-            spans.filter(pl.col("sample").is_not_null())
-            .group_by("epoch", "batch", "sample", maintain_order=True)
-            .agg((pl.col("end_ns") - pl.col("start_ns")).sum() / 1e9)
-            .get_column("end_ns")
-        )
+        spans = _stack([file.spans], decode.SPANS, number).drop_nulls("sample")
+        sample_s = (pl.col("end_ns") - pl.col("start_ns")).sum() / 1e9
+        each = spans.group_by("epoch", "batch", "sample", maintain_order=True).agg(s=sample_s)["s"]
         epoch = int(batches["epoch"][0]) if batches.height else 0
-        began_ns = began.get(epoch)
-        rows.append(
-            (
-                file.log.worker if file.log.worker >= 0 else None,
-                file.log.pid,
-                epoch,
-                (file.ready_ns - began_ns) / 1e9 if file.ready_ns and began_ns else None,
-                samples[0] if samples.len() else None,
-                samples[1:].median() if samples.len() > 1 else None,
-            )
-        )
+        began_ns, ready_s = began.get(epoch), None
+        if file.ready_ns and began_ns:
+            ready_s = (file.ready_ns - began_ns) / 1e9
+        worker = file.log.worker if file.log.worker >= 0 else None
+        times = ready_s, next(iter(each), None), each[1:].median()
+        rows.append((worker, file.log.pid, epoch, *times))
     return pl.DataFrame(rows, STARTUP, orient="row")
 
 

@@ -45,7 +45,6 @@ THRESHOLDS: Final = {
 }
 """Resources that can be saturated, with the share of their limit. Without GPU memory, which torch
 never gives back. A worker that always computes is saturated, too: more workers could help."""
-_FULL: Final = ("stalled_share", "full_share")
 TOGETHER: Final = (stages.CORE, stages.WORKER)
 """Resources that are judged as one: all cores, all workers."""
 OWN: Final = (stages.WORKER, stages.LOOP)
@@ -147,15 +146,10 @@ def _moments(samples: pl.DataFrame, workers: int) -> pl.DataFrame:
     )
     length_ns = pl.col("end_ns") - pl.col("start_ns")
     middle_ns = (pl.col("end_ns") + pl.col("start_ns")) // 2
-    return (
-        levels.group_by("resource", "device", moment=middle_ns // MOMENT_NS)
-        .agg(
-            level=(pl.col("level") * length_ns).sum() / length_ns.sum(),
-            limit=pl.col("limit").max(),
-            devices=pl.col("devices").max(),
-        )
-        .sort("resource", "device", "moment", nulls_last=True)
-    )
+    level = (pl.col("level") * length_ns).sum() / length_ns.sum()
+    moments = levels.group_by("resource", "device", moment=middle_ns // MOMENT_NS)
+    rows = moments.agg(level, pl.col("limit", "devices").max())
+    return rows.sort("resource", "device", "moment", nulls_last=True)
 
 
 def _judged(moments: pl.DataFrame, stalls: pl.DataFrame) -> pl.DataFrame:
@@ -165,19 +159,14 @@ def _judged(moments: pl.DataFrame, stalls: pl.DataFrame) -> pl.DataFrame:
     begin_ns = moments["moment"].to_numpy().astype(np.float64) * MOMENT_NS
     stalled_s = covered_s(stalls, begin_ns, begin_ns + MOMENT_NS)
     of_stalls = (pl.col("stalled_s") * full).sum() / pl.col("stalled_s").sum()
-    uses = (
-        moments.with_columns(stalled_s=stalled_s)
-        .group_by("resource", "device", maintain_order=True)
-        .agg(
-            devices=pl.col("devices").max().cast(pl.Int64),
-            threshold=threshold.first(),
-            limit=pl.col("limit").max(),
-            mean_share=pl.col("level").mean(),
-            full_share=full.mean(),
-            stalled_share=pl.when(pl.col("stalled_s").sum() > 0).then(of_stalls),
-        )
-        .with_columns(saturated=pl.coalesce(*_FULL) >= MOSTLY)
-    )
+    each = moments.with_columns(stalled_s=stalled_s).group_by("resource", "device")
+    uses = each.agg(
+        pl.col("limit", "devices").max(),
+        threshold=threshold.first(),
+        mean_share=pl.col("level").mean(),
+        full_share=full.mean(),
+        stalled_share=pl.when(pl.col("stalled_s").sum() > 0).then(of_stalls),
+    ).with_columns(saturated=pl.coalesce("stalled_share", "full_share") >= MOSTLY)
     place = pl.col("resource").replace_strict({n: i for i, n in enumerate(THRESHOLDS)})
     return uses.sort(place, "device").select(pl.col(n).cast(kind) for n, kind in USES.items())
 

@@ -24,7 +24,7 @@ from stallscope.run.result import DELIVERIES, STEPS, WAITS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from stallscope.run.loop_events import Batch, Delivery, Events, Wait
+    from stallscope.run.loop_events import Batch, Events, Wait
 
 
 _TRAINS = (stages.BACKWARD, stages.OPTIMIZER)
@@ -291,15 +291,11 @@ def loop(events: Events, loader: int, who: Who) -> LoopTables:
     _split_copies(steps, events)
     deliveries = {b: times for b, times in events.deliveries.items() if b.loader == loader}
     pins = {batch: pin for batch, pin in events.pins.items() if batch.loader == loader}
-    rows = [
-        _step_row(step, who, events.deliveries.get(step.batch), pins.get(step.batch))
-        for step in steps
-    ]
-    frame = _table(rows, STEPS, who)
+    frame = _table([_step_row(step, who, events) for step in steps], STEPS, who)
     # A column of zeros: no batch was ever copied, or used, so nothing was measured
     never = [name for name in ("h2d_s", "step_s") if not frame[name].sum()]
     delivery_rows = [
-        {"rank": who.rank, "epoch": batch.epoch, "batch": batch.number, **vars(its)}
+        {"rank": who.rank, "epoch": batch.epoch, "batch": batch.number, **its}
         for batch, its in deliveries.items()
     ]
     return LoopTables(
@@ -342,18 +338,17 @@ def _table(rows: list[Any], schema: dict[str, Any], who: Who) -> pl.DataFrame:
     return pl.DataFrame(rows, schema, orient="row").with_columns(pl.col(moments) - who.origin_ns)
 
 
-def _step_row(
-    step: PendingStep, who: Who, delivery: Delivery | None, pin: tuple[int, int] | None
-) -> tuple[Any, ...]:
+def _step_row(step: PendingStep, who: Who, events: Events) -> tuple[Any, ...]:
     spent: Counter[str] = Counter()
     for span in step.spans:
         spent[span.stage.kind] += span.end_ns - span.start_ns
     wait, batch = step.wait, step.batch
+    pin = events.pins.get(batch)
     return (
         step.number,
         batch.epoch,
         batch.number,
-        delivery and delivery.worker,
+        events.deliveries.get(batch, {}).get("worker"),
         (wait.end_ns - wait.start_ns) / 1e9,
         (pin[1] - pin[0]) / 1e9 if pin else None,
         spent.pop("h2d", 0) / 1e9,
@@ -385,7 +380,7 @@ def _wait_rows(
 def _side_spans(
     steps: list[PendingStep],
     pins: dict[Batch, tuple[int, int]],
-    deliveries: dict[Batch, Delivery],
+    deliveries: dict[Batch, dict[str, int]],
     who: Who,
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the spans of the loop, of pinning and of sending."""
@@ -399,12 +394,11 @@ def _side_spans(
             yield row(who.pid, None, step.batch, span)
     for batch, pin in pins.items():
         yield row(who.pid, None, batch, Interval(*pin, stages.PIN))
-    for batch, delivery in deliveries.items():
-        if delivery.pid and delivery.pickle_ns and delivery.sent_ns:
-            span = Interval(
-                delivery.pickle_ns, max(delivery.sent_ns, delivery.pickle_ns), stages.SEND
-            )
-            yield row(delivery.pid, delivery.worker, batch, span)
+    for batch, its in deliveries.items():
+        if {"pid", "pickle_ns", "sent_ns"} <= its.keys():
+            begin_ns = its["pickle_ns"]
+            span = Interval(begin_ns, max(its["sent_ns"], begin_ns), stages.SEND)
+            yield row(its["pid"], its.get("worker"), batch, span)
 
 
 def mark_steady(

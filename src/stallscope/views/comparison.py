@@ -16,7 +16,6 @@ from stallscope.views.document import Document, Heading, Notes, Table, View
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stallscope.charts.sheet import Sheet
     from stallscope.compare.compare import Comparison
 
 
@@ -50,17 +49,15 @@ def headline(comparison: Comparison, run: int = -1) -> str:
         max(value, 0.0) / before
         for value in (speed["after"], before + speed["change_low"], before + speed["change_high"])
     ]
-    factor, *ends = (f"{ratio:.2f}×" for ratio in ratios)
-    interval = f"({ends[0]} to {ends[1]})"
+    factor, low, high = (f"{ratio:.2f}×" for ratio in ratios)
+    fast = f"{factor} as fast as {first} ({low} to {high})"
     if speed["distinguishable"]:
-        return f"{later} is {factor} as fast as {first} {interval}; {stalled}"
+        return f"{later} is {fast}; {stalled}"
     is_chance = ratios[1] <= 1 <= ratios[2]
     if is_chance and ratios[2] < LITTLE:
-        return f"{later} is about as fast as {first}: {factor} {interval}; {stalled}"
-    ran = f"{later} ran {factor} as fast as {first} {interval}"
-    if is_chance:
-        return f"{ran}, which may be chance; {stalled}"
-    return f"{ran}, which other processes or the machine may explain: record both again; {stalled}"
+        return f"{later} is about as fast as {first}: {factor} ({low} to {high}); {stalled}"
+    why = "other processes or the machine may explain: record both again"
+    return f"{later} ran {fast}, which {'may be chance' if is_chance else why}; {stalled}"
 
 
 def verdicts(comparison: Comparison, run: int) -> str:
@@ -99,7 +96,7 @@ def _rows(comparison: Comparison, run: int) -> Iterator[tuple[str, ...]]:
         yield name_of(measure), row["kind"], *values, _change(row), ends
 
 
-def _figure(comparison: Comparison) -> Sheet:
+def _figure(comparison: Comparison) -> Any:
     from stallscope.charts.results import comparison_figure
 
     return comparison_figure(comparison, headline(comparison))

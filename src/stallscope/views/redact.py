@@ -180,7 +180,7 @@ class _Redaction:
     def _column(self, column: pl.Series, how: str) -> pl.Series:
         """Redact a column: equal values stay equal, and different values stay different."""
         clean: Callable[[str], str] = {
-            STACK: self._stack,
+            STACK: lambda stack: ";".join(map(self._frame, stack.split(";"))),
             CODE_FILE: self._code_file,
             PATH: self._numbered,
             CODE: lambda _: LEFT_OUT,
@@ -196,9 +196,6 @@ class _Redaction:
 
     def _numbered(self, name: str) -> str:
         return f"{LEFT_OUT}{self._numbers.setdefault(name, len(self._numbers) + 1)}"
-
-    def _stack(self, stack: str) -> str:
-        return ";".join(map(self._frame, stack.split(";")))
 
     def _frame(self, text: str) -> str:
         """Redact a frame as py-spy writes it: function and line stay."""

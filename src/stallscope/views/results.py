@@ -122,8 +122,10 @@ def _tuning(tuning: Tuning) -> Document:
     guesses = [row for row in tried if row["status"] == tune_result.PREDICTED][:_MOST_PREDICTED]
     shown = [row for row in tried if row["status"] != tune_result.PREDICTED or row in guesses]
     shown = shown[:_MOST_SETTINGS]
-    rates = [row["measured_per_s"] or row["predicted_per_s"] or 0.0 for row in shown]
-    bars = [CellBar(rate, COLOURS["transform"]) for rate in rates]
+    colour = COLOURS["transform"]
+    bars = [
+        CellBar(row["measured_per_s"] or row["predicted_per_s"] or 0.0, colour) for row in shown
+    ]
     hidden = len(rows) - len(shown)
     hidden_note = [f"not shown: {count(hidden, 'more setting')}, all of them in .settings()"]
     reasons = [
@@ -161,8 +163,8 @@ _STORAGE_KEY: Final = (
 
 def _storage(storage: Storage) -> Document:
     rows, places = storage.table().to_dicts(), storage.places.to_dicts()
-    kinds = ["fetch" if row["state"] == COLD else "other" for row in rows]
-    bars = [CellBar(row["bytes_per_s"], COLOURS[k]) for row, k in zip(rows, kinds, strict=True)]
+    colours = [COLOURS["fetch" if row["state"] == COLD else "other"] for row in rows]
+    bars = [CellBar(row["bytes_per_s"], c) for row, c in zip(rows, colours, strict=True)]
     shown = storage_result.READS.shown(
         "readers state latency_s latency_p95_s requests_per_s requests_low_per_s bytes_per_s "
         "cached_share"
@@ -208,9 +210,8 @@ def _layouts(layouts: Layouts) -> Document:
     columns = layout_result.LAYOUTS.shown()
     name = RowText("layout", lambda row: layout_result.name_of(row, pixels))
     left_out = [f"not measured: {row['kind']}: {row['why_not']}" for row in rows if row["why_not"]]
-    best = layouts.best or layouts.nearest
     recipe = []
-    if best is not None:
+    if (best := layouts.best or layouts.nearest) is not None:
         title = f"To convert all files to {layout_result.name_of(best, pixels)}"
         recipe = [Code(f"{title} (replace DATA and OUT)", layouts.recipe())]
     return Document(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from stallscope.model.loop_time import loop_breakdown
 from stallscope.run import stall_text
 from stallscope.run.saturation import find_saturated, sentence
-from stallscope.run.summary import StageTimes, headline, remarks, stage_name
+from stallscope.run.summary import headline, remarks, stage_name
 from stallscope.run.worker_memory import named_growth
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.units import count, plural, printable, seconds, share
@@ -85,16 +85,13 @@ def _patterns(run: Run) -> list[str]:
 def _work(profile: Profile) -> Iterator[Any]:
     """Yield the stages, the longest first."""
     stages = profile.stages[:MOST_ROWS]
-    rows = [
-        (
-            stage_name(stage, profile.unit, 40),
-            share(stage.share),
-            seconds(stage.mean_s),
-            *(_quantile(stage, part, profile.unit) for part in (0.5, 0.95)),
-            share(stage.waiting_share),
-        )
-        for stage in stages
-    ]
+    rows = []
+    for stage in stages:
+        of = "" if stage.per == profile.unit else f" a {stage.per}"
+        quantiles = (f"{seconds(stage.quantile_s(part))}{of}" for part in (0.5, 0.95))
+        mean, waiting = seconds(stage.mean_s), share(stage.waiting_share)
+        name = stage_name(stage, profile.unit, 40)
+        rows.append((name, share(stage.share), mean, *quantiles, waiting))
     yield Heading(headline(profile, printable), [_sum(profile)] if profile.stages else [])
     yield Table(HEADS, rows, [_bar(stage.share, stage.kind) for stage in stages])
 
@@ -107,11 +104,6 @@ def _sum(profile: Profile) -> str:
     }
     shown = ", ".join(f"{name} {seconds(spent_s)}" for name, spent_s in parts.items() if spent_s)
     return f"A {profile.unit} takes {seconds(profile.mean_s)}: {shown}"
-
-
-def _quantile(stage: StageTimes, part: float, unit: str) -> str:
-    of = "" if stage.per == unit else f" a {stage.per}"
-    return f"{seconds(stage.quantile_s(part))}{of}"
 
 
 def _bar(length: float, kind: str | None) -> CellBar:

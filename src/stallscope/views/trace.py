@@ -135,11 +135,15 @@ def events(run: Run) -> Iterator[Event]:
     threads: dict[tuple[int, str], int] = {}
     for process, number in numbers.items():
         yield from _slices(number, [rows.filter(process.own()) for rows in tables], threads)
-    for process, number in numbers.items():
-        yield from _named("process", number, 0, labels[process], number)
-    for (number, name), thread_number in threads.items():
-        place = _BESIDE.get(name.split(" ")[0], 1)
-        yield from _named("thread", number, thread_number, name, place)
+    names = [("process", number, 0, labels[which], number) for which, number in numbers.items()]
+    names += [
+        ("thread", number, tid, name, _BESIDE.get(name.split(" ")[0], 1))
+        for (number, name), tid in threads.items()
+    ]
+    for what, pid, tid, name, place in names:
+        for key, value in {"name": name, "sort_index": place}.items():
+            event = {"ph": "M", "pid": pid, "tid": tid, "name": f"{what}_{key}"}
+            yield {**event, "args": {key: value}}
 
 
 def about(run: Run) -> dict[str, Any]:
@@ -240,12 +244,6 @@ def _counter(pid: int, name: str, ns: int, values: dict[str, float]) -> Event:
     return {"ph": "C", "pid": pid, "name": name, "ts": us(ns), "args": values}
 
 
-def _named(what: str, pid: int, tid: int, name: str, place: int) -> Iterator[Event]:
-    for key, value in {"name": name, "sort_index": place}.items():
-        event = {"ph": "M", "pid": pid, "tid": tid, "name": f"{what}_{key}"}
-        yield {**event, "args": {key: value}}
-
-
 # Processes
 
 
@@ -328,13 +326,13 @@ def _batch_slices(run: Run, arrows: pl.DataFrame, loop: str) -> Iterator[pl.Data
     thread = pl.when(pl.col("worker").is_null()).then(pl.lit(loop)).otherwise(pl.lit(MAIN))
     spans = run.all_spans
     times = pl.col("start_ns").min(), pl.col("end_ns").max()
-    recorded = spans.group_by(_BATCH, maintain_order=True).agg(*times, recorded=pl.len() > 0)
-    times_of = run.deliveries.drop_nulls(["pid", "taken_ns", "made_ns"])
-    times_of = times_of.select(*_BATCH, "taken_ns", "made_ns")
+    recorded = spans.group_by(_BATCH, maintain_order=True).agg(*times, recorded=pl.lit(value=True))
+    delivered = run.deliveries.drop_nulls(["pid", "taken_ns", "made_ns"])
+    made = delivered.select(*_BATCH, "taken_ns", "made_ns")
     steady = run.batches.select(*_BATCH, "steady").unique(_BATCH)
     arrow = arrows.select(*_BATCH, arrows=pl.concat_list("arrow"))  # steps may have more than one
     batches = (
-        recorded.join(times_of, on=_BATCH, how="full", nulls_equal=True, coalesce=True)
+        recorded.join(made, on=_BATCH, how="full", nulls_equal=True, coalesce=True)
         .join(steady, on=_BATCH, how="left", nulls_equal=True)
         .join(arrow, on=_BATCH, how="left")
         .with_columns(
