@@ -12,6 +12,7 @@ import math
 import os
 import platform
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -79,8 +80,14 @@ def cores_available(root: Path = _ROOT) -> float:
 
 def cpu_groups(root: Path = _ROOT) -> list[CpuGroup]:
     """Return the control groups that limit this process's CPU, the tightest quota first."""
-    quotas = [(_quota_cores(folder), folder) for folder in _folders("cpu", root)]
-    groups = [CpuGroup(folder, cores) for cores, folder in quotas if cores]
+    groups = []
+    for folder in _folders("cpu", root):
+        # Microseconds of CPU in a period, or "max" or -1 for no limit
+        quota, _, period = _text(folder / "cpu.max").partition(" ")
+        if not quota:
+            quota, period = _text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")
+        if quota.isdecimal() and period.isdecimal() and int(quota) and int(period):
+            groups.append(CpuGroup(folder, int(quota) / int(period)))
     return sorted(groups, key=lambda group: group.quota_cores)
 
 
@@ -110,15 +117,6 @@ def memory_groups(root: Path = _ROOT) -> list[MemoryGroup]:
         if 0 < limit < 1 << 60:  # version 1 has a number near 2^63 for "no limit"
             groups.append(MemoryGroup(folder, limit))
     return sorted(groups, key=lambda group: group.limit_bytes)
-
-
-def _quota_cores(folder: Path) -> float | None:
-    """Read a group's quota: microseconds of CPU in a period, or "max" or -1 for no limit."""
-    quota, _, period = _text(folder / "cpu.max").partition(" ")
-    if not quota:
-        quota, period = _text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")
-    both = quota.isdecimal() and period.isdecimal() and int(period)
-    return int(quota) / int(period) if both else None
 
 
 def _folders(controller: str, root: Path) -> list[Path]:
@@ -213,6 +211,8 @@ def machine() -> dict[str, Any]:
     """
     import torch  # not at the top: the sampling process imports this module, too
 
+    # Number of the node in a training by torchrun or Slurm
+    node = os.environ.get("GROUP_RANK") or os.environ.get("SLURM_NODEID") or ""
     return {
         "cores": usable_cores(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -220,14 +220,8 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "torchvision": _version("torchvision"),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "node": _node(),
+        "node": int(node) if node.isdecimal() else None,
     }
-
-
-def _node() -> int | None:
-    """Return the number of this node in a training by torchrun or Slurm; else None."""
-    number = os.environ.get("GROUP_RANK") or os.environ.get("SLURM_NODEID") or ""
-    return int(number) if number.isdecimal() else None
 
 
 def usable_cores() -> int:
@@ -239,10 +233,9 @@ def usable_cores() -> int:
 def _version(package: str) -> str | None:
     from importlib.metadata import PackageNotFoundError, version
 
-    try:
+    with suppress(PackageNotFoundError):
         return version(package)
-    except PackageNotFoundError:
-        return None
+    return None
 
 
 def rank(single: int = 0) -> int:

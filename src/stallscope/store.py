@@ -13,7 +13,7 @@ import shutil
 import stat
 from collections.abc import Collection, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast, get_args, get_origin
 from typing import get_type_hints as hints_of
@@ -189,11 +189,9 @@ def load(folder: Path) -> Any:
     """
     kind = kind_in(folder)
     if kind is None:
-        why = "there is no such folder"
+        why = "it is a file" if folder.exists() else "there is no such folder"
         if folder.is_dir():
             why = f"it has no {', '.join(f'{kind}.json' for kind in KINDS)}"
-        elif folder.exists():
-            why = "it is a file"
         raise RunFormatError(
             f"{folder} is not a saved result: {why}. Give a folder that `.save(...)` of a result "
             "or `stallscope record --out` wrote"
@@ -259,19 +257,10 @@ def _write(result: Any, contents: Contents, folder: Path) -> None:
         counts[field] = len(items)
         for number, item in enumerate(items, 1):
             item.save(folder / field / str(number) if several else folder / field)
-    head = {
-        "kind": contents.kind,
-        "schema_version": VERSION,
-        **{field: _plain(getattr(result, field)) for field in contents.values},
-        "parts": counts,
-    }
-    (folder / contents.head).write_text(json.dumps(head, indent=2, default=float), encoding="utf-8")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+    values = {field: getattr(result, field) for field in contents.values}
+    head = {"kind": contents.kind, "schema_version": VERSION, **values, "parts": counts}
+    plain: Any = lambda value: vars(value) if is_dataclass(value) else float(value)  # noqa: E731
+    (folder / contents.head).write_text(json.dumps(head, indent=2, default=plain), encoding="utf-8")
 
 
 def head_of(contents: Contents, folder: Path) -> dict[str, Any]:

@@ -8,21 +8,13 @@ from typing import Annotated, Final
 
 import typer
 
-from stallscope.cli.output import (
-    FORMS,
-    AsJson,
-    Redact,
-    print_note,
-    print_result,
-    report_errors,
-    shown,
-)
+from stallscope.cli import output
 
 _LIMIT_EXCEEDED: Final = 3
 _CLEAR: Final = "\x1b[2J\x1b[H"
 """Codes that clear a terminal."""
 _RUN: Final = "Folder or address (s3://...) of a saved run."
-LAST: Final = f"{FORMS}. Default: the target of the last call, or 'sample'."
+LAST: Final = f"{output.FORMS}. Default: the target of the last call, or 'sample'."
 Force = Annotated[
     bool,
     typer.Option(
@@ -59,12 +51,12 @@ def lab(
       stallscope lab ~/photos --dir photos-check
       stallscope lab train:make_loader --no-browser --port 8890
     """  # noqa: D301
-    with report_errors():
+    with output.report_errors():
         from stallscope.lab.notebooks import copy_notebooks
         from stallscope.lab.server import open_lab
 
         copies = copy_notebooks(folder, target, force=force)
-        print_note(f"notebooks in {copies.folder}", *copies.notes)
+        output.print_note(f"notebooks in {copies.folder}", *copies.notes)
         first = copies.notebooks[0]
         open_lab(copies.folder, first, browser=not no_browser, port=port, announce=_announce)
 
@@ -84,24 +76,24 @@ def notebooks(
       stallscope notebooks check
       stallscope notebooks check --target ~/photos
     """  # noqa: D301
-    with report_errors():
+    with output.report_errors():
         from stallscope.lab.notebooks import copy_notebooks
 
         copies = copy_notebooks(folder, target, force=force)
-        print_note(*copies.notes)
-        print_result(*copies.notebooks)
+        output.print_note(*copies.notes)
+        output.print_result(*copies.notebooks)
 
 
 def _announce(address: str) -> None:
-    print_note("JupyterLab is running; Ctrl-C stops JupyterLab")
-    print_result(address)
+    output.print_note("JupyterLab is running; Ctrl-C stops JupyterLab")
+    output.print_result(address)
 
 
 def show(
     folder: Annotated[str, typer.Argument(metavar="DIR", help=_RUN)],
     *,
-    redact: Redact = False,
-    as_json: AsJson = False,
+    redact: output.Redact = False,
+    as_json: output.AsJson = False,
     follow: Annotated[
         bool, typer.Option("--follow", help="Print again and again until the training ends.")
     ] = False,
@@ -116,19 +108,19 @@ def show(
       stallscope show stallscope-runs/train-20261120-101500
       stallscope show --follow stallscope-runs/train-20261120-101500
     """  # noqa: D301
-    with report_errors():
+    with output.report_errors():
         from stallscope.load import follow as followed
         from stallscope.load import load
 
         for result in followed(folder) if follow else [load(folder)]:
             if follow and sys.stdout.isatty():
                 sys.stdout.write(_CLEAR)
-            view = shown(result, as_json=as_json and not pages, redact=redact)
+            view = output.shown(result, as_json=as_json and not pages, redact=redact)
             if pages:
                 from stallscope.views.run_panels import page_of
 
                 view = page_of(result.redacted() if redact else result)
-            print_result(view)
+            output.print_result(view)
 
 
 def compare(
@@ -143,7 +135,7 @@ def compare(
             "'stall_share > +0.05' or 'samples_per_s < -10%'. Repeat for several.",
         ),
     ] = None,
-    as_json: AsJson = False,
+    as_json: output.AsJson = False,
 ) -> None:
     """Compare recorded runs of the same training.
 
@@ -157,14 +149,14 @@ def compare(
       stallscope compare runs/before runs/after
       stallscope compare runs/main runs/change --fail-if "stall_share > +0.05"
     """  # noqa: D301
-    with report_errors():
+    with output.report_errors():
         from stallscope.compare.compare import compare as compared
 
         comparison = compared(before, *after)
         beyond = [limit for limit in fail_if or () if comparison.exceeds(limit)]
-        print_result(shown(comparison, as_json=as_json))
+        output.print_result(output.shown(comparison, as_json=as_json))
         if beyond:
-            print_note(f"limit exceeded: {'; '.join(beyond)}")
+            output.print_note(f"limit exceeded: {'; '.join(beyond)}")
             sys.exit(_LIMIT_EXCEEDED)
 
 
@@ -174,7 +166,7 @@ def trace(
         Path, typer.Argument(metavar="FILE", help="File to write: .json, or .json.gz (smaller).")
     ],
     *,
-    redact: Redact = False,
+    redact: output.Redact = False,
 ) -> None:
     """Write a saved run as a timeline for Perfetto.
 
@@ -185,10 +177,10 @@ def trace(
     Examples:
       stallscope trace stallscope-runs/train-20261120-101500 train.json.gz
     """  # noqa: D301
-    with report_errors():
+    with output.report_errors():
         from stallscope.load import load
 
         run = load(folder)
         path = (run.redacted() if redact else run).trace(out)
-        print_note("open the file in https://ui.perfetto.dev or chrome://tracing")
-        print_result(path)
+        output.print_note("open the file in https://ui.perfetto.dev or chrome://tracing")
+        output.print_result(path)

@@ -11,19 +11,7 @@ from typing import Annotated
 
 import typer
 
-from stallscope.cli.files import compare, lab, notebooks, show, trace
-from stallscope.cli.measure import (
-    Script,
-    diagnose,
-    flame,
-    layouts,
-    lines,
-    orders,
-    record,
-    run,
-    storage,
-    tune,
-)
+from stallscope.cli import files, measure
 from stallscope.cli.output import print_result, report_errors
 
 app = typer.Typer(
@@ -39,7 +27,7 @@ def main() -> None:
     hook = sys.excepthook
     try:
         app(prog_name="stallscope")
-    except Script as script:
+    except measure.Script as script:
         start = script.start
     except SystemExit:  # all output is written: Ctrl-C would only interrupt libraries' cleanup
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -90,17 +78,17 @@ def _stallscope(
     """  # noqa: D301 - \b is click's
 
 
-app.command()(compare)
-app.command()(diagnose)
-app.command()(flame)
-app.command()(lab)
-app.command()(notebooks)
-app.command()(layouts)
-app.command()(record)
-app.command()(lines)
-app.command()(orders)
-app.command(context_settings={"allow_interspersed_args": False})(run)
-app.command()(show)
-app.command()(storage)
-app.command()(trace)
-app.command()(tune)
+app.command()(files.compare)
+app.command()(measure.diagnose)
+app.command()(measure.flame)
+app.command()(files.lab)
+app.command()(files.notebooks)
+app.command()(measure.layouts)
+app.command()(measure.record)
+app.command()(measure.lines)
+app.command()(measure.orders)
+app.command(context_settings={"allow_interspersed_args": False})(measure.run)
+app.command()(files.show)
+app.command()(measure.storage)
+app.command()(files.trace)
+app.command()(measure.tune)

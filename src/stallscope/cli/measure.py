@@ -13,22 +13,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from stallscope.cli.output import (
-    FORMS,
-    REDACT,
-    AsJson,
-    Redact,
-    check_file,
-    check_folder,
-    print_note,
-    printer,
-    report_errors,
-    showing_partial,
-)
+from stallscope.cli import output
 from stallscope.errors import StallscopeError
 from stallscope.units import BUDGET_S, count, said_by
 
-Target = Annotated[str, typer.Argument(metavar="TARGET", help=f"{FORMS}.")]
+Target = Annotated[str, typer.Argument(metavar="TARGET", help=f"{output.FORMS}.")]
 Step = Annotated[
     float | None,
     typer.Option(
@@ -62,14 +51,14 @@ def _measure(
         check: called first; refuses a file that cannot be written.
         options: keyword arguments of the function.
     """
-    with report_errors():
+    with output.report_errors():
         if check is not None:
             check()
         name = verb.rpartition(".")[2]
         function = getattr(import_module(f"stallscope.{verb}"), name)
         if spec is not None:
             _add_import_path(spec)
-        with showing_partial(_PARTS.get(name, name), show):
+        with output.showing_partial(_PARTS.get(name, name), show):
             targets = () if spec is None else (_target(spec, step_s),)
             result = function(*targets, **options)
         show(result)
@@ -122,7 +111,7 @@ def record(  # noqa: PLR0913 - the command's options
     warmup: Annotated[int, typer.Option(metavar="N", min=0, help="Number of warm-up batches.")] = 4,
     budget: Budget = BUDGET_S,
     *,
-    as_json: AsJson = False,
+    as_json: output.AsJson = False,
 ) -> None:
     """Record a loader, and print where the time goes.
 
@@ -134,7 +123,7 @@ def record(  # noqa: PLR0913 - the command's options
       stallscope record train:make_loader --batches 200 --out runs/before
     """  # noqa: D301
     save = None if out is None else lambda run: f"saved in {run.save(out)}"
-    show, check = printer(as_json=as_json, save=save), partial(check_folder, out)
+    show, check = output.printer(as_json=as_json, save=save), partial(output.check_folder, out)
     options: dict[str, Any] = {"batches": batches, "warmup": warmup, "budget_s": budget}
     _measure("run.record", show, target, check=check, **options)
 
@@ -152,7 +141,7 @@ def lines(
     samples: Annotated[int, typer.Option(metavar="N", min=1, help="Number of samples.")] = 32,
     budget: Budget = BUDGET_S,
     *,
-    as_json: AsJson = False,
+    as_json: output.AsJson = False,
 ) -> None:
     """Time each line of your dataset, transforms and collate.
 
@@ -164,7 +153,7 @@ def lines(
       stallscope lines train:make_loader --function RandomMask --samples 64
     """  # noqa: D301
     options: dict[str, Any] = {"functions": function, "samples": samples, "budget_s": budget}
-    _measure("lines.lines", printer(as_json=as_json), target, **options)
+    _measure("lines.lines", output.printer(as_json=as_json), target, **options)
 
 
 class Script(BaseException):
@@ -206,15 +195,15 @@ def run(  # noqa: PLR0913 - the command's options
       stallscope show before
       stallscope diagnose before
     """  # noqa: D301
-    with report_errors(script=True):
-        check_file("--html", html, (".html",))
+    with output.report_errors(script=True):
+        output.check_file("--html", html, (".html",))
         from stallscope.run.script import out_folder, run_script, watching
 
         report = html and html.absolute()  # a script may change the current folder
 
         def watch() -> AbstractContextManager[None]:
             folder = out_folder(script, out)  # raises first if there is no script
-            check_folder(folder)
+            output.check_folder(folder)
             done = partial(_recorded, folder, report)
             return watching(folder, name=Path(script).name, warmup=warmup, done=done)
 
@@ -230,24 +219,24 @@ def _recorded(folder: Path, html: Path | None, run: Any) -> None:
 
         run = load(folder)
     if run is None:
-        print_note("the script iterated no DataLoader: nothing was recorded")
+        output.print_note("the script iterated no DataLoader: nothing was recorded")
         return
-    print_note(f"{count(run.all_steps.height, 'step')} recorded: stallscope show {folder}")
+    output.print_note(f"{count(run.all_steps.height, 'step')} recorded: stallscope show {folder}")
     if (children := children_of(folder)).exists():
-        print_note(f"processes that it started: stallscope diagnose {children}")
+        output.print_note(f"processes that it started: stallscope diagnose {children}")
     if folder.name.startswith("rank"):  # only all ranks together show who waits for whom
-        print_note(f"the verdict of all ranks: stallscope diagnose {folder.parent}")
+        output.print_note(f"the verdict of all ranks: stallscope diagnose {folder.parent}")
         return
     try:
         from stallscope.diagnose.recorded import diagnose_run
         from stallscope.views.diagnosis import brief
 
         diagnosis = diagnose_run(run)
-        print_note(*brief(diagnosis))
+        output.print_note(*brief(diagnosis))
         if html is not None:
-            print_note(f"written to {diagnosis.export(html)}")
+            output.print_note(f"written to {diagnosis.export(html)}")
     except Exception as error:  # noqa: BLE001 - the run is saved, and the script's exit stays
-        print_note(f"no verdict ({said_by(error)}): stallscope diagnose {folder}")
+        output.print_note(f"no verdict ({said_by(error)}): stallscope diagnose {folder}")
 
 
 _CAUSE: Final = 3
@@ -265,9 +254,9 @@ def diagnose(  # noqa: PLR0913 - the command's options
     ] = None,
     budget: Budget = BUDGET_S,
     html: Html = None,
-    as_json: AsJson = False,
+    as_json: output.AsJson = False,
     redact: Annotated[
-        bool, typer.Option("--redact", help=f"{REDACT} Reports have no charts.")
+        bool, typer.Option("--redact", help=f"{output.REDACT} Reports have no charts.")
     ] = False,
 ) -> None:
     """Find out why a training loop waits for data.
@@ -285,8 +274,8 @@ def diagnose(  # noqa: PLR0913 - the command's options
     save = (
         None if html is None else lambda result: f"written to {result.export(html, redact=redact)}"
     )
-    show = printer(as_json=as_json, redact=redact, save=save)
-    check = partial(check_file, "--html", html, (".html",))
+    show = output.printer(as_json=as_json, redact=redact, save=save)
+    check = partial(output.check_file, "--html", html, (".html",))
     options: dict[str, Any] = {"device": device, "budget_s": budget}
     diagnosis = _measure("diagnose.diagnose", show, target, step, check=check, **options)
     sys.exit(_EXIT_CODES.get(diagnosis.verdict.code, _CAUSE))
@@ -297,7 +286,7 @@ def tune(
     *,
     step: Step = None,
     budget: Budget = BUDGET_S,
-    as_json: AsJson = False,
+    as_json: output.AsJson = False,
 ) -> None:
     """Find faster loader settings, such as the number of workers.
 
@@ -308,7 +297,7 @@ def tune(
       stallscope tune ~/photos --step 0.1
       stallscope tune train:make_loader_and_step
     """  # noqa: D301
-    _measure("tune.tune", printer(as_json=as_json), target, step, budget_s=budget)
+    _measure("tune.tune", output.printer(as_json=as_json), target, step, budget_s=budget)
 
 
 def storage(
@@ -316,8 +305,8 @@ def storage(
     *,
     step: Step = None,
     budget: Budget = BUDGET_S,
-    as_json: AsJson = False,
-    redact: Redact = False,
+    as_json: output.AsJson = False,
+    redact: output.Redact = False,
 ) -> None:
     """Measure how fast a loader's files can be read.
 
@@ -328,7 +317,7 @@ def storage(
       stallscope storage ~/photos --step 0.1
       stallscope storage train:make_loader_and_step --json
     """  # noqa: D301
-    show = printer(as_json=as_json, redact=redact)
+    show = output.printer(as_json=as_json, redact=redact)
     _measure("storage.storage", show, target, step, budget_s=budget)
 
 
@@ -344,8 +333,8 @@ def layouts(  # noqa: PLR0913 - the command's options
         typer.Option(metavar="DIR", help="Folder on the data's disk for the temporary files."),
     ] = None,
     budget: Budget = BUDGET_S,
-    as_json: AsJson = False,
-    redact: Redact = False,
+    as_json: output.AsJson = False,
+    redact: output.Redact = False,
 ) -> None:
     """Compare files with tar shards, LMDB, HDF5, smaller images.
 
@@ -358,7 +347,7 @@ def layouts(  # noqa: PLR0913 - the command's options
       stallscope layouts train:make_loader_and_step --samples 2000 --folder /data
     """  # noqa: D301
     options: dict[str, Any] = {"samples": samples, "budget_s": budget, "folder": folder}
-    show = printer(as_json=as_json, redact=redact)
+    show = output.printer(as_json=as_json, redact=redact)
     _measure("storage.layouts", show, target, step, **options)
 
 
@@ -376,7 +365,7 @@ def orders(
         ),
     ] = "rounding",
     budget: Budget = BUDGET_S,
-    as_json: AsJson = False,
+    as_json: output.AsJson = False,
 ) -> None:
     """Find a faster order of the transforms with the same data.
 
@@ -389,7 +378,7 @@ def orders(
       stallscope orders train:make_loader --tolerance "8-bit rounding"
     """  # noqa: D301
     options: dict[str, Any] = {"samples": samples, "tolerance": tolerance, "budget_s": budget}
-    _measure("orders.orders", printer(as_json=as_json), target, **options)
+    _measure("orders.orders", output.printer(as_json=as_json), target, **options)
 
 
 def flame(  # noqa: PLR0913 - the command's options
@@ -412,7 +401,7 @@ def flame(  # noqa: PLR0913 - the command's options
             metavar="FILE", help="Write the flamegraph as .html, or as .json for speedscope."
         ),
     ] = None,
-    as_json: AsJson = False,
+    as_json: output.AsJson = False,
 ) -> None:
     """Sample the workers of a running training.
 
@@ -425,7 +414,7 @@ def flame(  # noqa: PLR0913 - the command's options
       stallscope flame 4711 --seconds 20 --out workers.html
     """  # noqa: D301
     save = None if out is None else lambda flame: f"written to {flame.export(out)}"
-    show = printer(as_json=as_json, save=save)
-    check = partial(check_file, "--out", out, (".html", ".json"))
+    show = output.printer(as_json=as_json, save=save)
+    check = partial(output.check_file, "--out", out, (".html", ".json"))
     options: dict[str, Any] = {"rate_hz": rate, "native": native, "idle": idle, "gil": gil}
     _measure("flame.flame", show, check=check, pid=pid, seconds=seconds, **options)

@@ -72,11 +72,6 @@ class RecordedTarget:
             patches.put(DataLoader, "__iter__", first)
 
 
-def _may_be_rank(process: Any) -> bool:
-    """Return true for a function of the user's, in a process that may start workers."""
-    return not process.daemon and not str(process._target.__module__).startswith(_OTHERS)  # noqa: SLF001
-
-
 @contextmanager
 def recorded_children(folder: Path, begin: Begin) -> Iterator[list[Any]]:
     """Record the processes that this process starts in the block; yield a list that gets them.
@@ -92,7 +87,9 @@ def recorded_children(folder: Path, begin: Begin) -> Iterator[list[Any]]:
     def recorded(process: Any) -> None:
         target = None
         with suppress(Exception):  # a class of the user's: it starts all the same
-            target = process._target if _may_be_rank(process) else None  # noqa: SLF001
+            is_users = not str(process._target.__module__).startswith(_OTHERS)  # noqa: SLF001
+            # Of the user's functions, those in a process that may start workers
+            target = process._target if is_users and not process.daemon else None  # noqa: SLF001
         if target is None or os.getpid() != pid:
             start(process)
             return

@@ -149,10 +149,13 @@ def events(pages: Iterable[LogPages]) -> Events:
     """Return the events of all threads and processes of a recording."""
     recording, loops = Events(), defaultdict(list)
     for page in pages:
-        if page.worker >= 0:
-            _read_worker(page, recording)
-        else:
+        if page.worker < 0:
             loops[page.pid, page.started_ns].append(page)
+            continue
+        for what, _, key, number, _, time_ns in marks(page).tolist():
+            if what in TIMES:
+                its = {"worker": page.worker, "pid": page.pid, TIMES[what]: time_ns}
+                recording.deliveries[Batch(key, number)] |= its
     for loop in loops.values():
         _Loop(loop, recording).read()
         facts = loop[0].names.loaders.items()
@@ -189,13 +192,6 @@ def _see_through(events: Events, served: set[int]) -> None:
     events.iterators = [
         (begin, end, key_of(key), thread) for begin, end, key, thread in events.iterators
     ]
-
-
-def _read_worker(page: LogPages, events: Events) -> None:
-    for what, _, key, number, _, time_ns in marks(page).tolist():
-        if what in TIMES:
-            its = {"worker": page.worker, "pid": page.pid, TIMES[what]: time_ns}
-            events.deliveries[Batch(key, number)] |= its
 
 
 class _Loop:

@@ -172,7 +172,11 @@ def collapsed(
         for place, (frame, file) in enumerate(zip(stack, files, strict=True))
         if file == WORKER_LOOP and frame.name == "_worker_loop"
     )
-    begin = max(loops, default=_own_begin(files))
+    begin = max(loops, default=-1)
+    if begin < 0:  # a thread's own function; in a notebook's main thread, the cell
+        begin = max((n + 1 for n, file in enumerate(files[:-1]) if file == _SHELL), default=0)
+        while begin < len(files) - 1 and files[begin] == _STARTS_THREADS:
+            begin += 1
     if any(file.startswith(_WATCHING) for file in files[begin:]):  # above it is the parent
         return None
     if of_loop:
@@ -183,14 +187,6 @@ def collapsed(
     if not visible or (stage is None and _is_ours(files[-1])):  # our own loop, at work
         return None
     return stage, ";".join(str(frame) for frame in visible)
-
-
-def _own_begin(files: list[str]) -> int:
-    """Return the index of a thread's own function; in a notebook's main thread, of the cell."""
-    begin = max((n + 1 for n, file in enumerate(files[:-1]) if file == _SHELL), default=0)
-    while begin < len(files) - 1 and files[begin] == _STARTS_THREADS:
-        begin += 1
-    return begin
 
 
 def _is_ours(file: str) -> bool:

@@ -154,25 +154,23 @@ def timeline(run: Run) -> Timeline | None:
 
 def _in_window(run: Run, rank: int, shown: Window) -> Timeline:
     """Return the events of a rank's processes in a window."""
-    first = pl.col("rank") == rank
-    side_spans = run.side_spans.filter(first)
+    first, times = pl.col("rank") == rank, shown.since("start_ns", "end_ns")
+    side_spans = run.side_spans.filter(first, shown.holds())
+    sends = side_spans.filter(pl.col("kind").is_in(["send", "pin"]))
+    device = run.device_work.filter(first, shown.holds())
     return Timeline(
         window=shown,
         workers=_makers(run, rank),
         blocks=_blocks(run, first, shown),
-        sends=side_spans.filter(pl.col("kind").is_in(["send", "pin"]), shown.holds()).select(
-            "worker", "kind", *shown.since("start_ns", "end_ns")
-        ),
+        sends=sends.select("worker", "kind", *times),
         uses=_uses(side_spans, shown),
         stalls=_stalls(run.stalls().filter(first), run, shown),
-        device=run.device_work.filter(first, shown.holds()).select(
-            pl.col("kind").cast(pl.String), *shown.since("start_ns", "end_ns")
-        ),
+        device=device.select(pl.col("kind").cast(pl.String), *times),
     )
 
 
 def _makers(run: Run, rank: int) -> tuple[int | None, ...]:
-    ids = [table.filter(rank=rank)["worker"].unique() for table in (run.deliveries, run.batches)]
+    ids = [table.filter(rank=rank)["worker"] for table in (run.deliveries, run.batches)]
     return tuple(pl.concat(ids).unique().sort(nulls_last=True))
 
 
@@ -212,7 +210,7 @@ def _uses(side_spans: pl.DataFrame, shown: Window) -> pl.DataFrame:
     """Return the parts of each step."""
     of_loop = pl.col("worker").is_null() & pl.col("kind").is_in(_LOOP_KINDS)
     columns = (*_BATCH, "stage", "kind", "start_ns", "end_ns")
-    spans = side_spans.filter(of_loop, shown.holds()).sort("start_ns").select(columns)
+    spans = side_spans.filter(of_loop).sort("start_ns").select(columns)
     uses = spans.with_columns(pl.col("stage", "kind").cast(pl.String))
     # Merge neighbours of one part: garbage collection, say, cuts a part in two
     same = pl.struct(*_BATCH, "kind", "stage").rle_id()

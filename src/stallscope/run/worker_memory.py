@@ -167,8 +167,12 @@ def memory_growth(run: Run, workers: int | None = None) -> MemoryGrowth | None:
     room, limit = _room(run)
     fills = not copied or (room is not None and workers * (last_mapped - last_own) > room)
     left_s = room / pace if fills and room is not None else None
-    if left_s is not None and left_s > _life_s(run):  # the workers end before, with their epoch
-        return None
+    deliveries = run.deliveries.drop_nulls(["pid", "worker", "made_ns"])
+    life_s = (pl.col("made_ns").max() - pl.col("made_ns").min()) / 1e9
+    lives = deliveries.group_by("rank", "worker", "pid").agg(length_s=life_s)
+    renewed = lives.height > lives.select("rank", "worker").n_unique()
+    if left_s is not None and renewed and left_s > lives["length_s"].to_numpy().max():
+        return None  # the workers end before, with their epoch
     return MemoryGrowth(
         workers=workers,
         grown_bytes=pace * float(length_s),
@@ -210,15 +214,6 @@ def _of_workers(run: Run) -> Iterator[_Slopes]:
         if at_s[-1] - at_s[0] >= _LOOKED_S:
             slopes = _slope(at_s, own), _slope(at_s, mapped)
             yield _Slopes(*slopes, at_s[-1] - at_s[0], own[-1], mapped[-1], *_grows(own))
-
-
-def _life_s(run: Run) -> float:
-    """Return the lifetime of a worker in seconds; infinite if none was replaced."""
-    deliveries = run.deliveries.drop_nulls(["pid", "worker", "made_ns"])
-    length_s = (pl.col("made_ns").max() - pl.col("made_ns").min()) / 1e9
-    each = deliveries.group_by("rank", "worker", "pid").agg(length_s=length_s)
-    renewed = each.height > each.select("rank", "worker").n_unique()
-    return float(each["length_s"].to_numpy().max()) if renewed else float("inf")
 
 
 def _slope(at_s: np.ndarray, values: np.ndarray) -> float:

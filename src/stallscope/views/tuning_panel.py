@@ -7,7 +7,7 @@ stage.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import ipywidgets
 
@@ -17,12 +17,10 @@ from stallscope.model.simulator import predict, timeline
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.tune.result import sentence
 from stallscope.units import count, rate, seconds, share, size, speedup
-from stallscope.views.document import html, join
+from stallscope.views.document import fill, html
 from stallscope.views.panels import WIDE, Panel, guarded, measuring, saying
 
 if TYPE_CHECKING:
-    from markupsafe import Markup
-
     from stallscope.model.settings import Setting
     from stallscope.model.simulator import LoaderCosts
     from stallscope.tune.result import Tuning
@@ -35,31 +33,14 @@ _STEPS: Final = 12
 """Steps that the timeline shows."""
 _MEASURE_S: Final = 15.0
 _MOST_WORKERS, _MOST_AHEAD, _MOST_TIMES = 16, 16, 8
-_WIDTH, _LANE, _LEFT = 900.0, 15.0, 70.0
+_WIDTH, _LANE, _LEFT = 900, 15, 70
 """Sizes of the timeline, pixels."""
 _SLIDER_STEP_S: Final = 1e-6
 """A step that is nearer to the recorded one is the same: a slider rounds."""
-_ANSWER: Final = (
-    "<p style='font-size:120%;margin:.4em 0'><b>{} samples/s</b> ({} to {}), {} as now · stalls "
-    "<b>{}</b> of the time</p><p style='margin:0;opacity:.75'>{}</p>{}"
-)
 
 
-_RECT: Final = (
-    "<rect x='{:.1f}' y='{:.0f}' width='{:.1f}' height='{:.0f}' fill='{}' stroke='#fff' "
-    "stroke-width='.7'/>"
-)
-_NAME: Final = "<text x='0' y='{:.0f}' font-size='11' fill='currentColor'>{}</text>"
-_REPLAY: Final = (
-    "<svg class='stallscope-replay' width='{:.0f}' height='{:.0f}' role='img' aria-label='{}, {} "
-    "of the time waiting' style='max-width:100%;margin:.6em 0'>{}</svg><p style='margin:0;"
-    "opacity:.75'>{} of the replay: batches that workers make, steps of the loop, and in orange "
-    "where it waits</p>"
-)
-
-
-def _drawn(costs: LoaderCosts, setting: Setting) -> Markup:
-    """Draw a few steps of the replay: a lane for each worker, and one for the loop."""
+def _replayed(costs: LoaderCosts, setting: Setting) -> dict[str, Any]:
+    """Return the drawing of a few steps of the replay: a lane for each worker, one for the loop."""
     replay = timeline(costs, setting, _STEPS)
     used, batches = replay["used"], replay["made"]
     end_s = max([1e-6, *(end for _, end in used)])
@@ -68,17 +49,19 @@ def _drawn(costs: LoaderCosts, setting: Setting) -> Markup:
     bars = [(lane, begin, end, COLOURS["transform"]) for lane, begin, end in batches]
     bars += [(loop, 0.0, end_s, STALL_COLOUR)]
     bars += [(loop, begin, end, COLOURS["step"]) for begin, end in used]
-    drawn = []
-    for lane, begin, end, colour in bars:
-        left_s, right_s = max(begin, 0.0), min(end, end_s)
-        if left_s < right_s:
-            x, width = _LEFT + left_s * scale, (right_s - left_s) * scale
-            drawn.append(html(_RECT, x, lane * row, width, _LANE, colour))
-    names = enumerate([*workers, "loop"])
-    drawn += [html(_NAME, lane * row + _LANE - 3, name) for lane, name in names]
-    waiting = share(1 - sum(end - begin for begin, end in used) / end_s)
-    workers_text, height = count(setting.num_workers, "worker"), (loop + 1) * row
-    return html(_REPLAY, _WIDTH, height, workers_text, waiting, join(drawn), seconds(end_s))
+    cut = [(n, max(begin, 0.0), min(end, end_s), colour) for n, begin, end, colour in bars]
+    return {
+        "bars": [
+            (_LEFT + begin * scale, lane * row, (end - begin) * scale, colour)
+            for lane, begin, end, colour in cut
+            if begin < end
+        ],
+        "names": [(n * row + _LANE - 3, name) for n, name in enumerate([*workers, "loop"])],
+        "waiting": share(1 - sum(end - begin for begin, end in used) / end_s),
+        "workers": count(setting.num_workers, "worker"),
+        "height": (loop + 1) * row,
+        "shown": seconds(end_s),
+    }
 
 
 def panel(tuning: Tuning) -> Panel:
@@ -152,13 +135,17 @@ class SettingBoard:
             parts.append(f"outside of what was recorded: {prediction.outside}")
         if costs is self._costs and setting in self._measured:
             parts.append(self._measured[setting])
-        self.answer.value = html(
-            _ANSWER,
-            *(rate(value) for value in (per_s.value, per_s.low, per_s.high)),
-            speedup(per_s.value / self._own),
-            share(prediction.stall_share.value),
-            " · ".join(parts),
-            _drawn(costs, setting),
+        self.answer.value = fill(
+            "replay.html",
+            **_replayed(costs, setting),
+            per_s=rate(per_s.value),
+            low=rate(per_s.low),
+            high=rate(per_s.high),
+            gain=speedup(per_s.value / self._own),
+            stalls=share(prediction.stall_share.value),
+            about=" · ".join(parts),
+            width=_WIDTH,
+            lane=_LANE,
         )
 
     def measure(self) -> None:
