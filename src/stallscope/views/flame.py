@@ -18,17 +18,7 @@ from stallscope.flame.result import CHANGES, Flame, difference_sentence, sentenc
 from stallscope.flame.tree import COLOURS, difference_notes, notes_of, of_difference, of_flame
 from stallscope.stats import NOT_DISTINGUISHABLE, WILSON, WINDOWS
 from stallscope.units import printable, share
-from stallscope.views.document import (
-    CellBar,
-    Document,
-    Heading,
-    Notes,
-    RowText,
-    Table,
-    View,
-    answered,
-    write,
-)
+from stallscope.views import document as page
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,8 +43,8 @@ _INTERVALS: Final = {
 }
 
 
-NAME: Final = RowText("your function", lambda row: printable(row["function"], 40))
-FILE: Final = RowText(
+NAME: Final = page.RowText("your function", lambda row: printable(row["function"], 40))
+FILE: Final = page.RowText(
     "file", lambda row: printable(StackFunction(row["function"], row["file"]).place, 40)
 )
 
@@ -80,19 +70,19 @@ def _tree(flame: Flame | FlameDifference) -> dict[str, Any]:
     return of_flame(flame) if isinstance(flame, Flame) else of_difference(flame)
 
 
-def document(flame: Flame | FlameDifference) -> Document:
+def document(flame: Flame | FlameDifference) -> page.Document:
     """Return the user's functions as a table."""
     rows = flame.table().head(MOST_ROWS).to_dicts()
     if isinstance(flame, Flame):
-        bars = [CellBar(row["self_share"], COLOURS["yours"]) for row in rows]
+        bars = [page.CellBar(row["self_share"], COLOURS["yours"]) for row in rows]
         columns: list[Any] = TABLE.shown("self_share self_share_low total_share")
         notes = _notes(flame)
     else:
         shares, interval = CHANGES.shown("before_share after_share"), CHANGES.shown("change_low")
-        bars, columns = [], [*shares, RowText("change", _change), *interval]
+        bars, columns = [], [*shares, page.RowText("change", _change), *interval]
         notes = difference_notes(flame)
-    table = Table.of([NAME, *columns, FILE], rows, bars=bars)
-    return Document("flames", [Heading(_title(flame)), table, Notes(notes)])
+    table = page.Table.of([NAME, *columns, FILE], rows, bars=bars)
+    return page.Document("flames", [page.Heading(_title(flame)), table, page.Notes(notes)])
 
 
 def _change(row: dict[str, Any]) -> str:
@@ -121,14 +111,14 @@ def _notes(flame: Flame) -> list[str]:
 
 def export(flame: Flame | FlameDifference, path: str | Path) -> Path:
     """Write a flamegraph; see `Flame.export`."""
-    from stallscope.views.flame_viewer import page
+    from stallscope.views import flame_viewer
 
     makers: dict[str, Callable[[], str]] = {
-        ".html": lambda: page(_tree(flame), document(flame).html())
+        ".html": lambda: flame_viewer.page(_tree(flame), document(flame).html())
     }
     if isinstance(flame, Flame):
         makers[".json"] = lambda: json.dumps(speedscope(flame), separators=(",", ":"))
-    return write(Path(path), makers)
+    return page.write(Path(path), makers)
 
 
 def speedscope(flame: Flame) -> dict[str, Any]:
@@ -169,10 +159,10 @@ def _speedscope_frame(text: str) -> dict[str, Any]:
 
 
 _SHOWS: Final = "the merged stacks of all workers"
-VIEW: Final = View(
+VIEW: Final = page.View(
     "a flamegraph",
     document,
     {"flame": (_SHOWS, plot)},
     {"flame": (_SHOWS, "flame.panel")},
-    answered(_title, functions="table"),
+    page.answered(_title, functions="table"),
 )

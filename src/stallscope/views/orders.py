@@ -9,16 +9,7 @@ from stallscope.orders.variant import NEAR
 from stallscope.stages import COLOURS
 from stallscope.stats import INTERVAL
 from stallscope.units import count, printable, seconds
-from stallscope.views.document import (
-    Bullets,
-    CellBar,
-    Document,
-    Heading,
-    Notes,
-    Table,
-    View,
-    answered,
-)
+from stallscope.views import document as page
 
 if TYPE_CHECKING:
     from stallscope.orders.result import Orders
@@ -32,7 +23,7 @@ MOST_REASONS: Final = 30
 _NAME: Final = 70
 
 
-def document(orders: Orders) -> Document:
+def document(orders: Orders) -> page.Document:
     """Show usable orders as a table; unusable ones, with their reasons, on a click."""
     usable = [variant for variant in orders.variants if variant.grade.within(NEAR)]
     unusable = [variant for variant in orders.variants if variant not in usable]
@@ -43,17 +34,17 @@ def document(orders: Orders) -> Document:
     brackets = ["speedup in brackets: predicted, not measured"] * has_guess
     reasons = [printable(f"{row.order}: {verdict(row.grade)}", 400) for row in unusable]
     further = [printable(beyond(orders), TITLE)] if orders.best_variant() else []
-    return Document(
+    return page.Document(
         "orders",
         [
-            Heading(printable(sentence(orders), TITLE), [text for text in further if text]),
-            Table(
+            page.Heading(printable(sentence(orders), TITLE), [text for text in further if text]),
+            page.Table(
                 HEADS,
                 [(*cells(row), "yes" if orders.recommends(row) else "") for row in rows],
-                [CellBar(row.predicted_s or 0.0, COLOURS["transform"]) for row in rows],
+                [page.CellBar(row.predicted_s or 0.0, COLOURS["transform"]) for row in rows],
             ),
-            Notes([*brackets, *hidden_note, *notes_of(orders)]),
-            Bullets(
+            page.Notes([*brackets, *hidden_note, *notes_of(orders)]),
+            page.Bullets(
                 reasons[:MOST_REASONS],
                 f"{count(len(unusable), 'pipeline')} that cannot be used, and why",
             ),
@@ -82,7 +73,7 @@ def _interval(low: float, high: float) -> str:
     return f"{number if last.endswith(f' {unit}') else first} to {last}"
 
 
-VIEW: Final = View(
+VIEW: Final = page.View(
     "orders",
     document,
     {
@@ -90,5 +81,5 @@ VIEW: Final = View(
         "front": ("speed against distance from the original data", "orders.front_figure"),
     },
     {"try": ("the ops in any order, with cost and code", "orders_panel.panel")},
-    answered(sentence, orders="table", best="best"),
+    page.answered(sentence, orders="table", best="best"),
 )

@@ -18,19 +18,7 @@ from stallscope.storage import result as storage_result
 from stallscope.storage.reads import COLD
 from stallscope.tune import result as tune_result
 from stallscope.units import count, file_name, printable, times
-from stallscope.views.document import (
-    Bullets,
-    CellBar,
-    Code,
-    Document,
-    Heading,
-    Notes,
-    RowText,
-    Table,
-    View,
-    answered,
-    html,
-)
+from stallscope.views import document as page
 
 if TYPE_CHECKING:
     from stallscope.experiments.result import Experiments
@@ -42,24 +30,24 @@ if TYPE_CHECKING:
 _LONGEST_TITLE, _LONGEST_NOTE = 400, 600
 
 
-def _title(sentence: str) -> Heading:
-    return Heading(printable(sentence, _LONGEST_TITLE))
+def _title(sentence: str) -> page.Heading:
+    return page.Heading(printable(sentence, _LONGEST_TITLE))
 
 
-def _notes(*notes: str) -> Notes:
-    return Notes([printable(note, _LONGEST_NOTE) for note in notes])
+def _notes(*notes: str) -> page.Notes:
+    return page.Notes([printable(note, _LONGEST_NOTE) for note in notes])
 
 
 # The ladder
 
 
-def _ladder(ladder: Ladder) -> Document:
+def _ladder(ladder: Ladder) -> page.Document:
     gains = {row["rung"]: row for row in ladder.gains().iter_rows(named=True)}
     rows = [row for row in ladder.table().to_dicts() if row["samples_per_s"] is not None]
-    last = RowText("vs. previous rung", lambda row: _gain_text(gains.get(row["rung"])))
-    table = Table.of([*ladder_result.TABLE.shown(), last], rows)
-    heading = Heading(ladder_result.sentence(ladder))
-    return Document("ladder", [heading, table, Notes(ladder_result.notes_of(ladder))])
+    last = page.RowText("vs. previous rung", lambda row: _gain_text(gains.get(row["rung"])))
+    table = page.Table.of([*ladder_result.TABLE.shown(), last], rows)
+    heading = page.Heading(ladder_result.sentence(ladder))
+    return page.Document("ladder", [heading, table, page.Notes(ladder_result.notes_of(ladder))])
 
 
 def _gain_text(gain: dict[str, Any] | None) -> str:
@@ -81,7 +69,10 @@ def rungs_panel(ladder: Ladder) -> Any:
         return saying(ladder_result.sentence(ladder))
     picture = chart.figure(ladder)
     return pick(
-        lambda upper, lower: (picture, html("<p><b>{}</b></p>", compared(ladder, lower, upper))),
+        lambda upper, lower: (
+            picture,
+            page.html("<p><b>{}</b></p>", compared(ladder, lower, upper)),
+        ),
         dropdown("This rung", names, names[-1]),
         dropdown("against", names, names[0]),
     )
@@ -99,12 +90,12 @@ def compared(ladder: Ladder, lower: str, upper: str) -> str:
     return sentence if comparison.says in (FASTER, SLOWER) else f"{sentence}: {comparison.says}"
 
 
-LADDER: Final = View(
+LADDER: Final = page.View(
     "a ladder",
     _ladder,
     {"ladder": ("the loop without each of the loader's costs", "ladder.figure")},
     {"compare": ("any two rungs against each other", "results.rungs_panel")},
-    answered(ladder_result.sentence, rungs="table", gains="gains"),
+    page.answered(ladder_result.sentence, rungs="table", gains="gains"),
 )
 
 
@@ -116,7 +107,7 @@ _MOST_SETTINGS: Final = 14
 """Rows of the displayed table; `Tuning.settings` has all."""
 
 
-def _tuning(tuning: Tuning) -> Document:
+def _tuning(tuning: Tuning) -> page.Document:
     rows = tuning.settings().to_dicts()
     tried = [row for row in rows if row["status"] != tune_result.NOT_TRIED]
     guesses = [row for row in tried if row["status"] == tune_result.PREDICTED][:_MOST_PREDICTED]
@@ -124,7 +115,8 @@ def _tuning(tuning: Tuning) -> Document:
     shown = shown[:_MOST_SETTINGS]
     colour = COLOURS["transform"]
     bars = [
-        CellBar(row["measured_per_s"] or row["predicted_per_s"] or 0.0, colour) for row in shown
+        page.CellBar(row["measured_per_s"] or row["predicted_per_s"] or 0.0, colour)
+        for row in shown
     ]
     hidden = len(rows) - len(shown)
     hidden_note = [f"not shown: {count(hidden, 'more setting')}, all of them in .settings()"]
@@ -133,23 +125,23 @@ def _tuning(tuning: Tuning) -> Document:
         for row in rows
         if row["reason"] and row["status"] != tune_result.AS_IT_IS
     ]
-    return Document(
+    return page.Document(
         "tuning",
         [
             _title(tune_result.sentence(tuning)),
-            Table.of(tune_result.SETTINGS.shown(), shown, bars=bars),
-            Notes([*tune_result.notes_of(tuning), *hidden_note * (hidden > 0)]),
-            Bullets(reasons, f"{count(len(reasons), 'setting')} with a reservation"),
+            page.Table.of(tune_result.SETTINGS.shown(), shown, bars=bars),
+            page.Notes([*tune_result.notes_of(tuning), *hidden_note * (hidden > 0)]),
+            page.Bullets(reasons, f"{count(len(reasons), 'setting')} with a reservation"),
         ],
     )
 
 
-TUNING: Final = View(
+TUNING: Final = page.View(
     "a tuning",
     _tuning,
     {"predicted": ("predicted and measured speedups of settings", "results.settings_figure")},
     {"try": ("the loop with other settings, replayed", "tuning_panel.panel")},
-    answered(tune_result.sentence, best="best", code="code", settings="settings"),
+    page.answered(tune_result.sentence, best="best", code="code", settings="settings"),
 )
 
 
@@ -161,28 +153,28 @@ _STORAGE_KEY: Final = (
 )
 
 
-def _storage(storage: Storage) -> Document:
+def _storage(storage: Storage) -> page.Document:
     rows, places = storage.table().to_dicts(), storage.places.to_dicts()
     colours = [COLOURS["fetch" if row["state"] == COLD else "other"] for row in rows]
-    bars = [CellBar(row["bytes_per_s"], c) for row, c in zip(rows, colours, strict=True)]
+    bars = [page.CellBar(row["bytes_per_s"], c) for row, c in zip(rows, colours, strict=True)]
     shown = storage_result.READS.shown(
         "readers state latency_s latency_p95_s requests_per_s requests_low_per_s bytes_per_s "
         "cached_share"
     )
-    read = RowText("read", storage_result.describe)
-    where = RowText("where", lambda row: printable(f"{row['path']} ({row['device']})", 60))
-    return Document(
+    read = page.RowText("read", storage_result.describe)
+    where = page.RowText("where", lambda row: printable(f"{row['path']} ({row['device']})", 60))
+    return page.Document(
         "storage",
         [
             _title(storage_result.sentence(storage)),
-            Table.of([read, *shown], rows, bars=bars, key=_STORAGE_KEY),
-            Table.of([where, *storage_result.PLACES.shown()], places),
+            page.Table.of([read, *shown], rows, bars=bars, key=_STORAGE_KEY),
+            page.Table.of([where, *storage_result.PLACES.shown()], places),
             _notes(*storage_result.notes_of(storage)),
         ],
     )
 
 
-STORAGE: Final = View(
+STORAGE: Final = page.View(
     "a measurement of storage",
     _storage,
     {
@@ -190,7 +182,7 @@ STORAGE: Final = View(
         "pieces": ("bytes per second of small and large reads", "results.pieces_figure"),
     },
     {},
-    answered(storage_result.sentence, reads="table", places="places"),
+    page.answered(storage_result.sentence, reads="table", places="places"),
 )
 
 
@@ -202,35 +194,35 @@ _LAYOUTS_KEY: Final = (
 )
 
 
-def _layouts(layouts: Layouts) -> Document:
+def _layouts(layouts: Layouts) -> page.Document:
     rows = layouts.table().to_dicts()
     shown = [row for row in rows if row["samples_per_s"] is not None]
-    bars = [CellBar(row["samples_per_s"], COLOURS["fetch"]) for row in shown]
+    bars = [page.CellBar(row["samples_per_s"], COLOURS["fetch"]) for row in shown]
     pixels = layouts.circumstances.image_pixels
     columns = layout_result.LAYOUTS.shown()
-    name = RowText("layout", lambda row: layout_result.name_of(row, pixels))
+    name = page.RowText("layout", lambda row: layout_result.name_of(row, pixels))
     left_out = [f"not measured: {row['kind']}: {row['why_not']}" for row in rows if row["why_not"]]
     recipe = []
     if (best := layouts.best or layouts.nearest) is not None:
         title = f"To convert all files to {layout_result.name_of(best, pixels)}"
-        recipe = [Code(f"{title} (replace DATA and OUT)", layouts.recipe())]
-    return Document(
+        recipe = [page.Code(f"{title} (replace DATA and OUT)", layouts.recipe())]
+    return page.Document(
         "layouts",
         [
             _title(layout_result.sentence(layouts)),
-            Table.of([name, *columns], shown, bars=bars, key=_LAYOUTS_KEY),
+            page.Table.of([name, *columns], shown, bars=bars, key=_LAYOUTS_KEY),
             *recipe,
             _notes(*left_out, *layout_result.notes_of(layouts)),
         ],
     )
 
 
-LAYOUTS: Final = View(
+LAYOUTS: Final = page.View(
     "a comparison of layouts",
     _layouts,
     {"samples": ("samples per second of each layout", "results.layouts_figure")},
     {},
-    answered(layout_result.sentence, best="best", layouts="table"),
+    page.answered(layout_result.sentence, best="best", layouts="table"),
 )
 
 
@@ -242,7 +234,7 @@ _EXPERIMENTS_KEY: Final = (
 )
 
 
-def _experiments(experiments: Experiments) -> Document:
+def _experiments(experiments: Experiments) -> page.Document:
     table = experiments.table().to_dicts()
     as_it_is, step_s = experiments_result.AS_IT_IS, experiments.circumstances.step_s
     tried = [
@@ -254,17 +246,17 @@ def _experiments(experiments: Experiments) -> Document:
     waits = experiments.waits.to_dicts()
     waited = experiments_result.WAITS.shown(f"what calls_per_step{' wait_s' * behind}")
     not_tried = [outcome(row) for row in table if row["why_not"]]
-    return Document(
+    return page.Document(
         "experiments",
         [
-            Heading(
+            page.Heading(
                 experiments_result.sentence(experiments),
                 experiments_result.findings_of(experiments),
             ),
-            Table.of(experiments_result.TABLE.shown(), tried, key=_EXPERIMENTS_KEY),
-            Table.of([*waited, RowText("where", _where)], waits),
-            Table.of(experiments_result.COPIES.shown(), experiments.copies().to_dicts()),
-            Notes([*not_tried, *experiments_result.notes_of(experiments)]),
+            page.Table.of(experiments_result.TABLE.shown(), tried, key=_EXPERIMENTS_KEY),
+            page.Table.of([*waited, page.RowText("where", _where)], waits),
+            page.Table.of(experiments_result.COPIES.shown(), experiments.copies().to_dicts()),
+            page.Notes([*not_tried, *experiments_result.notes_of(experiments)]),
         ],
     )
 
@@ -296,16 +288,16 @@ def experiments_panel(experiments: Experiments) -> Any:
     return pick(
         lambda place: (
             picture,
-            html("<pre>{}</pre><p>{}</p>", rows[place]["code"], outcome(rows[place])),
+            page.html("<pre>{}</pre><p>{}</p>", rows[place]["code"], outcome(rows[place])),
         ),
         dropdown("Change", [(row["experiment"], place) for place, row in enumerate(rows)], 0),
     )
 
 
-EXPERIMENTS: Final = View(
+EXPERIMENTS: Final = page.View(
     "experiments",
     _experiments,
     {"gains": ("the speedup of the step with each change", "results.gains_figure")},
     {"experiment": ("one change, its code and its speedup", "results.experiments_panel")},
-    answered(experiments_result.sentence, experiments="table", waits="waits", copies="copies"),
+    page.answered(experiments_result.sentence, experiments="table", waits="waits", copies="copies"),
 )

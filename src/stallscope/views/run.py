@@ -14,16 +14,7 @@ from stallscope.run.summary import headline, remarks, stage_name
 from stallscope.run.worker_memory import named_growth
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.units import count, plural, printable, seconds, share
-from stallscope.views.document import (
-    Bullets,
-    CellBar,
-    Document,
-    Heading,
-    Notes,
-    Table,
-    View,
-    answered,
-)
+from stallscope.views import document as page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,12 +41,12 @@ _WORK_NAMES: Final = {
 """Kinds of a worker's stages, in the order of a sample's way, and their names in a sentence."""
 
 
-def document(run: Run) -> Document:
+def document(run: Run) -> page.Document:
     """Return what the loop waits for and what the workers do; without a step the workers first."""
     profile = run.profile
     loop, work = list(_loop(run)), list(_work(profile))
     first = [*loop, *work] if run.steps()["step_s"].sum() else [*work, *loop]
-    return Document("run", [*first, Notes(_notes(run, profile))])
+    return page.Document("run", [*first, page.Notes(_notes(run, profile))])
 
 
 def _loop(run: Run) -> Iterator[Any]:
@@ -65,11 +56,11 @@ def _loop(run: Run) -> Iterator[Any]:
         return
     saturation = find_saturated(run)
     saturated = [sentence(saturation)] if saturation.matters and saturation.saturated else []
-    yield Heading(stall_text.title(run), [stall_text.split(time), *saturated])
+    yield page.Heading(stall_text.title(run), [stall_text.split(time), *saturated])
     rows = stall_text.rows_of(run, time, MOST_PARTS)
     bars = [_bar(row.share, row.kind) for row in rows]
-    yield Table(PART_HEADS, [(row.name, *row.cells) for row in rows], bars, PART_KEY)
-    yield Bullets(_patterns(run))
+    yield page.Table(PART_HEADS, [(row.name, *row.cells) for row in rows], bars, PART_KEY)
+    yield page.Bullets(_patterns(run))
 
 
 def _patterns(run: Run) -> list[str]:
@@ -92,8 +83,8 @@ def _work(profile: Profile) -> Iterator[Any]:
         mean, waiting = seconds(stage.mean_s), share(stage.waiting_share)
         name = stage_name(stage, profile.unit, 40)
         rows.append((name, share(stage.share), mean, *quantiles, waiting))
-    yield Heading(headline(profile, printable), [_sum(profile)] if profile.stages else [])
-    yield Table(HEADS, rows, [_bar(stage.share, stage.kind) for stage in stages])
+    yield page.Heading(headline(profile, printable), [_sum(profile)] if profile.stages else [])
+    yield page.Table(HEADS, rows, [_bar(stage.share, stage.kind) for stage in stages])
 
 
 def _sum(profile: Profile) -> str:
@@ -106,8 +97,8 @@ def _sum(profile: Profile) -> str:
     return f"A {profile.unit} takes {seconds(profile.mean_s)}: {shown}"
 
 
-def _bar(length: float, kind: str | None) -> CellBar:
-    return CellBar(length, COLOURS.get(kind or "", STALL_COLOUR))
+def _bar(length: float, kind: str | None) -> page.CellBar:
+    return page.CellBar(length, COLOURS.get(kind or "", STALL_COLOUR))
 
 
 def _notes(run: Run, profile: Profile) -> list[str]:
@@ -128,7 +119,7 @@ def _notes(run: Run, profile: Profile) -> list[str]:
     return [*notes, *remarks(profile), *grows, *run.notes, *of_loop]
 
 
-VIEW: Final = View(
+VIEW: Final = page.View(
     "a run",
     document,
     {
@@ -146,7 +137,7 @@ VIEW: Final = View(
         "timeline": ("workers and loop from any step on", "run_panels.timeline_panel"),
         "live": ("a training that still runs", "run_panels.live_panel"),
     },
-    answered(
+    page.answered(
         stall_text.title,
         **{name: name for name in ("stages", "exposed", "patterns", "settings", "machine")},
     ),
