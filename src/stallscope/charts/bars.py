@@ -74,7 +74,6 @@ class StripPiece(NamedTuple):
     length: float
     """In the unit of the axis."""
     numbers: str
-    """Text under its name."""
     colour: str
     waiting: float = 0.0
     """Light and hatched share (0 to 1) at its end."""
@@ -163,9 +162,7 @@ class LabelledBar(NamedTuple):
 
     name: str
     where: str
-    """Small text under the name."""
     text: str
-    """Text over the bar."""
     value: float
     label: str
     """Formatted value at the bar's end."""

@@ -68,7 +68,6 @@ class Spikes:
     """Samples that take far longer than the usual one (the limit is that of the patterns)."""
 
     count: int = 0
-    """Number of such samples."""
     one_in: float = float("inf")
     """Samples per slow sample."""
     share: float = 0.0
@@ -84,11 +83,9 @@ class Gain:
     """Speedup of the loop with everything cached, as a ladder measured it."""
 
     factor: float
-    """Speedup of the loop."""
     low: float | None
     """Lower end of the interval; None where there is none."""
     high: float | None
-    """Upper end of the interval."""
 
     @property
     def is_none(self) -> bool:
@@ -120,12 +117,10 @@ class Facts:
     making: BatchTimes | None = None
     """None where no batch was seen on its way."""
     use: MachineUse = field(default_factory=MachineUse)
-    """Use of the machine."""
     enough_workers: int | None = None
     """Workers with which the loop hardly stalls, replayed from the run; None where these keep up,
     where they have all cores, or where no number of them does."""
     starts: Starts = field(default_factory=Starts)
-    """Cost of the begin of epochs."""
     saturated: tuple[dict[str, Any], ...] = ()
     """Rows of `run.saturation.USES`: what was saturated while the loop stalled."""
     others_share: float = 0.0
@@ -133,7 +128,6 @@ class Facts:
     patterns: dict[str, float] = field(default_factory=dict)
     """Share of all stalled time that each pattern of waits explains."""
     titles: dict[str, str] = field(default_factory=dict)
-    """The sentence of each of these patterns."""
     own_parts: dict[str, float] = field(default_factory=dict)
     """Share of the loop's time in each of its parts that are neither waiting nor model."""
     model_share: float = 0.0
@@ -158,7 +152,6 @@ class Facts:
     stalled_by_worker: dict[int, float] = field(default_factory=dict)
     """Share of the stalls that waited for a batch of each worker."""
     spikes: Spikes = field(default_factory=Spikes)
-    """Samples that stand out."""
     fetch_s: float | None = None
     """Median time of fetching a sample, seconds."""
     fetched_bytes_per_s: float | None = None
@@ -186,7 +179,6 @@ class Facts:
     batch: BatchBytes | None = None
     """Size of a batch; None where no batch was measured."""
     flame: Flame | None = None
-    """Stacks of the workers, to find lines by."""
     loop_code: OwnCode | None = None
     """Function in which the training process computes beside its model; None where not sampled or
     not certain."""

@@ -67,9 +67,7 @@ class Fix(NamedTuple):
     code: str
     """Code of the finding; empty: for no single finding."""
     costs: LoaderCosts
-    """Costs of batches after the change."""
     setting: Setting
-    """Settings after the change."""
     measurable: bool = True
     """True: `try_fix` can make or imitate the change."""
 
@@ -79,9 +77,7 @@ class FixBench(TuneBench):
     """Loader and predictions that a measurement of fixes needs."""
 
     fixes: dict[str, Fix] = field(default_factory=dict)
-    """Fixes by name."""
     tried: dict[str, Tuning] = field(default_factory=dict)
-    """Measurements by the name of the fix."""
 
     def try_fix(self, change: Any, budget_s: float) -> Tuning:
         """Measure a change beside the loader as it is.

@@ -255,7 +255,6 @@ class OwnCode:
 
     function: str
     file: str
-    """Path, as recorded."""
     lines: tuple[int, ...]
     """Lines that hold most of the function, in the order of the file."""
     share: float

@@ -43,23 +43,16 @@ class Setup:
     num_workers: int = 0
     """Worker processes; 0: the main process loads."""
     cores: float = 1.0
-    """Cores available to its processes."""
     prefetch_factor: int | None = None
     """Batches that each worker makes ahead; None without workers, or where it is not known."""
     persistent: bool = False
-    """True: workers persist from epoch to epoch."""
     pinned: bool = False
-    """True: batches are copied to pinned memory."""
     in_order: bool = True
-    """True: batches come in the order of their requests."""
     epoch_batches: int | None = None
     """Batches of an epoch; None where the loader has no length."""
     has_step: bool = True
-    """True: a step used the batches."""
     simulated: bool = False
-    """True: the step was only a timer."""
     on_gpu: bool = False
-    """True: the step computes on a GPU."""
     cache: str = ""
     """Cache of the dataset for samples that were read, as `self.attribute`; empty: none."""
     streams: bool = False

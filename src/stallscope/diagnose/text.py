@@ -65,7 +65,6 @@ PICTURES: Final = {
     "flame": "the merged stacks of the workers",
     "fixes": "what would help: predicted, and measured where it was tried",
 }
-"""Every picture of a diagnosis."""
 PICTURE_SOURCES: Final = {
     **dict.fromkeys(("exposed", "stages", "timeline", "waits", "resources"), "run"),
     "ladder": "ladder",
@@ -124,18 +123,14 @@ class FindingText:
     code: str
     title: str
     costs: str
-    """Cost in the loop's time."""
     severity: float
-    """The same as a share (0 to 1)."""
     sure: str
     """Confidence as a word and a number; empty for a loop that cannot be judged."""
     numbers: tuple[Number, ...]
-    """Its evidence."""
     steps: tuple[str, ...]
     """Next steps, one action each."""
     tested: bool
     colour: str
-    """Colour of the kind."""
 
     @property
     def because(self) -> str:

@@ -12,8 +12,7 @@ selection; the others cover the whole run, with warm-up and all epochs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import polars as pl
 
@@ -155,14 +154,11 @@ def _is_own(part: str) -> pl.Expr:
     )
 
 
-@dataclass(frozen=True)
-class StallBreakdown:
-    """Stalls and their parts."""
+class StallBreakdown(NamedTuple):
+    """Stalls, columns of `STALLS`, and their parts, columns of `PARTS`."""
 
     stalls: pl.DataFrame
-    """Columns of `STALLS`."""
     parts: pl.DataFrame
-    """Columns of `PARTS`."""
 
 
 def break_down_stalls(

@@ -23,7 +23,6 @@ _FEWEST_BATCHES: Final = 4
 """Least batches of a worker for its quartiles."""
 _QUARTILES: Final = {"low_s": 0.25, "median_s": 0.5, "high_s": 0.75}
 BATCH_KEY: Final = ["rank", "epoch", "batch"]
-"""Columns that identify a batch."""
 WAITED_S: Final = pl.sum_horizontal("wait_s", "restart_s") - pl.col("hidden_s").fill_null(0.0)
 """Upper limit of the cost of a step's wait, seconds."""
 PERIOD_S: Final = pl.sum_horizontal("wait_s", "h2d_s", "step_s", "other_s")
@@ -156,13 +155,9 @@ class Pace:
     """Comparison of the workers' speed with the loop's."""
 
     making: BatchTimes | None
-    """Times of batches; None where no batch was observed."""
     use: MachineUse
-    """Use of the machine."""
     num_workers: int
-    """Worker processes; 0: the main process makes the batches."""
     cores: float
-    """Cores available to workers and loop."""
 
     @property
     def queue_free(self) -> float:

@@ -169,9 +169,7 @@ class _LoopCosts(NamedTuple):
     draw_s: float
     """Seconds to draw the indices of a batch."""
     computed_s: float
-    """CPU time of the loop's process."""
     period_s: float
-    """Seconds from batch to batch."""
 
     def cores_wanted(self, made_here_s: float, cores: float) -> tuple[float, float]:
         """Return the cores that the loop needs to use a batch, and to make a batch.

@@ -52,18 +52,15 @@ DIGITS: Final = 9
 
 @dataclass(frozen=True)
 class StagePart:
-    """Stage as a part of the stalls."""
+    """Stage as a part of the stalls; without a kind: unattributed time."""
 
     stage: str
-    """Name of the stage."""
     group: Group
-    """Group of the stage."""
     share: float
     """Share (0 to 1) of the stalls, if each worker had a core for itself."""
     waiting: float
     """Share (0 to 1) of the stage's time spent waiting for anything but a core."""
     kind: str | None = None
-    """Kind of the stage; None for unattributed time."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +68,6 @@ class Exposure:
     """Division of all stalls among stages; the parts add up to 1."""
 
     parts: tuple[StagePart, ...] = ()
-    """Parts, the longest first."""
     free: float = 1.0
     """Share (0 to 1) of the stalls that remains without waiting for a core."""
 

@@ -49,23 +49,16 @@ class LoopBreakdown:
     """Division of the time of a training loop; seconds, all steps together."""
 
     steps: int
-    """Number of steps."""
     ranks: int
-    """Number of processes of a distributed run."""
     stalls: int
-    """Number of stalls."""
     stall_s: float
-    """Seconds of stalls."""
     wait_s: float
     """Seconds of waits that are too short to matter."""
     h2d_s: float
-    """Copies of batches to the device, where recorded."""
     step_s: float
     """Use of batches: forward, backward, optimizer."""
     other_s: float
-    """Rest of the loop."""
     longest_wait_s: float
-    """Longest wait of a step."""
     hidden_s: float = 0.0
     """Waits while a device that works behind the host still had work."""
     unknown_s: float = 0.0

@@ -48,7 +48,6 @@ class Residual:
     seconds: np.ndarray
     """Stall length at each step, seconds; 0 without a stall, or where explained."""
     free: np.ndarray
-    """Mask of the steps without an explanation yet."""
 
     @classmethod
     def of(cls, seconds: np.ndarray) -> Residual:
@@ -100,7 +99,6 @@ class Explained:
     subject: str
     """Identity within its kind: a worker, the name of a part, a period."""
     title: str
-    """Sentence with numbers."""
     all: np.ndarray
     """Mask of the steps that this explains."""
     named: np.ndarray
@@ -114,9 +112,7 @@ class Reason:
     """Event at some steps as a possible reason; arrays have a value per step."""
 
     code: str
-    """Kind of pattern."""
     marked: np.ndarray
-    """True for each step with the event."""
     title: Callable[[np.ndarray, np.ndarray], str]
     """Function that returns a sentence, from a mask of its steps and the stall at each step."""
     testable: np.ndarray | None = None
@@ -128,7 +124,6 @@ class Reason:
     subject: str = ""
     """Identity within its kind."""
     fewest: int = 3
-    """Fewest steps that it can explain."""
     reach: int = 1
     """Steps after the event whose stalls belong to it, if they are not longer."""
     tried: int = 1

@@ -34,19 +34,14 @@ class Setting:
     """Arguments of a DataLoader, by their names."""
 
     num_workers: int = 0
-    """Worker processes; 0: the main process loads."""
     prefetch_factor: int | None = None
     """Batches that each worker prefetches; None without workers."""
     persistent_workers: bool = False
-    """True: workers are kept from epoch to epoch."""
     in_order: bool = True
-    """True: batches arrive in order."""
     pin_memory: bool = False
-    """True: batches are copied to pinned memory."""
     threads: int | None = None
     """Threads of torch, OpenCV and BLAS in each worker; None: their defaults."""
     multiprocessing_context: str | None = None
-    """Start method of the workers; None: Python's default."""
 
     @property
     def size(self) -> tuple[Any, ...]:

@@ -91,7 +91,6 @@ class LoaderCosts:
     end_s: float = 0.0
     """Seconds to shut down the recorded workers after an epoch."""
     cores: float = 1.0
-    """Cores available to the processes of the loop."""
     others_cores: float = 0.0
     """Cores that other processes used during the recording."""
     worker_cores: float = math.inf
@@ -103,9 +102,7 @@ class LoaderCosts:
     epoch_batches: int | None = None
     """Batches of an epoch; None for a loader without length."""
     batch_bytes: int | None = None
-    """Bytes of a batch; None where unknown."""
     worker_bytes: int | None = None
-    """Private memory of a worker; None where unknown."""
 
     @cached_property
     def batch_s(self) -> Floats:
@@ -176,22 +173,19 @@ class LoopPrediction:
 
 @dataclass
 class Replayed:
-    """Replay, batch by batch; seconds from the start of the loop."""
+    """Replay, batch by batch; seconds from the start of the loop.
+
+    Of each batch its worker, its begin and its end there, and the order of use; of each step the
+    begin of the wait, and the begin and the end of the batch's use.
+    """
 
     worker: list[int] = field(default_factory=list)
-    """Worker that made each batch."""
     taken: list[float] = field(default_factory=list)
-    """Begin of each batch in its worker."""
     finished: list[float] = field(default_factory=list)
-    """End of each batch in its worker."""
     order: list[int] = field(default_factory=list)
-    """Batches in the order of their use."""
     asked: list[float] = field(default_factory=list)
-    """Begin of the loop's wait, of each step."""
     used_from: list[float] = field(default_factory=list)
-    """Begin of the batch's use, of each step."""
     used_to: list[float] = field(default_factory=list)
-    """End of the batch's use, of each step."""
 
     @property
     def waits(self) -> Floats:

@@ -27,7 +27,6 @@ class Starts:
     epochs: int = 0
     """Observed starts; the very first counts only if it is the only one."""
     batches: int | None = None
-    """Batches of an epoch; None where unknown."""
     ended: bool = False
     """True: epochs ran until the loader had no more batches."""
     again: bool = False

@@ -20,18 +20,16 @@ _TABLES: Final = ("steps", "parts", "samples", "deliveries", "side_spans")
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Tables about the steps of one rank or of several."""
+    """Tables about the steps of one rank or of several, named by their columns.
+
+    The steps are those after the warm-up, in order; the spans are the training loops'.
+    """
 
     steps: pl.DataFrame
-    """Columns of `run.STEPS`, after the warm-up, in order."""
     parts: pl.DataFrame
-    """Columns of `model.attribution.PARTS`."""
     samples: pl.DataFrame
-    """Columns of `Run.samples`."""
     deliveries: pl.DataFrame
-    """Columns of `run.DELIVERIES`."""
     side_spans: pl.DataFrame
-    """Columns of `run.decode.SPANS`: spans of the training loops."""
     num_workers: int = 0
     """Worker processes of each rank's loader; 0: the main process loads."""
 

@@ -109,11 +109,9 @@ class TuneConditions(LoopConditions):
     """Target, step and machine of the measurement."""
 
     cores: float = 1.0
-    """Cores available to the processes of the loop."""
     epoch_batches: int | None = None
     """Batches of an epoch; None where the loader has no length."""
     batch_bytes: int | None = None
-    """Bytes of a batch; None where unknown."""
     worker_start_s: float | None = None
     """Seconds until a worker is ready, measured for a loop without workers; None: unknown."""
     send_s: float | None = None
@@ -123,9 +121,7 @@ class TuneConditions(LoopConditions):
     recorded_per_s: float | None = None
     """Samples per second of the recorded loop; None where no step was timed."""
     budget_s: float = 0.0
-    """Seconds allowed."""
     took_s: float = 0.0
-    """Seconds used."""
     full_cores: bool = False
     """True where workers and loop keep all cores busy in the loader as it is."""
 
