@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
@@ -18,7 +17,7 @@ from stallscope.stages import COLOURS
 from stallscope.stats import INTERVAL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from matplotlib.axes import Axes
 
@@ -135,7 +134,7 @@ class Strip:
     def _draw_piece(self, ax: Axes, piece: StripPiece, start: float, base: float) -> None:
         waiting = piece.length * piece.waiting
         middle = start + piece.length - waiting
-        pale = _lighter(piece.colour)
+        pale = tuple(part + (1 - part) * 0.7 for part in to_rgb(piece.colour))
         ax.add_patch(Rectangle((start, base), middle - start, BAR, fc=piece.colour, lw=0))
         hatched: dict[str, Any] = {"fc": pale, "ec": piece.colour, "hatch": "////", "lw": 0}
         ax.add_patch(Rectangle((middle, base), waiting, BAR, **hatched))
@@ -150,11 +149,6 @@ class Strip:
             look |= {"bbox": box, "color": sheet.INK}
         ax.text(at, base + BAR / 2 + 0.1, piece.name, weight="bold", **look)
         ax.text(at, base + BAR / 2 - 0.1, piece.numbers, **look)
-
-
-def _lighter(colour: str) -> tuple[float, float, float]:
-    red, green, blue = (part + (1 - part) * 0.7 for part in to_rgb(colour))
-    return red, green, blue
 
 
 class LabelledBar(NamedTuple):
@@ -238,36 +232,30 @@ _FIT_KEY: Final = (
 )
 
 
-class FitRow(NamedTuple):
-    """A speedup that was predicted, measured, or both."""
-
-    name: str
-    predicted: Sequence[float | None]
-    """Value and ends of its interval; None if unknown."""
-    measured: Sequence[float | None]
-
-
 @styled
-def fit_figure(title: str, note: str, rows: Sequence[FitRow], axis: str) -> Sheet:
-    """Draw predicted and measured speedups, one per row; each row has one of them."""
+def fit_figure(title: str, note: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Sheet:
+    """Draw the predicted and the measured gains of named rows; each row has one of them."""
     page = Sheet(title, [_FIT_KEY, note], [0.36 * len(rows) + 0.15 + sheet.AXIS])
     (ax,) = page.parts
-    sheet.name_rows(ax, [sheet.fitting(row.name, 3.4, sheet.TEXT_SIZE) for row in rows])
-    values = [v for row in rows for v in (*row.predicted, *row.measured) if v is not None]
+    sheet.name_rows(ax, [sheet.fitting(name, 3.4, sheet.TEXT_SIZE) for name, _ in rows])
+    names = ("gain", "gain_low", "gain_high")
+    measured = [[row[name] for name in names] for _, row in rows]
+    predicted = [[row[f"predicted_{name}"] for name in names] for _, row in rows]
+    values = [end for each in (*measured, *predicted) for end in each if end is not None]
     low, high = min(1.0, *values), max(1.0, *values)
     room = 0.06 * ((high - low) or 1.0)
     sheet.value_axis(ax, low - room, high + room, "{:.4g}×".format)
-    ax.set_xlabel(axis)
+    ax.set_xlabel("speedup over the loader as it is")
     ax.axvline(1.0, color=sheet.FAINT, linewidth=1.2, linestyle="--")
-    for at, row in enumerate(rows):
-        predicted, *ends = row.predicted
-        measured, low_end, high_end = row.measured
-        if None not in ends:
-            ax.plot(np.array(ends), [at] * 2, color=sheet.FAINT, linewidth=0.8, zorder=2)
-        if measured is not None:
-            sheet.draw_interval(ax, measured, at, (low_end, high_end), cap=4.0)
+    for at, ((gain, *ends), (foretold, *limits)) in enumerate(
+        zip(measured, predicted, strict=True)
+    ):
+        if None not in limits:
+            ax.hlines(at, *limits, color=sheet.FAINT, linewidth=0.8, zorder=2)
+        if gain is not None:
+            sheet.draw_interval(ax, gain, at, (ends[0], ends[1]), cap=4.0)
             full: dict[str, Any] = {"color": COLOURS["transform"], "mec": sheet.INK, "mew": 0.8}
-            ax.plot([measured], [at], "o", ms=7, zorder=4, **full)
-        if predicted is not None:
-            ax.plot([predicted], [at], "D", ms=9, mfc="none", mec=sheet.INK, mew=1.2, zorder=5)
+            ax.plot([gain], [at], "o", ms=7, zorder=4, **full)
+        if foretold is not None:
+            ax.plot([foretold], [at], "D", ms=9, mfc="none", mec=sheet.INK, mew=1.2, zorder=5)
     return page

@@ -56,13 +56,7 @@ def exposed_figure(run: Run) -> Sheet:
     if time is None:
         return Sheet(stall_text.title(run), stall_text.nothing(run))
     rows = stall_text.rows_of(run, time, 10)
-    pieces = []
-    for name, kind, sum_s in time.pieces(NOTHING):
-        part = time.share(sum_s)
-        numbers = f"{share(part)} · {seconds(sum_s / time.steps)}"
-        colour = _WAITS.get(kind) or colour_of(name, kind)
-        pieces.append(StripPiece(printable(name), part, numbers, colour))
-    strip = Strip(pieces, sheet.ROOM)
+    strip = loop_strip(time)
     opening = 0.35 if rows else 0.0
     heights = [strip.height + _CAPTION + 0.08 + opening, 0.3 * (len(rows) + 1) + sheet.AXIS]
     page = Sheet(stall_text.title(run), _exposed_notes(run, time, rows), heights[: 1 + bool(rows)])
@@ -76,6 +70,17 @@ def exposed_figure(run: Run) -> Sheet:
         ax.plot(xs, ys, color=STALL_COLOUR, linewidth=0.9, clip_on=False)
         _draw_parts(page.parts[1], rows)
     return page
+
+
+def loop_strip(time: LoopBreakdown) -> Strip:
+    """Return the parts of the loop's time as a bar."""
+    pieces = []
+    for name, kind, sum_s in time.pieces(NOTHING):
+        part = time.share(sum_s)
+        numbers = f"{share(part)} · {seconds(sum_s / time.steps)}"
+        colour = _WAITS.get(kind) or colour_of(name, kind)
+        pieces.append(StripPiece(printable(name), part, numbers, colour))
+    return Strip(pieces, sheet.ROOM)
 
 
 def _exposed_notes(run: Run, time: LoopBreakdown, rows: list[StallRow]) -> list[str]:

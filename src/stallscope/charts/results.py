@@ -13,7 +13,6 @@ import polars as pl
 from stallscope.bench.comparison import FASTER, SLOWER
 from stallscope.charts import sheet
 from stallscope.charts.bars import (
-    FitRow,
     LabelledBar,
     Strip,
     StripPiece,
@@ -22,13 +21,14 @@ from stallscope.charts.bars import (
     draw_bars,
     fit_figure,
 )
+from stallscope.charts.loop import loop_strip
 from stallscope.charts.sheet import Sheet, styled
 from stallscope.compare.compare import SPEED, STALLS
 from stallscope.diagnose import text as diagnosis_text
 from stallscope.diagnose.causes import INCONCLUSIVE
 from stallscope.experiments import result as experiments
 from stallscope.lines import result as lines_result
-from stallscope.model.loop_time import NOTHING, loop_breakdown
+from stallscope.model.loop_time import loop_breakdown
 from stallscope.stages import COLOURS, STALL_COLOUR, colour_of
 from stallscope.stats import INTERVAL
 from stallscope.storage import layout_result
@@ -120,7 +120,6 @@ _FIT_NOTE: Final = (
     "measured in turn with the loader as it is · predicted from one recording of it, before "
     "anything was measured"
 )
-_FIT_AXIS: Final = "speedup over the loader as it is"
 
 
 def settings_figure(tuning: Tuning) -> Sheet:
@@ -134,8 +133,7 @@ def settings_figure(tuning: Tuning) -> Sheet:
     hidden = len(shown) - _MOST_FITS
     note = f"{tune_result.fit(tuning)} · {_FIT_NOTE}" if measured else "nothing was measured"
     note += f" · not shown: {count(hidden, 'more setting')}" if hidden > 0 else ""
-    fits = [_fit(row["setting"], row) for row in shown[:_MOST_FITS]]
-    return fit_figure(title, note, fits, _FIT_AXIS)
+    return fit_figure(title, note, [(row["setting"], row) for row in shown[:_MOST_FITS]])
 
 
 def fixes_figure(diagnosis: Diagnosis) -> Sheet:
@@ -148,21 +146,10 @@ def fixes_figure(diagnosis: Diagnosis) -> Sheet:
     how = "gives" if first["gain"] is not None else "should give"
     factor = first["gain"] or first["predicted_gain"]
     title = f"{printable(first['fix'], 80)} {how} {factor:.2f}× the throughput"
-    fits = [
-        _fit(row["fix"] if row["measurable"] else f"{row['fix']} (yours)", row)
-        for row in rows[:_MOST_FITS]
-    ]
     tried = sum(row["gain"] is not None for row in rows)
     note = f"replayed from the recording · {tried} of {len(rows)} measured (try_fix)"
-    return fit_figure(title, note, fits, _FIT_AXIS)
-
-
-def _fit(name: str, row: Mapping[str, Any]) -> FitRow:
-    names = ("gain", "gain_low", "gain_high")
-    predicted, measured = (
-        tuple(row[f"{before}{name}"] for name in names) for before in ("predicted_", "")
-    )
-    return FitRow(name, predicted, measured)
+    names = [row["fix"] if row["measurable"] else f"{row['fix']} (yours)" for row in rows]
+    return fit_figure(title, note, list(zip(names, rows, strict=True))[:_MOST_FITS])
 
 
 # Storage
@@ -329,11 +316,7 @@ def findings_figure(diagnosis: Diagnosis) -> Sheet:
     findings = diagnosis_text.all_words(diagnosis)
     run = diagnosis.run
     time = run and loop_breakdown(run.steps(), run.stalls(), run.side_spans)
-    strips = []
-    if time:
-        pieces = time.pieces(NOTHING)
-        loop = {(name, kind): part_s / time.steps for name, kind, part_s in pieces}
-        strips = [Strip(_loop_pieces(loop), sheet.ROOM)]
+    strips = [loop_strip(time)] if time else []
     bars = [_finding_bar(*finding) for finding in enumerate(findings[:_MOST_FINDINGS])]
     hidden = len(findings) - _MOST_FINDINGS
     hidden_note = [f"not drawn: {hidden} more findings"] if hidden > 0 else []

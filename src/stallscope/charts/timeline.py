@@ -149,7 +149,10 @@ def picture(
     rows = {row: worker_name(worker) for worker, row in layout.lanes.items()} | {layout.loop: LOOP}
     if layout.device is not None:
         rows[layout.device] = DEVICE
-        _draw_device(ax, layout, layout.device)
+        for work in excerpt.device.iter_rows(named=True):  # white: idle
+            colour = stages.COLOURS.get(work["kind"] or "")
+            look = {"color": colour, "lw": 0} if colour else _UNKNOWN
+            _box(ax, work["start_s"], work["end_s"], layout.device, _HALF, **look)
     ax.set_yticks([*rows], [*rows.values()])
     ax.set_ylim(layout.bottom, -0.55)
     ax.tick_params(axis="y", length=0)
@@ -161,7 +164,12 @@ def picture(
         _draw_send(ax, sent, layout)
     _draw_loop(ax, layout)
     for stall in layout.arrows:
-        _lead(ax, stall, layout)
+        # From the end of its batch's sending to the end of the stall
+        xs = (stall["left_s"], stall["end_s"])
+        ys = (layout.lanes[stall["worker"]] + _HALF + 0.02 + _SEND, layout.loop - _LOOP_HALF)
+        effects = [withStroke(linewidth=3.2, foreground=sheet.PAPER, alpha=0.85)]
+        ax.plot(xs, ys, color=sheet.INK, linewidth=1.1, path_effects=effects, zorder=4)
+        ax.plot(xs[1:], ys[1:], marker="v", markersize=5, color=sheet.INK, zorder=4)
     axis = "time, from some moment of the steady state on · numbers: batches"
     if layout.arrows:
         arrows = "arrow" if len(layout.arrows) == 1 else "arrows"
@@ -251,15 +259,6 @@ def _draw_send(ax: Axes, sent: dict[str, Any], layout: Layout) -> None:
         _box(ax, sent["start_s"], sent["end_s"], middle, _SEND / 2, **look)
 
 
-def _draw_device(ax: Axes, layout: Layout, row: float) -> None:
-    """Draw the device's work; white: idle."""
-    for work in layout.excerpt.device.iter_rows(named=True):
-        look = (
-            _UNKNOWN if work["kind"] is None else {"color": stages.COLOURS[work["kind"]], "lw": 0}
-        )
-        _box(ax, work["start_s"], work["end_s"], row, _HALF, **look)
-
-
 def _draw_loop(ax: Axes, layout: Layout) -> None:
     """Draw the loop's lane, and the numbers and names below."""
     excerpt = layout.excerpt
@@ -305,12 +304,3 @@ def _number_steps(ax: Axes, layout: Layout) -> None:
             if marked:
                 look |= {"color": stages.STALL_COLOUR, "weight": "bold", "path_effects": [_HALO]}
             ax.text(middle, layout.loop + 0.76, str(batch), **look)
-
-
-def _lead(ax: Axes, stall: dict[str, Any], layout: Layout) -> None:
-    """Draw an arrow from the end of a batch's sending to the end of its stall."""
-    xs = (stall["left_s"], stall["end_s"])
-    ys = (layout.lanes[stall["worker"]] + _HALF + 0.02 + _SEND, layout.loop - _LOOP_HALF)
-    effects = [withStroke(linewidth=3.2, foreground=sheet.PAPER, alpha=0.85)]
-    ax.plot(xs, ys, color=sheet.INK, linewidth=1.1, path_effects=effects, zorder=4)
-    ax.plot(xs[1:], ys[1:], marker="v", markersize=5, color=sheet.INK, zorder=4)

@@ -379,9 +379,15 @@ def facts(run: Run, setup: Setup) -> Facts:
         *model,
         stages.END_OF_EPOCH.name,
     }  # where workers end: it belongs to their starting anew
-    validation = own.get(stages.ANOTHER_LOADER.name, 0.0) if _validates(run, steps) else 0.0
+    beside = run.side_spans.filter(pl.col("stage").cast(pl.String) == stages.ANOTHER_LOADER.name)
+    visited = steps.join(beside, on=_BATCH, how="semi").height
+    # Loops over another loader that come after few of the steps serve no step
+    few = 0 < visited < _MOSTLY * steps.height
+    validation = own.get(stages.ANOTHER_LOADER.name, 0.0) if few else 0.0
     if validation:  # what that waits for is to be asked of its own loader
         not_own.add(stages.ANOTHER_LOADER.name)
+    pixels: Any = run.samples().select(pl.col("width").cast(pl.Int64) * pl.col("height"))
+    pixels = pixels.to_series().median()
     resources = find_saturated(run)
     others = resources.others_share or 0.0
     waited_s, extra = waiting_s(run, used), _extra_threads(run, used, batches)
@@ -413,7 +419,7 @@ def facts(run: Run, setup: Setup) -> Facts:
         fetch_s=fetch_s,
         fetched_bytes_per_s=bytes_per_s,
         memory_growth=memory_growth(run, setup.num_workers),
-        megapixels=_megapixels(run),
+        megapixels=pixels and pixels / 1e6,
         extra_threads_share=extra,
         waiting_s=waited_s,
         computed_s=computed_s(run),
@@ -531,18 +537,6 @@ def _device_share(run: Run, time: LoopBreakdown | None, kind: str | None = None)
     first_ns, last_ns = int(ends_ns.min()), int(ends_ns.max())
     inside_ns = these["end_ns"].clip(first_ns, last_ns) - these["start_ns"].clip(first_ns, last_ns)
     return float(inside_ns.sum()) / max(last_ns - first_ns, 1)
-
-
-def _megapixels(run: Run) -> float | None:
-    pixels = run.samples().select(pl.col("width").cast(pl.Int64) * pl.col("height"))
-    median: Any = pixels.to_series().median()
-    return None if median is None else median / 1e6
-
-
-def _validates(run: Run, steps: pl.DataFrame) -> bool:
-    """Return whether loops over another loader come after few of the steps: they serve no step."""
-    there = run.side_spans.filter(pl.col("stage").cast(pl.String) == stages.ANOTHER_LOADER.name)
-    return 0 < steps.join(there, on=_BATCH, how="semi").height < _MOSTLY * steps.height
 
 
 def _of_spans(run: Run) -> dict[str, Any]:

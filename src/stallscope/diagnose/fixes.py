@@ -20,7 +20,7 @@ from stallscope.errors import StallscopeError
 from stallscope.ladder.ladder import Rungs
 from stallscope.ladder.result import TRANSFORMED
 from stallscope.loops.cached_loaders import is_plain, is_stream
-from stallscope.machine import cores_available, memory_available_bytes
+from stallscope.machine import memory_available_bytes
 from stallscope.model.costs import costs_of
 from stallscope.model.settings import HAS_IN_ORDER, Setting, grid, setting_of
 from stallscope.model.simulator import predict
@@ -49,14 +49,7 @@ _HOW: Final = (
     "a_storage shows how"
 )
 """Note on a permanent form of this change."""
-_FASTER_KINDS: Final = {
-    causes.DECODE.code: "decode",
-    causes.TRANSFORMS.code: "transform",
-    causes.COLLATE.code: "collate",
-}
-"""Causes whose fix speeds up a whole kind of stage."""
 _NOT_TRIED: Final = (None, None, None, None)
-_READING: Final = (causes.STORAGE_LATENCY.code, causes.STORAGE_BANDWIDTH.code)
 
 
 class Fix(NamedTuple):
@@ -137,7 +130,7 @@ def what_helps(
             now,
             epoch_batches=facts.setup.epoch_batches,
             batch_bytes=facts.batch.all if facts.batch else None,
-            cores=float(cores_available()),
+            cores=facts.setup.cores,
         )
         fixes = list(_fixes(costs, now, facts, findings, stream=stream))
         return costs, *_rows(costs, now, fixes)
@@ -194,12 +187,12 @@ def _fixes(
 
 def _advised(costs: LoaderCosts, now: Setting, facts: Facts, code: str) -> Iterator[Fix]:
     """Yield what a finding advises: its work sped up, which only the user can do, and settings."""
-    times, sped = f"{_FASTER:g}× as fast", costs
-    name = "reading from memory" if code in _READING else f"{_FASTER_KINDS.get(code)} {times}"
-    if code in _READING:
-        sped = costs.faster(inf, ["fetch"])
-    elif code in _FASTER_KINDS:
-        sped = costs.faster(_FASTER, [_FASTER_KINDS[code]])
+    kind, times, sped = causes.CAUSES[code].kind, f"{_FASTER:g}× as fast", costs
+    name = f"{kind} {times}"
+    if kind == "fetch":
+        name, sped = "reading from memory", costs.faster(inf, [kind])
+    elif code in (causes.DECODE.code, causes.TRANSFORMS.code, causes.COLLATE.code):
+        sped = costs.faster(_FASTER, [kind])
     elif code == causes.SENDING.code:
         name, parts = f"sending {times}", (costs.send_s / _FASTER, costs.receive_s / _FASTER)
         sped = replace(costs, send_s=parts[0], receive_s=parts[1])

@@ -202,20 +202,24 @@ def numbers(facts: Facts) -> Numbers:
         "num_workers_count": setup.num_workers,
         "prefetch_factor_count": setup.prefetch_factor,
         "workers_wanted_count": facts.enough_workers,
-        **_named(making, _OF_BATCHES),
+        **_named(making, active_workers_count="workers", worker_busy_share="busy_share"),
+        **_named(making, load_factor="load", batch_s="usual_s"),
+        **_named(making, batch_mean_s="batch_s", batch_median_s="usual_s"),
         "free_load_share": pace.free_load if making else None,
         "batch_alone_s": facts.alone_s,
         "batch_cpu_s": facts.computed_s,
         "batch_alone_cpu_s": facts.alone_computed_s,
         "repeated_share": _over(facts.computed_s, facts.alone_computed_s, setup.num_workers),
         "batch_make_s": pace.own_batch_s,
-        **_named(making.handover if making else None, {"batch_receive_s": "received_s"}),
+        **_named(making.handover if making else None, batch_receive_s="received_s"),
         "needless_share": facts.needless_share,
         "handover_share": max(facts.needless_share, stalls * exposure.of("sending")),
-        **_named(facts.batch, {"batch_bytes": "all", "batch_release_s": "release_s"}),
+        **_named(facts.batch, batch_bytes="all", batch_release_s="release_s"),
         "release_share": facts.release_share,
         "released_share": facts.release_share + stalls * exposure.of("sending", "collate"),
-        **_named(facts.spikes, _OF_SPIKES),
+        "slow_sample_s": facts.spikes.typical_s,
+        "usual_sample_s": facts.spikes.usual_s,
+        "slow_samples_work_share": facts.spikes.share,
         "slow_samples_stall_share": slow,
         "slow_samples_share": stalls * slow,
         # the main process and its device
@@ -243,46 +247,22 @@ def numbers(facts: Facts) -> Numbers:
         "extra_threads_cpu_share": facts.extra_threads_share,
         "threads_trust": _least_threads(facts).clear(facts.extra_threads_share or 0.0),
         "space_trust": 0.7,
-        **_named(growth, _OF_GROWTH),
+        **_named(growth, growth_bytes_per_s="bytes_per_s", growth_bytes="grown_bytes"),
+        **_named(growth, copied_share="copied_share", full_in_s="left_s"),
         "growth_ratio": _over(growth.grown_bytes, growth.least_bytes) if growth else None,
         # the begin of epochs
-        **_named(begin, _OF_BEGINS),
+        "start_share": begin.share,
+        "start_s": begin.extra_s,
+        "first_sample_s": begin.first_s,
+        "epoch_s": begin.epoch_s,
+        "epochs_seen_count": begin.epochs,
+        "taken_before_count": begin.before,
         "start_trust": 1.0 if begin.epochs > 1 or begin.share > thresholds.DOMINATES else 0.8,
     }
     return values | _of_slow_worker(facts)
 
 
-_OF_BATCHES: Final = {
-    "active_workers_count": "workers",
-    "worker_busy_share": "busy_share",
-    "load_factor": "load",
-    "batch_s": "usual_s",
-    "batch_mean_s": "batch_s",
-    "batch_median_s": "usual_s",
-}
-_OF_SPIKES: Final = {
-    "slow_sample_s": "typical_s",
-    "usual_sample_s": "usual_s",
-    "slow_samples_work_share": "share",
-}
-_OF_GROWTH: Final = {
-    "growth_bytes_per_s": "bytes_per_s",
-    "growth_bytes": "grown_bytes",
-    "copied_share": "copied_share",
-    "full_in_s": "left_s",
-}
-_OF_BEGINS: Final = {
-    "start_share": "share",
-    "start_s": "extra_s",
-    "first_sample_s": "first_s",
-    "epoch_s": "epoch_s",
-    "epochs_seen_count": "epochs",
-    "taken_before_count": "before",
-}
-"""Names of numbers, and of the fields that hold them."""
-
-
-def _named(record: object, fields: dict[str, str]) -> Numbers:
+def _named(record: object, **fields: str) -> Numbers:
     """Take fields of a record by the names of numbers; None where there is no record."""
     return {name: getattr(record, field, None) for name, field in fields.items()}
 

@@ -145,10 +145,17 @@ def _caches(dataset: Any) -> Iterator[str]:
     for _ in range(5):  # datasets inside of datasets
         attributes = getattr(dataset, "__dict__", {})
         for name in _stored_in(type(dataset)):
-            if _has_room(attributes.get(name), dataset):
-                yield f"self.{name}"
+            match attributes.get(name):  # not every sample is in there yet
+                case dict() as cache if len(cache) < len(dataset):
+                    yield f"self.{name}"
+                case list() as cache if any(entry is None for entry in cache):
+                    yield f"self.{name}"
         for cls in _own_classes(type(dataset)):
-            yield from (f"{cls.__name__}.{name}" for name in _cached_methods(cls))
+            for name, method in vars(cls).items():
+                if hasattr(method, "cache_parameters"):  # `functools.cache` or `lru_cache`
+                    most = method.cache_parameters()["maxsize"]
+                    if most is None or most >= _MANY:
+                        yield f"{cls.__name__}.{name}"
         if "dataset" not in attributes:
             return
         dataset = attributes["dataset"]
@@ -156,22 +163,6 @@ def _caches(dataset: Any) -> Iterator[str]:
 
 def _own_classes(cls: type) -> list[type]:
     return [each for each in cls.__mro__ if each.__module__.partition(".")[0] not in _NOT_THE_USERS]
-
-
-def _cached_methods(cls: type) -> Iterator[str]:
-    """Yield methods under `functools.cache`, or under an `lru_cache` with room for many."""
-    for name, method in vars(cls).items():
-        if hasattr(method, "cache_parameters"):
-            most = method.cache_parameters()["maxsize"]
-            if most is None or most >= _MANY:
-                yield name
-
-
-def _has_room(cache: Any, dataset: Any) -> bool:
-    """Return whether not every sample is in there yet."""
-    if isinstance(cache, dict):
-        return len(cache) < len(dataset)
-    return isinstance(cache, list) and any(entry is None for entry in cache)
 
 
 def _stored_in(cls: type) -> tuple[str, ...]:

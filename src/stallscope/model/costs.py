@@ -20,10 +20,9 @@ from stallscope.model.machine_use import use
 from stallscope.model.simulator import LoaderCosts, predict
 from stallscope.model.thresholds import HARDLY
 from stallscope.run.saturation import find_saturated
-from stallscope.stages import BATCH, END_OF_EPOCH, WORK_KINDS, WORKER_MEMORY
+from stallscope.stages import END_OF_EPOCH, WORK_KINDS, WORKER_MEMORY
 
 if TYPE_CHECKING:
-    from stallscope.model.machine_use import MachineUse
     from stallscope.model.settings import Setting
     from stallscope.run.result import Run
 
@@ -200,21 +199,18 @@ class _Recording:
 
         Time of a batch outside of all spans is divided among its stages.
         """
-        named = pl.col("kind", "stage").cast(pl.String)
-        spans = self._run.work.with_columns(named).filter(pl.col("kind").is_in(WORK_KINDS))
+        kinds = pl.col("kind", "stage").cast(pl.String)
+        spans = self._run.work.with_columns(kinds).filter(pl.col("kind").is_in(WORK_KINDS))
         wall_ns, read = pl.col("end_ns") - pl.col("start_ns"), pl.col("cpu_ns").is_not_null()
         cpu_share = pl.col("cpu_ns").sum() / wall_ns.filter(read).sum()
         stages = spans.group_by("stage", "kind", maintain_order=True).agg(cpu_share=cpu_share)
         if stages.is_empty():
             return (), np.zeros((0, 0)), np.zeros((0, 0)), np.zeros(0)
         # A stage without any CPU time read gets the mean share, as it may wait for a core
-        of_all = spans.select(cpu_share).item()
-        computing, waiting = np.array(
-            [
-                _shares(stage, cpu if cpu is not None and np.isfinite(cpu) else of_all, self._used)
-                for stage, _, cpu in stages.iter_rows()
-            ]
-        ).T
+        filled = stages["cpu_share"].fill_nan(None).fill_null(spans.select(cpu_share).item())
+        computing = filled.fill_null(1.0).fill_nan(1.0).clip(upper_bound=1.0).to_numpy()
+        named = zip(computing.tolist(), stages["stage"], strict=True)
+        waiting = np.array([waiting_share(cpu, self._used, stage) for cpu, stage in named])
         order = spans.select(BATCH_KEY).unique().sort(BATCH_KEY).with_row_index("row")
         each = (
             spans.group_by(*BATCH_KEY, "stage", "kind")
@@ -365,13 +361,3 @@ class _Recording:
         busy = self._run.deliveries.join(self.steps.select(BATCH_KEY), on=BATCH_KEY, how="semi")
         busiest_ns = busy.group_by("rank", "worker").agg(ns=made_ns)["ns"].max()
         return float(busiest_ns or 0) / length_ns if length_ns else 0.0  # type: ignore[arg-type]
-
-
-def _shares(stage: str, cpu_share: float | None, used: MachineUse) -> tuple[float, float]:
-    """Return the shares of a stage's time: computing, and waiting other than for a core."""
-    if cpu_share is None or not np.isfinite(cpu_share):
-        return 1.0, 0.0
-    computing = min(float(cpu_share), 1.0)
-    # No user code runs between samples, so all waiting there is for a core
-    waiting = 0.0 if stage == BATCH.name else waiting_share(computing, used)
-    return computing, min(waiting, 1 - computing)

@@ -227,15 +227,19 @@ def _part(
     cpu = row["cpu_share"] if row else None
     if not isinstance(cpu, float) or group not in WORK:
         return StagePart(key[0], group, part_s, 0.0, key[1])
-    # No user code runs between samples, so all waiting there is for a core
-    waits = 0.0 if key[0] == BATCH.name else waiting_share(cpu, used)
+    waits = waiting_share(cpu, used, key[0])
     own = min(cpu, 1.0) + waits
     return StagePart(key[0], group, part_s * own, waits / own if own else 0.0, key[1])
 
 
-def waiting_share(cpu_share: float, used: MachineUse) -> float:
+def waiting_share(cpu_share: float, used: MachineUse, stage: str = "") -> float:
     """Return the share (0 to 1) of a stage's time spent waiting for anything but a core."""
-    return 1 - min(min(cpu_share, 1.0) * _crowding(used), 1.0)
+    if stage == BATCH.name:
+        return 0.0  # no user code runs between samples, so all waiting there is for a core
+    cpu, queued = used.loop_cpu if used.worker_cpu is None else used.worker_cpu, used.queued_share
+    # Computing takes longer than with a core for each worker
+    crowding = 1 + queued / min(cpu, 1.0) if cpu and queued is not None else 1.0
+    return 1 - min(min(cpu_share, 1.0) * crowding, 1.0)
 
 
 def waiting_s(run: RunTables, used: MachineUse) -> float:
@@ -256,16 +260,6 @@ def _for_each_batch(run: RunTables, share: Callable[[float], float]) -> float:
     batches, steps = run.batches.filter("steady").height, run.steps().height
     each = awaited_batches(run).height / steps if steps else 1.0
     return float(whole_s) / max(batches, 1) * each
-
-
-def _crowding(used: MachineUse) -> float:
-    """Return the slowdown of computing against a core for each worker."""
-    cpu, queued = used.worker_cpu, used.queued_share
-    if cpu is None:
-        cpu = used.loop_cpu
-    if not cpu or queued is None:
-        return 1.0
-    return 1 + queued / min(cpu, 1.0)
 
 
 def group_of(stage: str, kind: str | None) -> Group:

@@ -100,6 +100,12 @@ def use(run: RunTables, workers: int) -> MachineUse:
         summary: float | None = getattr(each.filter(*of, resource=resource)["value"], how)()
         return summary
 
+    read = run.resources().drop_nulls("value")
+    length_ns = pl.col("end_ns") - pl.col("start_ns")
+    whole_ns = read.select(pl.col("end_ns").max() - pl.col("start_ns").min()).item()
+    # Processes that live for a part of the time only, as those of a pool
+    helpers = read.filter(resource=stages.HELPER)
+    helped_ns = helpers.select((pl.col("value") * length_ns).sum()).item()
     threads = value("mean", stages.THREADS)  # one samples stacks, if there are any
     return MachineUse(
         worker_cpu=value("mean", stages.WORKER),
@@ -111,17 +117,8 @@ def use(run: RunTables, workers: int) -> MachineUse:
         worker_cores=value("min", stages.WORKER_CORES),
         file_lock_share=value("mean", stages.FILE_LOCK),
         gpu_busy_share=value("max", stages.GPU),
-        helper_cores=_helper_cores(run),
+        helper_cores=float(helped_ns) / whole_ns if whole_ns else 0.0,
     )
-
-
-def _helper_cores(run: RunTables) -> float:
-    """Return the cores of processes that live for a part of the time only, as those of a pool."""
-    read = run.resources().drop_nulls("value")
-    length_ns = pl.col("end_ns") - pl.col("start_ns")
-    used_ns = read.filter(resource=stages.HELPER).select((pl.col("value") * length_ns).sum()).item()
-    whole_ns = read.select(pl.col("end_ns").max() - pl.col("start_ns").min()).item()
-    return float(used_ns) / whole_ns if whole_ns else 0.0
 
 
 def queued_shares(run: RunTables) -> pl.DataFrame:

@@ -64,7 +64,8 @@ def patterns(evidence: Evidence) -> pl.DataFrame:
         loop = StepSeries(own_evidence)
         steps = loop.keys["step"].to_numpy()
         lost_s += float(loop.stall_s.sum())
-        for each in _explain_waits(loop, own_evidence, len(own)):
+        reasons = wait_reasons(loop, own_evidence)
+        for each in _explain_waits(loop, reasons, len(own)):
             explained, named = (steps[which].tolist() for which in (each.all, each.named))
             its_s = float(loop.stall_s[each.all].sum())
             reason = (each.code, each.subject, each.title, each.chance, rank)
@@ -113,18 +114,7 @@ def patterns(evidence: Evidence) -> pl.DataFrame:
     )
 
 
-def _explain_waits(loop: StepSeries, evidence: Evidence, ranks: int) -> list[Explained]:
-    """Return the reasons for the loop's waits for data."""
-    explained, left = _one_by_one(loop, wait_reasons(loop, evidence), ranks)
-    always = _constant(left)
-    if always is not None:
-        explained, left = [*explained, always], left.without(always.all)
-    return explained + _irregular(left, float(loop.stall_s.sum()))
-
-
-def _one_by_one(
-    loop: StepSeries, reasons: list[Reason], ranks: int
-) -> tuple[list[Explained], Residual]:
+def _explain_waits(loop: StepSeries, reasons: list[Reason], ranks: int) -> list[Explained]:
     """Take the best explanation, test the rest again, until no reason is significant."""
     left = Residual.of(loop.stall_s)
     possible = [reason for reason in reasons if np.count_nonzero(reason.marked) >= reason.fewest]
@@ -138,7 +128,9 @@ def _one_by_one(
             break
         chosen.append(_best(candidates, left.seconds))
         left = left.without(chosen[-1].all)
-    return chosen, left
+    if (always := _constant(left)) is not None:
+        chosen, left = [*chosen, always], left.without(always.all)
+    return chosen + _irregular(left, float(loop.stall_s.sum()))
 
 
 def _best(candidates: list[Explained], seconds: np.ndarray) -> Explained:

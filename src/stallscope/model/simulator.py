@@ -220,12 +220,14 @@ def predict(costs: LoaderCosts, setting: Setting, error: float | None = None) ->
         float((periods[0] + between_s) / (loop.period_if_off(*drawn[0], by) + between_s)) - 1
         for by in (1 + error, 1 - error)
     )
+    own_bytes = setting.num_workers * (costs.worker_bytes or 0)
+    batches = loop.ahead + 1
     rates = float(costs.samples.mean()) / (periods + between_s)
     return LoopPrediction(
         samples_per_s=_estimate(rates, widen).wider(slow, fast),
         stall_share=_estimate(stalls, widen, most=1.0),
         first_batch_s=float(firsts.mean()),
-        memory_bytes=_memory_bytes(costs, setting),
+        memory_bytes=None if costs.batch_bytes is None else own_bytes + batches * costs.batch_bytes,
         outside=_outside(costs, setting),
     )
 
@@ -594,13 +596,6 @@ def _estimate(values: Floats, widen: float, most: float = math.inf) -> Estimate:
     wider = widen * t_quantile(len(values) - 1) / t_quantile(1_000)
     low, high = middle - (middle - low) * wider, middle + (high - middle) * wider
     return Estimate(middle, max(float(low), 0.0), min(float(high), most))
-
-
-def _memory_bytes(costs: LoaderCosts, setting: Setting) -> int | None:
-    if costs.batch_bytes is None:
-        return None
-    batches = setting.num_workers * (setting.prefetch_factor or 0) + 1
-    return setting.num_workers * (costs.worker_bytes or 0) + batches * costs.batch_bytes
 
 
 def _outside(costs: LoaderCosts, setting: Setting) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -119,7 +119,10 @@ def starts(run: Run, workers: int, *, persistent: bool, epoch_batches: int | Non
     medians = seen.select(pl.col("extra_s", "drawn_s", "first_batches_s").median()).row(0)
     extra_s, drawn_s, first_batches_s = (float(median or 0.0) for median in medians)
     # An iterator around a loader may be longer than the loader's epoch
-    length = _epoch_length(steps) or epoch_batches
+    whole = steps.group_by("epoch", maintain_order=True).len()[:-1]
+    length: Any = whole["len"].max() or epoch_batches
+    # Longer than an epoch: such a loader never ends its workers
+    goes_on = length is not None and bool((steps["place"] >= length).any())
     return Starts(
         # Persistent workers need no start: the loop waits only while indices are drawn
         extra_s=drawn_s if persistent else extra_s + float(end_s),
@@ -130,7 +133,7 @@ def starts(run: Run, workers: int, *, persistent: bool, epoch_batches: int | Non
         epochs=seen.height,
         batches=length,
         ended=not ends.is_empty(),
-        again=bool(workers) and not _goes_on(steps, length),
+        again=bool(workers) and not goes_on,
         drawn_s=drawn_s,
         before=_taken_before(run, steps),
         before_s=steps["waited_s"][0],
@@ -144,14 +147,3 @@ def _taken_before(run: Run, steps: pl.DataFrame) -> int:
     # An iterator that merges batches takes several for each step
     each = steps.filter(pl.col("epoch") == epoch)["batch"].diff().median() or 1.0
     return max(int(earlier - each + 1), 0)  # type: ignore[operator]  # a float
-
-
-def _epoch_length(steps: pl.DataFrame) -> int | None:
-    """Return the steps of a completely recorded epoch; None without one."""
-    each = steps.group_by("epoch", maintain_order=True).len()[:-1]
-    return int(each["len"].max()) if each.height else None  # type: ignore[arg-type]  # integers
-
-
-def _goes_on(steps: pl.DataFrame, length: int | None) -> bool:
-    """Return whether an iteration is longer than an epoch: such a loader never ends its workers."""
-    return length is not None and bool((steps["place"] >= length).any())
