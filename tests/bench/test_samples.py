@@ -36,8 +36,7 @@ def compared(contest: Contest, **named) -> PairedSamples:
 
 
 @pytest.mark.parametrize(
-    ("factor", "says"),
-    [(1.38, "faster"), (1.0, "no significant difference"), (0.8, "slower")],
+    ("factor", "says"), [(1.38, "faster"), (1.0, "no significant difference"), (0.8, "slower")]
 )
 def test_says_what_was_planted(planted, factor, says):
     """As soon as it is clear, with the truth inside of the interval."""

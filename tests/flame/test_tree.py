@@ -156,7 +156,6 @@ class TestDiff:
 
 class TestSentence:
     def test_names_the_function_that_takes_most(self):
-        """And the kind that takes even more, where there is one."""
         assert "`dilate` (yours) takes 43% of the workers' time" == sentence(a_flame())
         assert sentence(a_flame({DILATE: 0.2, JPEG: 0.8})).endswith("time; decode: 80%")
 

@@ -53,7 +53,6 @@ def test_a_host_that_is_ahead_leaves_no_idle_time(worker):
 
 
 def test_edges_come_in_order_and_none_is_lost(worker):
-    """As many as were made, none before the one before it."""
     edges = read(worker, [(lambda: None, 0.0005)] * 100)
 
     assert 2 * 100 + 2 == len(edges)

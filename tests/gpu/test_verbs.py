@@ -74,7 +74,6 @@ def test_the_parts_of_a_stall_add_up_to_its_idle_time(worker):
 
 @pytest.mark.slow
 def test_the_users_own_loop_is_watched(worker):
-    """Without a word about the device, from its first step on."""
     batches, step = loader(0.03), worker.step(STEP_S)
     with ss.instrumented(batches) as watch:
         for number, batch in enumerate(batches):

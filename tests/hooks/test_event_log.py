@@ -87,7 +87,6 @@ def test_parts_are_timed_however_long_the_process_lives(place, monkeypatch, days
 
 
 def test_a_full_log_says_so(place):
-    """What finds no room is lost, and what stands there stays."""
     log = ProcessLog(place, 3)
     here = log.here()
     for number in range(400):

@@ -84,7 +84,6 @@ class TestContainers:
     """Finding a sample, reading it and unpacking it stand apart where a library has them apart."""
 
     def test_zip(self, photograph, tmp_path):
-        """The entry's head, its bytes, and decompressing them."""
         with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
             archive.write(photograph, "photograph.jpg")
         with zipfile.ZipFile(tmp_path / "x.zip") as archive:

@@ -17,10 +17,7 @@ import stallscope as ss
 from stallscope.hooks import iterators
 
 BATCHES = 6
-NAMES = (
-    "accelerate",
-    "webdataset's WebLoader, batched again",
-)
+NAMES = ("accelerate", "webdataset's WebLoader, batched again")
 AROUND = '''
 closed = []
 

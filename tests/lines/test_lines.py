@@ -73,7 +73,6 @@ class TestTheHottestLine:
     @pytest.mark.parametrize("workers", [0, 2])
     @pytest.mark.parametrize("dataset", [Items, Bulk])
     def test_is_the_planted_one(self, dataset, workers):
-        """The line that sleeps, in a transform, whatever calls it."""
         lines = ss.lines(DataLoader(dataset(Sleeper()), 4, num_workers=workers), samples=4)
 
         first = hottest(lines)
@@ -123,7 +122,6 @@ class TestTheHottestLine:
             assert "time.sleep" in hottest(lines)["source"]
 
     def test_is_timed_without_batches(self):
-        """With batch_size=None an index stands for a whole batch."""
         lines = ss.lines(DataLoader(Items(Sleeper()), batch_size=None), samples=3)
 
         assert ("batch", 3) == (lines.circumstances.unit, lines.circumstances.samples)

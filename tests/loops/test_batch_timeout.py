@@ -40,11 +40,7 @@ def hanging(monkeypatch, dataset, verb=ss.record, **loads):
 
 class TestWorkersThatStandStill:
     @pytest.mark.parametrize(
-        ("how", "state"),
-        [
-            ("stopped", "(stopped)"),
-            ("endless loop", "(running)"),
-        ],
+        ("how", "state"), [("stopped", "(stopped)"), ("endless loop", "(running)")]
     )
     def test_for_any_reason(self, monkeypatch, how, state):
         """The wait ends, and the error says where the worker stands."""
@@ -69,7 +65,6 @@ class TestWorkersThatStandStill:
         assert "owes batch 0 and stands in" in str(error)
 
     def test_a_diagnosis_that_ends_so_says_nothing_else(self, monkeypatch):
-        """Neither that the loop never stalls, nor what would help."""
         error = hanging(monkeypatch, StandsStill(bad=60), ss.diagnose)
 
         (verdict,) = error.diagnosis.findings

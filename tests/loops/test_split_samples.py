@@ -101,7 +101,6 @@ class Around:
     ids=lambda one: type(one).__name__,
 )
 def test_the_ops_alone_give_the_sample_again(dataset):
-    """Also after a way through a pickle, and more than once."""
     cut = Cut(dataset)
     inner = getattr(dataset, "dataset", dataset)
     before = dict(vars(inner))

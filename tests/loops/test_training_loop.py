@@ -15,7 +15,6 @@ from stallscope.loops.training_loop import Enough, Limits, Replay
 class TestLimits:
     @pytest.mark.parametrize("batches", [0, -1, 2.0, "3", None, True, math.nan])
     def test_batches_are_a_whole_number(self, batches):
-        """What is no positive whole number of batches is named."""
         with pytest.raises(ArgumentError, match=f"batches={batches!r}: give a whole number, 1"):
             Limits(batches, 1.0)
 

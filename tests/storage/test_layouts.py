@@ -121,7 +121,6 @@ class TestServing:
             assert [Path(one).read_bytes() for one in raw.paths] == list(raw.blobs)
 
     def test_other_bytes_come_out_of_the_users_own_code(self, photos):
-        """Its decode and its transforms work on what it is given."""
         first, second = raws_of(photos, [1, 2])
         swapped = [replace(first, blobs=second.blobs), replace(second, blobs=first.blobs)]
 
@@ -163,8 +162,7 @@ class TestLayouts:
         assert not list(tmp_path.iterdir())
 
     @pytest.mark.parametrize(
-        ("dataset", "words"),
-        [(Noise(), "opens a file of its own"), (NoiseStream(), "is a stream")],
+        ("dataset", "words"), [(Noise(), "opens a file of its own"), (NoiseStream(), "is a stream")]
     )
     def test_what_has_no_files_is_refused(self, dataset, words):
         loader = DataLoader(dataset, 4)
@@ -210,12 +208,7 @@ def read_back(kind, out):
 
 class TestRecipes:
     @pytest.mark.parametrize(
-        ("kind", "needs"),
-        [
-            ("tar shards", "webdataset"),
-            ("LMDB", "lmdb"),
-            ("HDF5", "h5py"),
-        ],
+        ("kind", "needs"), [("tar shards", "webdataset"), ("LMDB", "lmdb"), ("HDF5", "h5py")]
     )
     def test_container_holds_the_same_files(self, kind, needs, tmp_path):
         pytest.importorskip(needs)
@@ -282,11 +275,7 @@ class TestSentence:
                 {"rounds": 16},
                 "Keep the files as they are: no layout speeds up the loop. Best: HDF5, 1.01×",
             ),
-            (
-                {("files", False): 400.0, ("HDF5", False): 404.0},
-                {},
-                "(best: HDF5, 1.01×",
-            ),
+            ({("files", False): 400.0, ("HDF5", False): 404.0}, {}, "(best: HDF5, 1.01×"),
             ({("files", False): 400.0}, {}, "Only the files as they are were measured: raise"),
             (None, {"rounds": 0}, "No layout was compared before the budget ran out: raise"),
         ],

@@ -12,7 +12,6 @@ from stallscope.targets import sample
 
 class TestSample:
     def test_holds_every_photograph_forty_times(self):
-        """The sample has 40 entries for each of its photographs."""
         files = sample.sample_loader().dataset.files
 
         photographs = set(files)
@@ -29,7 +28,6 @@ class TestSample:
         assert set(labels.tolist()) == {0, 1}
 
     def test_says_that_torchvision_is_missing(self, monkeypatch):
-        """Without torchvision the sample says what to install."""
         monkeypatch.setitem(sys.modules, "torchvision.transforms", None)
 
         with pytest.raises(

@@ -123,12 +123,10 @@ class TestAQueue:
         assert [0] == [other.settings.num_workers for other in run.others]
 
     def test_all_that_a_step_waited_for_was_used(self, run):
-        """A batch of four takes two volumes of two patches each."""
         assert run.samples().height == 2 * run.steps().height > 0
 
     @pytest.mark.slow
     def test_no_verdict_tells_it_to_get_workers(self):
-        """Its dataset has workers, and may not be used in any."""
         found = ss.diagnose(
             DataLoader(PatchQueue(Slow(), num_workers=2, late=True), 4),
             ss.simulated_step(0.0001),

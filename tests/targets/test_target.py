@@ -114,7 +114,6 @@ class TestLoaders:
         assert before[2] == after[2]
 
     def test_step_and_device_are_kept(self):
-        """The step and the device that are given are the target's."""
         found = target(DataLoader(Numbers()), step=print, device=torch.device("cpu"))
 
         assert (found.step, found.device) == (print, torch.device("cpu"))
@@ -173,7 +172,6 @@ class TestWrongObjects:
         assert words in the_error(spec, **named)
 
     def test_a_device_that_is_not_there_is_said(self, monkeypatch):
-        """At once, not by torch in the middle of a measurement."""
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
         assert "device='cuda:0': torch finds no such device" in the_error([1], device="cuda:0")
@@ -249,7 +247,6 @@ class TestFolders:
         assert names == ["a.jpg", "b.jpg"]
 
     def test_a_device_is_there_and_no_target(self):
-        """The error does not say that it is missing."""
         assert the_error("/dev/zero").startswith("'/dev/zero' is neither a file nor a folder")
 
     def test_an_empty_folder_is_said(self, tmp_path):
@@ -298,7 +295,6 @@ class TestShards:
         ]
 
     def test_workers_share_the_shards(self, tmp_path, monkeypatch):
-        """With several workers each image comes exactly once."""
         monkeypatch.setattr("stallscope.targets.images.usable_cores", lambda: 2)
         for number in range(3):
             a_shard(tmp_path / f"{number}.tar", [("a.jpg", 10 * number), ("b.jpg", 30)])
@@ -309,7 +305,6 @@ class TestShards:
         assert sorted(self.brightness(loader)) == [0, 10, 20, 30, 30, 30]
 
     def test_a_missing_shard_is_named(self, tmp_path):
-        """The first file of a range that does not exist is named."""
         a_shard(tmp_path / "s-0.tar", [("a.jpg", 10)])
 
         assert "s-1.tar" in the_error(str(tmp_path / "s-{0..3}.tar"))
@@ -357,7 +352,6 @@ class TestFactories:
         assert target("train_c:make") == Target([1], name="train_c:make")
 
     def test_the_notebooks_factory_has_the_name_of_what_it_points_at(self, here):
-        """`my_target:target` would tell nobody what was measured."""
         a_module(here, "my_target", "import stallscope as ss\ndef target(): return ss.target([1])")
 
         assert target("my_target:target") == Target([1], name="list")
