@@ -36,7 +36,6 @@ class Measurement:
         self.verb, self._attribute = verb, attribute or verb
         self.budget_s = check_budget(budget_s)
         self.result: Callable[[], Any] | None = None
-        """Returns the partial result."""
         self.doing = ""
         self.notes: list[str] = []
         self._bar: ProgressBar | None = None

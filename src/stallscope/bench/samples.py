@@ -65,16 +65,13 @@ class Contest(NamedTuple):
     """Variant and baseline; both are called with a unit: the sample, or batch, to produce."""
 
     name: str
-    """Name in the progress bar."""
     as_it_is: Callable[[Any], object]
     variant: Callable[[Any], object]
     units: Sequence[Any]
     samples: int = 1
-    """Samples of a unit."""
     beside_s: float = 0.0
     """Seconds of a unit that belong to both, outside of the calls."""
     expected_s: float = 0.0
-    """Expected seconds of a pair."""
 
 
 class OwnClock:

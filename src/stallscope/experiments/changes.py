@@ -52,7 +52,6 @@ class Change(NamedTuple):
 
     name: str
     code: str
-    """Code that a person would write."""
     make: Callable[[StepContext], AbstractContextManager[Step]]
     """Apply the change for a block, and yield the step to call there."""
     why_not: Callable[[StepContext], str]

@@ -74,7 +74,6 @@ _LOOKED_AT: Final = 3
 
 class _Lap(NamedTuple):
     step_s: float
-    """Median seconds of a step."""
     losses: list[float]
 
 

@@ -78,7 +78,6 @@ class StackSampler:
         """Reason why no process could be sampled; else empty."""
         self.remedy = ""
         self.seconds = 0.0
-        """Sampled time."""
         self.notes: list[str] = []
         self._conditions, self._folder = conditions, folder
         self._began: float | None = None

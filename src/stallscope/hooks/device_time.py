@@ -325,7 +325,6 @@ class SimulatedDevice:
         self._rates = {False: pageable_bytes_per_s, True: pinned_bytes_per_s}
         self.depth, self.memory_bytes = depth, memory_bytes
         self.held_bytes = 0
-        """Bytes of its memory in use."""
         self._free_ns = 0
         self._queue: deque[int] = deque()
         self._done: deque[Work] = deque(maxlen=_KEPT)

@@ -247,7 +247,6 @@ class ThreadLog:
         self.is_busy = False
         """True during a batch, when no file may begin."""
         self.epoch: int | None = None
-        """Epoch of the last mark."""
         self._write_nowhere()
 
     def begin(self) -> None:
@@ -489,21 +488,15 @@ class RecordingInfo:
     """Description of a run, saved with it."""
 
     name: str = ""
-    """Name of the target."""
     warmup: int = 0
     """Batches at the start, before the steady state."""
     simulated_step_s: float | None = None
     """Seconds of the simulated step; None: no simulation."""
     has_step: bool = True
-    """True if a step used the batches."""
     notes: tuple[str, ...] = ()
-    """Notes of the run, in sentences."""
     rank: int = field(default_factory=rank_here)
-    """Rank of the training process in a distributed run."""
     machine: dict[str, Any] = field(default_factory=machine_here)
-    """Machine of the recording."""
     unix_offset_ns: int | None = field(default_factory=lambda: time_ns() - perf_counter_ns())
-    """Unix time minus `perf_counter_ns()`."""
 
     def write_to(self, log: ProcessLog) -> None:
         """Write the description into the log, so that readers do not need this process."""

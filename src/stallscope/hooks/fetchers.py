@@ -94,13 +94,11 @@ class _Begun(NamedTuple):
     """A batch at work."""
 
     attributes: dict[str, Any]
-    """Attributes of torch's fetcher."""
     before: dict[str, Any]
     """Those whose place a stand-in may take."""
     first_word: int | None
     """Place of its first word in the log; None: the batch is not recorded."""
     samples: int
-    """Number of samples before."""
     began_ns: int
 
 

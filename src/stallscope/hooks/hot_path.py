@@ -40,11 +40,9 @@ class RecorderState:
     """Counters of the samples, and the meaning of the numbers in the log."""
 
     samples: int = 0
-    """Samples so far."""
     cpu_every: int = 8
     """CPU time is read for every n-th sample."""
     stage_of_key: dict[int, Stage] = field(default_factory=dict)
-    """Stage of each key."""
     new_files: list[str] = field(default_factory=list)
     """Paths that are not yet in the log; files are numbered from 1, in order."""
 

@@ -106,9 +106,7 @@ class Iteration:
     """One epoch of a loader: what is known of an iterator while it lives."""
 
     loader: int
-    """Number of the loader in the recording."""
     epoch: int
-    """Number of the loader's epoch, from 0."""
     workers: int
     """0: the batches are made in this process."""
     fresh: bool = True

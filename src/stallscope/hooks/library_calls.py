@@ -53,7 +53,6 @@ class LibraryCall(NamedTuple):
     path: str
     """Name in the module, `Class.method` for a method."""
     stage: Stage
-    """Stage of the call."""
     gives: str = ""
     """Kind of argument or result that the run records: 'file' or 'image'."""
     is_iterator: bool = False

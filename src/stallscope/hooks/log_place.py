@@ -69,14 +69,12 @@ class LogPlace:
     """
 
     folder: Path
-    """Private folder of the recording."""
     capacity: int
     """Words of each file of a log."""
     most_bytes: int = _MOST_BYTES
     """Limit for all logs, above which stretches are deleted."""
     stretch_ns: int = _STRETCH_NS
     origin_ns: int = field(default_factory=perf_counter_ns)
-    """Begin of the recording."""
     stands_by: bool = False
     """True if each worker can sample its own stacks on request, see `hooks.self_sampler`."""
     samples_stacks: bool = False

@@ -25,9 +25,7 @@ class ProcessNames:
     """Names and notes that a process wrote beside its logs."""
 
     stages: dict[int, Stage] = field(default_factory=dict)
-    """Stage of each code."""
     loaders: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """Settings of each loader."""
     about: dict[str, Any] = field(default_factory=dict)
     """Fields of `event_log.RecordingInfo`."""
     notes: list[str] = field(default_factory=list)
@@ -46,20 +44,15 @@ class LogPages:
 
     pid: int
     worker: int
-    """Worker id, or `MAIN`."""
     born_ns: int
-    """Creation of the file, as `perf_counter_ns()`."""
     words: np.ndarray
     """int64, in the order of time, none of them 0."""
     started_ns: int = 0
-    """Start of the process's recording: enter, begin and end words count from here."""
     thread: int = 0
     turn: int = 0
-    """Number of the file in its thread."""
     is_full: bool = False
     """True if later words are missing."""
     other_threads: int = 0
-    """Unrecorded calls of hooked functions in other threads."""
     paths: list[Any] = field(default_factory=list)
     """Paths of the user's files, by number from 1; a value of another type is a damaged line."""
     names: ProcessNames = field(default_factory=ProcessNames)

@@ -81,11 +81,8 @@ class Request:
     number: int
     """Number of the request, so that no process answers it twice."""
     rate_hz: float
-    """Samples per second."""
     seconds: float
-    """Duration of sampling."""
     idle: bool = False
-    """True to sample waiting threads, too."""
     cost_share: float = 1.0
     """Share of a core that sampling may take; above, samples become rarer."""
 
@@ -95,15 +92,12 @@ class Sampled:
     """Stacks of one process."""
 
     frames: list[Frame] = field(default_factory=list)
-    """Distinct frames."""
     threads: dict[str, list[list[int]]] = field(default_factory=dict)
     """Stacks of each thread in order: numbers of frames, outermost first."""
     waits: dict[str, list[bool]] = field(default_factory=dict)
     """For each stack, whether the thread waited."""
     main: str = ""
-    """Number of the main thread."""
     began_ns: int = 0
-    """Begin, as `perf_counter_ns()`."""
 
 
 def request(folder: Path, sampling: Request) -> None:

@@ -365,7 +365,6 @@ class CachedBatches:
         self.copies = False
         """True if every use gets a copy, because the step changes its batch in place."""
         self.bytes = bytes_of(self._batches)
-        """Bytes of the batches."""
 
     def __len__(self) -> int:
         return len(self._batches)

@@ -41,7 +41,6 @@ class TimedLoop:
     batches: Iterable[Any]
     """Asked for an iterator by each start; it may end."""
     device: Device
-    """Computes the steps, and times them."""
     step: Callable[[Any], object] | None = None
     """Uses one batch; None just takes it."""
     batch_size: int | None = None

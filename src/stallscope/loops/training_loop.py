@@ -59,7 +59,6 @@ class Limits:
     """
 
     batches: int
-    """After so many batches."""
     budget_s: float
     """After the batch that comes after this time, seconds; `inf`: never for that."""
     enough: Enough | None = None
@@ -111,19 +110,14 @@ class Replay:
     """Progress of the loop. Filled while it runs, so that an interrupt loses nothing."""
 
     steps: int = 0
-    """Batches that were used."""
     epochs: int = 0
-    """Epochs that were begun."""
     exhausted: bool = False
-    """True if the loader was exhausted."""
     out_of_time: bool = False
     """True if the budget ended the loop."""
     began_ns: int = field(default_factory=perf_counter_ns)
-    """Begin of the loop (`perf_counter_ns`)."""
     steady_ns: int | None = None
     """Begin of the steady state of `Limits.enough` (`perf_counter_ns`)."""
     first_ns: int = 0
-    """Time at which the first batch was used (`perf_counter_ns`)."""
     look: Callable[[Any], object] | None = None
     """Called with the first batch, before it is used."""
 

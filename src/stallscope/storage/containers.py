@@ -38,7 +38,6 @@ class Container:
 
     folder: Path
     suffixes: tuple[str, ...] = ()
-    """Suffixes of a sample's files."""
     _handle: Any = None
 
     name: ClassVar[str]

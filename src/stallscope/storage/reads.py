@@ -59,7 +59,6 @@ class Reading:
     seconds: float = 0.0
     """Time from the first request to the end of the last."""
     latencies_s: list[float] = field(default_factory=list)
-    """Duration of each request."""
     bytes: int = 0
     cached_share: float | None = None
     """Share (0 to 1) of the requested bytes in the page cache just before; None: unknown."""

@@ -119,11 +119,9 @@ class RawSample:
     """The files of one sample."""
 
     index: Any
-    """Index in the dataset."""
     paths: tuple[str, ...]
     """Paths, as the dataset opens them."""
     blobs: tuple[bytes, ...]
-    """Their contents."""
 
 
 class RawSamples(StandIn):

@@ -158,7 +158,6 @@ class _Data:
     resident: dict[str, float] = field(default_factory=dict)
     """Share in the page cache of files that the recording did not read."""
     is_whole: bool = True
-    """True if a sample is a file of its own."""
 
     @property
     def media(self) -> set[str]:

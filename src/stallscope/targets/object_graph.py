@@ -169,7 +169,6 @@ class LoaderCallables:
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self.stages: dict[CodeType, Stage] = {}
-        """Stage of each function that has one."""
         self.entries: set[CodeType] = set()
         """Code in which a sample begins."""
         self.functions: dict[CodeType, FunctionType] = {}
