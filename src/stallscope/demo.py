@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from stallscope.errors import TargetError
 from stallscope.loops.cached_values import leaves
 from stallscope.machine import usable_cores
-from stallscope.targets.images import torchvision_v2, worker_settings
+from stallscope.targets.images import torchvision_transforms, worker_settings
 from stallscope.targets.sample import photographs
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def case_b_pipeline(
     Raises:
         TargetError: there is no such order, or torchvision is missing.
     """
-    v2 = torchvision_v2()
+    v2 = torchvision_transforms()
     orders = {
         "published": [v2.PILToTensor(), v2.RandomCrop(CROP)],
         "crop_first": [v2.RandomCrop(CROP), v2.PILToTensor()],

@@ -32,7 +32,7 @@ from torch.utils.data import (
 from stallscope.hooks.training_step import stage
 from stallscope.loops.devices import Cpu
 from stallscope.loops.timed_loop import TimedLoop, started
-from stallscope.targets.images import torchvision_v2, worker_settings
+from stallscope.targets.images import torchvision_transforms, worker_settings
 from stallscope.targets.sample import photographs
 from stallscope.targets.target import SimulatedStep, simulated_step
 
@@ -358,7 +358,7 @@ def _transform(recipe: Recipe, context: Any) -> Callable[[Any], Any]:
         ops.append(Lookup(recipe.lock_s, lock, computes=recipe.lock_computes))
     if recipe.regions:
         ops.append(Smooth(recipe.regions))
-    return torchvision_v2().Compose(ops or [BusyOp(0.0)])  # type: ignore[no-any-return]
+    return torchvision_transforms().Compose(ops or [BusyOp(0.0)])  # type: ignore[no-any-return]
 
 
 def _step(recipe: Recipe) -> Callable[[Any], object]:

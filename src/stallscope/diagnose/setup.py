@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torch.utils.data import DataLoader, IterableDataset
 
+from stallscope.hooks.find_ops import place_of
 from stallscope.hooks.loader_access import value_of
 from stallscope.loops.devices import device_of
 from stallscope.machine import cores_available
 from stallscope.targets.loaders import epoch_length
-from stallscope.targets.object_graph import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

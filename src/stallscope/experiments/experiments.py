@@ -223,14 +223,12 @@ class _StepTrials:
 
     def _compare_losses(self) -> list[Change]:
         """Return the changes that work; store the largest difference in loss of each."""
-        context = self._context
-        began_s = time.perf_counter()
+        context, began_s = self._context, time.perf_counter()
         self._loop.lap(as_it_is(context), _FEWEST_STEPS)
         step_s = (time.perf_counter() - began_s) / (_FEWEST_STEPS + _WARMUP)
-        for change in CHANGES:
-            if why := change.why_not(context):
-                self._why_not[change.name] = why
-        wanted = [change for change in CHANGES if change.name not in self._why_not]
+        reasons = {change: change.why_not(context) for change in CHANGES}
+        self._why_not = {change.name: why for change, why in reasons.items() if why}
+        wanted = [change for change, why in reasons.items() if not why]
         room_s = self._measurement.left_s * _LOSS_SHARE / (len(wanted) + 2)
         steps = max(min(int(room_s / step_s), _LOSS_STEPS) - _WARMUP, _FEWEST_STEPS)
         self._loss_steps = steps + _WARMUP
@@ -264,8 +262,7 @@ class _StepTrials:
 
     def _time(self, changes: list[Change]) -> None:
         """Time pairs of laps, in alternating order, until each gain is settled."""
-        if self._base is None:
-            return
+        assert self._base is not None  # noqa: S101 - the losses were compared
         longest_s = 0.0
         room_s = self._measurement.left_s / max(2 * len(changes) * _USUAL_ROUNDS, 1)
         steps = int(min(_LAP_S, room_s / 2) / max(self._base.step_s, 1e-6))

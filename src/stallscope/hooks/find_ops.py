@@ -184,10 +184,13 @@ def name_of(value: Any) -> str:
         return f"{name}({name_of(inner)})" if is_function(inner) else name
     name = getattr(value, "__name__", type(value).__name__)
     code = getattr(value, "__code__", None)
-    if name == "<lambda>" and code is not None:
-        file = code.co_filename.replace("\\", "/").rpartition("/")[2]
-        return f"lambda ({file}:{code.co_firstlineno})"
-    return str(name)
+    return f"lambda ({place_of(code)})" if name == "<lambda>" and code is not None else str(name)
+
+
+def place_of(code: types.CodeType) -> str:
+    """Return the file's name and the line where a function begins."""
+    file = code.co_filename.replace("\\", "/").rpartition("/")[2]
+    return f"{file}:{code.co_firstlineno}"
 
 
 def own_attributes(value: Any) -> dict[str, Any]:

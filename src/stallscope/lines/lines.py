@@ -20,7 +20,7 @@ import polars as pl
 
 from stallscope.bench.measurement import Measurement
 from stallscope.errors import ArgumentError, StallscopeError
-from stallscope.hooks.find_ops import is_librarys, name_of
+from stallscope.hooks.find_ops import is_librarys, name_of, place_of
 from stallscope.isolation import isolated, one_thread
 from stallscope.lines.profiler import FunctionsSeen, LineCounter, LineSampler, Pieces, source_of
 from stallscope.lines.result import FUNCTIONS, LINES, SOURCES, Lines, LinesConditions
@@ -191,7 +191,7 @@ def _distinct(functions: list[FunctionType]) -> dict[CodeType, str]:
     }
     counts = Counter(names.values())
     return {
-        code: f"{name} ({graph.place_of(code)})" if counts[name] > 1 else name
+        code: f"{name} ({place_of(code)})" if counts[name] > 1 else name
         for code, name in names.items()
     }
 

@@ -97,13 +97,6 @@ def drop(descriptor: int, offset: int = 0, length: int = 0) -> bool:
     return True
 
 
-def disable_readahead(descriptor: int) -> None:
-    """Ask the kernel to read nothing beyond what is requested of an open file."""
-    if hasattr(os, "posix_fadvise"):
-        with suppress(OSError):
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
-
-
 def _mincore_is_true(descriptor: int) -> bool:
     if os.fstat(descriptor).st_uid == os.geteuid():
         return True

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stallscope.storage.page_cache import disable_readahead, drop, opened, resident_bytes
+from stallscope.storage.page_cache import drop, opened, resident_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -145,8 +145,8 @@ def timed(
         for path in islice(pieces, _MOST_OPEN):
             with suppress(OSError):
                 files[path] = open_files.enter_context(opened(path))
-                if not readahead:
-                    disable_readahead(files[path])
+                if not readahead and hasattr(os, "posix_fadvise"):
+                    os.posix_fadvise(files[path], 0, 0, os.POSIX_FADV_RANDOM)
         queue, until_s = iter(wanted), time.perf_counter() + seconds
         work = [pool.submit(lambda: list(_read(queue, files, until_s))) for _ in range(readers)]
         rows = list(chain.from_iterable(each.result() for each in work))

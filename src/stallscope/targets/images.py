@@ -138,14 +138,14 @@ def image_loader(dataset: ImageFiles) -> DataLoader[Any]:
 
 def training_pipeline() -> Callable[[Any], Any]:
     """Return the usual training transforms: PIL image to float32 of shape (3, 224, 224)."""
-    v2 = torchvision_v2()
+    v2 = torchvision_transforms()
     steps = [v2.RandomResizedCrop(224), v2.RandomHorizontalFlip(), *_to_floats(v2)]
     return v2.Compose(steps)  # type: ignore[no-any-return]
 
 
 def evaluation_pipeline() -> Callable[[Any], Any]:
     """Return resize and center crop: PIL image to float32 of shape (3, 224, 224)."""
-    v2 = torchvision_v2()
+    v2 = torchvision_transforms()
     return v2.Compose([v2.Resize(256), v2.CenterCrop(224), *_to_floats(v2)])  # type: ignore[no-any-return]
 
 
@@ -153,12 +153,7 @@ def _to_floats(v2: Any) -> list[Any]:
     return [v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
 
 
-def torchvision_v2() -> Any:
-    """Import `torchvision.transforms.v2`; see `torchvision_transforms`."""
-    return torchvision_transforms("torchvision.transforms.v2")
-
-
-def torchvision_transforms(module: str = "torchvision.transforms") -> Any:
+def torchvision_transforms(module: str = "torchvision.transforms.v2") -> Any:
     """Import torchvision's transforms only when a pipeline of ours is built.
 
     Raises:

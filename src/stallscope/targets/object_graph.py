@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import default_collate, default_convert
 
 from stallscope.hooks import find_ops
-from stallscope.hooks.find_ops import own_attributes
+from stallscope.hooks.find_ops import own_attributes, place_of
 from stallscope.stages import COLLATE, GETITEM, Stage
 
 if TYPE_CHECKING:
@@ -299,9 +299,3 @@ def qualified(code: CodeType, function: FunctionType | None = None) -> str:
     if function is not None:
         return function.__qualname__
     return getattr(code, "co_qualname", code.co_name)  # from Python 3.11 on
-
-
-def place_of(code: CodeType) -> str:
-    """Return the file's name and the line where a function begins."""
-    file = code.co_filename.replace("\\", "/").rpartition("/")[2]
-    return f"{file}:{code.co_firstlineno}"

@@ -90,7 +90,7 @@ def photographs(folder: Path | None = None) -> list[ImageFile]:
 
 def tutorial_pipeline() -> Callable[[Any], Any]:
     """Return the transforms of many tutorials: PIL image to float32 of shape (3, 224, 224)."""
-    ops = torchvision_transforms()
+    ops = torchvision_transforms("torchvision.transforms")
     return ops.Compose(  # type: ignore[no-any-return]
         [
             ops.ToTensor(),
