@@ -114,14 +114,13 @@ def stall_parts(
     side_spans: pl.DataFrame,
 ) -> pl.DataFrame:
     """Divide each stall; columns of `PARTS`, in the order of the stalls."""
-    parts = (
+    which = stalls.select(_STEP).with_row_index("stall")
+    return (
         attribute_sections(stalls, deliveries, spans, side_spans)
-        .group_by("stall", *_PART, maintain_order=True)
+        .join(which, on="stall", maintain_order="left")
+        .group_by(*_STEP, *_PART, maintain_order=True)
         .agg(exposed_s=pl.col("ns").sum() / 1e9)
-    )
-    which = stalls.select("rank", "step")[parts["stall"].to_numpy()]
-    return pl.concat([which, parts], how="horizontal").select(
-        pl.col(name).cast(kind) for name, kind in PARTS.items()
+        .select(pl.col(name).cast(kind) for name, kind in PARTS.items())
     )
 
 
@@ -171,10 +170,16 @@ def break_down_stalls(
     """Divide the stalls of these steps."""
     stalls = find_stalls(steps)
     parts = stall_parts(_windows(stalls, steps, waits), deliveries, spans, side_spans)
-    merged = parts.group_by("rank", "step", "part", "kind", maintain_order=True).agg(
-        pl.col("exposed_s").sum()
+    sums = parts.group_by(_STEP).agg(known_s=pl.col("exposed_s").sum())
+    rest_s = pl.col("stall_s") - pl.col("known_s").fill_null(0.0)
+    # Time outside of the DataLoader's own waits
+    rest = (
+        stalls.join(sums, on=_STEP, how="left", maintain_order="left")
+        .select(*_STEP, part=pl.lit(MAIN), kind=pl.lit(KIND_OF[MAIN]), exposed_s=rest_s)
+        .filter(pl.col("exposed_s") > 1e-9)  # noqa: PLR2004 - a nanosecond
+        .select(pl.col(name).cast(kind) for name, kind in PARTS.items())
     )
-    return StallBreakdown(stalls, pl.concat([merged, _rest(stalls, merged)]))
+    return StallBreakdown(stalls, pl.concat([parts, rest]))
 
 
 def _windows(stalls: pl.DataFrame, steps: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
@@ -189,16 +194,4 @@ def _windows(stalls: pl.DataFrame, steps: pl.DataFrame, waits: pl.DataFrame) -> 
         .filter(pl.col("end_ns") >= pl.col("start_ns"))
         .with_columns(stall_s=(pl.col("end_ns") - pl.col("start_ns")) / 1e9)
         .select(pl.col(name).cast(kind) for name, kind in STALLS.items())
-    )
-
-
-def _rest(stalls: pl.DataFrame, parts: pl.DataFrame) -> pl.DataFrame:
-    """Return the time outside of the DataLoader's own waits."""
-    sums = parts.group_by(_STEP).agg(known_s=pl.col("exposed_s").sum())
-    rest_s = pl.col("stall_s") - pl.col("known_s").fill_null(0.0)
-    return (
-        stalls.join(sums, on=_STEP, how="left", maintain_order="left")
-        .select(*_STEP, part=pl.lit(MAIN), kind=pl.lit(KIND_OF[MAIN]), exposed_s=rest_s)
-        .filter(pl.col("exposed_s") > 1e-9)  # noqa: PLR2004 - a nanosecond
-        .select(pl.col(name).cast(kind) for name, kind in PARTS.items())
     )
