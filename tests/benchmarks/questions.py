@@ -24,6 +24,8 @@ os.environ.setdefault("TQDM_DISABLE", "1")
 from benchkit.command import Option, arguments, table
 from real_questions import all_questions, judge
 
+from stallscope.units import BUDGET_S
+
 if TYPE_CHECKING:
     from real_questions.question import Question
 
@@ -32,7 +34,7 @@ def main() -> None:
     """Ask each question, and print what is said."""
     given = arguments(
         __doc__,
-        budget=Option(30.0, 1.0, "of each, seconds"),
+        budget=Option(BUDGET_S, 1.0, "of each, seconds"),
         only=Option("", "model-bound", "questions whose name holds this"),
         every=Option(1, 1, "ask every k-th question"),
         times=Option(1, 1, "ask each so many times"),
@@ -49,7 +51,12 @@ def main() -> None:
     if given.answers:
         Path(given.answers).write_text(json.dumps([asdict(answer) for answer in answers], indent=1))
     print(table(judge.HEAD, judge.rows(answers)))
-    wrong = [(answer.name, answer.code, answer.missed) for answer in answers if answer.missed]
+    wrong = [
+        # The expression itself says nothing to a reader of the table
+        (answer.name, answer.code, answer.missed.partition(" does not name")[0])
+        for answer in answers
+        if answer.missed
+    ]
     print(table(("wrong", "answered", "missed"), wrong))
     quartiles = [f"{value:.0f}" for value in quantiles([one.wall_s for one in answers] * 2)]
     print(
