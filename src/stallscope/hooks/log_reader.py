@@ -48,11 +48,13 @@ class LogPages:
     words: np.ndarray
     """int64, in the order of time, none of them 0."""
     started_ns: int = 0
+    """Enter, begin and end words count from here: the start of the process's recording."""
     thread: int = 0
     turn: int = 0
     is_full: bool = False
     """True if later words are missing."""
     other_threads: int = 0
+    """Unrecorded calls of hooked functions in other threads."""
     paths: list[Any] = field(default_factory=list)
     """Paths of the user's files, by number from 1; a value of another type is a damaged line."""
     names: ProcessNames = field(default_factory=ProcessNames)
