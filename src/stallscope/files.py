@@ -11,7 +11,7 @@ import secrets
 import shutil
 import stat
 import tempfile
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -105,6 +105,16 @@ def file_of_anybody(path: str | Path, most_bytes: int) -> Iterator[IO[bytes]]:
         yield file
 
 
+@contextmanager
+def system_errors_as(kind: type[StallscopeError], what: str, remedy: str = "") -> Iterator[None]:
+    """Turn an error of the system in the block into one of ours: what failed, why, a remedy."""
+    try:
+        yield
+    except OSError as error:
+        remedy = f": {remedy}" if remedy else ""
+        raise kind(f"{what} ({error.strerror or error}){remedy}") from error
+
+
 _locked_here: Final[set[str]] = set()
 """Folders that this process has locked; a child of it inherits them."""
 
@@ -182,12 +192,12 @@ def workspace(parent: Path | None = None) -> Iterator[Path]:
     Raises:
         WorkspaceError: the folder cannot be created.
     """
-    with _wants_room(parent or Path("TMPDIR"), "none is usable"):
+    with _wants_room(parent or Path("TMPDIR")):
         parent = parent or Path(tempfile.gettempdir())
     sweep(parent)
     pid, folder = os.getpid(), None
     try:
-        with held_back(), _wants_room(parent, "cannot be written"):
+        with held_back(), _wants_room(parent):
             folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{pid}-{_place()}-", dir=parent))
         yield folder
     finally:
@@ -196,16 +206,10 @@ def workspace(parent: Path | None = None) -> Iterator[Path]:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-@contextmanager
-def _wants_room(folder: Path, why: str) -> Iterator[None]:
-    """Turn an error of the system into a `WorkspaceError` about a folder."""
-    try:
-        yield
-    except OSError as error:
-        raise WorkspaceError(
-            f"no place for the event logs in {folder} ({error.strerror or why}): a few MB per "
-            "worker are needed. Free some space, or set TMPDIR to a folder on a local disk"
-        ) from error
+def _wants_room(folder: Path) -> AbstractContextManager[None]:
+    needs = "a few MB per worker are needed. Free some space, or set TMPDIR to a folder on a local"
+    what = f"no place for the event logs in {folder}"
+    return system_errors_as(WorkspaceError, what, f"{needs} disk")
 
 
 def log_capacity(folder: Path, processes: int) -> int:
@@ -214,7 +218,7 @@ def log_capacity(folder: Path, processes: int) -> int:
     Raises:
         WorkspaceError: too little space is left.
     """
-    with _wants_room(folder, "cannot be read"):
+    with _wants_room(folder):
         free = shutil.disk_usage(folder).free
         each = min(_LARGEST_LOG_BYTES, free // (4 * max(processes, 1)))
         if each < _SMALLEST_LOG_BYTES:

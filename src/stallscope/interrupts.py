@@ -45,7 +45,8 @@ def held_back() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before: dict[int, Any] = {number: signal.getsignal(number) for number in _DELAYED}
+    handlers: dict[int, Any] = {number: signal.getsignal(number) for number in _DELAYED}
+    before = {number: handler for number, handler in handlers.items() if callable(handler)}
     came: list[int] = []
     pid, is_over = os.getpid(), False
 
@@ -56,9 +57,8 @@ def held_back() -> Iterator[None]:
         else:
             came.append(number)
 
-    for number, handler in before.items():
-        if callable(handler):
-            signal.signal(number, delay)
+    for number in before:
+        signal.signal(number, delay)
     try:
         yield
     finally:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, NoReturn, TextIO
 import typer
 
 from stallscope.errors import STACK, NoBatchError, StallscopeError
+from stallscope.files import system_errors_as
 from stallscope.interrupts import ended_politely
 from stallscope.units import without_controls
 
@@ -170,9 +171,6 @@ def check_folder(out: Path | None) -> None:
 
 
 def _check_place(option: str, out: Path, folder: Path) -> None:
-    try:
+    what = f"{option} {out} cannot be written"
+    with system_errors_as(StallscopeError, what, "give another place"):
         TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise StallscopeError(
-            f"{option} {out} cannot be written ({error.strerror or error}): give another place"
-        ) from error

@@ -346,24 +346,21 @@ _SETTINGS: Final = ("num_workers", "batch_size", "prefetch_factor", "persistent_
 
 def _differing(first: Run, later: Run) -> Iterator[str]:
     """Yield the differences in settings, machine, versions and data."""
-    before, after = (
-        {
-            **{name: getattr(run.settings, name) for name in _SETTINGS},
-            "simulated step": run.settings.simulated_step_s,
-            "device": run.device or "CPU",
-        }
-        for run in (first, later)
-    )
-    pairs = [(name, before[name], after[name]) for name in before]
-    names = dict.fromkeys([*first.machine, *later.machine])
-    pairs += [(name, first.machine.get(name), later.machine.get(name)) for name in names]
-    for name, old, new in pairs:
-        if old != new:
-            yield f"{name.replace('_', ' ')}: {printable(str(old))} → {printable(str(new))}"
+    for before, after in zip(_facts(first), _facts(later), strict=True):
+        for name in {**before, **after}:
+            if (old := before.get(name)) != (new := after.get(name)):
+                yield f"{name.replace('_', ' ')}: {printable(str(old))} → {printable(str(new))}"
     a, b = _data(first), _data(later)
     for name in a:
         if a[name] and b[name] and abs(a[name] - b[name]) > _DRIFT * max(a[name], b[name]):
             yield f"{name}: {a[name]:,.3g} → {b[name]:,.3g}"
+
+
+def _facts(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return settings, and the machine with its versions."""
+    settings = {name: getattr(run.settings, name) for name in _SETTINGS}
+    settings |= {"simulated step": run.settings.simulated_step_s, "device": run.device or "CPU"}
+    return settings, run.machine
 
 
 def _data(run: Run) -> dict[str, float]:

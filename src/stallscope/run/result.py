@@ -322,9 +322,8 @@ class Run(SavedResult):
         return self._break_down(self.steps())
 
     def _break_down(self, steps: pl.DataFrame) -> StallBreakdown:
-        return break_down_stalls(
-            steps, self.waits, self.deliveries, self.all_spans, self.side_spans
-        )
+        tables = self.waits, self.deliveries, self.all_spans, self.side_spans
+        return break_down_stalls(steps, *tables)
 
     def resources(self, *, steady: bool = True) -> pl.DataFrame:
         """Return the use of each resource, sample by sample; columns of `RESOURCES`.

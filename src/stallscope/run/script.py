@@ -24,14 +24,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from stallscope.errors import (
-    ArgumentError,
-    RunFormatError,
-    StallscopeError,
-    TargetError,
-    WorkspaceError,
-)
-from stallscope.files import locked
+from stallscope import errors
+from stallscope.files import locked, system_errors_as
 from stallscope.hooks.patches import once_imported
 from stallscope.interrupts import held_back
 from stallscope.run.child_ranks import recorded_children
@@ -65,7 +59,7 @@ def run_script(
     """
     try:
         start = (_module if module else _file)(script, args)
-    except StallscopeError:
+    except errors.StallscopeError:
         raise
     except Exception as error:  # noqa: BLE001 - the script does not compile
         return error.with_traceback(None)
@@ -111,13 +105,11 @@ def _file(script: str, args: Sequence[str]) -> Callable[[], object]:
     """Prepare a file; return the call that runs it."""
     path = Path.cwd() / script
     if not path.exists():
-        raise TargetError(
+        raise errors.TargetError(
             f"there is no script {script!r}: give its path, or -m with a module's name"
         )
-    try:
+    with system_errors_as(errors.TargetError, f"script {script!r} cannot be read"):
         source = path.read_bytes()
-    except OSError as error:
-        raise TargetError(f"script {script!r} cannot be read ({error.strerror})") from error
     code = compile(source, path, "exec", dont_inherit=True)
     names = _become_main([script, *args])
     names["__file__"] = str(path)
@@ -134,7 +126,7 @@ def _module(name: str, args: Sequence[str]) -> Callable[[], object]:
     except ValueError:  # no name, or the name of a module that was never imported
         spec = None
     if spec is None:
-        raise TargetError(
+        raise errors.TargetError(
             f"there is no module {name!r} (no {top!r} in {Path.cwd()} nor installed): give a "
             "module's dotted name, or without -m the path of a script"
         )
@@ -154,9 +146,9 @@ def _tell(error: BaseException, means: str = "the run may not be saved completel
     """Report an error and its consequence on stderr, if stderr still exists."""
     if sys.stderr is None:  # `print` would take stdout
         return
-    message = str(error) if isinstance(error, StallscopeError) else means
+    message = str(error) if isinstance(error, errors.StallscopeError) else means
     with suppress(Exception):
-        if not isinstance(error, StallscopeError | KeyboardInterrupt):  # a bug of stallscope
+        if not isinstance(error, errors.StallscopeError | KeyboardInterrupt):  # a bug of stallscope
             traceback.print_exception(error, chain=False)
         print(f"stallscope: {message}", file=sys.stderr, flush=True)  # noqa: T201
 
@@ -175,14 +167,12 @@ def watching(
         WorkspaceError: the folder cannot be written, or has no room.
     """
     logs, pid = folder / "logs", os.getpid()
-    try:
+    with system_errors_as(errors.WorkspaceError, f"no run can be written into {folder}"):
         logs.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise WorkspaceError(f"no run can be written into {folder} ({error.strerror})") from error
     begun: list[Any] = []
     with locked(folder) as is_ours:
         if not is_ours:
-            raise WorkspaceError(f"another process saves into {folder}: give a new folder")
+            raise errors.WorkspaceError(f"another process saves into {folder}: give a new folder")
         try:
             begin = partial(_begin, name, warmup)
             with (
@@ -251,7 +241,7 @@ def _saved(folder: Path, logs: Path) -> Run | None:
         WorkspaceError: the script has deleted the folder.
     """
     if not logs.is_dir():
-        raise WorkspaceError(
+        raise errors.WorkspaceError(
             f"{folder} was deleted while the script ran, and the recording with it: give --out a "
             "folder that the script leaves alone"
         )
@@ -300,7 +290,7 @@ def _new(folder: Path, number: int = 1) -> Path:
     except FileExistsError:
         return _new(folder, number + 1)
     except OSError as error:
-        raise RunFormatError(
+        raise errors.RunFormatError(
             f"no folder for the run can be created in {Path.cwd() / RUNS} ({error.strerror}): "
             "choose a folder with --out"
         ) from error
@@ -316,7 +306,7 @@ def _launch() -> str:
             return _stamp(psutil.Process(os.getppid()).create_time())
     elif (job := os.environ.get("TORCHELASTIC_RUN_ID", "none")) != "none":
         return job.replace(os.sep, "-")
-    raise ArgumentError(
+    raise errors.ArgumentError(
         f"these {_number('WORLD_SIZE')} ranks cannot agree on a folder: give all of them "
         "the same new folder with --out, or give torchrun an --rdzv-id"
     )

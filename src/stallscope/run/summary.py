@@ -12,17 +12,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
+from stallscope import stages as kinds
 from stallscope.columns import Column, Schema
-from stallscope.stages import (
-    BATCH,
-    COMPUTING_KINDS,
-    FETCH,
-    GETITEM,
-    KINDS,
-    READING_WORDS,
-    SAMPLE_KINDS,
-    WORK_KINDS,
-)
 from stallscope.units import LONGEST, capital, printable, share
 
 if TYPE_CHECKING:
@@ -31,7 +22,7 @@ if TYPE_CHECKING:
 STAGES: Final = Schema(
     "One row per stage, the longest first; per sample for the stages of a sample, else per batch.",
     Column("stage", pl.String),
-    Column("kind", pl.Enum(KINDS)),
+    Column("kind", pl.Enum(kinds.KINDS)),
     Column("count", pl.Int64, "samples or batches with this stage"),
     Column("busy_s", pl.Float64, "time in all workers"),
     Column("busy_share", pl.Float64, "share of all stages' busy time"),
@@ -46,7 +37,7 @@ _ONE_BATCH: Final = ("rank", "pid", "epoch", "batch")
 UNIT_KEYS: Final = (*_ONE_BATCH, "sample")
 _CODES: Final = 1 << 40
 """Limit above all codes of stages and kinds."""
-_PARTS: Final = {f"{kind}_s": kind for kind in SAMPLE_KINDS}
+_PARTS: Final = {f"{kind}_s": kind for kind in kinds.SAMPLE_KINDS}
 _WALL_NS: Final = pl.col("end_ns") - pl.col("start_ns")
 NOTHING: Final = "No batch was recorded completely: there is nothing to show"
 
@@ -79,7 +70,7 @@ def unit_times(spans: pl.DataFrame) -> pl.DataFrame:
     the first span of the sample or batch. `sample` is null outside of samples.
     """
     batch, sample = (_begins(keys).cum_sum().cast(pl.Int64) for keys in (_ONE_BATCH, UNIT_KEYS))
-    stage = pl.col("stage").to_physical().cast(pl.Int64) * len(KINDS)
+    stage = pl.col("stage").to_physical().cast(pl.Int64) * len(kinds.KINDS)
     middle_ns = (pl.col("start_ns") + pl.col("end_ns")) / 2
     sums = ("wall_ns", "cpu_ns", "read_ns", "moment")
     return (
@@ -228,7 +219,7 @@ class Profile:
 
 def profile(times: pl.DataFrame) -> Profile:
     """Return the breakdown of a sample's time by stage, from columns of `unit_times`."""
-    times = times.filter(pl.col("kind").is_in(WORK_KINDS))
+    times = times.filter(pl.col("kind").is_in(kinds.WORK_KINDS))
     sampled = times.drop_nulls("sample")
     unit, counted = ("batch", times) if sampled.is_empty() else ("sample", sampled)
     units = counted.select(UNIT_KEYS).n_unique() if counted.height else 0
@@ -260,7 +251,7 @@ def stage_name(stage: StageTimes, unit: str, longest: int = LONGEST) -> str:
     """Return the name of a stage in a list, with its unit where that differs from the profile's."""
     if stage.per == unit:
         return printable(stage.stage, longest)
-    per = "the rest" if stage.stage == BATCH.name else "per batch"
+    per = "the rest" if stage.stage == kinds.BATCH.name else "per batch"
     return f"{printable(stage.stage, longest)}, {per}"
 
 
@@ -275,12 +266,12 @@ def headline(profile: Profile, name: Callable[[str], str] = str) -> str:
     word = _word(first, name)
     sentence = f"{word} takes {share(first.share)} of a {profile.unit}'s time"
     sentence += _nature(first, profile)
-    if first.kind == FETCH.kind:
+    if first.kind == kinds.FETCH.kind:
         sentence += f"; {_word(rest[0], name)} takes {share(rest[0].share)}" if rest else ""
     elif not (_is_getitem(first) and (first.waiting_share or 0) >= MOSTLY):  # probably reading
-        taken = [stage.share for stage in rest if stage.kind == FETCH.kind]
+        taken = [stage.share for stage in rest if stage.kind == kinds.FETCH.kind]
         sentence += f"; reading takes {share(sum(taken))}" if taken else "; no reading was seen"
-    return capital(sentence) if first.stage in READING_WORDS else sentence
+    return capital(sentence) if first.stage in kinds.READING_WORDS else sentence
 
 
 def remarks(profile: Profile) -> tuple[str, ...]:
@@ -295,17 +286,17 @@ def remarks(profile: Profile) -> tuple[str, ...]:
 def _is_crowded(profile: Profile) -> bool:
     """Return whether all computing stages wait for a core: they do not wait by themselves."""
     noticed = [stage for stage in profile.stages if stage.share >= NOTICED]
-    computing = [stage.waiting_share for stage in noticed if stage.kind in COMPUTING_KINDS]
+    computing = [stage.waiting_share for stage in noticed if stage.kind in kinds.COMPUTING_KINDS]
     return min((part for part in computing if part is not None), default=0.0) >= CROWDED
 
 
 def _word(stage: StageTimes, name: Callable[[str], str]) -> str:
-    words = {**READING_WORDS, BATCH.name: "work between samples"}
+    words = {**kinds.READING_WORDS, kinds.BATCH.name: "work between samples"}
     return words.get(stage.stage) or name(stage.stage)
 
 
 def _is_getitem(stage: StageTimes) -> bool:
-    return stage.stage == GETITEM.name and stage.kind == GETITEM.kind
+    return stage.stage == kinds.GETITEM.name and stage.kind == kinds.GETITEM.kind
 
 
 def _nature(stage: StageTimes, profile: Profile) -> str:
@@ -319,4 +310,4 @@ def _nature(stage: StageTimes, profile: Profile) -> str:
         if mostly_waiting:
             return f"{text}: probably reading through an open file object"
         return f"{text}: code of the dataset's own that no hook can name"
-    return text if mostly_waiting or stage.stage == FETCH.name else ""
+    return text if mostly_waiting or stage.stage == kinds.FETCH.name else ""

@@ -20,7 +20,7 @@ import jinja2
 from markupsafe import Markup
 
 from stallscope.errors import StallscopeError
-from stallscope.files import __version__, whole_file
+from stallscope.files import __version__, system_errors_as, whole_file
 from stallscope.units import count, json_without_controls, printable
 
 if TYPE_CHECKING:
@@ -302,12 +302,8 @@ def write(path: Path, makers: Mapping[str, Callable[[], str]]) -> Path:
             f"{path.with_suffix(next(iter(makers))).name!r}"
         )
     text = make()
-    try:
+    with system_errors_as(ExportError, f"{path} cannot be written", "give another place"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as file:
             file.write(text.encode("utf-8", "replace"))
-    except OSError as error:
-        raise ExportError(
-            f"{path} cannot be written ({error.strerror or error}): give another place"
-        ) from error
     return path

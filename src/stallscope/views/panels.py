@@ -114,17 +114,13 @@ def measuring(say: Callable[[str], None], button: Any, beside: str) -> Iterator[
         button.disabled = False
 
 
-def dropdown(label: str, options: Sequence[Any], value: Any = None) -> Any:
-    """Return a list to choose from; the default is the first option, or `value`."""
-    control = ipywidgets.Dropdown(
-        options=options, description=label, style=WIDE, layout={"max_width": "100%"}
-    )
-    if value is not None:
-        control.value = value
-    return control
+def dropdown(label: str, options: Sequence[Any], value: Any) -> Any:
+    """Return a list to choose from, which begins with `value`."""
+    style = {"style": WIDE, "layout": {"max_width": "100%"}}
+    return ipywidgets.Dropdown(options=options, value=value, description=label, **style)
 
 
-def slider(label: str, value: int = 0, low: int = 0, high: int = 100) -> Any:
+def slider(label: str, value: int, low: int, high: int) -> Any:
     """Return a slider over whole numbers, which takes effect on release."""
     return ipywidgets.IntSlider(
         value, low, high, description=label, continuous_update=False, style=WIDE

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import polars as pl
 
 from stallscope.errors import TraceFileError
-from stallscope.files import whole_file
+from stallscope.files import system_errors_as, whole_file
 from stallscope.model.attribution import begin_ns
 from stallscope.run.summary import used_until_ns
 from stallscope.stages import CHROME_COLOURS as STAGE_COLOURS
@@ -80,18 +80,14 @@ def write(run: Run, path: Path) -> Path:
             f"a trace is {PLAIN} or {PACKED}: {str(path)!r} cannot be its name, give one such as "
             f"{str(path.with_suffix(PACKED))!r}"
         )
-    packed = path.name.endswith(PACKED)
-    try:
+    packed, what = path.name.endswith(PACKED), f"the trace cannot be written to {path}"
+    with system_errors_as(TraceFileError, what, "give another place"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as file:
             # Without its name and time in it: the same run gives the same file
             packing: Any = gzip.GzipFile("", "wb", _LEVEL, file, mtime=0) if packed else None
             with packing or nullcontext(file) as inner:
                 inner.writelines(_lines(events(run), about(run)))
-    except OSError as error:
-        raise TraceFileError(
-            f"the trace cannot be written to {path} ({error.strerror or error}): give another place"
-        ) from error
     return path
 
 
