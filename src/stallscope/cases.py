@@ -62,16 +62,12 @@ def case_a() -> Target:
 
 
 def beside_case_a(run: Run) -> str:
-    """Return a recording of case A beside its author's numbers, as a Markdown table.
-
-    Args:
-        run: recording of `case_a` or of a similar loader.
-    """
-    spent = dict(run.stages().group_by("kind").agg(pl.col("busy_s").sum()).iter_rows())
-    samples = max(run.samples().height, 1)
+    """Return a recording of case A beside its author's numbers, as a Markdown table."""
+    busy_s, samples = pl.col("busy_s").sum(), max(run.samples().height, 1)
     got, changed = (
-        sum(spent.get(kind) or 0.0 for kind in kinds) / samples
-        for kinds in (("fetch", "decode"), ("transform",))
+        run.stages().filter(pl.col("kind").cast(pl.String).is_in(kinds)).select(busy_s).item()
+        / samples
+        for kinds in (["fetch", "decode"], ["transform"])
     )
     times = f"{got / changed:.1f}" if changed else "no transform was seen"
     return _beside(
@@ -84,8 +80,7 @@ def beside_case_a(run: Run) -> str:
 def beside_case_b(orders: Orders) -> str:
     """Return the gains of case B beside its author's numbers, as a Markdown table.
 
-    Args:
-        orders: result for `case_b_loader` with the faster mask as an alternative.
+    The faster mask was an alternative of these orders.
     """
     as_it_is, other_mask, crop_first = STEP_B_S
     same = orders.table().filter(pl.col("equivalence") == "identical")

@@ -151,20 +151,14 @@ def share_intervals(
     wider = math.sqrt(len(which) / free) * t_quantile(free) / _Z
     low = np.clip(shares - (shares - low).clip(0) * wider, 0, 1)
     high = np.clip(shares + (high - shares).clip(0) * wider, 0, 1)
-    # Resampling equal windows gives an interval of width 0
-    same = high - low <= 0
-    alike = _independent(shares[~same], (high - low)[~same], count, len(which))
-    low_all, high_all = wilson(shares, alike)
+    # Resampling equal windows gives an interval of width 0: there, Wilson's interval is of the
+    # effective number of independent samples, from the other shares' intervals
+    same, windows = high - low <= 0, len(which)
+    inside = ~same & (shares > 0) & (shares < 1)
+    errors = (high - low)[inside] / 2 / _Z
+    alike = (shares[inside] * (1 - shares[inside]) / errors**2).min(initial=max(count, windows))
+    low_all, high_all = wilson(shares, max(alike, windows) if inside.any() else windows)
     return np.where(same, low_all, low), np.where(same, high_all, high), WINDOWS
-
-
-def _independent(shares: Floats, widths: Floats, count: float, windows: int) -> float:
-    """Return the effective number of independent samples, from the other shares' intervals."""
-    inside = (shares > 0) & (shares < 1)
-    if not inside.any():
-        return windows
-    shares, errors = shares[inside], widths[inside] / 2 / _Z
-    return float(np.clip((shares * (1 - shares) / errors**2).min(), windows, max(count, windows)))
 
 
 def wilson(shares: Floats, count: float) -> tuple[Floats, Floats]:

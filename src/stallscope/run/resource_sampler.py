@@ -63,7 +63,12 @@ class Sampler:
     def retire(self, *, close: bool = True) -> None:
         """End the process after a last sample; a forked child (not `close`) only drops its pipe."""
         in_this_process.discard(self)
-        self.failures.insist(_RESOURCES, self._stop if close else self._let_go)
+        process, self._process = self._process, None
+        if process is not None and close:
+            self.failures.insist(_RESOURCES, lambda: self._stop(process))
+        elif process is not None:
+            process.returncode = 0  # no child of this process: nothing to wait for
+            process.__exit__(None, None, None)
 
     def _start(self) -> None:
         ours = Path(__file__).parents[2]  # an editable installation may use an import hook
@@ -83,11 +88,8 @@ class Sampler:
         except OSError as error:
             self._note(f"the resources were not sampled: no process could be started ({error})")
 
-    def _stop(self) -> None:
+    def _stop(self, process: subprocess.Popen[bytes]) -> None:
         """End the process by a byte: a forked child may hold its pipe open."""
-        process, self._process = self._process, None
-        if process is None:
-            return
         with process, suppress(subprocess.TimeoutExpired):
             try:
                 process.communicate(b".", _PATIENCE_S)
@@ -96,12 +98,6 @@ class Sampler:
         if process.returncode:
             code = process.returncode
             self._note(f"the resources were sampled only in part: the process ended with {code}")
-
-    def _let_go(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.returncode = 0  # no child of this process: nothing to wait for
-            process.__exit__(None, None, None)
 
     def _note(self, sentence: str) -> None:
         with suppress(OSError):  # no room for a few kB: notes in the logs say so

@@ -77,23 +77,17 @@ def name_of(measure: str) -> str:
     return words.get(measure, printable(measure.removesuffix("_s").replace("/", ": ")))
 
 
-def _change(row: dict[str, Any]) -> str:
-    """Return a significant change; else its possible cause: chance, or the machine."""
-    if row["distinguishable"]:
-        return signed(row["measure"], row["change"])
-    low, high = row["change_low"], row["change_high"]
-    is_chance = low is None or low <= 0 <= high
-    return NOT_DISTINGUISHABLE if is_chance else WITHIN_DRIFT
-
-
 def _rows(comparison: Comparison, run: int) -> Iterator[tuple[str, ...]]:
     for row in comparison.changes.filter(pl.col("run") == run).iter_rows(named=True):
         measure, value = row["measure"], unit_of(row["measure"])[1]
-        ends = NO_VALUE
-        if row["change_low"] is not None:
-            ends = f"{signed(measure, row['change_low'])} to {signed(measure, row['change_high'])}"
-        values = value(row["before"]), value(row["after"])
-        yield name_of(measure), row["kind"], *values, _change(row), ends
+        low, high = row["change_low"], row["change_high"]
+        ends = NO_VALUE if low is None else f"{signed(measure, low)} to {signed(measure, high)}"
+        # A change that is not significant may be chance, or the machine's
+        is_chance = low is None or low <= 0 <= high
+        change = NOT_DISTINGUISHABLE if is_chance else WITHIN_DRIFT
+        if row["distinguishable"]:
+            change = signed(measure, row["change"])
+        yield name_of(measure), row["kind"], value(row["before"]), value(row["after"]), change, ends
 
 
 def _figure(comparison: Comparison) -> Any:
