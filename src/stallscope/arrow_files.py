@@ -73,7 +73,6 @@ def _refuse_compressed(data: bytes) -> None:
 
 
 def _blocks(data: bytes, footer: int, field: int) -> Iterator[int]:
-    """Yield the offset of each block."""
     if _place(data, footer, field):
         start = _inside(data, footer, field)
         (count,) = struct.unpack_from("<I", data, start)

@@ -182,7 +182,6 @@ class Watcher:
                 self._ended = window
 
     def _log_ended(self) -> None:
-        """Log what was seen in the window that has ended."""
         window, self._ended = self._ended, None
         with self._warning():
             seen = window.seen() if window else None

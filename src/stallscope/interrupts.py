@@ -123,7 +123,6 @@ def kept_from_children() -> Iterator[None]:
 
 
 def _restore_in_child() -> None:
-    """Let the polite signals end a forked child at once."""
     for number in _POLITE:
         if signal.getsignal(number) is _end:
             signal.signal(number, signal.SIG_DFL)

@@ -80,7 +80,6 @@ def _ranks_in(folder: Path) -> list[Path]:
 
 
 def _copy(address: str, folder: Path) -> None:
-    """Copy a result, or the ranks of a training, from behind an address."""
     try:
         root, paths = listing(address)
         names = {path: PurePosixPath(path.removeprefix(root).lstrip("/")) for path in paths}

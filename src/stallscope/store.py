@@ -360,7 +360,6 @@ def _are_possible(name: str, least: float, most: float, largest: float = _LARGES
 
 
 def _checked(kind: Any, value: Any, name: str, contents: Contents) -> Any:
-    """Return a value of the head in its required type."""
     origin, parts = get_origin(kind), get_args(kind)
     if isinstance(kind, type) and is_dataclass(kind):
         if not isinstance(value, dict):

@@ -84,7 +84,6 @@ def _add_import_path(spec: str) -> None:
 
 
 def _target(spec: str, step_s: float | None) -> object:
-    """Return the target, with a simulated step if one is requested."""
     from stallscope.diagnose.recorded import recorded_run
     from stallscope.targets.target import simulated_step, target
 
@@ -211,7 +210,6 @@ def run(  # noqa: PLR0913 - the command's options
 
 
 def _recorded(folder: Path, html: Path | None, run: Any) -> None:
-    """Print the run's folder and its verdict."""
     from stallscope.run.script import children_of
 
     if run is None and any(folder.glob("rank*")):

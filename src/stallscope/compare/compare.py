@@ -345,7 +345,6 @@ _SETTINGS: Final = ("num_workers", "batch_size", "prefetch_factor", "persistent_
 
 
 def _differing(first: Run, later: Run) -> Iterator[str]:
-    """Yield the differences in settings, machine, versions and data."""
     for before, after in zip(_facts(first), _facts(later), strict=True):
         for name in {**before, **after}:
             if (old := before.get(name)) != (new := after.get(name)):
@@ -357,7 +356,6 @@ def _differing(first: Run, later: Run) -> Iterator[str]:
 
 
 def _facts(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return settings, and the machine with its versions."""
     settings = {name: getattr(run.settings, name) for name in _SETTINGS}
     settings |= {"simulated step": run.settings.simulated_step_s, "device": run.device or "CPU"}
     return settings, run.machine

@@ -145,7 +145,6 @@ def _no_panic() -> Iterator[None]:
 
 
 def _run(written: _Written, number: int) -> Run:
-    """Return the run of one loader."""
     about, facts = written.about, written.main.loaders.get(number, {})
     loop = loops.loop(written.events, number, written.who)
     # The main process, and the workers of this loader, which may also work for others

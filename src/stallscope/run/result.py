@@ -241,7 +241,6 @@ class Run(SavedResult):
     @cached_property
     @computed_apart
     def _beside(self) -> pl.DataFrame:
-        """The spans beside the workers' work that belong to a steady step."""
         steady = self.steps().select(_BATCH).unique()
         return self.side_spans.join(steady, on=_BATCH, how="semi", maintain_order="left")
 

@@ -153,7 +153,6 @@ def _moments(samples: pl.DataFrame, workers: int) -> pl.DataFrame:
 
 
 def _judged(moments: pl.DataFrame, stalls: pl.DataFrame) -> pl.DataFrame:
-    """Return columns of `USES`."""
     threshold = pl.col("resource").replace_strict(THRESHOLDS, return_dtype=pl.Float64)
     full = pl.col("level") >= threshold
     begin_ns = moments["moment"].to_numpy().astype(np.float64) * MOMENT_NS
@@ -289,7 +288,6 @@ def sentence(judged: Saturation) -> str:
 
 
 def _of_own(judged: Saturation, use: dict[str, Any] | None, stalled: float) -> str:
-    """Return the sentence where no resource of the machine was saturated."""
     if use is None:
         return (
             f"No resource that the loop needed was saturated while it stalled ({share(stalled)} of "

@@ -102,7 +102,6 @@ def end_with(error: BaseException | None) -> None:
 
 
 def _file(script: str, args: Sequence[str]) -> Callable[[], object]:
-    """Prepare a file; return the call that runs it."""
     path = Path.cwd() / script
     if not path.exists():
         raise errors.TargetError(

@@ -102,9 +102,6 @@ class StackFrame(NamedTuple):
         return f"{self.name} ({place})".translate(_UNSAFE)
 
 
-# ---- paths ------------------------------------------------------------------------------------
-
-
 def parts_of(file: str) -> list[str]:
     """Return the folders and the name of a path of any system."""
     return [part for part in re.split(r"[/\\]", file) if part] or [""]
@@ -154,9 +151,6 @@ def shown(file: str) -> str:
     if not os.path.isfile(file):  # noqa: PTH113 - a notebook's cell, code made while running
         return file
     return os.path.abspath(file)  # noqa: PTH100 - links stay as the user has them
-
-
-# ---- stacks ------------------------------------------------------------------------------------
 
 
 def collapsed(

@@ -165,7 +165,6 @@ class Steps:
         return self._owners.of(key) == self._loader
 
     def _is_waiting(self, thread: int, at_ns: int) -> bool:
-        """Return whether this moment lies inside of a wait."""
         track = self._owners.tracks.get(thread, [])
         at = bisect_left(track, at_ns, key=lambda wait: wait.start_ns) - 1
         return at >= 0 and at_ns < track[at].end_ns
@@ -178,7 +177,6 @@ class Steps:
         return inside[-1] if inside else None
 
     def _use(self, wait: Wait, until: int, near: Sequence[Wait]) -> list[Interval]:
-        """Return the stages of the loop from the end of a wait on."""
         begin = wait.end_ns
         parts = [
             part._replace(end_ns=min(part.end_ns, until))
@@ -383,7 +381,6 @@ def _side_spans(
     deliveries: dict[Batch, dict[str, int]],
     who: Who,
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the spans of the loop, of pinning and of sending."""
 
     def row(pid: int, worker: int | None, batch: Batch, span: Interval) -> tuple[Any, ...]:
         place = (who.rank, pid, worker, batch.epoch, batch.number, None)

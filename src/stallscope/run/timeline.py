@@ -153,7 +153,6 @@ def timeline(run: Run) -> Timeline | None:
 
 
 def _in_window(run: Run, rank: int, shown: Window) -> Timeline:
-    """Return the events of a rank's processes in a window."""
     first, times = pl.col("rank") == rank, shown.since("start_ns", "end_ns")
     side_spans = run.side_spans.filter(first, shown.holds())
     sends = side_spans.filter(pl.col("kind").is_in(["send", "pin"]))
@@ -207,7 +206,6 @@ def _blocks(run: Run, first: pl.Expr, shown: Window) -> pl.DataFrame:
 
 
 def _uses(side_spans: pl.DataFrame, shown: Window) -> pl.DataFrame:
-    """Return the parts of each step."""
     of_loop = pl.col("worker").is_null() & pl.col("kind").is_in(_LOOP_KINDS)
     columns = (*_BATCH, "stage", "kind", "start_ns", "end_ns")
     spans = side_spans.filter(of_loop).sort("start_ns").select(columns)
@@ -252,7 +250,6 @@ def around(run: Run, rank: int, step: int) -> Timeline:
 
 
 def _typical_window(run: Run, rank: int, favoured: list[int]) -> Timeline:
-    """Return a window of some rounds of the workers."""
     step_count = min(max(ROUNDS * len(_makers(run, rank)), FEWEST_STEPS), MOST_STEPS)
     stalls = run.stalls().filter(rank=rank)
     shown = window(timed_steps(run, rank), stalls, step_count=step_count, favoured=favoured)

@@ -118,7 +118,6 @@ def brief(diagnosis: Diagnosis) -> list[str]:
 
 
 def _about(finding: FindingText, indent: str = "") -> Iterator[str]:
-    """Yield the lines under a finding's sentence."""
     sure = f"confidence: {finding.sure}" if finding.sure else ""
     code = finding.code if indent else f"verdict: {finding.code}"
     yield from _wrapped(" · ".join(filter(None, (code, finding.costs, sure))), indent)
@@ -161,7 +160,6 @@ def _guided() -> frozenset[str]:
 
 
 def _draw(kind: str, diagnosis: Diagnosis) -> Any:
-    """Draw a picture of a part behind the verdict."""
     from stallscope.charts import results
 
     source = text.PICTURE_SOURCES[kind]

@@ -95,7 +95,6 @@ def _title(flame: Flame | FlameDifference) -> str:
 
 
 def _notes(flame: Flame) -> list[str]:
-    """Return notes on the shares, their intervals and omissions."""
     if flame.samples.is_empty():
         return list(flame.notes)
     rows = flame.table()

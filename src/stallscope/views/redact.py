@@ -83,13 +83,10 @@ def _own_words() -> tuple[frozenset[str], frozenset[str]]:
 
 @cache
 def _installed() -> frozenset[str]:
-    """Return the packages that are installed here."""
     return frozenset(packages_distributions())
 
 
 class _Redaction:
-    """Redaction of a result and its parts."""
-
     def __init__(self, result: SavedResult) -> None:
         self._words, self._chunks = _own_words()
         self._numbers: dict[str, int] = {}
@@ -122,8 +119,6 @@ class _Redaction:
             several = isinstance(part, tuple)
             new[name] = tuple(map(self.result, part)) if several else part and self.result(part)
         return type(result)(**new)
-
-    # Values
 
     def _value(self, name: str, value: Any) -> Any:
         """Redact a value of a result and its contents, by the field's name."""
@@ -175,8 +170,6 @@ class _Redaction:
             for part in parts
         )
 
-    # Columns
-
     def _column(self, column: pl.Series, how: str) -> pl.Series:
         """Redact a column: equal values stay equal, and different values stay different."""
         clean: Callable[[str], str] = {
@@ -218,9 +211,6 @@ class _Redaction:
         return inside if is_public else f"site-packages/{self._numbered(file)}"
 
 
-# Names in the columns of a result
-
-
 def _text_columns(result: SavedResult) -> Iterator[tuple[str, list[str]]]:
     """Yield kind and values of each column of texts, of a result and of its parts."""
     contents = result._contents  # noqa: SLF001 - of a result
@@ -235,7 +225,6 @@ def _text_columns(result: SavedResult) -> Iterator[tuple[str, list[str]]]:
 
 
 def _names_in_code(how: str, texts: list[str]) -> Iterator[str]:
-    """Yield names of stages, functions and ops out of a column."""
     if how == STACK:
         frames = map(_FRAME.fullmatch, {text for stack in texts for text in stack.split(";")})
         texts = [frame[1] for frame in frames if frame]

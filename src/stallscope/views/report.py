@@ -125,7 +125,6 @@ def _sections(diagnosis: Diagnosis, *, redact: bool) -> Iterator[dict[str, str]]
 
 
 def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """Return names and values of the conditions."""
     conditions = diagnosis.circumstances
     simulated, device = conditions.simulated_step_s, conditions.device
     step = "yours" if conditions.has_step else "none was given: the loader alone"

@@ -27,19 +27,6 @@ if TYPE_CHECKING:
     from stallscope.storage.result import Storage
     from stallscope.tune.result import Tuning
 
-_LONGEST_TITLE, _LONGEST_NOTE = 400, 600
-
-
-def _title(sentence: str) -> page.Heading:
-    return page.Heading(printable(sentence, _LONGEST_TITLE))
-
-
-def _notes(*notes: str) -> page.Notes:
-    return page.Notes([printable(note, _LONGEST_NOTE) for note in notes])
-
-
-# The ladder
-
 
 def _ladder(ladder: Ladder) -> page.Document:
     gains = {row["rung"]: row for row in ladder.gains().iter_rows(named=True)}
@@ -99,8 +86,6 @@ LADDER: Final = page.View(
 )
 
 
-# Settings
-
 _MOST_PREDICTED: Final = 5
 """Rows of settings that were only predicted: these are alike, and the best were measured."""
 _MOST_SETTINGS: Final = 14
@@ -121,14 +106,14 @@ def _tuning(tuning: Tuning) -> page.Document:
     hidden = len(rows) - len(shown)
     hidden_note = [f"not shown: {count(hidden, 'more setting')}, all of them in .settings()"]
     reasons = [
-        printable(f"{row['setting']}: {row['reason']}", _LONGEST_TITLE)
+        printable(f"{row['setting']}: {row['reason']}", 400)
         for row in rows
         if row["reason"] and row["status"] != tune_result.AS_IT_IS
     ]
     return page.Document(
         "tuning",
         [
-            _title(tune_result.sentence(tuning)),
+            page.Heading(tune_result.sentence(tuning)),
             page.Table.of(tune_result.SETTINGS.shown(), shown, bars=bars),
             page.Notes([*tune_result.notes_of(tuning), *hidden_note * (hidden > 0)]),
             page.Bullets(reasons, f"{count(len(reasons), 'setting')} with a reservation"),
@@ -144,8 +129,6 @@ TUNING: Final = page.View(
     page.answered(tune_result.sentence, best="best", code="code", settings="settings"),
 )
 
-
-# Storage
 
 _STORAGE_KEY: Final = (
     "in cache: share of the requested bytes that was in the page cache just before; cold reads "
@@ -166,10 +149,10 @@ def _storage(storage: Storage) -> page.Document:
     return page.Document(
         "storage",
         [
-            _title(storage_result.sentence(storage)),
+            page.Heading(storage_result.sentence(storage)),
             page.Table.of([read, *shown], rows, bars=bars, key=_STORAGE_KEY),
             page.Table.of([where, *storage_result.PLACES.shown()], places),
-            _notes(*storage_result.notes_of(storage)),
+            page.Notes(storage_result.notes_of(storage)),
         ],
     )
 
@@ -185,8 +168,6 @@ STORAGE: Final = page.View(
     page.answered(storage_result.sentence, reads="table", places="places"),
 )
 
-
-# Layouts
 
 _LAYOUTS_KEY: Final = (
     "shuffle: 100% is uniform; sizes are those of the samples that were written, the time is for "
@@ -209,10 +190,10 @@ def _layouts(layouts: Layouts) -> page.Document:
     return page.Document(
         "layouts",
         [
-            _title(layout_result.sentence(layouts)),
+            page.Heading(layout_result.sentence(layouts)),
             page.Table.of([name, *columns], shown, bars=bars, key=_LAYOUTS_KEY),
             *recipe,
-            _notes(*left_out, *layout_result.notes_of(layouts)),
+            page.Notes([*left_out, *layout_result.notes_of(layouts)]),
         ],
     )
 
@@ -225,8 +206,6 @@ LAYOUTS: Final = page.View(
     page.answered(layout_result.sentence, best="best", layouts="table"),
 )
 
-
-# Experiments
 
 _EXPERIMENTS_KEY: Final = (
     "as it is, changed: the median step · loss difference: the largest between the same steps; "

@@ -74,7 +74,6 @@ def _patterns(run: Run) -> list[str]:
 
 
 def _work(profile: Profile) -> Iterator[Any]:
-    """Yield the stages, the longest first."""
     stages = profile.stages[:MOST_ROWS]
     rows = []
     for stage in stages:

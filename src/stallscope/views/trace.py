@@ -70,9 +70,6 @@ _ARGS: Final = (*_PLACES, *_ABOUT, "cpu_us")
 """Columns of a slice that the trace holds if known, beside name and times."""
 
 
-# The file
-
-
 def write(run: Run, path: Path) -> Path:
     """Write the trace of a run, all or nothing; see `Run.trace`."""
     if not path.name.endswith((PLAIN, PACKED)):
@@ -101,9 +98,6 @@ def _lines(events: Iterable[Event], about: dict[str, Any]) -> Iterator[bytes]:
         yield f"{between}{text(event)}".encode()
         between = ",\n"
     yield b"\n]}\n"
-
-
-# The events
 
 
 def events(run: Run) -> Iterator[Event]:
@@ -217,7 +211,6 @@ def us(ns: int) -> float:
 
 
 def _resources(resources: pl.DataFrame, numbers: dict[Process, int]) -> Iterator[Event]:
-    """Yield a counter for each resource and device."""
     for row in resources.drop_nulls("value").iter_rows(named=True):
         if row["resource"] != SAMPLER:  # which is about the measurement, not about the machine
             name = " ".join(filter(None, (NAMES[row["resource"]], row["device"])))
@@ -238,9 +231,6 @@ def _ready(arrows: pl.DataFrame, numbers: dict[Process, int], name: str) -> Iter
 
 def _counter(pid: int, name: str, ns: int, values: dict[str, float]) -> Event:
     return {"ph": "C", "pid": pid, "name": name, "ts": us(ns), "args": values}
-
-
-# Processes
 
 
 class Process(NamedTuple):
@@ -277,9 +267,6 @@ def _labels(runs: Sequence[Run]) -> dict[Process, str]:
             labels.setdefault(process, label)
     order = sorted(labels, key=lambda process: (process.rank, process.worker is not None))
     return {process: labels[process] for process in order}
-
-
-# Slices and arrows as tables
 
 
 def arrows_of(run: Run, first: int) -> pl.DataFrame:
@@ -407,7 +394,6 @@ def _stalls(run: Run) -> pl.DataFrame:
 
 
 def _uses(run: Run, steps: pl.DataFrame) -> pl.DataFrame:
-    """Return the loop's work with the number of its step."""
     of_loop = pl.col("worker").is_null() & ~pl.col("kind").is_in(_SIDE)
     spans = run.side_spans.filter(of_loop).sort("rank", "start_ns")
     its = {f"its_{name}": pl.col(name) for name in ("epoch", "batch")}
