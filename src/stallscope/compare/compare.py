@@ -265,13 +265,10 @@ def _block_of(block_count: int) -> pl.Expr:
 def _stages(run: Run, batches: pl.DataFrame, block_count: int) -> _Parts:
     """Return the seconds per sample of each stage, in each block; the longest stage first."""
     took_s = ((pl.col("end_ns") - pl.col("start_ns")) / 1e9).alias("took_s")
-    each = (
-        run.work.select(*_BATCH, pl.col("stage", "kind").cast(pl.String), took_s)
-        .join(batches.select(*_BATCH, "block"), on=_BATCH)
-        .group_by("stage", "kind", "block")
-        .agg(pl.col("took_s").sum())
-        .join(batches.group_by("block").agg(pl.col("samples").sum()), on="block")
-    )
+    work = run.work.select(*_BATCH, pl.col("stage", "kind").cast(pl.String), took_s)
+    cut = work.join(batches.select(*_BATCH, "block"), on=_BATCH)
+    sums = cut.group_by("stage", "kind", "block").agg(pl.col("took_s").sum())
+    each = sums.join(batches.group_by("block").agg(pl.col("samples").sum()), on="block")
     stages: _Parts = {}
     for stage, kind, block, part_s, of in each.iter_rows():
         stages.setdefault((stage, kind), np.zeros(block_count))[block] = part_s / of

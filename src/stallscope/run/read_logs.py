@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from stallscope.hooks.log_place import LogPlace
     from stallscope.run.decode import Decoded, LostSamples
 
+_OF_LOADER: Final = (
+    *("num_workers", "batch_size", "prefetch_factor", "persistent_workers", "streams"),
+)
+"""Settings that are facts about a loader."""
 _MOST_CAUGHT: Final = 3
 """Most kinds of caught exceptions in notes."""
 
@@ -157,15 +161,11 @@ def _run(written: _Written, number: int) -> Run:
     offset_ns = about.unix_offset_ns
     settings = Settings(
         name=about.name or facts.get("dataset", ""),
-        num_workers=facts.get("num_workers", 0),
-        batch_size=facts.get("batch_size"),
         warmup=about.warmup,
         simulated_step_s=about.simulated_step_s,
         has_step=about.has_step,
-        prefetch_factor=facts.get("prefetch_factor"),
-        persistent_workers=facts.get("persistent_workers", False),
-        streams=facts.get("streams", False),
         began_unix_ns=None if offset_ns is None else offset_ns + written.who.origin_ns,
+        **{name: facts[name] for name in _OF_LOADER if name in facts},
     )
     notes, steady = [*_notes(written, facts, number, files)], batches.filter("steady")
     if steady.is_empty():

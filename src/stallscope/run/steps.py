@@ -439,12 +439,10 @@ def _steady(
 ) -> pl.DataFrame:
     """Add `steady` to the steps, as strictly as a complete batch remains."""
     whole = batches.filter("complete").select(*_BATCH, whole=pl.lit(value=True)).unique(_BATCH)
-    marked = (
-        steps.select(*_BATCH, "step")
-        .join(first, on=_BATCH, how="left", maintain_order="left")
-        .join(whole, on=_BATCH, how="left", maintain_order="left")
-        .with_columns(pl.col("first", "whole").fill_null(value=False))
-    )
+    marked = steps.select(*_BATCH, "step")
+    for marks in (first, whole):
+        marked = marked.join(marks, on=_BATCH, how="left", maintain_order="left")
+    marked = marked.with_columns(pl.col("first", "whole").fill_null(value=False))
     late, later = pl.col("step") >= warmup, ~pl.col("first")
     for steady in (late & later, later, pl.lit(value=True)):
         chosen = marked.with_columns(steady=steady)

@@ -72,26 +72,23 @@ def unit_times(spans: pl.DataFrame) -> pl.DataFrame:
     batch, sample = (_begins(keys).cum_sum().cast(pl.Int64) for keys in (_ONE_BATCH, UNIT_KEYS))
     stage = pl.col("stage").to_physical().cast(pl.Int64) * len(kinds.KINDS)
     middle_ns = (pl.col("start_ns") + pl.col("end_ns")) / 2
-    sums = ("wall_ns", "cpu_ns", "read_ns", "moment")
-    return (
-        spans.with_columns(
-            unit=pl.when(pl.col("sample").is_null()).then(-batch).otherwise(sample),
-            code=stage + pl.col("kind").to_physical(),
-            wall_ns=_WALL_NS,
-            read_ns=pl.when(pl.col("cpu_ns").is_not_null()).then(_WALL_NS),
-        )
-        .with_columns(begin_ns=pl.col("start_ns").min().over("unit"))
-        .with_columns(moment=(middle_ns - pl.col("begin_ns")) * pl.col("wall_ns"))
-        .group_by(pl.col("unit") * _CODES + pl.col("code"), maintain_order=True)  # one key: quicker
-        .agg(pl.first(*UNIT_KEYS, "worker", "stage", "kind", "start_ns"), pl.col(*sums).sum())
-        .select(
-            *(*UNIT_KEYS, "worker", "stage", "kind", "start_ns"),
-            "wall_ns",
-            (pl.col("wall_ns") / 1e9).alias("wall_s"),
-            "cpu_ns",
-            "read_ns",
-            (pl.col("moment") / pl.max_horizontal("wall_ns", 1) / 1e9).alias("moment_s"),
-        )
+    names, sums = (
+        (*UNIT_KEYS, "worker", "stage", "kind", "start_ns"),
+        ("wall_ns", "cpu_ns", "read_ns"),
+    )
+    units = spans.with_columns(
+        unit=pl.when(pl.col("sample").is_null()).then(-batch).otherwise(sample),
+        code=stage + pl.col("kind").to_physical(),
+        wall_ns=_WALL_NS,
+        read_ns=pl.when(pl.col("cpu_ns").is_not_null()).then(_WALL_NS),
+    )
+    since_ns = middle_ns - pl.col("start_ns").min().over("unit")
+    weighted = units.with_columns(moment=since_ns * pl.col("wall_ns"))
+    key = pl.col("unit") * _CODES + pl.col("code")  # one key: quicker
+    rows = weighted.group_by(key, maintain_order=True)
+    moment_s = pl.col("moment") / pl.max_horizontal("wall_ns", 1) / 1e9
+    return rows.agg(pl.first(*names), pl.col(*sums, "moment").sum()).select(
+        *names, *sums, wall_s=pl.col("wall_ns") / 1e9, moment_s=moment_s
     )
 
 
@@ -106,26 +103,18 @@ def stages(times: pl.DataFrame) -> pl.DataFrame:
     """Return columns of `STAGES` from those of `unit_times`; `exposed_s` is null, see `of_loop`."""
     shares = {f"p{q}_s": pl.col("wall_s").quantile(q / 100, "linear") for q in (50, 95, 99)}
     # A stage that occurs inside and outside of samples gets two rows
-    rows = times.group_by(
-        "stage", "kind", in_sample=pl.col("sample").is_not_null(), maintain_order=True
-    )
-    table = rows.agg(
+    is_sample = pl.col("sample").is_not_null()
+    rows = times.group_by("stage", "kind", in_sample=is_sample, maintain_order=True).agg(
         count=pl.len(),
         busy_s=pl.col("wall_ns").sum() / 1e9,  # integers: their sum is exact
-        cpu_share=pl.col("cpu_ns").sum() / pl.col("read_ns").sum(),
+        cpu_share=(pl.col("cpu_ns").sum() / pl.col("read_ns").sum()).fill_nan(None),
         **shares,
     )
+    busy_share = pl.col("busy_s") / pl.col("busy_s").sum()
+    whole = rows.with_columns(busy_share=busy_share, exposed_s=None)
+    table = whole.select(pl.col(name).cast(kind) for name, kind in STAGES.items())
     # Ties by kind and name: the codes of categories depend on what this process read before
-    return (
-        table.with_columns(
-            pl.col("stage").cast(pl.String),
-            pl.col("cpu_share").fill_nan(None),
-            busy_share=pl.col("busy_s") / pl.col("busy_s").sum(),
-            exposed_s=None,
-        )
-        .select(pl.col(name).cast(kind) for name, kind in STAGES.items())
-        .sort("busy_s", "kind", "stage", descending=[True, False, False])
-    )
+    return table.sort("busy_s", "kind", "stage", descending=[True, False, False])
 
 
 def of_loop(work: pl.DataFrame, side: pl.DataFrame, exposed: pl.DataFrame | None) -> pl.DataFrame:

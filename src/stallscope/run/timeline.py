@@ -177,31 +177,19 @@ def _blocks(run: Run, first: pl.Expr, shown: Window) -> pl.DataFrame:
     """Return the batches in progress, with the seconds of each kind of work."""
     shown_batches = run.all_spans.filter(first, shown.holds()).select(_ONE_BATCH).unique()
     wall_s = (pl.col("end_ns") - pl.col("start_ns")) / 1e9
-    recorded = (
-        run.all_spans.join(shown_batches, on=_ONE_BATCH, how="semi", nulls_equal=True)
-        .group_by(_ONE_BATCH)
-        .agg(
-            pl.col("start_ns").min(),
-            pl.col("end_ns").max(),
-            **{kind: wall_s.filter(pl.col("kind") == kind).sum() for kind in WORK_KINDS},
-        )
-        .with_columns(recorded=True)
+    works = {kind: wall_s.filter(pl.col("kind") == kind).sum() for kind in WORK_KINDS}
+    spans = run.all_spans.join(shown_batches, on=_ONE_BATCH, how="semi", nulls_equal=True)
+    recorded = spans.group_by(_ONE_BATCH).agg(
+        pl.col("start_ns").min(), pl.col("end_ns").max(), **works
     )
-    unrecorded = (
-        run.deliveries.filter(first)
-        .drop_nulls(["taken_ns", "made_ns"])
-        .join(run.batches.filter(first), on=_ONE_BATCH, how="anti", nulls_equal=True)
-        .select(
-            *_ONE_BATCH,
-            start_ns="taken_ns",
-            end_ns="made_ns",
-            **{kind: pl.lit(0.0) for kind in WORK_KINDS},
-            recorded=False,
-        )
-        .filter(shown.holds())
+    timed = run.deliveries.filter(first).drop_nulls(["taken_ns", "made_ns"])
+    unrecorded = timed.join(
+        run.batches.filter(first), on=_ONE_BATCH, how="anti", nulls_equal=True
+    ).with_columns(start_ns="taken_ns", end_ns="made_ns", **dict.fromkeys(WORK_KINDS, pl.lit(0.0)))
+    both = pl.concat(
+        table.select("worker", *_BATCH, "start_ns", "end_ns", *WORK_KINDS, recorded=is_recorded)
+        for table, is_recorded in ((recorded, True), (unrecorded.filter(shown.holds()), False))
     )
-    columns = ("worker", *_BATCH, "start_ns", "end_ns", "recorded", *WORK_KINDS)
-    both = pl.concat([recorded.select(columns), unrecorded.select(columns)])
     return both.with_columns(shown.since("start_ns", "end_ns")).sort("worker", "start_ns")
 
 
@@ -220,28 +208,16 @@ def _uses(side_spans: pl.DataFrame, shown: Window) -> pl.DataFrame:
 
 def _stalls(stalls: pl.DataFrame, run: Run, shown: Window) -> pl.DataFrame:
     """Return the stalls with the awaited batch: usually the step's own."""
-    who = ("rank", "step")
-    awaited = (
-        run.waits.sort("end_ns").group_by(who).agg(pl.col(*_BATCH).last().name.suffix("_awaited"))
-    )
-    batches = run.deliveries.select(
-        "rank", *_BATCH, maker="worker", left_ns=pl.coalesce("sent_ns", "made_ns")
-    )
-    batches = batches.unique(["rank", *_BATCH])
+    who, batch = ("rank", "step"), ("rank", *_BATCH)
+    last = pl.col(*_BATCH).last().name.suffix("_awaited")
+    awaited = run.waits.sort("end_ns").group_by(who).agg(last)
+    left_ns = pl.coalesce("sent_ns", "made_ns")
+    batches = run.deliveries.select(*batch, maker="worker", left_ns=left_ns).unique(batch)
     names = [pl.coalesce(f"{name}_awaited", name).alias(name) for name in _BATCH]
-    return (
-        stalls.filter(shown.holds())
-        .join(awaited, on=who, how="left")
-        .with_columns(names)
-        .join(batches, on=["rank", *_BATCH], how="left", maintain_order="left")
-        .select(
-            "step",
-            pl.coalesce("maker", "worker").alias("worker"),
-            *_BATCH,
-            "stall_s",
-            *shown.since("start_ns", "end_ns", "left_ns"),
-        )
-    )
+    joined = stalls.filter(shown.holds()).join(awaited, on=who, how="left").with_columns(names)
+    rows = joined.join(batches, on=batch, how="left", maintain_order="left")
+    worker, times = pl.coalesce("maker", "worker"), shown.since("start_ns", "end_ns", "left_ns")
+    return rows.select("step", worker.alias("worker"), *_BATCH, "stall_s", *times)
 
 
 def around(run: Run, rank: int, step: int) -> Timeline:
@@ -251,8 +227,8 @@ def around(run: Run, rank: int, step: int) -> Timeline:
 
 def _typical_window(run: Run, rank: int, favoured: list[int]) -> Timeline:
     step_count = min(max(ROUNDS * len(_makers(run, rank)), FEWEST_STEPS), MOST_STEPS)
-    stalls = run.stalls().filter(rank=rank)
-    shown = window(timed_steps(run, rank), stalls, step_count=step_count, favoured=favoured)
+    steps, stalls = timed_steps(run, rank), run.stalls().filter(rank=rank)
+    shown = window(steps, stalls, step_count=step_count, favoured=favoured)
     return _in_window(run, rank, shown)
 
 

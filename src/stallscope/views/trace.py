@@ -327,12 +327,8 @@ def _batch_slices(run: Run, arrows: pl.DataFrame, loop: str) -> Iterator[pl.Data
     yield _table(batches, pl.format("batch {}", "batch"), pl.lit(BATCH), 4, thread)
     keys = (*_KEY, "sample")
     about = run.all_samples.select(*keys, *_ABOUT).unique(keys, keep="first")
-    samples = (
-        spans.drop_nulls("sample")
-        .group_by(*_BATCH, "sample", maintain_order=True)
-        .agg(*times)
-        .join(about, on=keys, how="left", maintain_order="left")
-    )
+    each = spans.drop_nulls("sample").group_by(*_BATCH, "sample", maintain_order=True).agg(*times)
+    samples = each.join(about, on=keys, how="left", maintain_order="left")
     yield _table(samples, pl.format("sample {}", "sample"), pl.lit(SAMPLE), 5, thread)
     stages = spans.with_columns(cpu_us=pl.col("cpu_ns") / 1000)
     yield _table(stages, pl.col("stage").cast(pl.String), pl.col("kind"), 6, thread)
@@ -340,7 +336,10 @@ def _batch_slices(run: Run, arrows: pl.DataFrame, loop: str) -> Iterator[pl.Data
 
 def _loop_slices(run: Run, arrows: pl.DataFrame, loop: str) -> Iterator[pl.DataFrame]:
     """Yield what the loop's process and the sending threads did; arrows end in the first use."""
-    steps = _steps(run)
+    timed = run.all_steps.drop_nulls(["start_ns", "end_ns"]).drop("worker")
+    # A step begins with `iter(loader)` before it
+    steps = timed.with_columns(begin_ns=begin_ns(), used_ns=used_until_ns())
+    steps = steps.sort("rank", "end_ns")
     uses = _uses(run, steps)
     # Only where no use was seen, an arrow ends in the wait: Perfetto lets it lead from the slice
     # that starts earlier, and a wait starts early
@@ -353,8 +352,8 @@ def _loop_slices(run: Run, arrows: pl.DataFrame, loop: str) -> Iterator[pl.DataF
     ends = uses.group_by(_STEP).agg(last_ns=pl.col("end_ns").max())
     whole = steps.join(ends, on=_STEP, how="left")
     whole = whole.with_columns(start_ns="begin_ns", end_ns=pl.max_horizontal("used_ns", "last_ns"))
-    restarts = steps.filter(pl.col("begin_ns") < pl.col("start_ns"))
-    restarts = restarts.with_columns(start_ns="begin_ns", end_ns="start_ns")
+    again = steps.filter(pl.col("begin_ns") < pl.col("start_ns"))
+    restarts = again.with_columns(start_ns="begin_ns", end_ns="start_ns")
     # The loader's own waits, where they are not the same as the step's
     own = run.waits.join(steps, on=(*_STEP, "start_ns", "end_ns"), how="anti")
     here = pl.lit(loop)
@@ -374,13 +373,6 @@ def _loop_slices(run: Run, arrows: pl.DataFrame, loop: str) -> Iterator[pl.DataF
     side = side.join(arrow, on=_BATCH, how="left").with_columns(arrows=pl.when(~pins).then("sent"))
     thread = pl.when(pins).then(pl.lit(PINNING)).otherwise(pl.lit(SENDING))
     yield _table(side, stage, pl.col("kind"), 0, thread)
-
-
-def _steps(run: Run) -> pl.DataFrame:
-    """Return the steps with `begin_ns` (of `iter(loader)` before it) and `used_ns`."""
-    timed = run.all_steps.drop_nulls(["start_ns", "end_ns"]).drop("worker")
-    ends = timed.with_columns(begin_ns=begin_ns(), used_ns=used_until_ns())
-    return ends.sort("rank", "end_ns")
 
 
 def _stalls(run: Run) -> pl.DataFrame:
