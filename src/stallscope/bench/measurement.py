@@ -122,11 +122,7 @@ class Measurement:
 
 
 def memory_limit(max_bytes: Any, share: float) -> int:
-    """Return the bytes that a measurement may take; by default a share of the free memory.
-
-    Raises:
-        ArgumentError: `max_bytes` is no size.
-    """
+    """Return the bytes that a measurement may take; by default a share of the free memory."""
     if max_bytes is None:
         return int(memory_available_bytes() * share)
     if not isinstance(max_bytes, (int, float)) or not 0 <= max_bytes < math.inf:

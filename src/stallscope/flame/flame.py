@@ -229,11 +229,7 @@ class SamplingLoop:
         return self._wanted_s - self._conditions.seconds
 
     def run(self, probe: Probe, folder: Path) -> None:
-        """Sample for the requested time; a loader that ends earlier is restarted.
-
-        Raises:
-            TargetError: the loader yields no batch.
-        """
+        """Sample for the requested time; a loader that ends earlier is restarted."""
         began, starts, warmup = time.monotonic(), 0, self._loop.warmup
         while self._left_s > self._wanted_s * (1 - _ENOUGH):
             starts += 1

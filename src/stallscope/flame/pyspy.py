@@ -277,8 +277,7 @@ class InProcess(StackSampler):
 def below(pid: int, folder: Path) -> tuple[list[Process], str]:
     """Return the workers below a process, or the process itself, and a note that says which.
 
-    Raises:
-        UnsupportedError: the process does not exist, is not Python, or cannot be read.
+    An `UnsupportedError` says that the process does not exist, is not Python, or cannot be read.
     """
     process = _process(pid)
     program = pyspy_calls.executable()

@@ -123,11 +123,7 @@ class Flame(_Flamegraph, SavedResult):
 
     @computed_apart
     def stacks(self) -> pl.DataFrame:
-        """Return one row per process, stage and stack, the most frequent first.
-
-        Returns:
-            The columns `worker, pid, stage, stack, hits`, as in `SAMPLES`.
-        """
+        """Return a row per process, stage and stack: `worker, pid, stage, stack, hits`."""
         return (
             self.samples.group_by("worker", "pid", "stage", "stack", maintain_order=True)
             .agg(pl.col("hits").sum())
@@ -140,19 +136,11 @@ class Flame(_Flamegraph, SavedResult):
         return classify.table(self.samples)
 
     def table(self) -> pl.DataFrame:
-        """Return the share of each of the user's own functions, with an interval, largest first.
-
-        Returns:
-            Columns of `flame.classify.TABLE`.
-        """
+        """Return a row for each function of the user's own; columns of `flame.classify.TABLE`."""
         return self._table
 
     def diff(self, before: Flame) -> FlameDifference:
-        """Return the changes since another recording.
-
-        Args:
-            before: the recording to compare with.
-        """
+        """Return the changes since another recording, `before`."""
         return FlameDifference(self, before)
 
 
@@ -177,11 +165,7 @@ class FlameDifference(_Flamegraph):
     before: Flame
 
     def table(self) -> pl.DataFrame:
-        """Return the change of each of the user's own functions, the largest first.
-
-        Returns:
-            Columns of `CHANGES`.
-        """
+        """Return the change of each of the user's own functions; columns of `CHANGES`."""
         after, before = (
             {(row["function"], row["file"]): row for row in flame.table().iter_rows(named=True)}
             for flame in (self.after, self.before)

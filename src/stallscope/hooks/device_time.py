@@ -80,11 +80,7 @@ class Accelerator:
         self.name: str = named(where) if named else where.type
 
     def event(self) -> Any:
-        """Return a new event.
-
-        Raises:
-            UnsupportedError: torch has none for such a device.
-        """
+        """Return a new event; an `UnsupportedError` where torch has none for such a device."""
         if _SPARE[self.where]:
             return _SPARE[self.where].pop()
         if self._event is None:
@@ -357,11 +353,7 @@ class SimulatedDevice:
             _sleep_until(end_ns)
 
     def reserve(self, size: int) -> None:
-        """Take so many bytes of its memory; `release` gives them back.
-
-        Raises:
-            torch.cuda.OutOfMemoryError: there are not as many left.
-        """
+        """Take so many bytes of its memory, else raise torch's `OutOfMemoryError`."""
         if self.memory_bytes is not None and self.held_bytes + size > self.memory_bytes:
             left = self.memory_bytes - self.held_bytes
             raise OutOfMemoryError(f"{self.name}: tried to allocate {size} bytes, {left} are left")
@@ -411,11 +403,7 @@ class SimulatedEvent:
         return perf_counter_ns() >= self.reached_ns
 
     def elapsed_time(self, later: SimulatedEvent) -> float:
-        """Return the milliseconds from here.
-
-        Raises:
-            RuntimeError: one of them was not reached yet.
-        """
+        """Return the milliseconds from here; a `RuntimeError` where one was not reached."""
         if perf_counter_ns() < max(self.reached_ns, later.reached_ns):
             raise RuntimeError("both events have to be reached before their distance is known")
         return (later.reached_ns - self.reached_ns) / 1e6

@@ -178,11 +178,7 @@ def names_of(pid: int, worker: int, started_ns: int) -> str:
 
 
 def reserve(path: Path, length: int) -> mmap.mmap:
-    """Create a file of `length` zero bytes, and map it.
-
-    Raises:
-        OSError: the file exists, or the disk is full.
-    """
+    """Create a file of `length` zero bytes, and map it; an `OSError` where the disk is full."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         if hasattr(os, "posix_fallocate"):

@@ -105,11 +105,8 @@ class _Begun(NamedTuple):
 class Hooks:
     """All hooks of one process.
 
-    Args:
-        recorder: writes the log of this thread.
-        task: what a fetcher is to make now, None for one that is not measured; without this
-            function, who calls sets `number` and begins the epochs.
-        cost_share: see `log_place.LogPlace`.
+    `task` returns what a fetcher is to make now, None where that is not measured. Without this
+    function, who calls sets `number` and begins the epochs.
     """
 
     def __init__(

@@ -56,11 +56,7 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
 ) -> dict[str, Callable[..., Any]]:
     """Return the functions that record into a log, by their names in `Recorder`.
 
-    Args:
-        log: log of this process; a batch is recorded in the log of its thread.
-        clocks: see `Recorder`.
-        state: counters, which callers may change.
-        keys: of samples and batches.
+    A batch is recorded in the log of its thread. `keys` are those of samples and batches.
     """
     here = log.here()
     words, place, header = here.words, here.place, here.header

@@ -93,13 +93,7 @@ def read_log(path: Path, names_read: dict[str, ProcessNames] | None = None) -> L
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the complete JSON objects of a file, without control characters.
-
-    A missing file is empty.
-
-    Raises:
-        ValueError: the file is not a plain file, or larger than any log.
-    """
+    """Yield the complete JSON objects of a file, if there is one; a `ValueError` for no log."""
     for entry in _json_lines(path):
         if isinstance(entry, dict):
             yield entry

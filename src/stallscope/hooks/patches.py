@@ -78,10 +78,8 @@ class Patches:
     def put(self, owner: Any, name: Any, new: Any) -> None:
         """Replace `owner.name`, or `owner[name]` where the owner is a list or a dict.
 
-        After `undo` it does nothing: a thread may come late.
-
-        Raises:
-            Exception: the owner cannot be changed (a class made in C, a metaclass that forbids it).
+        After `undo` it does nothing: a thread may come late. It raises where the owner cannot be
+        changed (a class made in C, a metaclass that forbids it).
         """
         with _lock:
             if self._undone:

@@ -197,11 +197,7 @@ def _distinct(functions: list[FunctionType]) -> dict[CodeType, str]:
 
 
 def as_list(functions: Any) -> list[Any] | None:
-    """Return the requested functions as a list; None: the default.
-
-    Raises:
-        ArgumentError: a value is neither a name nor a function.
-    """
+    """Return the requested functions as a list; None: the default."""
     if functions is None:
         return None
     if isinstance(functions, str) or callable(functions):

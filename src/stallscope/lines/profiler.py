@@ -248,11 +248,7 @@ _MOST_TIMES: Final = 1_000
 
 
 class Pieces:
-    """Samples to make, cut into pieces: whole batches if the batch sampler is the user's own.
-
-    Raises:
-        TargetError: the sampler yields no index.
-    """
+    """Samples to make, cut into pieces: whole batches if the batch sampler is the user's own."""
 
     def __init__(self, loader: DataLoader[Any], samples: int) -> None:
         self._loader = loader

@@ -75,9 +75,7 @@ _limit: ContextVar[_TimeLimit | None] = ContextVar("time limit", default=None)
 def time_limit(budget_s: float, remedy: str = "give it a larger budget_s") -> Iterator[None]:
     """End each wait for a batch in this block some time after the budget; the outer block counts.
 
-    Args:
-        budget_s: for the whole block, seconds. Only a wait that outlasts it is ever ended.
-        remedy: what to do where the loader is only slow.
+    Only a wait that outlasts the budget is ended. `remedy` is for a loader that is only slow.
     """
     if _limit.get() is not None:
         yield
@@ -118,11 +116,7 @@ def starting(loader: Any) -> Iterator[None]:
 
 
 def limited(iterator: Any) -> Generator[Any, None, None]:
-    """Yield the batches of a loader's own iterator; a wait for one that takes too long ends.
-
-    Raises:
-        NoBatchError: a batch did not come.
-    """
+    """Yield the batches of a loader's own iterator; a `NoBatchError` ends too long a wait."""
     limit = _limit.get()
     if limit is None:
         yield from iterator

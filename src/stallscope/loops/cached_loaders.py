@@ -262,10 +262,7 @@ def is_plain(loader: Any) -> bool:
 def check_plain(target: Target, so: str) -> None:
     """Make sure that there is one DataLoader, of which torch makes the samples.
 
-    `so` are the words for what cannot be done otherwise.
-
-    Raises:
-        UnsupportedError: there is none, or one that iterates itself.
+    Else raise an `UnsupportedError`; `so` are the words for what cannot be done otherwise.
     """
     loaders, cls = target.loaders, type(target.loader)
     if len(loaders) == 1 and is_plain(loaders[0]):

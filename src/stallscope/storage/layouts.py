@@ -173,11 +173,7 @@ class LayoutSearch:
     # ---- the files of the samples -----------------------------------------------------------
 
     def _captured(self, loader: Any, place: Path) -> list[RawSample]:
-        """Return the files of some samples, sorted by index.
-
-        Raises:
-            UnsupportedError: no sample opens a file of its own.
-        """
+        """Return the files of some samples, sorted by index; `UnsupportedError`: there are none."""
         rng = random.Random(0)  # noqa: S311 - which samples are compared is no secret
         number = min(self._most, self._dataset_samples)
         indices = sorted(rng.sample(range(self._dataset_samples), number))

@@ -29,11 +29,7 @@ _MOST_BYTES: Final = 16 << 30
 
 @contextmanager
 def opened(path: str) -> Iterator[int]:
-    """Open a file for reading, without waiting for a pipe; yields the descriptor.
-
-    Raises:
-        OSError: the file is gone, or may not be read.
-    """
+    """Open a file for reading, without waiting for a pipe; yields the descriptor."""
     flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
     descriptor = os.open(path, flags)
     try:
@@ -43,11 +39,7 @@ def opened(path: str) -> Iterator[int]:
 
 
 def resident_share(path: str) -> float | None:
-    """Return the share (0 to 1) of a file that is in the page cache; None: unknown.
-
-    Raises:
-        OSError: the file is gone, or may not be read.
-    """
+    """Return the share (0 to 1) of a file that is in the page cache; None: unknown."""
     with opened(path) as descriptor:
         size = min(os.fstat(descriptor).st_size, _MOST_BYTES)
         resident = resident_bytes(descriptor, 0, size)

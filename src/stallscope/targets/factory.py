@@ -46,8 +46,7 @@ def names_code(text: str) -> bool:
 def find(text: str) -> Any:
     """Import the module and return what the attribute path names, without calling it.
 
-    Raises:
-        TargetError: the module or the attribute does not exist, or importing the module failed.
+    A `TargetError` says what does not exist, or that importing the module failed.
     """
     name, _, path = text.partition(":")
     with importable_here():
@@ -64,11 +63,7 @@ def find(text: str) -> Any:
 
 
 def call(factory: Any, text: str) -> Any:
-    """Call a factory without arguments.
-
-    Raises:
-        TargetError: the factory raised; the user's exception is its cause.
-    """
+    """Call a factory without arguments; what it raises is the cause of a `TargetError`."""
     with importable_here():
         try:
             return factory()

@@ -156,8 +156,7 @@ def _to_floats(v2: Any) -> list[Any]:
 def torchvision_transforms(module: str = "torchvision.transforms.v2") -> Any:
     """Import torchvision's transforms only when a pipeline of ours is built.
 
-    Raises:
-        TargetError: torchvision is missing or does not fit the installed torch.
+    A `TargetError` says that torchvision is missing or does not fit the installed torch.
     """
     try:
         return import_module(module)
@@ -210,8 +209,7 @@ def is_shards(text: str) -> bool:
 def find_shards(path: Path) -> list[str]:
     """Return the files of an absolute name, a range like `x-{000..009}.tar` or a glob, in order.
 
-    Raises:
-        TargetError: a file is missing, or nothing matches.
+    A `TargetError` names what is missing.
     """
     shards: list[str] = []
     root = Path(path.anchor)
@@ -232,8 +230,7 @@ def find_shards(path: Path) -> list[str]:
 def shards_loader(shards: Sequence[str]) -> DataLoader[Any]:
     """Return a loader of images with the default evaluation pipeline, a shard or more per worker.
 
-    Raises:
-        TargetError: the first shard is not a tar archive, or contains no image.
+    A `TargetError` says that the first shard is no tar archive, or contains no image.
     """
     _check_has_images(shards[0])
     dataset = TarShards(shards, evaluation_pipeline())

@@ -40,9 +40,7 @@ class RemoteImages(folder.ImageFiles):
 def remote_loader(address: str) -> DataLoader[Any]:
     """Return a loader of shuffled (image, label) batches with the default training pipeline.
 
-    Raises:
-        TargetError: the server does not answer or refuses, there is no image, or the address'
-            library is not installed.
+    A `TargetError` says that there is no image; see `listing`.
     """
     root, objects = listing(address)
     images = [path for path in objects if folder.is_image(path)]
@@ -60,9 +58,7 @@ def remote_loader(address: str) -> DataLoader[Any]:
 def listing(address: str) -> tuple[str, list[str]]:
     """Return the path of an address, and the path of each object below it, sorted.
 
-    Raises:
-        TargetError: the server does not answer or refuses, or the address' library is not
-            installed.
+    A `TargetError` says that the server refuses, or that the address' library is missing.
     """
     name = printable(address)
     try:
@@ -90,11 +86,7 @@ def names_at(address: str) -> list[str]:
 
 
 def copy_objects(address: str, places: Mapping[str, Path]) -> None:
-    """Copy objects of a server to files, by their paths.
-
-    Raises:
-        TargetError: the server does not send an object.
-    """
+    """Copy objects of a server to files, by their paths, else raise a `TargetError`."""
     try:
         for place in places.values():  # a rank without a run has a folder, too
             place.parent.mkdir(parents=True, exist_ok=True)

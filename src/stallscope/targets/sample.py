@@ -67,20 +67,12 @@ class Photographs(ImageFiles):
 
 
 def sample_folder() -> Path:
-    """Return the folder of the photographs: two class folders of JPEGs, 533 by 800 pixels.
-
-    Raises:
-        StallscopeError: the installed package and the source checkout both lack the folder.
-    """
+    """Return the folder of the photographs: two class folders of JPEGs, 533 by 800 pixels."""
     return packaged_folder("sample_data")
 
 
 def photographs(folder: Path | None = None) -> list[ImageFile]:
-    """Return the sample's files in the order of their names, or those of a converted copy.
-
-    Raises:
-        TargetError: there are none.
-    """
+    """Return the sample's files in the order of their names, or those of a converted copy."""
     folder = folder or sample_folder()
     files = find_images(folder)
     if not files:
