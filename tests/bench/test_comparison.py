@@ -102,4 +102,6 @@ def test_what_is_not_settled_says_how_much_there_is_to_gain():
     assert "No order gains more than 1.07× (best: b, 1.0" in open_title(
         "order", "b", little, [1.02, 1.07], 9
     )
+    slower = open_title("order", "b", Factor(0.94, None, None, OPEN), [None], 9)
+    assert slower.startswith("No order was faster (best: b, 0.9")
     assert "Not settled: b gives 1.3× (95% CI" in open_title("order", "b", wide, [1.07, None], 9)

@@ -170,6 +170,8 @@ def open_title(
     if highest < LITTLE:
         return f"No {kind} gains more than {highest:.2f}× (best: {best}, {gain})"
     budget = duration(budget_for(factor, took_s))
+    if factor.factor <= 1:
+        return f"No {kind} was faster (best: {best}, {gain}); to be sure set budget_s to {budget}"
     return f"Not settled: {best} gives {gain}; set budget_s to {budget}"
 
 
