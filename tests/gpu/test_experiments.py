@@ -24,7 +24,6 @@ def test_copies_are_timed_in_each_way(worker):
     assert free["host_s"] < free["copy_s"]
     assert free["host_s"] < held["host_s"]
     assert held["copy_s"] < rows["from pageable memory"]["copy_s"]
-    assert held["factor_low"] > 1
 
 
 def test_a_line_that_waits_is_named_with_what_it_takes(worker):

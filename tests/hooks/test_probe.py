@@ -68,9 +68,6 @@ class OfPairs(Dataset):
         self.transforms = Joint()
         self.target_transform = Op(7)
 
-    def __len__(self) -> int:
-        return 8
-
     def __getitem__(self, index: int) -> Any:
         image, target = self.transforms(index, index)
         return image, self.target_transform(target)
@@ -78,9 +75,6 @@ class OfPairs(Dataset):
 
 class WithHelpers(Dataset):
     """A dataset that does its work in methods and functions of its own."""
-
-    def __len__(self) -> int:
-        return 8
 
     def __getitem__(self, index: int) -> Any:
         return augment(self._load_image(index)) + measure(0)
@@ -114,9 +108,6 @@ class WithLoader(Dataset):
     def __init__(self) -> None:
         self.loader = augment  # whatever stands there: the slot says what it is
         self.transform = lambda x: (CLOCK.spend(9), x)[1]
-
-    def __len__(self) -> int:
-        return 8
 
     def __getitem__(self, index: int) -> Any:
         return self.transform(self.loader(index))
@@ -202,9 +193,6 @@ class Late(Dataset):
     """A dataset that builds its pipeline when it is first used."""
 
     transform = None
-
-    def __len__(self) -> int:
-        return 8
 
     def __getitem__(self, index: int) -> Any:
         if self.transform is None:

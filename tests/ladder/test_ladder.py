@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import pickle
-import random
 from itertools import chain, islice
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
 import torch
@@ -65,34 +62,6 @@ def as_dict(samples: list[torch.Tensor]) -> dict[str, Any]:
 class Page:
     def __init__(self, samples: list[torch.Tensor]) -> None:
         self.samples = torch.stack(samples)
-
-
-class Trainer:
-    """A model that trains, as users have them."""
-
-    def __init__(self) -> None:
-        self.model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
-        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1, momentum=0.9)
-        self.losses: list[torch.Tensor] = []
-
-    def step(self, batch: torch.Tensor) -> None:
-        """Train on one batch, and keep the loss with its graph."""
-        self.optimizer.zero_grad()
-        loss = self.model(batch).square().mean() + torch.rand(()) * 0
-        loss.backward()
-        self.optimizer.step()
-        self.losses.append(loss)
-
-    def digest(self) -> str:
-        """Of everything that training moves, and of every generator."""
-        found = hashlib.sha256()
-        for value in self.model.state_dict().values():
-            found.update(value.numpy().tobytes())
-        for state in self.optimizer.state_dict()["state"].values():
-            found.update(state["momentum_buffer"].numpy().tobytes())
-        found.update(torch.get_rng_state().numpy().tobytes())
-        found.update(repr((random.getstate(), np.random.get_state())).encode())
-        return found.hexdigest()
 
 
 class TestWhichRungsThereAre:
@@ -253,17 +222,6 @@ class Halve:
 
 
 class TestNothingIsChanged:
-    def test_model_optimizer_and_generators(self):
-        trainer = Trainer()
-        trainer.step(torch.rand(4, 4))
-        before = trainer.digest()
-
-        ladder = ss.ladder(DataLoader(Noise(64), 4, shuffle=True, num_workers=2), trainer.step)
-
-        assert BATCHES.name in measured(ladder)
-        assert len(trainer.losses) > 10
-        assert before == trainer.digest()
-
     def test_the_batches_that_come_afterwards(self):
         plain, loader = (
             DataLoader(Noise(24), 4, shuffle=True, generator=torch.Generator().manual_seed(3))
