@@ -61,33 +61,23 @@ def read(file: IO[bytes], columns: Sequence[str]) -> pl.DataFrame:
 
 def _refuse_compressed(data: bytes) -> None:
     (length,) = struct.unpack_from("<i", data, len(data) - 10)
-    footer = _root(data, len(data) - 10 - length)
+    footer = _follow(data, len(data) - 10 - length)
     for field in (_DICTIONARIES, _BATCHES):
         for offset in _blocks(data, footer, field):
-            message = _root(data, offset + 8)  # behind a marker and the length of the metadata
-            batch = _inside(data, message, _HEADER)
+            message = _follow(data, offset + 8)  # behind a marker and the length of the metadata
+            batch = _follow(data, _place(data, message, _HEADER))
             if data[_place(data, message, _KIND)] == _OF_DICTIONARY:
-                batch = _inside(data, batch, _DATA)
+                batch = _follow(data, _place(data, batch, _DATA))
             if _place(data, batch, _COMPRESSION):
                 raise ValueError("it is compressed, so that its size in memory is not known")
 
 
 def _blocks(data: bytes, footer: int, field: int) -> Iterator[int]:
     if _place(data, footer, field):
-        start = _inside(data, footer, field)
+        start = _follow(data, _place(data, footer, field))
         (count,) = struct.unpack_from("<I", data, start)
         for number in range(count):
             yield _BLOCK.unpack_from(data, start + 4 + number * _BLOCK.size)[0]
-
-
-def _root(data: bytes, at: int) -> int:
-    return at + _unsigned(data, at)
-
-
-def _inside(data: bytes, table: int, field: int) -> int:
-    """Follow the offset in a field."""
-    place = _place(data, table, field)
-    return place + _unsigned(data, place)
 
 
 def _place(data: bytes, table: int, field: int) -> int:
@@ -100,8 +90,9 @@ def _place(data: bytes, table: int, field: int) -> int:
     return table + offset if offset else 0
 
 
-def _unsigned(data: bytes, at: int) -> int:
+def _follow(data: bytes, at: int) -> int:
+    """Return the position to which the offset at a position leads."""
     if at < 0:  # `struct` would count from the end
         raise IndexError(at)
-    (value,) = struct.unpack_from("<I", data, at)
-    return int(value)
+    (offset,) = struct.unpack_from("<I", data, at)
+    return at + int(offset)

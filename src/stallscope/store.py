@@ -361,9 +361,10 @@ def _are_possible(name: str, least: float, most: float, largest: float = _LARGES
 
 def _checked(kind: Any, value: Any, name: str, contents: Contents) -> Any:
     origin, parts = get_origin(kind), get_args(kind)
+    is_object = origin in (dict, Mapping) or is_dataclass(kind)
+    if is_object and not isinstance(value, dict):
+        raise TypeError(f"{name} in {contents.head} is no JSON object")
     if isinstance(kind, type) and is_dataclass(kind):
-        if not isinstance(value, dict):
-            raise TypeError(f"{name} in {contents.head} is no JSON object")
         hints = hints_of(kind)
         names = [field.name for field in fields(kind)]
         return kind(**{key: _checked(hints[key], value[key], key, contents) for key in names})
@@ -371,9 +372,7 @@ def _checked(kind: Any, value: Any, name: str, contents: Contents) -> Any:
         if not isinstance(value, list):
             raise TypeError(f"{name} in {contents.head} is no list")
         return tuple(_checked(parts[0], item, name, contents) for item in value)
-    if origin in (dict, Mapping):
-        if not isinstance(value, dict):
-            raise TypeError(f"{name} in {contents.head} is no JSON object")
+    if is_object:
         # Numbers by name may be NaN in JSON: not measured
         return {
             key: item if type(item) is parts[1] else _checked(parts[1], item, key, contents)

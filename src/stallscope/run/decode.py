@@ -356,13 +356,13 @@ def _spans(words: DecodedWords, origin_ns: int, rank: int) -> pl.DataFrame:
     )
     names = pl.Series([stage.name for stage in words.stages], dtype=pl.Categorical)
     kinds = pl.Series([stage.kind for stage in words.stages], dtype=SPANS["kind"])
-    return frame.with_columns(
-        *_who(words, rank),
+    spans = frame.with_columns(
         sample=pl.when(pl.Series(is_in_sample)).then("sample"),
         stage=names.gather(frame["code"]),
         kind=kinds.gather(frame["code"]),
         cpu_ns=pl.when(pl.col("cpu_ns") >= 0).then("cpu_ns"),
-    ).select(pl.col(name).cast(kind) for name, kind in SPANS.items())
+    )
+    return _typed(spans, words, rank, SPANS)
 
 
 def _stretches(words: DecodedWords) -> tuple[np.ndarray, np.ndarray]:
@@ -380,12 +380,11 @@ def _stretches(words: DecodedWords) -> tuple[np.ndarray, np.ndarray]:
     return begins[~goes_on], begins[last] + 1
 
 
-def _who(words: DecodedWords, rank: int) -> list[pl.Expr]:
-    return [
-        pl.lit(rank).alias("rank"),
-        pl.lit(words.log.pid).alias("pid"),
-        pl.lit(words.worker, dtype=pl.Int16).alias("worker"),
-    ]
+def _typed(frame: pl.DataFrame, words: DecodedWords, rank: int, schema: Schema) -> pl.DataFrame:
+    """Return the columns of a schema, with those that name the process."""
+    worker = pl.lit(words.worker, dtype=pl.Int16)
+    named = frame.with_columns(rank=pl.lit(rank), pid=pl.lit(words.log.pid), worker=worker)
+    return named.select(pl.col(name).cast(kind) for name, kind in schema.items())
 
 
 def _batches(words: DecodedWords, rank: int) -> pl.DataFrame:
@@ -394,8 +393,7 @@ def _batches(words: DecodedWords, rank: int) -> pl.DataFrame:
     ended[words.batch_of_word[words.tags == Tag.BATCH_END]] = True
     batch = words.payload[words.batch_at]
     frame = pl.DataFrame({"epoch": words.epochs, "batch": batch, "complete": ended})
-    named = frame.filter(recorded).with_columns(*_who(words, rank))
-    return named.select(pl.col(name).cast(kind) for name, kind in BATCHES.items())
+    return _typed(frame.filter(recorded), words, rank, BATCHES)
 
 
 def _samples(words: DecodedWords, rank: int) -> pl.DataFrame:
@@ -404,10 +402,8 @@ def _samples(words: DecodedWords, rank: int) -> pl.DataFrame:
     pixels = _first_in_sample(words, words.tags == Tag.PIXELS)
     file = _file_of_sample(words, pixels)
     # Bytes of a path that are no text become escapes
-    paths = [None] + [
-        path.encode("utf-8", "backslashreplace").decode() if isinstance(path, str) else None
-        for path in words.log.paths
-    ]
+    texts = (path if isinstance(path, str) else None for path in words.log.paths)
+    paths = [None, *(text and text.encode("utf-8", "backslashreplace").decode() for text in texts)]
     size = np.where(pixels >= 0, words.payload[np.maximum(pixels, 0)], 0) if at.size else numbers
     batch = words.batch_of_word[at]
     frame = pl.DataFrame(
@@ -424,15 +420,14 @@ def _samples(words: DecodedWords, rank: int) -> pl.DataFrame:
         }
     )
     counted = frame.filter(~words.void[:-1])
-    return counted.with_columns(
-        rank=pl.lit(rank),
-        worker=pl.lit(words.worker, dtype=pl.Int16),
+    samples = counted.with_columns(
         index=pl.when("indexed").then("index"),
         path=pl.Series(paths, dtype=pl.String).gather(counted["file"]),
         width=pl.when(pl.col("width") > 0).then("width"),
         height=pl.when(pl.col("height") > 0).then("height"),
         bytes=pl.lit(None),  # read later, so that no process waits for it while it loads
-    ).select(pl.col(name).cast(kind) for name, kind in SAMPLES.items())
+    )
+    return _typed(samples, words, rank, SAMPLES)
 
 
 def _first_in_sample(words: DecodedWords, here: np.ndarray) -> np.ndarray:

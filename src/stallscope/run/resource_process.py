@@ -16,7 +16,7 @@ from time import perf_counter_ns, process_time_ns
 from typing import TYPE_CHECKING, Final
 
 from stallscope.files import open_to_append
-from stallscope.run.resource_sources import Missing, Recorded, Source, sources
+from stallscope.run.resource_sources import Missing, Recorded, Source, sources, words
 from stallscope.stages import SAMPLER
 
 if TYPE_CHECKING:
@@ -99,7 +99,9 @@ class Samples:
             return source.read()
         except Exception as error:  # noqa: BLE001 - the other sources go on
             self._sources.remove(source)
-            self._write(note=f"could not be sampled any more: {source.name} ({error!r})")
+            self._write(
+                note=f"could not be sampled any more: {words(source.resources)} ({error!r})"
+            )
             return {}
         finally:
             if source.paced:

@@ -83,10 +83,10 @@ class Source:
     """True if the source limits its own overhead."""
     resources: tuple[str, ...] = ()
 
-    @property
-    def name(self) -> str:
-        """Words for the resources."""
-        return ", ".join(stages.NAMES[resource] for resource in self.resources)
+
+def words(resources: tuple[str, ...]) -> str:
+    """Return words for some resources."""
+    return ", ".join(stages.NAMES[resource] for resource in resources)
 
 
 def sources(recorded: Recorded, *, has_gpu: bool) -> list[Source | Missing]:
@@ -115,8 +115,7 @@ def _make(resources: tuple[str, ...], make: Callable[[], Source]) -> Source | Mi
     except LookupError:
         return Missing(resources)
     except (OSError, ValueError, psutil.Error) as error:
-        named = ", ".join(stages.NAMES[resource] for resource in resources)
-        return Missing(resources, f"not sampled: {named} ({error})")
+        return Missing(resources, f"not sampled: {words(resources)} ({error})")
 
 
 def _cores() -> Source:

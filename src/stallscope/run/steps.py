@@ -129,7 +129,8 @@ class Steps:
                     continue
                 near = track[bisect_left(starts, wait.end_ns) : bisect_left(starts, until)]
                 spans = self._use(wait, until, near)
-                restart_ns = self._restart(wait, begun, last, batch)
+                is_first = last is None or last.key != batch.key  # of its epoch
+                restart_ns = self._restart(wait, begun) if is_first else None
                 yield PendingStep(number, wait, batch, spans, restart_ns)
                 number, last = number + 1, batch
 
@@ -146,16 +147,10 @@ class Steps:
         begun = [part.start_ns for part in self._events.unfinished if part.start_ns > wait.end_ns]
         return max([wait.end_ns, *ends, *begun, *(late.end_ns for late in track)])
 
-    def _restart(
-        self,
-        wait: Wait,
-        begun: list[tuple[int, int, int, int]],
-        last: Batch | None,
-        batch: Batch,
-    ) -> int | None:
-        """Return the ns that the iterator's creation took; None after the epoch's first batch."""
+    def _restart(self, wait: Wait, begun: list[tuple[int, int, int, int]]) -> int | None:
+        """Return the ns that the iterator's creation took; None if unknown."""
         at = bisect_left(begun, (wait.start_ns,)) - 1
-        if at < 0 or (last is not None and last.key == batch.key):
+        if at < 0:
             return None
         start_ns, end_ns, *_ = begun[at]
         until = self._events.seen_until(wait.thread, end_ns, wait.start_ns)

@@ -11,7 +11,7 @@ Both numbers exclude file pages, which come and go with mapped files.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
@@ -134,28 +134,16 @@ class MemoryGrowth:
         return f"The workers' memory grows {end}: {self.rate()}"
 
 
-class _Slopes(NamedTuple):
-    """Growth of one worker's memory; bytes, seconds."""
-
-    own: float
-    mapped: float
-    length_s: float
-    last_own: float
-    last_mapped: float
-    grows: bool
-    goes_on: bool
-
-
 def memory_growth(run: Run, workers: int | None = None) -> MemoryGrowth | None:
     """Return the growth of the workers' memory; None without growth, or with too few samples.
 
     `workers` is the number of the loader's worker processes, by default that of the run.
     """
     workers = run.settings.num_workers if workers is None else workers
-    each = list(_of_workers(run))
-    if not each or np.mean([worker.grows for worker in each]) < _NEARLY_ALL:
+    each = np.array(list(_of_workers(run)), float)
+    if not each.size or each[:, -2].mean() < _NEARLY_ALL:
         return None
-    own, mapped, length_s, last_own, last_mapped, *_ = np.median(np.array(each, float), axis=0)
+    own, mapped, length_s, last_own, last_mapped, *_ = np.median(each, axis=0)
     if own <= 0:
         return None
     new = float(np.clip(mapped, 0.0, own))
@@ -182,7 +170,7 @@ def memory_growth(run: Run, workers: int | None = None) -> MemoryGrowth | None:
         end_bytes=workers * float(last_mapped) if copied and not fills else None,
         left_s=left_s,
         limit=limit,
-        goes_on=copied or bool(np.mean([worker.goes_on for worker in each]) >= _NEARLY_ALL),
+        goes_on=copied or bool(each[:, -1].mean() >= _NEARLY_ALL),
     )
 
 
@@ -192,8 +180,12 @@ def named_growth(run: Run) -> str:
     return growth.sentence() if growth and growth.matters else ""
 
 
-def _of_workers(run: Run) -> Iterator[_Slopes]:
-    """Yield the growth of each worker with enough samples, its start left out."""
+def _of_workers(run: Run) -> Iterator[tuple[Any, ...]]:
+    """Yield the growth of each worker with enough samples, its start left out.
+
+    That is the slopes of its own and its mapped memory, the time, the last values of both, and
+    whether its own memory grows throughout, and still at the end.
+    """
     names = pl.col("resource", "device").cast(pl.String)
     measured = run.resources().drop_nulls("value").with_columns(names)
     looks = measured.filter(pl.col("resource").is_in([WORKER_MEMORY, WORKER_MAPPED]))
@@ -213,7 +205,7 @@ def _of_workers(run: Run) -> Iterator[_Slopes]:
         at_s, own, mapped = columns.to_numpy().T
         if at_s[-1] - at_s[0] >= _LOOKED_S:
             slopes = _slope(at_s, own), _slope(at_s, mapped)
-            yield _Slopes(*slopes, at_s[-1] - at_s[0], own[-1], mapped[-1], *_grows(own))
+            yield *slopes, at_s[-1] - at_s[0], own[-1], mapped[-1], *_grows(own)
 
 
 def _slope(at_s: np.ndarray, values: np.ndarray) -> float:

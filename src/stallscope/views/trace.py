@@ -13,7 +13,7 @@ import json
 import math
 from collections import defaultdict
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from stallscope.run.result import Run
 
 Event = dict[str, Any]
+Process = tuple[int, int | None, int | None]
+"""Rank, worker and process id; the loop's process has neither worker nor id."""
 
 PLAIN, PACKED = ".json", ".json.gz"
 _LEVEL: Final = 4
@@ -124,7 +126,8 @@ def events(run: Run) -> Iterator[Event]:
     yield from _resources(run.resources(steady=False), numbers)
     threads: dict[tuple[int, str], int] = {}
     for process, number in numbers.items():
-        yield from _slices(number, [rows.filter(process.own()) for rows in tables], threads)
+        own = [pl.col(name).eq_missing(pl.lit(v)) for name, v in zip(_WHO, process, strict=True)]
+        yield from _slices(number, [rows.filter(own) for rows in tables], threads)
     names = [("process", number, 0, labels[which], number) for which, number in numbers.items()]
     names += [
         ("thread", number, tid, name, _BESIDE.get(name.split(" ")[0], 1))
@@ -215,7 +218,7 @@ def _resources(resources: pl.DataFrame, numbers: dict[Process, int]) -> Iterator
         if row["resource"] != SAMPLER:  # which is about the measurement, not about the machine
             name = " ".join(filter(None, (NAMES[row["resource"]], row["device"])))
             unit = row["resource"].partition("_")[2]
-            pid = numbers[Process(row["rank"])]
+            pid = numbers[row["rank"], None, None]
             yield _counter(pid, name, row["start_ns"], {unit: row["value"]})
 
 
@@ -226,26 +229,11 @@ def _ready(arrows: pl.DataFrame, numbers: dict[Process, int], name: str) -> Iter
     both = pl.concat([come, gone]).sort("rank", "ns", pl.col("change") < 0)
     each = both.with_columns(batches=pl.col("change").cum_sum().over("rank"))
     for rank, ns, _, batches in each.iter_rows():
-        yield _counter(numbers[Process(rank)], name, ns, {"batches": batches})
+        yield _counter(numbers[rank, None, None], name, ns, {"batches": batches})
 
 
 def _counter(pid: int, name: str, ns: int, values: dict[str, float]) -> Event:
     return {"ph": "C", "pid": pid, "name": name, "ts": us(ns), "args": values}
-
-
-class Process(NamedTuple):
-    """A process of the run; the one that trains has no `worker`."""
-
-    rank: int
-    worker: int | None = None
-    pid: int | None = None
-    """Process id of a worker; everything without a worker is in the loop's process."""
-
-    def own(self) -> pl.Expr:
-        """Return an expression that selects its rows."""
-        if self.worker is None:
-            return (pl.col("rank") == self.rank) & pl.col("worker").is_null()
-        return pl.all_horizontal(pl.col(name) == value for name, value in self._asdict().items())
 
 
 def _labels(runs: Sequence[Run]) -> dict[Process, str]:
@@ -263,9 +251,8 @@ def _labels(runs: Sequence[Run]) -> dict[Process, str]:
             name = "training loop" if worker is None else f"worker {worker}{of}"
             label = f"rank {rank}: {name}" if several else name
             label += "" if pid is None else f" (pid {pid})"
-            process = Process(rank) if worker is None else Process(rank, worker, pid)
-            labels.setdefault(process, label)
-    order = sorted(labels, key=lambda process: (process.rank, process.worker is not None))
+            labels.setdefault((rank, worker, None if worker is None else pid), label)
+    order = sorted(labels, key=lambda process: (process[0], process[1] is not None))
     return {process: labels[process] for process in order}
 
 
@@ -296,6 +283,7 @@ def _table(
     """
     if "worker" not in rows.columns:
         rows = rows.with_columns(worker=pl.lit(None, pl.Int16), pid=pl.lit(None, pl.Int32))
+    rows = rows.with_columns(pid=pl.when(pl.col("worker").is_not_null()).then("pid"))
     columns = {*_WHO, "start_ns", "end_ns", "arrows", *_ARGS} & set(rows.columns)
     forms = {"name": name, "cat": cat.cast(pl.String), "depth": pl.lit(depth), "thread": thread}
     return rows.select(sorted(columns), **forms)
