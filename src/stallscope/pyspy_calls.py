@@ -117,10 +117,8 @@ def dump(program: Path, pid: int, folder: Path, *, with_locals: bool = False) ->
 
 def is_refused(call: PySpyCall) -> bool:
     """Return whether py-spy lacks the permission to attach."""
-    message = call.message.lower()
-    return any(
-        word in message for word in ("permission denied", "not permitted", "elevated", "sudo")
-    )
+    words = ("permission denied", "not permitted", "elevated", "sudo")
+    return any(word in call.message.lower() for word in words)
 
 
 def why_not(call: PySpyCall) -> str:

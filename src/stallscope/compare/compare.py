@@ -278,7 +278,10 @@ def _stages(run: Run, batches: pl.DataFrame, block_count: int) -> _Parts:
 def _changes(first: _Blocks, later: _Blocks) -> Iterator[tuple[Any, ...]]:
     """Yield rows of `CHANGES` without the run."""
     whole_s = float(first.loop_s.mean())
-    noise = _moved_by_others(first.others_share, later.others_share)
+    # Other processes slow both runs down, by the cores that they leave to each. So only the
+    # difference counts: a rank always has the other ranks of its node beside it.
+    low, high = sorted((first.others_share, later.others_share))
+    noise = max((high - low) / (1 - low) if low < 1 else 0.0, _BURSTS * high)
     (speeds, stalls), (later_speeds, later_stalls) = first.shares(), later.shares()
     speed = _change(SPEED, "loop", speeds, later_speeds, _DRIFT / whole_s, noise)
     yield speed
@@ -303,16 +306,6 @@ def _pairs(
     none = np.zeros(1)
     for part in {**first, **later}:
         yield part, first.get(part, none), later.get(part, none)
-
-
-def _moved_by_others(first: float, later: float) -> float:
-    """Return the relative change (0 to 1) of a measure that other processes may have caused.
-
-    They used these shares of the cores, and slow both runs down by the cores that they leave to
-    each. So only the difference counts: a rank always has the other ranks of its node beside it.
-    """
-    low, high = min(first, later), max(first, later)
-    return max((high - low) / (1 - low) if low < 1 else 0.0, _BURSTS * high)
 
 
 def _change(  # noqa: PLR0913, PLR0917 - one row

@@ -235,8 +235,9 @@ class Run(SavedResult):
     @computed_apart
     def work(self) -> pl.DataFrame:
         """The spans of the workers' own work in the steady state, columns as of `spans`."""
-        steady = self.batches.filter("steady").select("rank", "pid", "epoch", "batch")
-        return summary.of_batches(self.all_spans, steady)
+        batch = ["rank", "pid", "epoch", "batch"]
+        steady = self.batches.filter("steady").select(batch)
+        return self.all_spans.join(steady, on=batch, how="semi", maintain_order="left")
 
     @cached_property
     @computed_apart

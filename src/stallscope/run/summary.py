@@ -51,11 +51,6 @@ CROWDED: Final = 0.25
 """Waiting share of all computing stages that shows a machine busy with other work."""
 
 
-def of_batches(spans: pl.DataFrame, wanted: pl.DataFrame) -> pl.DataFrame:
-    """Return the spans of the wanted batches, in their order."""
-    return spans.join(wanted, on=_ONE_BATCH, how="semi", maintain_order="left")
-
-
 def used_until_ns() -> pl.Expr:
     """Return the end of the use of a step's batch, from columns of `run.result.STEPS`."""
     used_s = pl.sum_horizontal("h2d_s", "step_s", "other_s")
@@ -72,10 +67,8 @@ def unit_times(spans: pl.DataFrame) -> pl.DataFrame:
     batch, sample = (_begins(keys).cum_sum().cast(pl.Int64) for keys in (_ONE_BATCH, UNIT_KEYS))
     stage = pl.col("stage").to_physical().cast(pl.Int64) * len(kinds.KINDS)
     middle_ns = (pl.col("start_ns") + pl.col("end_ns")) / 2
-    names, sums = (
-        (*UNIT_KEYS, "worker", "stage", "kind", "start_ns"),
-        ("wall_ns", "cpu_ns", "read_ns"),
-    )
+    names = (*UNIT_KEYS, "worker", "stage", "kind", "start_ns")
+    sums = pl.col("wall_ns", "cpu_ns", "read_ns", "moment").sum()
     units = spans.with_columns(
         unit=pl.when(pl.col("sample").is_null()).then(-batch).otherwise(sample),
         code=stage + pl.col("kind").to_physical(),
@@ -87,9 +80,9 @@ def unit_times(spans: pl.DataFrame) -> pl.DataFrame:
     key = pl.col("unit") * _CODES + pl.col("code")  # one key: quicker
     rows = weighted.group_by(key, maintain_order=True)
     moment_s = pl.col("moment") / pl.max_horizontal("wall_ns", 1) / 1e9
-    return rows.agg(pl.first(*names), pl.col(*sums, "moment").sum()).select(
-        *names, *sums, wall_s=pl.col("wall_ns") / 1e9, moment_s=moment_s
-    )
+    wall_s = (pl.col("wall_ns") / 1e9).alias("wall_s")
+    table = rows.agg(pl.first(*names), sums)
+    return table.select(*names, "wall_ns", wall_s, "cpu_ns", "read_ns", moment_s=moment_s)
 
 
 def _begins(keys: tuple[str, ...]) -> pl.Expr:

@@ -28,10 +28,10 @@ def document(comparison: Comparison) -> Document:
     blocks: list[Any] = []
     for run in range(1, len(comparison.names)):
         heads = ("", "kind", comparison.names[0], comparison.names[run], "change", INTERVAL)
-        blocks += [
-            Heading(headline(comparison, run), [verdicts(comparison, run)]),
-            Table(heads, list(_rows(comparison, run))),
-        ]
+        before, after = comparison.verdicts[0], comparison.verdicts[run]
+        verdict = f"verdict: {before.code} → {after.code}: {printable(after.title, 400)}"
+        blocks.append(Heading(headline(comparison, run), [verdict]))
+        blocks.append(Table(heads, list(_rows(comparison, run))))
     differs = [f"differs: {text}" for text in comparison.differs]
     return Document("comparison", [*blocks, Notes([*differs, *comparison.notes])])
 
@@ -58,12 +58,6 @@ def headline(comparison: Comparison, run: int = -1) -> str:
         return f"{later} is about as fast as {first}: {factor} ({low} to {high}); {stalled}"
     why = "other processes or the machine may explain: record both again"
     return f"{later} ran {fast}, which {'may be chance' if is_chance else why}; {stalled}"
-
-
-def verdicts(comparison: Comparison, run: int) -> str:
-    """Return the verdicts of the two runs in a sentence."""
-    before, after = comparison.verdicts[0], comparison.verdicts[run]
-    return f"verdict: {before.code} → {after.code}: {printable(after.title, 400)}"
 
 
 def signed(measure: str, number: float) -> str:
