@@ -70,10 +70,6 @@ class ResourceRow(NamedTuple):
     saturating: tuple[str, ...] = ()
     """Resources that saturate the row; the threshold of the first is drawn."""
 
-    def is_saturated(self, resources: Usage) -> bool:
-        """Return True if one of its resources was saturated during stalls."""
-        return any(use["resource"] in self.saturating for use in resources.judged.saturated)
-
     @property
     def threshold(self) -> float | None:
         """Value from which the row counts as saturated; None: unknown."""
@@ -209,7 +205,8 @@ def figure(run: Run) -> Sheet:
     ticks = {_height(0, 1.0): "100%"}
     for place, row in enumerate(shown, 1):
         ticks |= _draw_row(ax, place, row)
-        _name(ax, place, row.name, list(row.labels()), loud=row.is_saturated(resources))
+        loud = any(use["resource"] in row.saturating for use in resources.judged.saturated)
+        _name(ax, place, row.name, list(row.labels()), loud=loud)
     ax.set_yticks([*ticks], [*ticks.values()])
     return page
 

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
     from stallscope.compare.compare import Comparison
     from stallscope.diagnose.result import Diagnosis
-    from stallscope.diagnose.text import FindingText
     from stallscope.experiments.result import Experiments
     from stallscope.lines.result import Lines
     from stallscope.storage.layout_result import Layouts
@@ -317,7 +316,14 @@ def findings_figure(diagnosis: Diagnosis) -> Sheet:
     run = diagnosis.run
     time = run and loop_breakdown(run.steps(), run.stalls(), run.side_spans)
     strips = [loop_strip(time)] if time else []
-    bars = [_finding_bar(*finding) for finding in enumerate(findings[:_MOST_FINDINGS])]
+    bars = []
+    for place, finding in enumerate(findings[:_MOST_FINDINGS]):
+        # The verdict's sentence is the title of the picture already
+        title = finding.title if place or not finding.because else f"because: {finding.because}"
+        text = " · ".join([title] + [diagnosis_text.NOT_TESTED] * (not finding.tested))
+        sure = f"confidence: {finding.sure}" if finding.sure else ""
+        about = (finding.code, sure, sheet.fitting(text, 7.0))
+        bars.append(LabelledBar(*about, finding.severity, share(finding.severity), finding.colour))
     hidden = len(findings) - _MOST_FINDINGS
     hidden_note = [f"not drawn: {hidden} more findings"] if hidden > 0 else []
     notes = [diagnosis_text.measured(diagnosis), *hidden_note]
@@ -330,16 +336,6 @@ def findings_figure(diagnosis: Diagnosis) -> Sheet:
     ax.set_xlim(0, 1)
     ax.set_xlabel("share of the loop's time")
     return page
-
-
-def _finding_bar(place: int, finding: FindingText) -> LabelledBar:
-    """Return the bar of a finding; the verdict's sentence is the title of the picture already."""
-    title = finding.title if place or not finding.because else f"because: {finding.because}"
-    text = " · ".join([title] + [diagnosis_text.NOT_TESTED] * (not finding.tested))
-    sure = f"confidence: {finding.sure}" if finding.sure else ""
-    colour, severity = finding.colour, finding.severity
-    text = sheet.fitting(text, 7.0)
-    return LabelledBar(finding.code, sure, text, severity, share(severity), colour)
 
 
 def missing(diagnosis: Diagnosis, part: str) -> Sheet:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from stallscope.model import thresholds
-from stallscope.model.machine_use import queued_shares, use
+from stallscope.model.machine_use import queued_shares
 
 if TYPE_CHECKING:
     from stallscope.model.machine_use import MachineUse, RunTables
@@ -198,22 +197,9 @@ class Pace:
         return own * self.making.period_s / (self.cores * step_s) if step_s else float("inf")
 
     @property
-    def is_behind(self) -> bool:
-        """True where the workers, or the cores, are too slow for the step."""
-        if not self.num_workers or self.making is None:
-            return False
-        return max(self.making.load, self.cpu_load) > thresholds.KEEPS_UP
-
-    @property
     def own_batch_s(self) -> float:
         """Seconds for a batch of a worker with a core for itself; 0 where unknown."""
         times = self.making
         if times is None or times.handover is None:
             return 0.0
         return max(times.handover.made_s, times.batch_s * self.queue_free)
-
-
-def pace(run: RunTables) -> Pace:
-    """Compare the speed of a run's workers with that of its loop."""
-    workers, cores = run.settings.num_workers, float(run.machine.get("cores") or 1)
-    return Pace(making(run, workers), use(run, workers), workers, cores)

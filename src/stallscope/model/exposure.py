@@ -16,9 +16,10 @@ import polars as pl
 
 from stallscope.model import attribution, lifecycle
 from stallscope.model.attribution import EXPOSED
-from stallscope.model.batch_times import awaited_batches, pace
+from stallscope.model.batch_times import Pace, awaited_batches, making
 from stallscope.model.loop_time import is_own
-from stallscope.model.thresholds import SELDOM
+from stallscope.model.machine_use import use
+from stallscope.model.thresholds import KEEPS_UP, SELDOM
 from stallscope.stages import BATCH, GARBAGE, GETITEM, WORK_KINDS
 
 if TYPE_CHECKING:
@@ -112,9 +113,11 @@ def longest_first(parts: Iterable[StagePart]) -> tuple[StagePart, ...]:
 
 def exposure_of(run: RunTables) -> Exposure:
     """Divide the stalls of a run among stages."""
-    speed = pace(run)
-    busy = speed.making.busy_share if speed.making and speed.is_behind else None
-    return exposure(run, speed.use, busy)
+    workers, cores = run.settings.num_workers, float(run.machine.get("cores") or 1)
+    used, times = use(run, workers), making(run, workers)
+    load = max(times.load, Pace(times, used, workers, cores).cpu_load) if times else 0.0
+    is_behind = workers and load > KEEPS_UP  # the workers, or the cores, are too slow for the step
+    return exposure(run, used, times.busy_share if times and is_behind else None)
 
 
 def exposure(run: RunTables, used: MachineUse, busy_share: float | None = None) -> Exposure:

@@ -18,7 +18,6 @@ from stallscope.stages import GARBAGE, KINDS
 _BATCH: Final = ("rank", "epoch", "batch")
 """Key of a batch, together with the process that made it."""
 EARLIER: Final = "earlier batch"
-"""Work of the batch's worker on an earlier batch."""
 START: Final = "start workers"
 """The worker was starting, or getting ready for its first batch."""
 QUEUED: Final = "queued"
@@ -28,7 +27,6 @@ SEND: Final = "send"
 UNPICKLE: Final = "unpickle"
 """Batch between sending and receiving."""
 PIN: Final = "pin"
-"""Copy of the batch to pinned memory."""
 MAIN: Final = "main process"
 """The loader's own work in the training loop's process: sampler, bookkeeping."""
 MAIN_GARBAGE: Final = "garbage in the main process"
@@ -39,7 +37,6 @@ NOT_RECORDED: Final = "not recorded"
 NO_CORE: Final = "waiting for a core"
 """Wait of a sending or receiving thread for a core."""
 UNATTRIBUTED: Final = "unattributed"
-"""Time that no record explains."""
 KIND_OF: Final = {
     **dict.fromkeys((EARLIER, START, MAIN, MAIN_GARBAGE, NOT_RECORDED, NO_CORE), "other"),
     **dict.fromkeys((QUEUED, SEND, UNPICKLE), "send"),

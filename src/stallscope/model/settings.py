@@ -17,7 +17,7 @@ from stallscope.errors import ArgumentError
 from stallscope.targets.loaders import copied
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 _PREFETCH: Final = 2
 """Torch's default of the prefetch factor."""
@@ -189,10 +189,9 @@ def given_settings(
     Raises:
         ArgumentError: a setting is no dictionary, or has an unknown argument or value.
     """
-    return list(whole) if requested is None else list(dict.fromkeys([now, *_each(now, requested)]))
-
-
-def _each(now: Setting, requested: Iterable[Mapping[str, Any]]) -> Iterator[Setting]:
+    if requested is None:
+        return list(whole)
+    settings = [now]
     for arguments in [requested] if isinstance(requested, (str, dict)) else requested:
         if not isinstance(arguments, dict) or not arguments.keys() <= set(_NAMES):
             raise ArgumentError(
@@ -203,7 +202,8 @@ def _each(now: Setting, requested: Iterable[Mapping[str, Any]]) -> Iterator[Sett
             if not _can_be(name, value):
                 raise ArgumentError(f"settings: {name}={value!r:.40} is invalid")
         here = {"prefetch_factor": None} if arguments.get("num_workers") == 0 else {}
-        yield replace(now, **{**here, **arguments}).normal()
+        settings.append(replace(now, **{**here, **arguments}).normal())
+    return list(dict.fromkeys(settings))
 
 
 def _can_be(name: str, value: Any) -> bool:

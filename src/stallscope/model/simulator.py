@@ -298,10 +298,7 @@ class LoopReplay:
         started = setting.num_workers / max(costs.workers, 1)
         self._start_s = costs.start_s * started + costs.first_s
         self._end_s = 0.0 if setting.persistent_workers else costs.end_s * started
-
-    @cached_property
-    def _paces(self) -> _Paces:
-        return _Paces.of(self._costs, self._setting)
+        self._paces = _Paces.of(costs, setting)
 
     def draws(self) -> list[tuple[list[float], list[float]]]:
         """Resample batches and steps, in blocks of one per worker, as neighbours are alike."""
