@@ -106,13 +106,10 @@ class LoopBlock(NamedTuple):
 class InTurns:
     """Loops measured in turns.
 
-    Args:
-        measurement: current call, with its budget.
-        names: names of variants, for the progress bar.
-        replaced: called when a loop fails, with the variant, the exception and whether the loader
-            raised it. Returns new loops, or reasons for their absence, by variant. By default,
-            exceptions of the loop as it is pass.
-        watches_device: whether to measure the busy share of the device, once per variant.
+    `replaced` is called when a loop fails, with the variant, the exception and whether the loader
+    raised it. It returns new loops, or reasons for their absence, by variant; by default,
+    exceptions of the loop as it is pass. With `watches_device`, the busy share of the device is
+    measured once per variant.
     """
 
     def __init__(

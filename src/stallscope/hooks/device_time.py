@@ -296,14 +296,9 @@ class SimulatedDevice:
 
     What a thread with a queue would do follows from when it was given each piece of work, so there
     is no thread: nothing to start, to stop or to fork, and the truth is exact. What the host would
-    wait for, it waits for: a queue that is full, memory that is not pinned, a synchronisation.
-
-    Args:
-        depth: pieces of work that are given and not done before the host has to wait.
-        pageable_bytes_per_s: how fast batches are copied to it from pageable memory; the host
-            waits meanwhile. None: at once.
-        pinned_bytes_per_s: the same from pinned memory; the host goes on.
-        memory_bytes: how much `reserve` can take. None: any amount.
+    wait for, it waits for: a queue of more than `depth` pieces, a copy from memory that is not
+    pinned, a synchronisation. Without a rate, copies take no time; without `memory_bytes`,
+    `reserve` takes any amount.
     """
 
     latest: Callable[[], SimulatedDevice | None] = staticmethod(lambda: None)

@@ -343,13 +343,8 @@ def _close(
 class ProcessLog:
     """Logs of all threads of a process, and the names behind the words' codes.
 
-    Args:
-        place: folder and limits of the recording.
-        worker: worker id, or `MAIN`.
-        started_ns: origin of the words' times, as `perf_counter_ns()`; default: now.
-
-    Raises:
-        OSError: the disk has no room for the log of this thread.
+    Times of words count from `started_ns` (`perf_counter_ns()`), by default now. An `OSError` says
+    that the disk has no room for the log of this thread.
     """
 
     mark: Callable[..., None]

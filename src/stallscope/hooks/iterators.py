@@ -134,14 +134,10 @@ class Iteration:
 class Iterations:
     """Hooks the iterators of the loaders that are measured, and what other libraries put around.
 
-    Args:
-        marks: log of the loop.
-        wanted: tells whether a loader is measured, when it makes an iterator.
-        starting: called with each iterator that is about to start, measured (or None): its workers'
-            processes come next in this thread.
-        patches: what is changed here comes off with them.
-        adopts: tells whether to measure the waits of an iterator that lives already, whose workers
-            cannot be hooked any more.
+    `wanted` tells whether a loader is measured, when it makes an iterator. `starting` is called
+    with each iterator that is about to start, measured (or None): its workers' processes come next
+    in this thread. `adopts` tells whether to measure the waits of an iterator that lives already,
+    whose workers cannot be hooked any more.
     """
 
     def __init__(

@@ -297,12 +297,9 @@ def around(
 ) -> Callable[..., Any]:
     """Make a function that calls ours around somebody's, which is called once whatever ours do.
 
-    Args:
-        original: gets the arguments of each call.
-        before: gets the same; its result goes to `after`, None: that is not called.
-        after: `(begun, result, error)`, also when the original has raised; then the result is None.
-        failures: where is noted what one of ours raises.
-        missing: what the run has not then.
+    `before` gets the arguments of each call. Unless it returns None, `after` gets what it returned,
+    the result (None if the original has raised), and the error. Where ours fail, the run lacks what
+    is `missing`.
     """
     begins = failures.passing(missing, before)
     ends = None if after is None else failures.passing(missing, after)

@@ -51,13 +51,10 @@ _watched: list[Any] = []
 class Probe:
     """Hooks loaders of this process for the length of a `with` block.
 
-    Args:
-        place: where the logs go.
-        loaders: the ones to measure; None: all, also those that are made later.
-        living: iterators that were made before and are measured, too; all with all loaders.
-        scoped: measure also what is iterated inside of this probe's own `waiting`: the loaders
-            inside of one that is none of torch's.
-        modules: their forward passes are marked, too.
+    Without `loaders` these are all, also those that are made later. `living` iterators were made
+    before and are measured, too. A `scoped` probe also measures what is iterated inside of its own
+    `inside`: the loaders inside of one that is none of torch's. Of `modules`, forward passes are
+    marked, too.
     """
 
     def __init__(

@@ -38,12 +38,9 @@ _PR_SET_PTRACER: Final = 0x59616D61
 
 
 class WorkerEntry:
-    """Stands in for a worker loop.
+    """Stands in for a worker loop, or for another recording's entry, where two run at once.
 
-    Args:
-        place: where the worker's logs go.
-        original: the loop; another recording's entry, where two run at once.
-        starting: loader and epoch of the worker that starts, None where it is not measured.
+    `starting` returns loader and epoch of the worker that starts, None where it is not measured.
     """
 
     def __init__(

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import cycle
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -22,7 +23,7 @@ from stallscope.bench.measurement import Measurement
 from stallscope.errors import ArgumentError, StallscopeError
 from stallscope.hooks.find_ops import is_librarys, name_of, place_of
 from stallscope.isolation import isolated, one_thread
-from stallscope.lines.profiler import FunctionsSeen, LineCounter, LineSampler, Pieces, source_of
+from stallscope.lines.profiler import LineCounter, LineSampler, Pieces, functions_seen, source_of
 from stallscope.lines.result import FUNCTIONS, LINES, SOURCES, Lines, LinesConditions
 from stallscope.loops.cached_loaders import check_plain
 from stallscope.loops.training_loop import check_whole
@@ -240,7 +241,8 @@ class LineMeasurement:
         self._parts = parts
         self._pieces = Pieces(self._loader, samples)
         self._wanted: list[Any] | None = None
-        self._ran = FunctionsSeen()
+        self._modules: dict[CodeType, str] = {}
+        """Module of each function that ran."""
         self._sampler = LineSampler(_seconds_of.__code__)
         self._choice: Choice | None = None
         self._counter = LineCounter([])
@@ -253,7 +255,7 @@ class LineMeasurement:
         self._wanted = wanted
         self._measurement.now("the first samples")
         self._make(self._pieces.all[0])
-        self._make(self._pieces.all[0], self._ran.watching)
+        self._make(self._pieces.all[0], partial(functions_seen, self._modules))
         self._chosen()  # reports an unknown name before the long part
         self._measurement.now("where the time goes")
         with self._sampler.looking():
@@ -320,7 +322,7 @@ class LineMeasurement:
         return None
 
     def _chosen(self) -> Choice:
-        selector = FunctionSelector(self._parts, self._sampler, self._ran.modules)
+        selector = FunctionSelector(self._parts, self._sampler, self._modules)
         return selector.choose(self._wanted)
 
     def result(self) -> Lines:
@@ -376,7 +378,7 @@ class LineMeasurement:
         """Name the lines that decode images implicitly."""
         decoders = {
             code
-            for code, module in self._ran.modules.items()
+            for code, module in self._modules.items()
             if (module, code.co_name) == ("PIL.ImageFile", "load") and code not in names
         }
         parts: dict[Line, float] = {}

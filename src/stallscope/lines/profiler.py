@@ -94,26 +94,21 @@ class LineCounter:
         }
 
 
-class FunctionsSeen:
-    """Functions that run in this thread, and their modules."""
+@contextmanager
+def functions_seen(modules: dict[CodeType, str]) -> Iterator[None]:
+    """Collect the functions that run in this thread, and their modules; keep another profiler."""
 
-    def __init__(self) -> None:
-        self.modules: dict[CodeType, str] = {}
+    def event(frame: FrameType, what: str, _: Any) -> None:
+        if what == "call" and frame.f_code not in modules:
+            modules[frame.f_code] = str(frame.f_globals.get("__name__", ""))
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Watch during the block; restore another profiler afterwards."""
-        before = sys.getprofile()
-        try:
-            sys.setprofile(self._event)
-            yield
-        finally:
-            with held_back():
-                sys.setprofile(before)
-
-    def _event(self, frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code not in self.modules:
-            self.modules[frame.f_code] = str(frame.f_globals.get("__name__", ""))
+    before = sys.getprofile()
+    try:
+        sys.setprofile(event)
+        yield
+    finally:
+        with held_back():
+            sys.setprofile(before)
 
 
 EVERY_S: Final = 0.002
