@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from stallscope.model.machine_use import queued_shares
+from stallscope.model.machine_use import resource_means
+from stallscope.stages import QUEUED
 
 if TYPE_CHECKING:
     from stallscope.model.machine_use import MachineUse, RunTables
@@ -121,13 +122,14 @@ def _by_worker(run: RunTables, batches: pl.DataFrame) -> dict[int, Quartiles]:
     if from_workers.is_empty():
         return {}
     length_s = (pl.col("made_ns").max() - pl.col("taken_ns").min()) / 1e9
+    waited = resource_means(run).filter(resource=QUEUED)
     # A worker is another process in each epoch, which waits for a core as long as it lives
     queued = (
         from_workers.group_by("worker", pl.col("pid").cast(pl.String))
         .agg(length_s=length_s, count=pl.len())
-        .join(queued_shares(run), left_on="pid", right_on="device", how="left")
+        .join(waited, left_on="pid", right_on="device", how="left")
         .group_by("worker")
-        .agg(queued_s=(pl.col("length_s") * pl.col("queued_share")).sum() / pl.col("count").sum())
+        .agg(queued_s=(pl.col("length_s") * pl.col("value")).sum() / pl.col("count").sum())
     )
     # Not all of a worker's time for a batch can be waiting for a core
     own_s = [(pl.col(name) - pl.col("queued_s")).clip(0.1 * pl.col(name)) for name in _QUARTILES]

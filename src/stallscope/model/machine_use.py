@@ -92,7 +92,7 @@ class MachineUse:
 
 def use(run: RunTables, workers: int) -> MachineUse:
     """Return the use of the machine by a loop with this number of workers."""
-    each = _means(run)
+    each = resource_means(run)
     loop = each.filter(resource=stages.LOOP)["device"].implode()
     makers = each.filter(resource=stages.WORKER if workers else stages.LOOP)["device"].implode()
 
@@ -121,13 +121,7 @@ def use(run: RunTables, workers: int) -> MachineUse:
     )
 
 
-def queued_shares(run: RunTables) -> pl.DataFrame:
-    """Return each process' share of time waiting for a core: columns `device, queued_share`."""
-    queued = _means(run).filter(resource=stages.QUEUED)
-    return queued.select("device", queued_share="value")
-
-
-def _means(run: RunTables) -> pl.DataFrame:
+def resource_means(run: RunTables) -> pl.DataFrame:
     """Return the mean of each resource and device, weighted by the length of each sample."""
     length = (pl.col("end_ns") - pl.col("start_ns")).clip(1)
     mean = (pl.col("value") * length).sum() / length.sum()

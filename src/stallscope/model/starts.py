@@ -123,6 +123,11 @@ def starts(run: Run, workers: int, *, persistent: bool, epoch_batches: int | Non
     length: Any = whole["len"].max() or epoch_batches
     # Longer than an epoch: such a loader never ends its workers
     goes_on = length is not None and bool((steps["place"] >= length).any())
+    # Batches that arrived before that of the first step, for no step
+    of_first = steps.filter(pl.col("epoch") == steps["epoch"][0])
+    arrived = run.deliveries.filter(pl.col("epoch") == steps["epoch"][0])
+    earlier = arrived.filter(pl.col("batch") < steps["batch"][0])
+    step: Any = of_first["batch"].diff().median() or 1.0  # an iterator may merge batches for a step
     return Starts(
         # Persistent workers need no start: the loop waits only while indices are drawn
         extra_s=drawn_s if persistent else extra_s + float(end_s),
@@ -135,15 +140,6 @@ def starts(run: Run, workers: int, *, persistent: bool, epoch_batches: int | Non
         ended=not ends.is_empty(),
         again=bool(workers) and not goes_on,
         drawn_s=drawn_s,
-        before=_taken_before(run, steps),
+        before=max(int(earlier.height - step + 1), 0),
         before_s=steps["waited_s"][0],
     )
-
-
-def _taken_before(run: Run, steps: pl.DataFrame) -> int:
-    """Count the batches that arrived before that of the first step, for no step."""
-    epoch, first = steps.row(0, named=True)["epoch"], steps["batch"][0]
-    earlier = run.deliveries.filter(pl.col("epoch") == epoch, pl.col("batch") < first).height
-    # An iterator that merges batches takes several for each step
-    each = steps.filter(pl.col("epoch") == epoch)["batch"].diff().median() or 1.0
-    return max(int(earlier - each + 1), 0)  # type: ignore[operator]  # a float
