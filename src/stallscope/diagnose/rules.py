@@ -8,6 +8,7 @@ which of the findings is the verdict is up to `verdict`.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -64,18 +65,18 @@ def trust(facts: Facts) -> float:
     return max(min(0.5 + short / 2, calm, 1 - facts.exposure.of("unattributed")), 0.0)
 
 
-def finding(cause: Cause, facts: Facts, values: Numbers, **words: str) -> Finding:
+def finding(cause: Cause, facts: Facts, extra: Numbers | None = None, /, **words: str) -> Finding:
     """Make a finding of a row.
 
     Args:
         cause: the row.
         facts: source of the numbers.
-        values: the numbers, see `numbers`.
+        extra: numbers of this finding, beside those of the facts.
         words: words of its title and advice; `stage`, or `line` itself, says which function of the
             user's the next step names, and gives `each`, `place`, `does` and `remedy`.
     """
     setup, gain, stage = facts.setup, facts.gain, words.get("stage", "")
-    own = facts.own_code(stage)
+    own, values = facts.own_code(stage), numbers(facts) | (extra or {})
     line = words.get("line") or (own.place if own else "")
     usual = {
         "workers": count(setup.num_workers, "worker"),
@@ -133,20 +134,20 @@ def floats(facts: Facts) -> str:
     return f"; {as_floats} a batch are floats that {as_uint8} of uint8 would hold"
 
 
-def findings(facts: Facts, values: Numbers) -> Iterator[Finding]:
+def findings(facts: Facts) -> Iterator[Finding]:
     """Yield a finding for each row whose limits and condition are met."""
     waits = facts.stall_share >= HARDLY or facts.is_slowed
-    for cause, words in _rows(facts, values):
+    for cause, words in _rows(facts):
         is_asked = words is not None and (waits or not cause.waits)
-        if is_asked and all(limit.is_met(values[limit.number]) for limit in cause.limits):
-            yield finding(cause, facts, values, **words or {})
+        if is_asked and all(limit.is_met(numbers(facts)[limit.number]) for limit in cause.limits):
+            yield finding(cause, facts, **words or {})
     spaces = {stages.MEMORY: causes.MEMORY_PRESSURE, stages.SHM: causes.SHM}
     for row in facts.saturated if waits else ():
         if row["resource"] in spaces:
-            used = {"used_share": row["mean_share"]}
-            yield finding(spaces[row["resource"]], facts, values | used)
+            yield finding(spaces[row["resource"]], facts, {"used_share": row["mean_share"]})
 
 
+@lru_cache(maxsize=1)
 def numbers(facts: Facts) -> Numbers:
     """Take all numbers by the names that `causes` has for them; None where one is not known."""
     setup, use, making, pace = facts.setup, facts.use, facts.making, facts.pace
@@ -328,9 +329,9 @@ def _sampler(facts: Facts) -> str:
 # ---- conditions: the words of a row where it holds, None where it does not ----
 
 
-def _rows(facts: Facts, values: Numbers) -> Iterator[tuple[Cause, Words | None]]:
+def _rows(facts: Facts) -> Iterator[tuple[Cause, Words | None]]:
     """Yield each row of causes that are no work on samples, with its words; None: it is not met."""
-    setup, growth = facts.setup, facts.memory_growth
+    setup, growth, values = facts.setup, facts.memory_growth, numbers(facts)
     drawn_by = setup.sampler or setup.drawn_by
     begin = {
         "keep_alive": setup.keep_alive and f"{setup.keep_alive}; ",
@@ -352,12 +353,12 @@ def _rows(facts: Facts, values: Numbers) -> Iterator[tuple[Cause, Words | None]]
     idle = setup.num_workers - (values["active_workers_count"] or setup.num_workers)
     yield causes.IDLE_WORKERS, {} if idle > 0 else None
     yield causes.REPEATED_WORK, {} if facts.is_repeated else None
-    yield causes.FEW_CORES, _few_cores(facts, values)
+    yield causes.FEW_CORES, _few_cores(facts)
     too_few = (
         setup.num_workers and values["load_factor"] is not None and facts.enough_workers is not None
     )
     yield causes.TOO_FEW_WORKERS, {} if too_few else None
-    yield causes.SLOWS_THE_STEP if facts.is_slowed else causes.CPU_SATURATED, _full(facts, values)
+    yield causes.SLOWS_THE_STEP if facts.is_slowed else causes.CPU_SATURATED, _full(facts)
     yield causes.TOO_LITTLE_PREFETCH, _too_little_prefetch(facts)
     # Both say more than that sending takes long
     handed_over = facts.has_needless_workers
@@ -385,8 +386,8 @@ def late_begin(facts: Facts) -> Finding | None:
     begin = facts.starts
     if begin.before < thresholds.TAKEN_BEFORE:
         return None
-    values = numbers(facts) | {"start_s": begin.before_s}
-    return finding(causes.LATE_BEGIN, facts, values, taken=count(begin.before, "batch"))
+    took: Numbers = {"start_s": begin.before_s}
+    return finding(causes.LATE_BEGIN, facts, took, taken=count(begin.before, "batch"))
 
 
 def _no_worker(facts: Facts) -> Words | None:
@@ -463,9 +464,10 @@ def _oversubscription(facts: Facts) -> Words | None:
     return {} if facts.setup.num_workers and facts.use.threads is not None and is_much else None
 
 
-def _full(facts: Facts, values: Numbers) -> Words | None:
+def _full(facts: Facts) -> Words | None:
     """Hold where this loop saturates the cores, and nothing else is in its way before them."""
-    used, load, setup = values["cores_used_share"] or 0.0, values["cpu_load_factor"], facts.setup
+    values, setup = numbers(facts), facts.setup
+    used, load = values["cores_used_share"] or 0.0, values["cpu_load_factor"]
     if used + facts.others_share < thresholds.CORES_SHORT or used < facts.others_share:
         return None
     need, largest = f"use {used * setup.cores:.1f} of {setup.cores:g} cores", facts.largest
@@ -481,9 +483,9 @@ def _full(facts: Facts, values: Numbers) -> Words | None:
     }
 
 
-def _few_cores(facts: Facts, values: Numbers) -> Words | None:
+def _few_cores(facts: Facts) -> Words | None:
     """Hold where workers may run on fewer cores than there are, while the others are free."""
-    theirs, used = facts.use.worker_cores, values["cores_used_share"]
+    theirs, used = facts.use.worker_cores, numbers(facts)["cores_used_share"]
     most = min(int(facts.setup.cores), facts.setup.num_workers)
     is_confined = theirs is not None and theirs < most
     return {} if is_confined and used is not None and used < thresholds.CORES_SHORT else None

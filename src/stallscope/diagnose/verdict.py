@@ -45,7 +45,6 @@ from stallscope.diagnose.rules import (
     finding,
     findings,
     late_begin,
-    numbers,
 )
 from stallscope.diagnose.work import (
     conversions,
@@ -143,9 +142,8 @@ def judge(facts: Facts) -> tuple[Finding, ...]:
 def find(facts: Facts) -> ByCause:
     """Ask each rule; of several findings with one code, the one that costs most stays."""
     by_cause: ByCause = {}
-    values = numbers(facts)
     waits = facts.stall_share >= HARDLY or facts.is_slowed
-    for each in (*findings(facts, values), *(findings_of_work(facts, values) if waits else ())):
+    for each in (*findings(facts), *(findings_of_work(facts) if waits else ())):
         before = by_cause.get(each.cause)
         if before is None or each.severity > before.severity:
             by_cause[each.cause] = each
@@ -213,14 +211,14 @@ def healthy(facts: Facts) -> Finding:
     helps = f"; if that is no part of the model: {IN_WORKERS}" if line else ""
     hardly = "hardly waits" if facts.stall_share < HARDLY else "waits little"
     words = {"code": code, "helps": helps, "line": line, "hardly": hardly}
-    return finding(causes.HEALTHY, facts, numbers(facts), **words)
+    return finding(causes.HEALTHY, facts, **words)
 
 
 def inconclusive(
     facts: Facts, why: str, remedy: str, cause: Cause = causes.INCONCLUSIVE
 ) -> Finding:
     """Say that nothing can be said, and why."""
-    unclear = finding(cause, facts, numbers(facts), why=why, remedy=remedy)
+    unclear = finding(cause, facts, why=why, remedy=remedy)
     return replace(unclear, confidence=1.0)  # that it cannot be told is sure
 
 

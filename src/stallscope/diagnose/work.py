@@ -36,25 +36,25 @@ _CONVERTS: Final = re.compile(r"(ToTensor|Normalize|ToDtype|ConvertImageDtype|To
 _RESIZES: Final = re.compile(r"resiz|max_?size|thumbnail", re.IGNORECASE)
 
 
-def findings_of_work(facts: Facts, values: Numbers) -> Iterator[Finding]:
+def findings_of_work(facts: Facts) -> Iterator[Finding]:
     """Yield what workers wait for, then each group of work that holds enough, the largest first."""
     is_lock, waits = _is_lock(facts), facts.exposure.waiting(*READING)
     is_long = facts.exposure.waiting(*WAITING) >= thresholds.WAITS_FOR_EACH_OTHER
     if is_lock and is_long and facts.setup.num_workers > 1:
-        yield finding(causes.LOCK, facts, values, **_lock(facts))
+        yield finding(causes.LOCK, facts, **_lock(facts))
     if not is_lock and waits >= thresholds.NOTED:
         cause, words = _storage(facts)
         words["waits"] = share(waits)
-        yield finding(cause, facts, values, **words)
+        yield finding(cause, facts, **words)
     for group, part in facts.exposure.groups().items():
         is_passing = group == "sending" and facts.stall_share * part < thresholds.PASSING
         if part < thresholds.NOTED or is_passing:
             continue
         if group in ("decode", "collate", "sending"):
             cause, words = _OF_GROUP[group](facts)
-            yield finding(cause, facts, values, **words)
+            yield finding(cause, facts, **words)
         elif group in own_groups(facts):
-            yield _of_transforms(facts, values)
+            yield _of_transforms(facts)
 
 
 def _lock(facts: Facts) -> Words:
@@ -190,14 +190,14 @@ def resize_of_large_images(facts: Facts) -> StagePart | None:
     return most if is_most and (facts.megapixels or 0.0) >= thresholds.LARGE_MEGAPIXELS else None
 
 
-def _of_transforms(facts: Facts, values: Numbers) -> Finding:
+def _of_transforms(facts: Facts) -> Finding:
     """Make a finding of work on samples: by own code, by one transform, or by all of them."""
     groups = own_groups(facts)
     own_part = facts.exposure.of(*groups[1:])
     whole = own_part + facts.exposure.of("transform")
     if own_part >= thresholds.ONE_OF_MANY * whole:
         words = _own_code(facts, _longest(facts, groups[1:]).stage, own_part)
-        return finding(causes.OWN_CODE, facts, _one_of(facts, values, own_part, whole), **words)
+        return finding(causes.OWN_CODE, facts, _one_of(facts, own_part, whole), **words)
     if facts.holds_scaled_bytes and (converts := conversions(facts)):
         part, whole = (
             sum(each.share for each in converts),
@@ -205,24 +205,24 @@ def _of_transforms(facts: Facts, values: Numbers) -> Finding:
         )
         names = " and ".join(each.stage for each in converts)
         words = {"stages": f"{names} take{'s' * (len(converts) == 1)}"}
-        return finding(causes.CONVERSION, facts, _one_of(facts, values, part, whole), **words)
+        return finding(causes.CONVERSION, facts, _one_of(facts, part, whole), **words)
     groups = tuple(group for group in groups if group != "fetch")
     part, most = facts.exposure.of(*groups), _longest(facts, groups)
     if most.share >= thresholds.ONE_OF_MANY * part:
         cause, words = _one_transform(facts, most)
-        return finding(cause, facts, _one_of(facts, values, most.share, part), **words)
+        return finding(cause, facts, _one_of(facts, most.share, part), **words)
     own = facts.own_code(stages.GETITEM.name) if "getitem" in groups else None
     cause, words = causes.TRANSFORMS, {"remedy": _less_first(facts)}
     if own is not None and facts.exposure.of("getitem") >= thresholds.NOTED:
         words = {"place": own.place, "remedy": own.call.remedy}
         cause = causes.WORK_AND_OWN_CODE
     words["longest"] = _named(facts, groups)
-    return finding(cause, facts, _one_of(facts, values, most.share, part), **words)
+    return finding(cause, facts, _one_of(facts, most.share, part), **words)
 
 
-def _one_of(facts: Facts, values: Numbers, most: float, part: float) -> Numbers:
-    """Add what one transform holds of the stalls, and all of them together."""
-    return values | {
+def _one_of(facts: Facts, most: float, part: float) -> Numbers:
+    """Return what one transform holds of the stalls, and all of them together."""
+    return {
         "transform_exposed_share": most,
         "longest_transform_exposed_share": most,
         "all_transforms_exposed_share": part,
