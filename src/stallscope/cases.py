@@ -78,10 +78,7 @@ def beside_case_a(run: Run) -> str:
 
 
 def beside_case_b(orders: Orders) -> str:
-    """Return the gains of case B beside its author's numbers, as a Markdown table.
-
-    The faster mask was an alternative of these orders.
-    """
+    """Return the gains of case B (and its faster mask) beside its author's, as a Markdown table."""
     as_it_is, other_mask, crop_first = STEP_B_S
     same = orders.table().filter(pl.col("equivalence") == "identical")
     return _beside(

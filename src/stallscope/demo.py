@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 
 
 CROP: Final = 256
-
 Order = Literal["published", "crop_first"]
-
-
 _SIDE: Final = 32
 """Side of the images that `SlowStep` trains on, in pixels."""
 

@@ -33,11 +33,8 @@ __version__ = "0.1.0.dev0"
 MOST_BYTES = 64 << 20
 """Largest text that is read at once: a run's head, names, notebooks."""
 _BINARY = getattr(os, "O_BINARY", 0)
-_CAREFUL = (
-    getattr(os, "O_NOFOLLOW", 0)
-    | getattr(os, "O_NONBLOCK", 0)  # do not wait for a pipe
-    | getattr(os, "O_CLOEXEC", 0)
-)
+# O_NONBLOCK: do not wait for a pipe
+_CAREFUL = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC"))
 _CHECKED = os.O_RDONLY | _CAREFUL | _BINARY
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | _CAREFUL
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY

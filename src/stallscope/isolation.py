@@ -113,9 +113,11 @@ def as_before(loader: Any, step: Any = None) -> Iterator[tuple[str, ...]]:
     Yields:
         Sentences on what was found in the step.
     """
-    reached = trainable(step)
-    lazy = [value for value in reached if _is_lazy(value)]
-    trained = [value for value in reached if not _is_lazy(value)]
+    lazy: list[Any] = []
+    trained: list[Any] = []
+    for value in trainable(step):
+        has_none = isinstance(value, nn.Module) and any(map(is_lazy, value.parameters()))
+        (lazy if has_none else trained).append(value)
     drawn = filter(None, map(state_of, walk(step, _reached)))
     restores = [*restore_generators(loader), *drawn, *map(_training_state, trained)]
     try:
@@ -154,10 +156,6 @@ def _trains(value: Any) -> bool:
         callable(getattr(kind, name, None)) for name in ("state_dict", "load_state_dict")
     )
     return stateful and not isinstance(value, (type, DataLoader, Dataset))
-
-
-def _is_lazy(value: Any) -> bool:
-    return isinstance(value, nn.Module) and any(map(is_lazy, value.parameters()))
 
 
 def _reached(value: Any) -> list[Any]:

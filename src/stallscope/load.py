@@ -61,10 +61,9 @@ def load(path: str | Path) -> Any:
                 return _load(folder)
             except RunFormatError as error:  # the user does not know the copy
                 raise RunFormatError(str(error).replace(str(folder), str(path))) from error
-    folder = Path(path)
-    result = _load(folder)
+    result = _load(Path(path))
     if isinstance(result, Run):
-        vars(result)["_folder"] = folder
+        vars(result)["_folder"] = Path(path)
     return result
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from stallscope.compare.compare import Comparison
 
 
+_NAMES: Final = {SPEED: "samples per second", STALLS: "stalled share", LOOP: "loop, per sample"}
 WITHIN_DRIFT: Final = "may be the machine's"
 """A change that is significant, but within the drift of the machine."""
 
@@ -65,12 +66,6 @@ def signed(measure: str, number: float) -> str:
     return f"{'-' if number < 0 else '+'}{unit_of(measure)[1](abs(number))}"
 
 
-def name_of(measure: str) -> str:
-    """Return a measure in words."""
-    words = {SPEED: "samples per second", STALLS: "stalled share", LOOP: "loop, per sample"}
-    return words.get(measure, printable(measure.removesuffix("_s").replace("/", ": ")))
-
-
 def _rows(comparison: Comparison, run: int) -> Iterator[tuple[str, ...]]:
     for row in comparison.changes.filter(pl.col("run") == run).iter_rows(named=True):
         measure, value = row["measure"], unit_of(row["measure"])[1]
@@ -81,7 +76,8 @@ def _rows(comparison: Comparison, run: int) -> Iterator[tuple[str, ...]]:
         change = NOT_DISTINGUISHABLE if is_chance else WITHIN_DRIFT
         if row["distinguishable"]:
             change = signed(measure, row["change"])
-        yield name_of(measure), row["kind"], value(row["before"]), value(row["after"]), change, ends
+        name = _NAMES.get(measure, printable(measure.removesuffix("_s").replace("/", ": ")))
+        yield name, row["kind"], value(row["before"]), value(row["after"]), change, ends
 
 
 def _figure(comparison: Comparison) -> Any:

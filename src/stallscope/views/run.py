@@ -12,7 +12,7 @@ from stallscope.run import stall_text
 from stallscope.run.saturation import find_saturated, sentence
 from stallscope.run.summary import headline, remarks, stage_name
 from stallscope.run.worker_memory import named_growth
-from stallscope.stages import COLOURS, STALL_COLOUR
+from stallscope.stages import COLOURS, STALL_COLOUR, WORK_KINDS
 from stallscope.units import count, plural, printable, seconds, share
 from stallscope.views import document as page
 
@@ -31,14 +31,8 @@ PART_HEADS: Final = ("stalled by", "share", "per step", "busy")
 PART_KEY: Final = (
     "share: of all time in stalls · busy: the stage's share of the time in which batches are made"
 )
-_WORK_NAMES: Final = {
-    "fetch": "fetch",
-    "decode": "decode",
-    "transform": "transforms",
-    "other": "your own code",
-    "collate": "collate",
-}
-"""Kinds of a worker's stages, in the order of a sample's way, and their names in a sentence."""
+_WORK_NAMES: Final = {"transform": "transforms", "other": "your own code"}
+"""Names of kinds of a worker's stages in a sentence; the rest have their own."""
 
 
 def document(run: Run) -> page.Document:
@@ -89,10 +83,13 @@ def _work(profile: Profile) -> Iterator[Any]:
 def _sum(profile: Profile) -> str:
     """Return a sample's mean time in one sentence: reading against the rest, kind by kind."""
     parts = {
-        name: sum(stage.mean_s for stage in profile.stages if stage.kind == kind)
-        for kind, name in _WORK_NAMES.items()
+        kind: sum(stage.mean_s for stage in profile.stages if stage.kind == kind)
+        for kind in WORK_KINDS
     }
-    shown = ", ".join(f"{name} {seconds(spent_s)}" for name, spent_s in parts.items() if spent_s)
+    spent = [
+        (_WORK_NAMES.get(kind, kind), seconds(part_s)) for kind, part_s in parts.items() if part_s
+    ]
+    shown = ", ".join(f"{name} {text}" for name, text in spent)
     return f"A {profile.unit} takes {seconds(profile.mean_s)}: {shown}"
 
 
