@@ -339,18 +339,14 @@ class _Recording:
         """
         wanted, factor = recorded_per_s(self._run), 1.0
         epoch = costs.epoch_batches if _has_begins(self._run) else None
-        for _ in range(3 if wanted and self._busiest_share() > _IDLE else 0):
+        length_ns = self.steps.select(pl.col("end_ns").max() - pl.col("start_ns").min()).item()
+        made_ns = (pl.col("made_ns") - pl.col("taken_ns")).sum()
+        busy = self._run.deliveries.join(self.steps.select(BATCH_KEY), on=BATCH_KEY, how="semi")
+        busiest_ns: Any = busy.group_by("rank", "worker").agg(ns=made_ns)["ns"].max() or 0
+        for _ in range(3 if wanted and busiest_ns > _IDLE * (length_ns or math.inf) else 0):
             prediction = predict(replace(costs.slower(factor), epoch_batches=epoch), self._now)
             if prediction.stall_share.value < HARDLY:
                 break
             factor *= prediction.samples_per_s.value / (wanted or 1.0)
             factor = min(max(factor, _LEAST_FIT), _MOST_FIT)
         return costs.slower(factor)
-
-    def _busiest_share(self) -> float:
-        """Return the busy share (0 to 1) of the busiest worker."""
-        length_ns = self.steps.select(pl.col("end_ns").max() - pl.col("start_ns").min()).item()
-        made_ns = (pl.col("made_ns") - pl.col("taken_ns")).sum()
-        busy = self._run.deliveries.join(self.steps.select(BATCH_KEY), on=BATCH_KEY, how="semi")
-        busiest_ns = busy.group_by("rank", "worker").agg(ns=made_ns)["ns"].max()
-        return float(busiest_ns or 0) / length_ns if length_ns else 0.0  # type: ignore[arg-type]

@@ -149,7 +149,7 @@ def exposure(run: RunTables, used: MachineUse, busy_share: float | None = None) 
     if busy_share is not None and works:
         exposed_s = _of_busy_workers(exposed_s, works, busy_share)
     parts = [_part(key, part_s, stages.get(key), used) for key, part_s in exposed_s.items()]
-    parts = list(_uncrowded(parts, _quickness(run), used))
+    parts = list(_uncrowded(run, parts, used))
     whole_s = sum(part.share for part in parts)
     free_s = sum(part.share for part in parts if part.group != CROWDED)
     stalled_s = sum(exposed_s.values())
@@ -276,27 +276,18 @@ def group_of(stage: str, kind: str | None) -> Group:
     return next((group for group in WORK if group == kind), "transform")
 
 
-def _quickness(run: RunTables) -> dict[str, float]:
-    """Return the share of sending and receiving that remains with a core for each thread."""
-    sends = run.side_spans.filter(pl.col("kind") == "send")
-    took_s = ((sends["end_ns"] - sends["start_ns"]) / 1e9).to_numpy()
-    received = run.parts().filter(pl.col("part") == lifecycle.UNPICKLE)["exposed_s"].to_numpy()
-    sending = _quick_share(took_s)
-    # A batch is queued until the sending thread has a core
-    shares = {lifecycle.SEND: sending, lifecycle.QUEUED: sending}
-    return shares | {lifecycle.UNPICKLE: _quick_share(received)}
-
-
-def _quick_share(took_s: np.ndarray) -> float:
-    """Return the ratio of quick times to the mean; 1 without times."""
-    # Most threads that send or receive had to wait for a core
-    return float(np.quantile(took_s, 0.1) / took_s.mean()) if took_s.size else 1.0
-
-
-def _uncrowded(
-    parts: list[StagePart], quickness: dict[str, float], used: MachineUse
-) -> Iterator[StagePart]:
+def _uncrowded(run: RunTables, parts: list[StagePart], used: MachineUse) -> Iterator[StagePart]:
     """Yield the parts with waiting for a core as a part of its own, for sending and the loop."""
+    sends = run.side_spans.filter(pl.col("kind") == "send")
+    received = run.parts().filter(pl.col("part") == lifecycle.UNPICKLE)
+    times = (sends["end_ns"] - sends["start_ns"], received["exposed_s"])
+    # Most threads that send or receive had to wait for a core: only the quickest had one
+    sending, receiving = (
+        float(np.quantile(took, 0.1) / took.mean()) if took.size else 1.0
+        for took in (each.to_numpy() for each in times)
+    )
+    # A batch is queued until the sending thread has a core
+    quickness = {lifecycle.SEND: sending, lifecycle.QUEUED: sending, lifecycle.UNPICKLE: receiving}
     crowded_s = 0.0
     cpu, queued = used.loop_cpu or 0.0, used.loop_queued_share or 0.0
     computing = cpu / (cpu + queued) if cpu else 1.0
