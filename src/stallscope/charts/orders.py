@@ -88,14 +88,7 @@ def figure(orders: Orders) -> Sheet:
 def bars_figure(
     title: str, notes: Sequence[str], rows: Sequence[Variant], strong: Collection[int] = ()
 ) -> Sheet:
-    """Draw pipelines under each other.
-
-    Args:
-        title: of the picture.
-        notes: under it.
-        rows: the pipelines.
-        strong: trials whose names are bold.
-    """
+    """Draw pipelines under each other; the names of the trials in `strong` are bold."""
     height = sum(map(_height, rows)) + 0.05
     sheet = Sheet(title, notes, [height + AXIS + 0.35])
     (ax,) = sheet.parts
@@ -257,11 +250,7 @@ _HALF: Final = 128.0
 
 @styled
 def comparison_figure(variant: Variant) -> Sheet:
-    """Draw a few samples beside the original's, with the difference made visible.
-
-    Args:
-        variant: with its pictures.
-    """
+    """Draw a variant's pictures beside the original's, with the difference made visible."""
     title = printable(f"This order · {verdict(variant.grade)}", 200)
     pairs = variant.pictures[:2]
     if not pairs:

@@ -225,7 +225,7 @@ def find_calls(
     None: there are no chains. `room_bytes` is for the samples and all intermediate results.
     """
     for path in (("dataset",) * depth for depth in range(_DEEPEST)):
-        inner = Place((path,), None).found_in(dataset) if path else dataset
+        inner = Place((path,), None).found_in(dataset)
         if inner is None:
             return None
         if isinstance(getattr(type(inner), "__getitem__", None), types.FunctionType):

@@ -383,9 +383,8 @@ def name_of(op: Any) -> str:
 
 def _worst(grades: Sequence[Grade], n: int) -> Grade:
     """Return the grade of whole samples, from the grades of their lanes."""
-    if not grades:
-        return Grade(IDENTICAL, compared=n)
-    worst = max(grades, key=lambda grade: EQUIVALENCES.index(grade.equivalence))
+    same = Grade(IDENTICAL, compared=n)
+    worst = max(grades, key=lambda grade: EQUIVALENCES.index(grade.equivalence), default=same)
     far = [grade.max_difference for grade in grades if grade.max_difference is not None]
     noisy = [grade.psnr_db for grade in grades if grade.psnr_db is not None]
     return worst._replace(max_difference=max(far, default=None), psnr_db=min(noisy, default=None))

@@ -110,8 +110,7 @@ def readers(dataset: Any) -> list[Place]:
     prefixes = [()] + [path[:-1] for place in places(dataset) for path in place.paths]
     pairs = []
     for prefix in dict.fromkeys(prefixes):
-        holder = Place((prefix,), None).found_in(dataset) if prefix else dataset
-        reader = own_attributes(holder).get("loader")
+        reader = own_attributes(Place((prefix,), None).found_in(dataset)).get("loader")
         if find_ops.is_function(reader):
             pairs.append(((*prefix, "loader"), reader))
     return _each_once(iter(pairs))

@@ -186,12 +186,7 @@ class Site(NamedTuple):
         return BatchOps(collate, ops, self.where or ())
 
     def loader_with(self, variant: Variant, loader: Any) -> Any:
-        """Return a loader with another pipeline; the old loader stays unchanged.
-
-        Args:
-            variant: the pipeline.
-            loader: a DataLoader whose dataset has the pipeline in the same place.
-        """
+        """Return a loader with another pipeline in the same place; the old loader is unchanged."""
         ops = [self.op(variant, position) for position in variant.per_sample]
         dataset = loader.dataset
         if variant.draft is not None and self.reader is not None:
@@ -222,11 +217,7 @@ class Site(NamedTuple):
         return (self._replace(chain=chain) if is_same else None), names
 
     def code_of(self, variant: Variant) -> str:
-        """Return source that replaces the pipeline of a `loader`.
-
-        Returns:
-            Source; "": the change is more than another row of ops.
-        """
+        """Return source that replaces a loader's pipeline; "": not just another row of ops."""
         if variant.on_batch or variant.draft or variant.cached or variant.kind == "fused":
             return ""
         ops = self.chain.ops
