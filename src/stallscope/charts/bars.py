@@ -25,7 +25,7 @@ Ends = tuple[float | None, float | None]
 
 BAR: Final = 0.6
 """Height of a bar in parts, inches."""
-_GAP: Final = 0.12
+_GAP: Final = 0.25
 """Space between two labels, inches."""
 
 

@@ -79,7 +79,7 @@ def loop_strip(time: LoopBreakdown) -> Strip:
         part = time.share(sum_s)
         numbers = f"{share(part)} · {seconds(sum_s / time.steps)}"
         colour = _WAITS.get(kind) or colour_of(name, kind)
-        pieces.append(StripPiece(printable(name), part, numbers, colour))
+        pieces.append(StripPiece(printable(name), part, numbers, colour, short=share(part)))
     return Strip(pieces, sheet.ROOM)
 
 

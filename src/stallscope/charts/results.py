@@ -321,8 +321,8 @@ def findings_figure(diagnosis: Diagnosis) -> Sheet:
         # The verdict's sentence is the title of the picture already
         title = finding.title if place or not finding.because else f"because: {finding.because}"
         text = " · ".join([title] + [diagnosis_text.NOT_TESTED] * (not finding.tested))
-        sure = f"confidence: {finding.sure}" if finding.sure else ""
-        about = (finding.code, sure, sheet.fitting(text, 7.0))
+        sure, _, _ = finding.sure.partition(";")  # other processes are no part of this picture
+        about = (finding.code, f"confidence: {sure}" if sure else "", sheet.fitting(text, 7.0))
         bars.append(LabelledBar(*about, finding.severity, share(finding.severity), finding.colour))
     hidden = len(findings) - _MOST_FINDINGS
     hidden_note = [f"not drawn: {hidden} more findings"] if hidden > 0 else []
