@@ -31,7 +31,7 @@ LAYERS = {
         "fsspec numpy torch torchvision PIL psutil pynvml tqdm IPython typing_extensions:types",
     ),
     "run": (
-        "run model load",
+        "run model",
         "words hooks loops",
         "numpy polars psutil pynvml torch tqdm typing_extensions:types",
     ),
@@ -61,7 +61,7 @@ LAYERS = {
         "words hooks loops run bench verbs diagnose charts views",
         (
             "numpy polars torch PIL scipy torchvision nbformat typer jupyter_core jupyterlab "
-            "webdataset IPython typing_extensions:types"
+            "webdataset IPython lazy_loader typing_extensions:types"
         ),
     ),
 }
@@ -93,7 +93,7 @@ IMPORTS = {module: list(_imports(path)) for module, path in FILES.items()}
 
 
 def _layer(module):
-    top = module.partition(".")[0]
+    top = module.removeprefix("verbs.").partition(".")[0]
     return next((name for name, (homes, *_) in LAYERS.items() if top in homes.split()), "door")
 
 

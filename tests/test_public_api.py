@@ -60,5 +60,5 @@ def test_a_run_says_what_its_methods_take():
 
 def test_an_unknown_name_is_said():
     """A name that is not there is an AttributeError that names it."""
-    with pytest.raises(AttributeError, match="'stallscope' has no attribute 'orders_of'"):
+    with pytest.raises(AttributeError, match="No stallscope attribute orders_of"):
         stallscope.orders_of  # noqa: B018

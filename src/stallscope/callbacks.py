@@ -26,21 +26,21 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from stallscope.apart import Later
-from stallscope.diagnose.recorded import diagnose_run
 from stallscope.errors import ArgumentError, StallscopeError
 from stallscope.files import workspace
 from stallscope.model.loop_time import loop_breakdown
 from stallscope.run.read_logs import readable
 from stallscope.run.record import begin_window
 from stallscope.units import said_by
+from stallscope.verbs.diagnose.recorded import diagnose_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from typing_extensions import Self
 
-    from stallscope.diagnose.result import Diagnosis
     from stallscope.run.result import Run
+    from stallscope.verbs.diagnose.result import Diagnosis
 
     Log = Callable[[dict[str, float], int], object]
     _Seen = tuple[dict[str, float], Diagnosis, dict[str, bytes]]

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from stallscope.orders.result import Orders
     from stallscope.run.result import Run
+    from stallscope.verbs.orders.result import Orders
 
 
 FETCH_A_S: Final = 0.13

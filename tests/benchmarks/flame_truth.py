@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader
 
 import stallscope as ss
 from stallscope import pyspy_calls
-from stallscope.flame.classify import table as shares
 from stallscope.machine import usable_cores
+from stallscope.verbs.flame.classify import table as shares
 
 PLANTED = {"Sixty.sixty": 0.60, "TwentyFive.twenty_five": 0.25}
 WIDEST = 0.05

@@ -43,7 +43,7 @@ from stallscope.model.costs import Handover, costs_of
 from stallscope.model.settings import Setting, grid, setting_of, with_setting
 from stallscope.model.simulator import ERRORS, MOST_ERROR, error_kind, predict
 from stallscope.model.thresholds import OTHERS
-from stallscope.tune.result import smallest
+from stallscope.verbs.tune.result import smallest
 
 if TYPE_CHECKING:
     from argparse import Namespace

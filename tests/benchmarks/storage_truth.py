@@ -32,9 +32,10 @@ from torch.utils.data import DataLoader, Dataset
 
 import stallscope as ss
 from stallscope.bench.measurement import Measurement
-from stallscope.storage import reads
-from stallscope.storage.places import data_files
-from stallscope.storage.reads import (
+from stallscope.units import seconds, size
+from stallscope.verbs.storage import reads
+from stallscope.verbs.storage.places import data_files
+from stallscope.verbs.storage.reads import (
     COLD,
     MOST_BYTES,
     RANDOM,
@@ -45,8 +46,7 @@ from stallscope.storage.reads import (
     requests,
     timed,
 )
-from stallscope.storage.storage import StorageProbe
-from stallscope.units import seconds, size
+from stallscope.verbs.storage.storage import StorageProbe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

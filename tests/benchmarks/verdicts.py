@@ -70,7 +70,7 @@ ALONE_S, WARM_UP, WAITS = 3.0, 6, 0.1
 time in `next` on it counts as starving."""
 NO_RULES = {"cli", "lab", "charts", "views"}
 """Folders of the package whose code does not decide what a trial says."""
-PRELOADED = ["torchvision", "stallscope.diagnose.diagnose", "planted"]
+PRELOADED = ["torchvision", "stallscope.verbs.diagnose.diagnose", "planted"]
 """What takes seconds to import, and would once more for each trial."""
 
 

@@ -7,7 +7,7 @@ from browser.page import SCREENSHOTS
 from support.build_diagnosis import DECODE, a_diagnosis
 from support.build_flame import HOSTILE, named
 
-from stallscope.diagnose.result import Finding
+from stallscope.verbs.diagnose.result import Finding
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

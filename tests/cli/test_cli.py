@@ -21,10 +21,6 @@ import stallscope
 from stallscope import files
 from stallscope.cli import output
 from stallscope.cli.main import app
-from stallscope.diagnose import diagnose as diagnose_module
-from stallscope.storage import layouts as layouts_module
-from stallscope.storage import storage as storage_module
-from stallscope.tune import tune as tune_module
 
 COMMANDS = (
     *(
@@ -244,7 +240,7 @@ class TestTune:
             asked.update(named, target=target)
             return a_full_tuning()
 
-        monkeypatch.setattr(tune_module, "tune", tune)
+        monkeypatch.setattr(stallscope, "tune", tune)
         return asked
 
     def test_prints_the_answer_and_the_settings(self, here, asked):
@@ -273,7 +269,7 @@ class TestStorage:
             asked.update(named, target=target)
             return a_storage()
 
-        monkeypatch.setattr(storage_module, "storage", measure)
+        monkeypatch.setattr(stallscope, "storage", measure)
         return asked
 
     def test_prints_the_answer(self, here, asked):
@@ -305,7 +301,7 @@ class TestLayouts:
             asked.update(named, target=target)
             return some_layouts()
 
-        monkeypatch.setattr(layouts_module, "layouts", compare)
+        monkeypatch.setattr(stallscope, "layouts", compare)
         options = ["layouts", "mine:good", "--samples", "99", "--folder", "/data"]
         plain = CliRunner().invoke(app, options).stdout
         found = json.loads(CliRunner().invoke(app, [*options, "--json"]).stdout)
@@ -328,7 +324,7 @@ class TestDiagnose:
                 asked.update(named, target=target)
                 return a_diagnosis(verdict, parts=False, name=str(here / "mine.py"))
 
-            monkeypatch.setattr(diagnose_module, "diagnose", diagnose)
+            monkeypatch.setattr(stallscope, "diagnose", diagnose)
             return asked
 
         return answer

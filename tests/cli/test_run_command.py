@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import stallscope as ss
-from stallscope.load import follow
+from stallscope.run.load import follow
 from stallscope.views.run_panels import ENDED
 
 SUPPORT = Path(__file__).parents[1] / "support"

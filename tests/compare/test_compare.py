@@ -11,8 +11,8 @@ from support.virtual_loop import a_loop
 
 import stallscope as ss
 from stallscope.errors import StallscopeError
-from stallscope.ladder.result import AS_IT_IS
 from stallscope.stages import CORE, LOOP
+from stallscope.verbs.ladder.result import AS_IT_IS
 
 
 def a_run(mask_ms=40.0, seed=0, fetch_ms=4.0, **how):

@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from stallscope.diagnose import diagnose
+from stallscope.verbs.diagnose import diagnose
 
 
 @pytest.fixture(autouse=True, scope="package")

@@ -14,10 +14,10 @@ from torch import nn
 from torch.utils.data import DataLoader, get_worker_info
 
 import stallscope as ss
-from stallscope.diagnose import diagnose, verdict
-from stallscope.diagnose.causes import CAUSES
-from stallscope.diagnose.result import SPENT, TABLE
 from stallscope.targets.target import target
+from stallscope.verbs.diagnose import diagnose, verdict
+from stallscope.verbs.diagnose.causes import CAUSES
+from stallscope.verbs.diagnose.result import SPENT, TABLE
 
 SLOW = 0.01
 """Seconds that a sample waits for storage."""

@@ -10,18 +10,18 @@ import pytest
 from support.build_ladder import a_ladder
 from support.build_run import a_run, deliveries_of, resources_of, spans_of, steps_of
 
-from stallscope.diagnose.facts import (
-    facts,
-    gain_of,
-)
-from stallscope.diagnose.setup import Setup
-from stallscope.ladder.result import AS_IT_IS, BATCHES, FETCHED
 from stallscope.model.batch_times import making
 from stallscope.model.exposure import exposure
 from stallscope.model.machine_use import MachineUse, use
 from stallscope.model.starts import starts
 from stallscope.stages import LOOP, QUEUED, THREADS, WORKER
 from stallscope.stats import stall_interval
+from stallscope.verbs.diagnose.facts import (
+    facts,
+    gain_of,
+)
+from stallscope.verbs.diagnose.setup import Setup
+from stallscope.verbs.ladder.result import AS_IT_IS, BATCHES, FETCHED
 
 MANY = 12
 BATCH_MS = 40

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from support.build_facts import CASES, IDLE, known, parts_of
 
-from stallscope.diagnose.facts import Gain
-from stallscope.diagnose.verdict import judge, side_notes
 from stallscope.loops.cached_values import BatchBytes
 from stallscope.model.batch_times import HandoverTimes
 from stallscope.model.exposure import Exposure
 from stallscope.model.starts import Starts
+from stallscope.verbs.diagnose.facts import Gain
+from stallscope.verbs.diagnose.verdict import judge, side_notes
 
 CALM: Any = {"stalled": 0.01, "load": 0.4}
 TINY: Any = {"stalled": 0.05, "load": 0.05, "making": {"handover": HandoverTimes(0.01, 0.03, 0.1)}}

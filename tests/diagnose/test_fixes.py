@@ -11,15 +11,15 @@ from torch.utils.data import DataLoader, Dataset
 
 import stallscope as ss
 from stallscope.bench.comparison import FASTER
-from stallscope.diagnose import causes
-from stallscope.diagnose import diagnose as diagnose_module
-from stallscope.diagnose.facts import Facts
-from stallscope.diagnose.fixes import _fixes, _rows
-from stallscope.diagnose.result import FIXES, Finding, first_to_try
-from stallscope.diagnose.setup import Setup
 from stallscope.errors import StallscopeError
 from stallscope.model.settings import Setting
 from stallscope.model.simulator import LoaderCosts
+from stallscope.verbs.diagnose import causes
+from stallscope.verbs.diagnose import diagnose as diagnose_module
+from stallscope.verbs.diagnose.facts import Facts
+from stallscope.verbs.diagnose.fixes import _fixes, _rows
+from stallscope.verbs.diagnose.result import FIXES, Finding, first_to_try
+from stallscope.verbs.diagnose.setup import Setup
 
 STAGES = (("fetch", "fetch"), ("decode", "decode"), ("Blur", "transform"), ("collate", "collate"))
 NOW = Setting(2, 2)

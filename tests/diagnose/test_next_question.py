@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from support.build_facts import IDLE, WAITS_IN_FETCH, known
 
-from stallscope.diagnose import verdict
-from stallscope.diagnose.verdict import (
+from stallscope.verbs.diagnose import verdict
+from stallscope.verbs.diagnose.verdict import (
     BATCH,
     LADDER,
     LOOP_STACKS,

@@ -15,12 +15,6 @@ from support.build_run import a_run, deliveries_of, resources_of, steps_of
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import stallscope as ss
-from stallscope.diagnose.facts import Gain, facts
-from stallscope.diagnose.own_code import CALLS, own_code
-from stallscope.diagnose.rules import begin_of
-from stallscope.diagnose.setup import Setup, cache_of, setup_of
-from stallscope.diagnose.verdict import judge
-from stallscope.flame.result import SAMPLES, Flame, FlameConditions
 from stallscope.isolation import isolated
 from stallscope.model.batch_times import making
 from stallscope.model.starts import Starts, starts
@@ -28,6 +22,12 @@ from stallscope.run.result import WAITS
 from stallscope.run.saturation import find_saturated
 from stallscope.stages import CORE, HELPER, LOOP, QUEUED
 from stallscope.targets.target import Target
+from stallscope.verbs.diagnose.facts import Gain, facts
+from stallscope.verbs.diagnose.own_code import CALLS, own_code
+from stallscope.verbs.diagnose.rules import begin_of
+from stallscope.verbs.diagnose.setup import Setup, cache_of, setup_of
+from stallscope.verbs.diagnose.verdict import judge
+from stallscope.verbs.flame.result import SAMPLES, Flame, FlameConditions
 
 SAMPLE = {"getitem": 10.0}
 MS = 1_000_000

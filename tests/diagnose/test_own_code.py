@@ -8,10 +8,10 @@ import polars as pl
 import pytest
 from support.build_facts import SPIKES, known
 
-from stallscope.diagnose.facts import with_stacks
-from stallscope.diagnose.own_code import CALLS, OTHER, lock_share, loop_code, own_code
-from stallscope.diagnose.verdict import STACKS, judge, next_question
-from stallscope.flame.result import SAMPLES, Flame, FlameConditions
+from stallscope.verbs.diagnose.facts import with_stacks
+from stallscope.verbs.diagnose.own_code import CALLS, OTHER, lock_share, loop_code, own_code
+from stallscope.verbs.diagnose.verdict import STACKS, judge, next_question
+from stallscope.verbs.flame.result import SAMPLES, Flame, FlameConditions
 
 
 def a_flame(*rows, idle=False):

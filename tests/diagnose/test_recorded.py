@@ -8,7 +8,7 @@ from support.virtual_loop import a_loop, together
 
 import stallscope as ss
 from stallscope.errors import StallscopeError
-from stallscope.ladder.result import AS_IT_IS
+from stallscope.verbs.ladder.result import AS_IT_IS
 
 
 def slow(**how):
@@ -76,7 +76,7 @@ class TestRanks:
         assert found.notes[0].endswith("it waits longest in 100% of the steps in which one stalls")
 
     def test_of_many_some_are_read(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(sys.modules["stallscope.load"], "_MOST_RANKS", 4)
+        monkeypatch.setattr(sys.modules["stallscope.run.load"], "_MOST_RANKS", 4)
         for rank in range(9):
             quick(rank=rank).save(tmp_path / f"rank{rank}")
 

@@ -7,7 +7,7 @@ from functools import cache, lru_cache
 import pytest
 from torch.utils.data import Dataset, Subset
 
-from stallscope.diagnose.setup import cache_of
+from stallscope.verbs.diagnose.setup import cache_of
 
 
 class Kept(Dataset):

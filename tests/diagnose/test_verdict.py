@@ -21,9 +21,6 @@ from support.build_facts import (
     taking,
 )
 
-from stallscope.diagnose.causes import CAUSES, handbook
-from stallscope.diagnose.facts import Gain, Spikes
-from stallscope.diagnose.verdict import judge
 from stallscope.loops.cached_values import BatchBytes
 from stallscope.model import thresholds
 from stallscope.model.batch_times import HandoverTimes
@@ -31,6 +28,9 @@ from stallscope.model.exposure import CROWDED, Exposure, StagePart, group_of, lo
 from stallscope.model.lifecycle import KIND_OF, MAIN_GARBAGE
 from stallscope.model.starts import Starts
 from stallscope.stages import GARBAGE
+from stallscope.verbs.diagnose.causes import CAUSES, handbook
+from stallscope.verbs.diagnose.facts import Gain, Spikes
+from stallscope.verbs.diagnose.verdict import judge
 
 CALM: Any = {"stalled": 0.01, "load": 0.4}
 HERE: Any = {"setup": {"num_workers": 0}}

@@ -16,10 +16,10 @@ from torch.utils.data import DataLoader
 import stallscope as ss
 from stallscope import isolation
 from stallscope.bench.comparison import FASTER
-from stallscope.experiments import experiments as verb
-from stallscope.experiments.changes import CHANGES, StepContext, as_it_is
-from stallscope.experiments.waits import StepFacts, StepWatch, use_watched
 from stallscope.hooks.device_time import SimulatedDevice
+from stallscope.verbs.experiments import experiments as verb
+from stallscope.verbs.experiments.changes import CHANGES, StepContext, as_it_is
+from stallscope.verbs.experiments.waits import StepFacts, StepWatch, use_watched
 
 HERE = Path(__file__).name
 BY_NAME = {change.name: change for change in CHANGES}

@@ -19,9 +19,9 @@ from torch.utils.data import DataLoader
 
 import stallscope as ss
 from stallscope import pyspy_calls
-from stallscope.flame.flame import loop_flame
-from stallscope.flame.result import IN_PROCESS, PY_SPY, SAMPLES
 from stallscope.targets.target import target
+from stallscope.verbs.flame.flame import loop_flame
+from stallscope.verbs.flame.result import IN_PROCESS, PY_SPY, SAMPLES
 
 OURS = re.compile(
     r"stallscope/((hooks|targets|loops|run|flame|ladder)/|isolation)|passed over by warnings"

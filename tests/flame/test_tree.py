@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 from support.build_flame import COLLATE, CONV, CROP, DILATE, FEED, JPEG, LOOP, SITE, a_flame
 
-from stallscope.flame.classify import (
+from stallscope.verbs.flame.classify import (
     TABLE,
     YOURS,
     StackFunction,
@@ -14,8 +14,8 @@ from stallscope.flame.classify import (
     kind_shares,
     table,
 )
-from stallscope.flame.result import CHANGES, SAMPLES, Flame, sentence
-from stallscope.flame.tree import tree
+from stallscope.verbs.flame.result import CHANGES, SAMPLES, Flame, sentence
+from stallscope.verbs.flame.tree import tree
 
 PYTHON = "/usr/lib/python3.12"
 KINDS = {

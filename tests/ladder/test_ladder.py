@@ -18,8 +18,9 @@ import stallscope as ss
 from stallscope.bench import loops as bench_loops
 from stallscope.hooks.device_time import SimulatedDevice
 from stallscope.isolation import seed_everywhere
-from stallscope.ladder import ladder as ladder_module
-from stallscope.ladder.result import (
+from stallscope.targets.target import SimulatedStep
+from stallscope.verbs.ladder import ladder as ladder_module
+from stallscope.verbs.ladder.result import (
     AS_IT_IS,
     BATCHES,
     FETCHED,
@@ -28,7 +29,6 @@ from stallscope.ladder.result import (
     TRANSFORMED,
     WARM,
 )
-from stallscope.targets.target import SimulatedStep
 
 IN_WORKERS = (AS_IT_IS.name, WARM.name, FETCHED.name, TRANSFORMED.name)
 

@@ -8,7 +8,7 @@ import pytest
 from support.build_ladder import a_ladder
 
 from stallscope.bench.comparison import FASTER, SAME, SLOWER
-from stallscope.ladder.result import AS_IT_IS, BATCHES, FETCHED, TRANSFORMED, WARM, sentence
+from stallscope.verbs.ladder.result import AS_IT_IS, BATCHES, FETCHED, TRANSFORMED, WARM, sentence
 
 FULL = {AS_IT_IS: 0.4, WARM: 0.4, FETCHED: 0.2, TRANSFORMED: 0.15, BATCHES: 0.1}
 TIMER = {"simulated_step_s": 0.1}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stallscope.lines import lines
+from stallscope.verbs.lines import lines
 
 
 @pytest.fixture(autouse=True)

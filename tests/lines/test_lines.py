@@ -31,7 +31,7 @@ from support.slow_lines import (
 from torch.utils.data import DataLoader
 
 import stallscope as ss
-from stallscope.lines.result import sentence
+from stallscope.verbs.lines.result import sentence
 
 Transform = Any
 

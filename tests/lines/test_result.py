@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 from support.build_lines import some_lines
 
-from stallscope.lines.result import TABLE, in_order, sentence
+from stallscope.verbs.lines.result import TABLE, in_order, sentence
 
 if TYPE_CHECKING:
-    from stallscope.lines.result import Lines
+    from stallscope.verbs.lines.result import Lines
 
 
 def of_function(lines: Lines, name: str, line: int) -> dict:

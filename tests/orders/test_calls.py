@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, Subset
 import stallscope as ss
 from stallscope.bench import samples
 from stallscope.loops.cached_values import same
-from stallscope.orders.calls import find_calls
-from stallscope.orders.variant import Variant
+from stallscope.verbs.orders.calls import find_calls
+from stallscope.verbs.orders.variant import Variant
 
 ROOM = 1 << 30
 

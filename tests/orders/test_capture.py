@@ -14,7 +14,7 @@ from support.pipelines import (
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
-from stallscope.orders.capture import capture
+from stallscope.verbs.orders.capture import capture
 
 
 def captured(dataset, samples=4):

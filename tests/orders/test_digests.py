@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torchvision import tv_tensors
 
-from stallscope.orders.equivalence import digest
+from stallscope.verbs.orders.equivalence import digest
 
 ZEROS = torch.zeros(2, 3)
 GREY = Image.new("L", (4, 2))

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 from torchvision import tv_tensors
 
-from stallscope.orders.equivalence import compare_outputs
+from stallscope.verbs.orders.equivalence import compare_outputs
 
 IMAGE = np.linspace(0, 1, 1200, dtype=np.float32).reshape(3, 20, 20)
 RAMP = np.tile(np.arange(255, dtype=np.uint8), (64, 1))

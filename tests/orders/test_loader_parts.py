@@ -12,8 +12,8 @@ from support.pipelines import Smooth, Tensors, TwiceInPlace, floats
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from stallscope.orders.fused import ResizedCrop
-from stallscope.orders.loader_parts import CachedPrefix
+from stallscope.verbs.orders.fused import ResizedCrop
+from stallscope.verbs.orders.loader_parts import CachedPrefix
 
 
 def jpeg():

@@ -37,9 +37,9 @@ from torchvision.transforms import v2
 import stallscope as ss
 from stallscope.bench import samples
 from stallscope.demo import FasterRandomMask, RandomMask, case_b_loader
-from stallscope.orders import orders as verb
-from stallscope.orders import proposals
-from stallscope.orders.result import NoSuchOrderError
+from stallscope.verbs.orders import orders as verb
+from stallscope.verbs.orders import proposals
+from stallscope.verbs.orders.result import NoSuchOrderError
 
 FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
 

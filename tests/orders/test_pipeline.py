@@ -9,7 +9,7 @@ from torch import nn
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from stallscope.orders.pipeline import Chain
+from stallscope.verbs.orders.pipeline import Chain
 
 IMAGE = Tensors(None).image(0)
 

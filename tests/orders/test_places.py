@@ -6,7 +6,7 @@ import pytest
 from support.pipelines import Listed, Tensors, halve, middle
 from torch.utils.data import ConcatDataset, Subset
 
-from stallscope.orders.pipeline import places
+from stallscope.verbs.orders.pipeline import places
 
 
 def both(dataset):

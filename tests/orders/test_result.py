@@ -10,7 +10,7 @@ import pytest
 import stallscope as ss
 from stallscope.bench.loops import BLOCKS
 from stallscope.bench.samples import PAIRS
-from stallscope.orders.result import (
+from stallscope.verbs.orders.result import (
     OPS,
     TABLE,
     TRIALS,

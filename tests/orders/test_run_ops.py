@@ -20,9 +20,9 @@ from support.pipelines import (
     named_noise,
 )
 
-from stallscope.orders import run_ops
-from stallscope.orders.pipeline import Chain
-from stallscope.orders.run_ops import OpInput, Stream, named_by, restored
+from stallscope.verbs.orders import run_ops
+from stallscope.verbs.orders.pipeline import Chain
+from stallscope.verbs.orders.run_ops import OpInput, Stream, named_by, restored
 
 
 def givens(samples=12):

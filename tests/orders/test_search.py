@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stallscope.orders.equivalence import State
-from stallscope.orders.search import OrderGraph, TriedOp
+from stallscope.verbs.orders.equivalence import State
+from stallscope.verbs.orders.search import OrderGraph, TriedOp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,8 +8,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
-from stallscope.orders.pipeline import Chain, places
-from stallscope.orders.variant import Site, Variant, change_of
+from stallscope.verbs.orders.pipeline import Chain, places
+from stallscope.verbs.orders.variant import Site, Variant, change_of
 
 NAMES = "ABCDE"
 

@@ -14,7 +14,7 @@ from planted import ASKED, NOT_PLANTED, PAIRS, PLANTED, loader, plant
 from planted.planting import together
 from planted.recipe import slowdown
 from planted.sound import HEALTHY, Given, base
-from stallscope.diagnose.causes import CAUSES
+from stallscope.verbs.diagnose.causes import CAUSES
 
 MEASURED = {"sending", "oversubscription"}
 """What these take is nothing that arithmetic knows."""

@@ -8,7 +8,7 @@ import pytest
 
 import planted
 import stallscope as ss
-from stallscope.diagnose import result
+from stallscope.verbs.diagnose import result
 
 
 @pytest.mark.slow

@@ -19,12 +19,12 @@ from torch.utils.data import DataLoader, Dataset
 
 import stallscope as ss
 from stallscope.loops.cached_values import same
-from stallscope.storage import serving
-from stallscope.storage.containers import KINDS, missing
-from stallscope.storage.layout_result import sentence
-from stallscope.storage.reads import COLD
-from stallscope.storage.recipes import RECIPES
-from stallscope.storage.serving import RawSamples, ReadTimes
+from stallscope.verbs.storage import serving
+from stallscope.verbs.storage.containers import KINDS, missing
+from stallscope.verbs.storage.layout_result import sentence
+from stallscope.verbs.storage.reads import COLD
+from stallscope.verbs.storage.recipes import RECIPES
+from stallscope.verbs.storage.serving import RawSamples, ReadTimes
 
 PIXELS = 96
 BLOBS = [[bytes([number]) * (number * 700 + 1), b"two"] for number in range(20)]

@@ -4,7 +4,7 @@ import io
 import itertools
 import tarfile
 
-from stallscope.storage import places
+from stallscope.verbs.storage import places
 
 
 def test_a_sample_of_tar_shards_is_all_members_of_one_name(tmp_path):

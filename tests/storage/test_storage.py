@@ -15,11 +15,11 @@ from support.loaders import Noise
 from torch.utils.data import DataLoader, Dataset
 
 import stallscope as ss
-from stallscope.storage import places, reads
-from stallscope.storage import storage as storage_module
-from stallscope.storage.page_cache import drop, opened, resident_bytes, resident_share
-from stallscope.storage.reads import COLD, RANDOM, SAMPLE, SEQUENTIAL, WARM
-from stallscope.storage.result import describe, sentence
+from stallscope.verbs.storage import places, reads
+from stallscope.verbs.storage import storage as storage_module
+from stallscope.verbs.storage.page_cache import drop, opened, resident_bytes, resident_share
+from stallscope.verbs.storage.reads import COLD, RANDOM, SAMPLE, SEQUENTIAL, WARM
+from stallscope.verbs.storage.result import describe, sentence
 
 PAGE = 4096
 DELIVERS = "Your storage delivers 3,176 samples/s with 8 readers"

@@ -6,8 +6,8 @@ from typing import Any
 
 import polars as pl
 
-from stallscope.diagnose.result import SPENT, Diagnosis, DiagnosisConditions, Finding
-from stallscope.ladder.result import AS_IT_IS, BATCHES, FETCHED, TRANSFORMED
+from stallscope.verbs.diagnose.result import SPENT, Diagnosis, DiagnosisConditions, Finding
+from stallscope.verbs.ladder.result import AS_IT_IS, BATCHES, FETCHED, TRANSFORMED
 from support.build_flame import a_flame
 from support.build_ladder import a_ladder
 from support.virtual_loop import a_loop

@@ -6,8 +6,8 @@ from typing import Any
 
 import polars as pl
 
-from stallscope.experiments.changes import CHANGES
-from stallscope.experiments.result import (
+from stallscope.verbs.experiments.changes import CHANGES
+from stallscope.verbs.experiments.result import (
     AS_IT_IS,
     COPY_TIMES,
     PAIRS,

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from stallscope.diagnose.facts import Facts, Spikes
-from stallscope.diagnose.setup import Setup
 from stallscope.model.batch_times import BatchTimes, Quartiles
 from stallscope.model.exposure import Exposure, StagePart, longest_first
 from stallscope.model.loop_time import LoopBreakdown
@@ -14,6 +12,8 @@ from stallscope.model.machine_use import MachineUse
 from stallscope.model.starts import Starts
 from stallscope.run.worker_memory import MemoryGrowth
 from stallscope.stages import FETCH, MEMORY, SHM
+from stallscope.verbs.diagnose.facts import Facts, Spikes
+from stallscope.verbs.diagnose.setup import Setup
 
 COPIES = MemoryGrowth(
     workers=2,

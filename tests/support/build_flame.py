@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from stallscope.flame.result import SAMPLES, Flame, FlameConditions
+from stallscope.verbs.flame.result import SAMPLES, Flame, FlameConditions
 
 SITE = "/opt/venv/lib/python3.12/site-packages"
 LOOP = (

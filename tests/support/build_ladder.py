@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 
 from stallscope.bench.loops import BLOCKS
-from stallscope.ladder.result import FACTS, RUNGS, Ladder, Rung
 from stallscope.result import LoopConditions
+from stallscope.verbs.ladder.result import FACTS, RUNGS, Ladder, Rung
 
 STEP_S = 0.1
 SAMPLES = 8

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from stallscope.lines.result import FUNCTIONS, LINES, SOURCES, Lines, LinesConditions
+from stallscope.verbs.lines.result import FUNCTIONS, LINES, SOURCES, Lines, LinesConditions
 
 PLANTED = {
     "Items.__getitem__": [

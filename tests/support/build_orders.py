@@ -14,7 +14,7 @@ import polars as pl
 from stallscope.bench import comparison
 from stallscope.bench.comparison import SAME, Factor, Rate
 from stallscope.bench.samples import PAIRS
-from stallscope.orders.result import (
+from stallscope.verbs.orders.result import (
     OPS,
     Counts,
     FixedCosts,
@@ -24,7 +24,7 @@ from stallscope.orders.result import (
     parts_table,
     trials_table,
 )
-from stallscope.orders.variant import (
+from stallscope.verbs.orders.variant import (
     DIFFERENT,
     FAILS,
     IDENTICAL,

@@ -8,7 +8,7 @@ import polars as pl
 
 from stallscope.bench.loops import BLOCKS
 from stallscope.model.settings import Setting
-from stallscope.tune.result import TRIALS, TuneConditions, Tuning
+from stallscope.verbs.tune.result import TRIALS, TuneConditions, Tuning
 
 NOW = Setting(2, 2)
 FOUR = Setting(4, 2)

@@ -18,10 +18,10 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from stallscope.orders import run_ops
-from stallscope.orders.capture import capture
-from stallscope.orders.evaluator import OrderEvaluator
-from stallscope.orders.variant import DIFFERENT, FAILS, IDENTICAL, NEAR, Grade, Variant
+from stallscope.verbs.orders import run_ops
+from stallscope.verbs.orders.capture import capture
+from stallscope.verbs.orders.evaluator import OrderEvaluator
+from stallscope.verbs.orders.variant import DIFFERENT, FAILS, IDENTICAL, NEAR, Grade, Variant
 
 if TYPE_CHECKING:
     from collections.abc import Callable

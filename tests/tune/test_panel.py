@@ -10,7 +10,7 @@ from support.build_tuning import NOW, a_full_tuning, a_tuning
 from support.virtual_loop import a_loop
 
 from stallscope.model.costs import costs_of
-from stallscope.tune.tune import TuneBench
+from stallscope.verbs.tune.tune import TuneBench
 from stallscope.views.tuning_panel import NO_BENCH, SettingBoard
 
 

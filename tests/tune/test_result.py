@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 import stallscope as ss
 from stallscope.model.settings import Setting
-from stallscope.tune.result import SETTINGS, NoSuchSettingError, sentence
+from stallscope.verbs.tune.result import SETTINGS, NoSuchSettingError, sentence
 
 SIX, EIGHT = Setting(6, 2), Setting(8, 2)
 STEADY = [200, 202, 198, 201, 199, 200]

@@ -14,7 +14,7 @@ import stallscope as ss
 from stallscope.errors import ArgumentError, UnsupportedError
 from stallscope.machine import cores_available
 from stallscope.model.settings import setting_of
-from stallscope.tune.result import FAILED, NOT_TRIED
+from stallscope.verbs.tune.result import FAILED, NOT_TRIED
 
 STEP = ss.simulated_step(0.004)
 

@@ -6,9 +6,9 @@ import pytest
 from support.build_diagnosis import DECODE, HEALTHY, LOCK, UNKNOWN, a_diagnosis
 from support.chart_texts import check_texts
 
-from stallscope.diagnose.causes import CAUSES
-from stallscope.diagnose.result import Finding
-from stallscope.diagnose.text import PICTURE_SOURCES, all_words
+from stallscope.verbs.diagnose.causes import CAUSES
+from stallscope.verbs.diagnose.result import Finding
+from stallscope.verbs.diagnose.text import PICTURE_SOURCES, all_words
 from stallscope.views import diagnosis as face
 
 LOOP = {"fetch": 5.0, "decode": 40.0, "Mask": 70.0, "collate": 5.0}

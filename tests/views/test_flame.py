@@ -18,8 +18,8 @@ from support.build_flame import (
 from support.chart_texts import check_texts
 
 import stallscope as ss
-from stallscope.flame.result import IN_PROCESS, SAMPLES, Flame
-from stallscope.flame.tree import COLOURS, of_difference, of_flame
+from stallscope.verbs.flame.result import IN_PROCESS, SAMPLES, Flame
+from stallscope.verbs.flame.tree import COLOURS, of_difference, of_flame
 from stallscope.views.panels import image
 
 AFTER = {JPEG: 0.5, CROP: 0.2, COLLATE: 0.3}

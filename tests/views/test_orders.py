@@ -14,7 +14,7 @@ from support.build_orders import (
 from support.chart_texts import check_texts, texts
 
 from stallscope.charts.orders import amplification, comparison_figure
-from stallscope.orders.text import sentence, verdict
+from stallscope.verbs.orders.text import sentence, verdict
 from stallscope.views.orders import VIEW
 
 HOSTILE = "<img src=x onerror=alert(1)>"

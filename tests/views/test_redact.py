@@ -20,9 +20,9 @@ from support.build_tuning import BROKEN, a_tuning
 from surface.built import built
 
 import stallscope as ss
-from stallscope.diagnose.result import Finding
 from stallscope.store import KINDS
 from stallscope.units import printable
+from stallscope.verbs.diagnose.result import Finding
 from stallscope.views import report
 
 FOLDER = "/srv/Zyxquol Ospedalk/jvepnik"

@@ -10,8 +10,8 @@ import pytest
 from support.build_diagnosis import COPY, DECODE, LOCK, a_diagnosis
 from support.build_flame import HOSTILE, named
 
-from stallscope.diagnose.result import Finding
-from stallscope.diagnose.text import NOT_TESTED
+from stallscope.verbs.diagnose.result import Finding
+from stallscope.verbs.diagnose.text import NOT_TESTED
 from stallscope.views import report
 from stallscope.views.document import ExportError
 

@@ -11,8 +11,8 @@ from support.chart_texts import check_texts
 from surface.built import BUILT, EACH_KIND, built
 
 import stallscope as ss
-from stallscope.ladder.result import AS_IT_IS, BATCHES, FETCHED, RUNGS, TRANSFORMED, WARM
-from stallscope.lines.result import in_order
+from stallscope.verbs.ladder.result import AS_IT_IS, BATCHES, FETCHED, RUNGS, TRANSFORMED, WARM
+from stallscope.verbs.lines.result import in_order
 from stallscope.views.lines import listing
 
 HOSTILE = "<img src=x onerror=alert(1)>"

@@ -13,16 +13,16 @@ from matplotlib.ticker import PercentFormatter
 
 from stallscope.charts import sheet
 from stallscope.charts.sheet import Sheet, styled
-from stallscope.flame.classify import KINDS
-from stallscope.flame.result import difference_sentence, sentence
-from stallscope.flame.tree import COLOURS as TREE_COLOURS
-from stallscope.flame.tree import difference_notes, notes_of, tree
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.units import count, printable
+from stallscope.verbs.flame.classify import KINDS
+from stallscope.verbs.flame.result import difference_sentence, sentence
+from stallscope.verbs.flame.tree import COLOURS as TREE_COLOURS
+from stallscope.verbs.flame.tree import difference_notes, notes_of, tree
 
 if TYPE_CHECKING:
-    from stallscope.flame.result import Flame, FlameDifference
-    from stallscope.flame.tree import Tree
+    from stallscope.verbs.flame.result import Flame, FlameDifference
+    from stallscope.verbs.flame.tree import Tree
 
 
 MOST_FRAMES: Final = 300

@@ -17,15 +17,15 @@ from stallscope.bench.comparison import OPEN, SAME
 from stallscope.bench.loops import blocks_of
 from stallscope.charts import sheet
 from stallscope.charts.sheet import Sheet, styled
-from stallscope.ladder import result
 from stallscope.stages import COLOURS
 from stallscope.stats import INTERVAL
 from stallscope.units import count, share, times
+from stallscope.verbs.ladder import result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from stallscope.ladder.result import Ladder
+    from stallscope.verbs.ladder.result import Ladder
 
 
 _KIND: Final = {

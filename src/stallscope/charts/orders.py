@@ -29,23 +29,23 @@ from stallscope.charts.sheet import (
     styled,
     text_width,
 )
-from stallscope.orders.text import (
+from stallscope.stages import COLOURS, STALL_COLOUR
+from stallscope.stats import INTERVAL
+from stallscope.units import printable, seconds
+from stallscope.verbs.orders.text import (
     TITLE,
     factor_text,
     notes_of,
     sentence,
     verdict,
 )
-from stallscope.orders.variant import (
+from stallscope.verbs.orders.variant import (
     CACHE,
     DIFFERENT,
     IDENTICAL,
     NEAR,
     ROUNDING,
 )
-from stallscope.stages import COLOURS, STALL_COLOUR
-from stallscope.stats import INTERVAL
-from stallscope.units import printable, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
-    from stallscope.orders.result import Orders
-    from stallscope.orders.variant import CostPart, Picture, Variant
+    from stallscope.verbs.orders.result import Orders
+    from stallscope.verbs.orders.variant import CostPart, Picture, Variant
 
 
 KEY: Final = f"bar: predicted, part by part · line under it: measured, with its {INTERVAL}"

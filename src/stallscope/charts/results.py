@@ -23,32 +23,32 @@ from stallscope.charts.bars import (
 )
 from stallscope.charts.loop import loop_strip
 from stallscope.charts.sheet import Sheet, styled
-from stallscope.compare.compare import SPEED, STALLS
-from stallscope.diagnose import text as diagnosis_text
-from stallscope.diagnose.causes import INCONCLUSIVE
-from stallscope.experiments import result as experiments
-from stallscope.lines import result as lines_result
 from stallscope.model.loop_time import loop_breakdown
 from stallscope.stages import COLOURS, STALL_COLOUR, colour_of
 from stallscope.stats import INTERVAL
-from stallscope.storage import layout_result
-from stallscope.storage import result as storage_result
-from stallscope.storage.reads import COLD, SAMPLE, WARM
-from stallscope.tune import result as tune_result
 from stallscope.units import count, printable, seconds, share, size, times
+from stallscope.verbs.compare.compare import SPEED, STALLS
+from stallscope.verbs.diagnose import text as diagnosis_text
+from stallscope.verbs.diagnose.causes import INCONCLUSIVE
+from stallscope.verbs.experiments import result as experiments
+from stallscope.verbs.lines import result as lines_result
+from stallscope.verbs.storage import layout_result
+from stallscope.verbs.storage import result as storage_result
+from stallscope.verbs.storage.reads import COLD, SAMPLE, WARM
+from stallscope.verbs.tune import result as tune_result
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from matplotlib.axes import Axes
 
-    from stallscope.compare.compare import Comparison
-    from stallscope.diagnose.result import Diagnosis
-    from stallscope.experiments.result import Experiments
-    from stallscope.lines.result import Lines
-    from stallscope.storage.layout_result import Layouts
-    from stallscope.storage.result import Storage
-    from stallscope.tune.result import Tuning
+    from stallscope.verbs.compare.compare import Comparison
+    from stallscope.verbs.diagnose.result import Diagnosis
+    from stallscope.verbs.experiments.result import Experiments
+    from stallscope.verbs.lines.result import Lines
+    from stallscope.verbs.storage.layout_result import Layouts
+    from stallscope.verbs.storage.result import Storage
+    from stallscope.verbs.tune.result import Tuning
 
 _LONGEST_TITLE: Final = 400
 _LONGEST_CODE: Final = 82

@@ -109,8 +109,8 @@ def show(
       stallscope show --follow stallscope-runs/train-20261120-101500
     """  # noqa: D301
     with output.report_errors():
-        from stallscope.load import follow as followed
-        from stallscope.load import load
+        from stallscope.run.load import follow as followed
+        from stallscope.run.load import load
 
         for result in followed(folder) if follow else [load(folder)]:
             if follow and sys.stdout.isatty():
@@ -150,7 +150,7 @@ def compare(
       stallscope compare runs/main runs/change --fail-if "stall_share > +0.05"
     """  # noqa: D301
     with output.report_errors():
-        from stallscope.compare.compare import compare as compared
+        from stallscope.verbs.compare.compare import compare as compared
 
         comparison = compared(before, *after)
         beyond = [limit for limit in fail_if or () if comparison.exceeds(limit)]
@@ -178,7 +178,7 @@ def trace(
       stallscope trace stallscope-runs/train-20261120-101500 train.json.gz
     """  # noqa: D301
     with output.report_errors():
-        from stallscope.load import load
+        from stallscope.run.load import load
 
         run = load(folder)
         path = (run.redacted() if redact else run).trace(out)

@@ -44,7 +44,7 @@ def _measure(
     """Measure and show the result, or the partial result after an error or Ctrl-C.
 
     Args:
-        verb: module and function, such as "storage.layouts".
+        verb: the public function, such as "layouts".
         show: prints and saves a result.
         spec: names the target; None for a verb without one.
         step_s: seconds of the simulated step.
@@ -54,11 +54,10 @@ def _measure(
     with output.report_errors():
         if check is not None:
             check()
-        name = verb.rpartition(".")[2]
-        function = getattr(import_module(f"stallscope.{verb}"), name)
+        function = getattr(import_module("stallscope"), verb)
         if spec is not None:
             _add_import_path(spec)
-        with output.showing_partial(_PARTS.get(name, name), show):
+        with output.showing_partial(_PARTS.get(verb, verb), show):
             targets = () if spec is None else (_target(spec, step_s),)
             result = function(*targets, **options)
         show(result)
@@ -84,8 +83,8 @@ def _add_import_path(spec: str) -> None:
 
 
 def _target(spec: str, step_s: float | None) -> object:
-    from stallscope.diagnose.recorded import recorded_run
     from stallscope.targets.target import simulated_step, target
+    from stallscope.verbs.diagnose.recorded import recorded_run
 
     run = recorded_run(spec)
     loaded = target(spec) if run is None else None
@@ -124,7 +123,7 @@ def record(  # noqa: PLR0913 - the command's options
     save = None if out is None else lambda run: f"saved in {run.save(out)}"
     show, check = output.printer(as_json=as_json, save=save), partial(output.check_folder, out)
     options: dict[str, Any] = {"batches": batches, "warmup": warmup, "budget_s": budget}
-    _measure("run.record", show, target, check=check, **options)
+    _measure("record", show, target, check=check, **options)
 
 
 def lines(
@@ -152,7 +151,7 @@ def lines(
       stallscope lines train:make_loader --function RandomMask --samples 64
     """  # noqa: D301
     options: dict[str, Any] = {"functions": function, "samples": samples, "budget_s": budget}
-    _measure("lines.lines", output.printer(as_json=as_json), target, **options)
+    _measure("lines", output.printer(as_json=as_json), target, **options)
 
 
 class Script(BaseException):
@@ -213,7 +212,7 @@ def _recorded(folder: Path, html: Path | None, run: Any) -> None:
     from stallscope.run.script import children_of
 
     if run is None and any(folder.glob("rank*")):
-        from stallscope.load import load
+        from stallscope.run.load import load
 
         run = load(folder)
     if run is None:
@@ -226,7 +225,7 @@ def _recorded(folder: Path, html: Path | None, run: Any) -> None:
         output.print_note(f"the verdict of all ranks: stallscope diagnose {folder.parent}")
         return
     try:
-        from stallscope.diagnose.recorded import diagnose_run
+        from stallscope.verbs.diagnose.recorded import diagnose_run
         from stallscope.views.diagnosis import brief
 
         diagnosis = diagnose_run(run)
@@ -275,7 +274,7 @@ def diagnose(  # noqa: PLR0913 - the command's options
     show = output.printer(as_json=as_json, redact=redact, save=save)
     check = partial(output.check_file, "--html", html, (".html",))
     options: dict[str, Any] = {"device": device, "budget_s": budget}
-    diagnosis = _measure("diagnose.diagnose", show, target, step, check=check, **options)
+    diagnosis = _measure("diagnose", show, target, step, check=check, **options)
     sys.exit(_EXIT_CODES.get(diagnosis.verdict.code, _CAUSE))
 
 
@@ -295,7 +294,7 @@ def tune(
       stallscope tune ~/photos --step 0.1
       stallscope tune train:make_loader_and_step
     """  # noqa: D301
-    _measure("tune.tune", output.printer(as_json=as_json), target, step, budget_s=budget)
+    _measure("tune", output.printer(as_json=as_json), target, step, budget_s=budget)
 
 
 def storage(
@@ -316,7 +315,7 @@ def storage(
       stallscope storage train:make_loader_and_step --json
     """  # noqa: D301
     show = output.printer(as_json=as_json, redact=redact)
-    _measure("storage.storage", show, target, step, budget_s=budget)
+    _measure("storage", show, target, step, budget_s=budget)
 
 
 def layouts(  # noqa: PLR0913 - the command's options
@@ -346,7 +345,7 @@ def layouts(  # noqa: PLR0913 - the command's options
     """  # noqa: D301
     options: dict[str, Any] = {"samples": samples, "budget_s": budget, "folder": folder}
     show = output.printer(as_json=as_json, redact=redact)
-    _measure("storage.layouts", show, target, step, **options)
+    _measure("layouts", show, target, step, **options)
 
 
 def orders(
@@ -376,7 +375,7 @@ def orders(
       stallscope orders train:make_loader --tolerance "8-bit rounding"
     """  # noqa: D301
     options: dict[str, Any] = {"samples": samples, "tolerance": tolerance, "budget_s": budget}
-    _measure("orders.orders", output.printer(as_json=as_json), target, **options)
+    _measure("orders", output.printer(as_json=as_json), target, **options)
 
 
 def flame(  # noqa: PLR0913 - the command's options
@@ -415,4 +414,4 @@ def flame(  # noqa: PLR0913 - the command's options
     show = output.printer(as_json=as_json, save=save)
     check = partial(output.check_file, "--out", out, (".html", ".json"))
     options: dict[str, Any] = {"rate_hz": rate, "native": native, "idle": idle, "gil": gil}
-    _measure("flame.flame", show, check=check, pid=pid, seconds=seconds, **options)
+    _measure("flame", show, check=check, pid=pid, seconds=seconds, **options)

@@ -8,15 +8,15 @@ import polars as pl
 
 from stallscope.bench.comparison import LITTLE
 from stallscope.columns import NO_VALUE, unit_of
-from stallscope.compare.compare import LOOP, SPEED, STALLS
 from stallscope.stats import INTERVAL, NOT_DISTINGUISHABLE
 from stallscope.units import printable, share
+from stallscope.verbs.compare.compare import LOOP, SPEED, STALLS
 from stallscope.views.document import Document, Heading, Notes, Table, View
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stallscope.compare.compare import Comparison
+    from stallscope.verbs.compare.compare import Comparison
 
 
 _NAMES: Final = {SPEED: "samples per second", STALLS: "stalled share", LOOP: "loop, per sample"}

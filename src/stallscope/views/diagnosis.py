@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from markupsafe import Markup, escape
 
-from stallscope.diagnose import text
 from stallscope.errors import StallscopeError
 from stallscope.files import packaged_folder
 from stallscope.units import unbroken
+from stallscope.verbs.diagnose import text
 from stallscope.views.document import Document, Notes, View, fill
 from stallscope.views.report import values
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import re
     from collections.abc import Iterator
 
-    from stallscope.diagnose.result import Diagnosis
-    from stallscope.diagnose.text import FindingText
+    from stallscope.verbs.diagnose.result import Diagnosis
+    from stallscope.verbs.diagnose.text import FindingText
 
 
 WIDTH: Final = 100

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from stallscope.flame.classify import KINDS as SAMPLE_KINDS
-from stallscope.flame.classify import TABLE, StackFunction, kind_shares
-from stallscope.flame.result import CHANGES, Flame, difference_sentence, sentence
-from stallscope.flame.tree import COLOURS, difference_notes, notes_of, of_difference, of_flame
 from stallscope.stats import NOT_DISTINGUISHABLE, WILSON, WINDOWS
 from stallscope.units import printable, share
+from stallscope.verbs.flame.classify import KINDS as SAMPLE_KINDS
+from stallscope.verbs.flame.classify import TABLE, StackFunction, kind_shares
+from stallscope.verbs.flame.result import CHANGES, Flame, difference_sentence, sentence
+from stallscope.verbs.flame.tree import COLOURS, difference_notes, notes_of, of_difference, of_flame
 from stallscope.views import document as page
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stallscope.charts.sheet import Sheet
-    from stallscope.flame.result import FlameDifference
+    from stallscope.verbs.flame.result import FlameDifference
 
 
 MOST_ROWS: Final = 20

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
-from stallscope.lines.result import TABLE, in_order, notes_of, title
 from stallscope.stages import COLOURS
 from stallscope.units import count, file_name, printable, share
+from stallscope.verbs.lines.result import TABLE, in_order, notes_of, title
 from stallscope.views.document import Document, Heading, Notes, View, fill, html
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from markupsafe import Markup
 
-    from stallscope.lines.result import Lines
+    from stallscope.verbs.lines.result import Lines
 
 
 _COLUMNS: Final = TABLE.shown("hits time_s share own_share")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from stallscope.orders.text import TITLE, beyond, factor_text, notes_of, sentence, verdict
-from stallscope.orders.variant import NEAR
 from stallscope.stages import COLOURS
 from stallscope.stats import INTERVAL
 from stallscope.units import count, printable, seconds
+from stallscope.verbs.orders.text import TITLE, beyond, factor_text, notes_of, sentence, verdict
+from stallscope.verbs.orders.variant import NEAR
 from stallscope.views import document as page
 
 if TYPE_CHECKING:
-    from stallscope.orders.result import Orders
-    from stallscope.orders.variant import Variant
+    from stallscope.verbs.orders.result import Orders
+    from stallscope.verbs.orders.variant import Variant
 
 
 HEADS: Final = ("pipeline", "predicted", "measured", INTERVAL, "speedup", "data", "recommended")

@@ -12,17 +12,17 @@ import ipywidgets
 
 from stallscope.bench.comparison import OPEN, SAME
 from stallscope.charts import orders as charts
-from stallscope.orders.result import op_names
-from stallscope.orders.text import factor_text, interval_text, sentence, verdict
-from stallscope.orders.variant import IDENTICAL, NEAR, ROUNDING, TOLERANCES
 from stallscope.units import printable, seconds
+from stallscope.verbs.orders.result import op_names
+from stallscope.verbs.orders.text import factor_text, interval_text, sentence, verdict
+from stallscope.verbs.orders.variant import IDENTICAL, NEAR, ROUNDING, TOLERANCES
 from stallscope.views.document import html
 from stallscope.views.panels import WIDE, Panel, guarded, image, measuring, saying
 
 if TYPE_CHECKING:
     from stallscope.charts.sheet import Sheet
-    from stallscope.orders.result import Orders
-    from stallscope.orders.variant import Variant
+    from stallscope.verbs.orders.result import Orders
+    from stallscope.verbs.orders.variant import Variant
 
     Positions = tuple[int, ...]
 

@@ -25,11 +25,11 @@ import polars as pl
 
 from stallscope.apart import computed_apart
 from stallscope.columns import CODE, CODE_FILE, DIGEST, NAME, PATH, STACK, secrecy
-from stallscope.diagnose.text import GUIDED
-from stallscope.flame.classify import StackFunction, is_library
 from stallscope.result import SavedResult
 from stallscope.run.stacks import short
 from stallscope.units import LONGEST, printable
+from stallscope.verbs.diagnose.text import GUIDED
+from stallscope.verbs.flame.classify import StackFunction, is_library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

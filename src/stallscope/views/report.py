@@ -13,10 +13,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from stallscope.diagnose import text as words
 from stallscope.files import __version__
-from stallscope.flame.tree import of_flame
 from stallscope.units import printable, seconds
+from stallscope.verbs.diagnose import text as words
+from stallscope.verbs.flame.tree import of_flame
 from stallscope.views.document import fill, static, write
 from stallscope.views.flame_viewer import page_script, to_json
 from stallscope.views.redact import redacted
@@ -24,7 +24,7 @@ from stallscope.views.redact import redacted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stallscope.diagnose.result import Diagnosis
+    from stallscope.verbs.diagnose.result import Diagnosis
 
 
 SCHEMA_VERSION: Final = 1

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.bench.comparison import FASTER, OPEN, SAME, SLOWER
 from stallscope.columns import NO_VALUE
-from stallscope.experiments import result as experiments_result
-from stallscope.ladder import result as ladder_result
 from stallscope.stages import COLOURS
 from stallscope.stats import INTERVAL
-from stallscope.storage import layout_result
-from stallscope.storage import result as storage_result
-from stallscope.storage.reads import COLD
-from stallscope.tune import result as tune_result
 from stallscope.units import count, file_name, printable, times
+from stallscope.verbs.experiments import result as experiments_result
+from stallscope.verbs.ladder import result as ladder_result
+from stallscope.verbs.storage import layout_result
+from stallscope.verbs.storage import result as storage_result
+from stallscope.verbs.storage.reads import COLD
+from stallscope.verbs.tune import result as tune_result
 from stallscope.views import document as page
 
 if TYPE_CHECKING:
-    from stallscope.experiments.result import Experiments
-    from stallscope.ladder.result import Ladder
-    from stallscope.storage.layout_result import Layouts
-    from stallscope.storage.result import Storage
-    from stallscope.tune.result import Tuning
+    from stallscope.verbs.experiments.result import Experiments
+    from stallscope.verbs.ladder.result import Ladder
+    from stallscope.verbs.storage.layout_result import Layouts
+    from stallscope.verbs.storage.result import Storage
+    from stallscope.verbs.tune.result import Tuning
 
 
 def _ladder(ladder: Ladder) -> page.Document:

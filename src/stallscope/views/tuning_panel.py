@@ -15,15 +15,15 @@ from stallscope.bench.comparison import gain_text
 from stallscope.charts.results import settings_figure
 from stallscope.model.simulator import predict, timeline
 from stallscope.stages import COLOURS, STALL_COLOUR
-from stallscope.tune.result import sentence
 from stallscope.units import count, rate, seconds, share, size, speedup
+from stallscope.verbs.tune.result import sentence
 from stallscope.views.document import fill, html
 from stallscope.views.panels import WIDE, Panel, guarded, measuring, saying
 
 if TYPE_CHECKING:
     from stallscope.model.settings import Setting
     from stallscope.model.simulator import LoaderCosts
-    from stallscope.tune.result import Tuning
+    from stallscope.verbs.tune.result import Tuning
 
 
 NO_BENCH: Final = (

@@ -1,0 +1,1 @@
+"""One folder for each verb: what the notebooks and the command call."""

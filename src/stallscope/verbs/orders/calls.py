@@ -1,0 +1,355 @@
+"""Pipelines that `__getitem__` writes as calls; they are ordered and timed like any other.
+
+In a chain of calls, the first argument of each is the result of the call before. An image and its
+mask are two chains. Calls that draw random numbers keep their place. `deferred_calls` runs them.
+"""
+
+from __future__ import annotations
+
+import linecache
+import types
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+
+from stallscope.hooks import find_ops
+from stallscope.loops.cached_values import bytes_of, fresh, is_image
+from stallscope.targets.loaders import copied
+from stallscope.units import count, repr_of
+from stallscope.verbs.orders.deferred_calls import (
+    CallSite,
+    CodeCall,
+    NoticedCalls,
+    OrderedCalls,
+    Waiting,
+)
+from stallscope.verbs.orders.equivalence import digest
+from stallscope.verbs.orders.pipeline import Op, Place, numbered
+from stallscope.verbs.orders.run_ops import OpInput, clocked, states_of
+from stallscope.verbs.orders.search import Lane
+from stallscope.verbs.orders.watch import CapturedSample, decoded, seeded
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from stallscope.verbs.orders.variant import Variant
+
+    Chain = list[CallSite]
+
+_FEWEST: Final = 2
+"""Calls of a chain."""
+_PLANE: Final = 2
+"""Fewest axes of an image or a mask."""
+_DEEPEST: Final = 4
+"""Datasets nested in one another."""
+_ROUNDS: Final = 4
+"""Times that chains are cut where the code uses a result, and tried again."""
+_LONGEST: Final = 60
+"""Characters of a call's arguments."""
+
+
+@dataclass(frozen=True, eq=False)
+class CallOp:
+    """A call as an op; its input is the sample and the arguments of all the sample's calls."""
+
+    site: CallSite
+    text: str
+    """Arguments of the first sample."""
+    call_site: tuple[str, int]
+    """File and line."""
+    function: Any = None
+    """Function that replaces the called one; None: not replaced."""
+
+    @property
+    def __name__(self) -> str:
+        return find_ops.name_of(self.function) if self.function else self.site.name
+
+    def __call__(self, value: Any, beside: Mapping[CallSite, CodeCall]) -> Any:
+        """Make the call; a sample that skipped the call stays unchanged."""
+        call = beside.get(self.site)
+        return value if call is None else call.made(value, self.function)
+
+    def __repr__(self) -> str:
+        return f"{self.site.name}({self.text})"
+
+
+# ---- the calls of a sample -----------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class SeenCall:
+    """Call during the recording of a sample."""
+
+    call: CodeCall
+    first: Any
+    line: tuple[str, int]
+    """File and line."""
+    argument: Any
+    """Copy of the first argument."""
+    decode_s: float
+    inside: int | None
+    """Number of the call of the method around it."""
+    result: Any = None
+    took_s: float = 0.0
+    draws: bool = False
+    """True if the call moved a random generator."""
+
+
+class RecordedCalls(NoticedCalls):
+    """Dataset that records the calls of a sample, in their original order."""
+
+    def __init__(self, dataset: Any) -> None:
+        super().__init__(dataset)
+        self.calls: list[SeenCall] = []
+        self._inside: int | None = None
+
+    def called(self, call: CodeCall, first: Any, frame: types.FrameType) -> Any:
+        """Make a call, and record it."""
+        if not _is_plane(first):
+            return call.made(first)
+        _, decode_s = decoded(first)
+        line = frame.f_code.co_filename, frame.f_lineno
+        seen = SeenCall(call, first, line, fresh(first), decode_s, self._inside)
+        self._inside = len(self.calls)
+        self.calls.append(seen)
+        before = states_of()
+        seen.result, seen.took_s = clocked(lambda: call.made(first))
+        seen.draws = states_of() != before
+        self._inside = seen.inside
+        return seen.result
+
+    def rows(self) -> list[list[SeenCall]]:
+        """Return rows of calls, each on the result of the call before."""
+        calls = self._without_inner()
+        sites = [seen.call.site for seen in calls]
+        sources = [
+            next((each for each in reversed(calls[:number]) if each.result is seen.first), None)
+            for number, seen in enumerate(calls)
+        ]
+        rows: list[list[SeenCall]] = []
+        for seen, source in zip(calls, sources, strict=True):
+            if seen.draws or sites.count(seen.call.site) > 1:
+                continue
+            row = next((row for row in rows if row[-1] is source), None)
+            if row is None or sources.count(source) > 1:
+                rows.append([seen])
+            else:
+                row.append(seen)
+        return rows
+
+    def _without_inner(self) -> list[SeenCall]:
+        """Return the calls; a method that is a row of calls itself is replaced by that row."""
+        opened = {
+            after.inside
+            for before in self.calls
+            for after in self.calls
+            if after.first is before.result and after.inside == before.inside
+            if after is not before
+        }
+        return [
+            seen
+            for number, seen in enumerate(self.calls)
+            if number not in opened and (seen.inside is None or seen.inside in opened)
+        ]
+
+
+def _is_plane(value: Any) -> bool:
+    if isinstance(value, Waiting):
+        return False
+    return is_image(value) or (
+        isinstance(value, (torch.Tensor, np.ndarray)) and value.ndim >= _PLANE
+    )
+
+
+# ---- the pipeline --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class CallsPlace:
+    """Place of the chains: the `__getitem__` of a dataset. Has the interface of `variant.Site`."""
+
+    place: Place
+    """Place of the dataset in the loader's dataset."""
+    chains: tuple[tuple[Op, ...], ...]
+    where: None = None
+    reader: None = None
+
+    @property
+    def text(self) -> str:
+        """Place and kind in words."""
+        name = type(self.place.value).__name__
+        return f"{name}.__getitem__, {count(len(self.chains), 'chain')} of calls"
+
+    def loader_with(self, variant: Variant, loader: Any) -> Any:
+        """Return a loader whose dataset makes its calls in the variant's order."""
+        places = {
+            op.call.site: (number, variant.positions.index(op.position))
+            for number, chain in enumerate(self.chains)
+            for op in chain
+        }
+        replaced = {op.site: op.function for op in variant.replaced.values()}
+        ordered = OrderedCalls(self.place.found_in(loader.dataset), places, replaced)
+        return copied(loader, dataset=self.place.filled(loader.dataset, ordered))
+
+    def found_in(self, loader: Any) -> tuple[CallsPlace | None, list[str]]:
+        """Find the same code in another loader; also return the name of that loader's code."""
+        inner = self.place.found_in(getattr(loader, "dataset", None))
+        is_same = type(inner) is type(self.place.value)
+        return (self if is_same else None), [type(inner).__name__]
+
+    def code_of(self, variant: Variant) -> str:
+        """Return the lines of each chain that changes, in their new order."""
+        lines = []
+        for chain in self.chains:
+            ops = {op.position: op for op in chain}
+            order = [position for position in variant.positions if position in ops]
+            if order == list(ops) and not set(ops) & variant.replaced.keys():
+                continue
+            file = PurePath(chain[0].call.call_site[0]).name
+            lines.append(f"# {self.text.partition(',')[0]} in {file}: call in this order")
+            for position in order:
+                path, line = ops[position].call.call_site
+                source = variant.names.get(position) or linecache.getline(path, line).strip()
+                lines.append(f"{source or ops[position].name}  # line {line}")
+        return "\n".join(lines)
+
+
+def find_calls(
+    dataset: Any, indices: Sequence[Any], room_bytes: int
+) -> tuple[CallsPlace, list[CapturedSample], list[Lane]] | None:
+    """Record the calls of some samples; return the place, the samples, and a lane of each chain.
+
+    None: there are no chains. `room_bytes` is for the samples and all intermediate results.
+    """
+    for path in (("dataset",) * depth for depth in range(_DEEPEST)):
+        inner = Place((path,), None).found_in(dataset)
+        if inner is None:
+            return None
+        if isinstance(getattr(type(inner), "__getitem__", None), types.FunctionType):
+            calls = _in_dataset(Place((path,), inner), dataset, indices, room_bytes)
+            if calls is not None:
+                return calls
+    return None
+
+
+def _in_dataset(
+    place: Place, dataset: Any, indices: Sequence[Any], room_bytes: int
+) -> tuple[CallsPlace, list[CapturedSample], list[Lane]] | None:
+    recorded: list[list[list[SeenCall]]] = []
+    samples: list[CapturedSample] = []
+    watched = RecordedCalls(place.value)
+    outer = place.filled(dataset, watched)
+    for number, index in enumerate(indices):
+        watched.calls = []
+        finished, whole_s = clocked(lambda at=index, n=number: seeded(outer, at, n))  # type: ignore[misc]
+        rows = watched.rows()
+        seen = [seen for row in rows for seen in row]
+        room_bytes -= bytes_of([each.result for each in seen]) + bytes_of(finished)
+        if room_bytes < 0 and samples:
+            break
+        decode_s = sum(each.decode_s for each in seen)
+        fetch_s = max(whole_s - sum(each.took_s for each in seen) - decode_s, 0.0)
+        for each in seen:
+            each.first = each.result = None
+        recorded.append(rows)
+        empty = OpInput((), {})
+        samples.append(CapturedSample(empty, decode_s=decode_s, fetch_s=fetch_s, finished=finished))
+    chains = _merged(recorded)
+    for _ in range(_ROUNDS):
+        chains, is_right = _tried(place, dataset, indices, samples, chains)
+        if is_right:
+            return _found(place, chains, recorded, samples) if chains else None
+    return None
+
+
+def _merged(recorded: list[list[list[SeenCall]]]) -> list[Chain]:
+    """Join the rows of all samples, as some samples skip calls."""
+    chains: list[Chain] = []
+    broken: set[int] = set()
+    for rows in recorded:
+        used: set[int] = set()
+        for row in rows:
+            sites = [seen.call.site for seen in row]
+            chain = next((chain for chain in chains if set(chain) & set(sites)), None)
+            if chain is None:
+                chains.append(chain := [])
+            at = 0
+            for site in sites:
+                if site not in chain:
+                    chain.insert(at, site)
+                elif chain.index(site) < at:
+                    broken.add(id(chain))
+                at = chain.index(site) + 1
+            if id(chain) in used:
+                broken.add(id(chain))
+            used.add(id(chain))
+    return [chain for chain in chains if len(chain) >= _FEWEST and id(chain) not in broken]
+
+
+def _tried(
+    place: Place,
+    dataset: Any,
+    indices: Sequence[Any],
+    samples: list[CapturedSample],
+    chains: list[Chain],
+) -> tuple[list[Chain], bool]:
+    """Defer calls while making the samples; return the chains, cut if needed, and if they work."""
+    places = {site: (n, at) for n, row in enumerate(chains) for at, site in enumerate(row)}
+    watched = OrderedCalls(place.value, places, {})
+    outer = place.filled(dataset, watched)
+    is_same = True
+    for number, (index, sample) in enumerate(zip(indices, samples, strict=False)):
+        try:
+            is_same &= digest(seeded(outer, index, number)) == digest(sample.finished)
+        except Exception:  # noqa: BLE001, PERF203 - the code may do anything with a deferred result
+            is_same = False
+    if not watched.cuts:
+        # the code uses a result in a way that no cut explains: leave that chain out
+        return (chains, True) if is_same else (chains[:-1], False)
+    pieces: list[Chain] = []
+    for chain in chains:
+        piece: Chain = []
+        for site in chain:
+            if piece and any(after == site and first in piece for first, after in watched.cuts):
+                pieces.append(piece)
+                piece = []
+            piece.append(site)
+        pieces.append(piece)
+    return [piece for piece in pieces if len(piece) >= _FEWEST], False
+
+
+def _found(
+    place: Place,
+    chains: list[Chain],
+    recorded: list[list[list[SeenCall]]],
+    samples: list[CapturedSample],
+) -> tuple[CallsPlace, list[CapturedSample], list[Lane]]:
+    """Return the chains as lanes of ops, with the samples as their inputs."""
+    by_sample = [{seen.call.site: seen for row in rows for seen in row} for rows in recorded]
+    names = numbered([site.name for chain in chains for site in chain])
+    ops: list[Op] = []
+    lanes = []
+    for chain in chains:
+        for site in chain:
+            seen = next(calls[site] for calls in by_sample if site in calls)
+            call = CallOp(site, _arguments(seen.call), seen.line)
+            ops.append(Op(len(ops), names[len(ops)], call))
+        inputs = []
+        for calls in by_sample:
+            mine = [calls[site] for site in chain if site in calls]
+            beside = {seen.call.site: seen.call for seen in mine}
+            inputs.append(OpInput((mine[0].argument,), {}, beside))
+        lanes.append(Lane(ops[-len(chain) :], inputs))
+    for sample, op_input in zip(samples, lanes[0].inputs, strict=True):
+        sample.input = op_input
+    return CallsPlace(place, tuple(tuple(lane.ops.values()) for lane in lanes)), samples, lanes
+
+
+def _arguments(call: CodeCall) -> str:
+    values = [repr_of(value) for value in call.args]
+    values += [f"{name}={repr_of(value)}" for name, value in call.named.items()]
+    text = " ".join(", ".join(values).split())
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

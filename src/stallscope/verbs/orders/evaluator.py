@@ -1,0 +1,396 @@
+"""Evaluation of a pipeline: cost and data of any order or change, and loaders that apply it.
+
+Everything runs in this process, on the captured samples, with one torch thread, and each op on its
+own stream of random numbers. The search and the proposals run inside of one `guarded` block; the
+methods for the panel guard themselves. Nothing here changes an object of the user's.
+
+A pipeline that a dataset holds is one lane of ops. A pipeline that `__getitem__` writes as calls
+may have several lanes, such as image and mask, whose ops never exchange places.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import cycle, islice
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from stallscope.bench.measurement import Measurement
+from stallscope.bench.samples import Contest, PairedSamples, SamplePair
+from stallscope.isolation import as_before, one_thread
+from stallscope.loops.cached_values import fresh
+from stallscope.targets.loaders import private_copy
+from stallscope.targets.object_graph import LoaderCallables, bindings_kept
+from stallscope.units import said_by
+from stallscope.verbs.orders.capture import first_indices
+from stallscope.verbs.orders.equivalence import pictures
+from stallscope.verbs.orders.pipeline import passed_on
+from stallscope.verbs.orders.result import FixedCosts, NoSuchOrderError, timed
+from stallscope.verbs.orders.run_ops import OpInput, named_by, restored, restores_of
+from stallscope.verbs.orders.search import Lane, NotComparableError
+from stallscope.verbs.orders.variant import (
+    BATCH,
+    CACHE,
+    DECODE,
+    DIFFERENT,
+    EQUIVALENCES,
+    FAILS,
+    FETCH,
+    IDENTICAL,
+    NEAR,
+    ROUNDING,
+    CostPart,
+    Grade,
+    Variant,
+    change_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from stallscope.verbs.orders.run_ops import Stream
+    from stallscope.verbs.orders.search import TriedOp
+    from stallscope.verbs.orders.variant import Picture, Site
+    from stallscope.verbs.orders.watch import CapturedSample
+
+_LONGEST: Final = 160
+"""Characters of an error's text."""
+_PICTURES: Final = 4
+QUICK_S: Final = 0.8
+"""Seconds for measuring an order that the user tries by hand; at least one pair is measured."""
+_COMPARED_S: Final = 0.4
+"""Seconds for comparing such an order; at least two samples are compared."""
+_NOISE_S: Final = 1e-9
+"""Seconds below which a part of a prediction is rounding."""
+REDRAWN: Final = (
+    "random numbers are drawn in another order, so a seed gives other samples than before"
+)
+
+
+@contextmanager
+def preserving_state(loader: Any) -> Iterator[None]:
+    """Restore every generator and sampler, and the attributes of the dataset and its ops."""
+    parts = LoaderCallables(loader)
+    named = {id(held): held for each in parts.functions.values() for held in named_by(each)}
+    with (
+        as_before(loader),
+        restored(restores_of(named.values())),
+        bindings_kept(parts.holders),
+    ):
+        yield
+
+
+class OrderEvaluator:
+    """The ops of one pipeline, on the samples that were captured.
+
+    Without `lanes`, the ops of the site are one lane.
+
+    Attributes:
+        fixed: cost of a sample outside of its ops.
+        outcomes: of each op in the original pipeline, by position.
+        inputs_of: inputs of each op in the original pipeline, by position.
+        variants: all pipelines; the first is the original.
+    """
+
+    def __init__(
+        self,
+        loader: Any,
+        site: Site,
+        samples: Sequence[CapturedSample],
+        tolerance: str = ROUNDING,
+        lanes: Sequence[Lane] = (),
+    ) -> None:
+        self.loader, self.site, self.samples = loader, site, samples
+        self.tolerance = tolerance
+        self.lanes = list(lanes) or [Lane(site.chain.ops, [sample.input for sample in samples])]
+        self.ops = tuple(op for lane in self.lanes for op in lane.ops.values())
+        self.as_it_is = tuple(range(len(self.ops)))
+        self.outcomes = ChainMap(*(lane.outcomes for lane in self.lanes))
+        self.inputs_of = ChainMap(*(lane.inputs_of for lane in self.lanes))
+        self.fixed = FixedCosts()
+        self.variants: list[Variant] = []
+        self._rewritten_s: dict[tuple[int, int], float] = {}
+        self._pairs: dict[tuple[int, ...], list[SamplePair]] = {}
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Use one torch thread, as in a worker, and restore the state that ops change."""
+        streams = [stream for lane in self.lanes for stream, _ in lane.streams.values()]
+        restores = [restore for stream in streams for restore in stream.restores()]
+        with preserving_state(self.loader), restored(restores), one_thread():
+            yield
+
+    def stream(self, position: int, op: Any = None) -> Stream:
+        """Return the stream of an op, or of an object that replaces it."""
+        lane = next(lane for lane in self.lanes if position in lane.ops)
+        return lane.stream(position, op)
+
+    def time_rewrite(self, position: int, op: Any, inputs: Sequence[OpInput]) -> float:
+        """Return the seconds per sample of an object that replaces an op."""
+        took_s = self.stream(position, op).measure(inputs).seconds
+        self._rewritten_s[position, id(op)] = took_s
+        return took_s
+
+    def seconds_of(self, positions: Iterable[int]) -> float:
+        """Return the seconds per sample of ops in the original pipeline."""
+        return sum(self.outcomes[position].seconds for position in positions)
+
+    @property
+    def whole_s(self) -> float:
+        """Seconds per sample of the original pipeline, including everything around the ops."""
+        return self.fixed.total_s + self.seconds_of(self.as_it_is)
+
+    def op_seconds(self, order: Sequence[int]) -> list[tuple[int, TriedOp | None, float]]:
+        """Follow an order in all lanes; see `Lane.op_seconds`."""
+        return [step for lane in self.lanes for step in lane.op_seconds(order)]
+
+    # ---- variants -----------------------------------------------------------------------------
+
+    def add(self, variant: Variant) -> Variant:
+        """Add a variant to the result, with its derived fields."""
+        done = self._completed(replace(variant, trial=len(self.variants)))
+        self.variants.append(done)
+        return done
+
+    def mark_failed(self, failed: Mapping[int, str]) -> None:
+        """Mark variants as failed that raised while they were measured; never the original."""
+        for trial, why in failed.items():
+            if trial:
+                variant = replace(self.variants[trial], grade=Grade(FAILS, why=why))
+                self.variants[trial] = self._completed(variant)
+
+    def _completed(self, variant: Variant) -> Variant:
+        faster = variant.predicted_s is not None and variant.predicted_s < self.whole_s
+        is_near = variant.grade.within(NEAR) and not variant.grade.why
+        return replace(
+            variant,
+            order=" → ".join(filter(None, self._names_in(variant).values())),
+            gains=faster and is_near and variant.kind != CACHE,
+            code=self.site.code_of(variant),
+            predicted_speedup=self.whole_s / variant.predicted_s if variant.predicted_s else None,
+        )
+
+    def _names_in(self, variant: Variant) -> dict[int, str]:
+        """Return the names of a variant's ops in order; "": another op does this op's work."""
+        names = {}
+        for position in variant.positions:
+            replacement = variant.replaced.get(position)
+            on_batch = " (on the batch)" if position in variant.on_batch else ""
+            named = self.ops[position].name if replacement is None else name_of(replacement)
+            names[position] = "" if replacement is passed_on else named + on_batch
+        return names
+
+    def with_parts(self, variant: Variant) -> Variant:
+        """Return a variant with the parts of its time, up to the op that raises."""
+        if variant.cached:
+            return variant
+        fixed, whole_s, names = self.fixed, variant.predicted_s, self._names_in(variant)
+        ops = []
+        for position, tried, seconds in self.op_seconds(variant.positions):
+            if whole_s is None and (tried is None or tried.seconds is None):
+                break
+            if names[position] and position not in variant.on_batch:
+                key = (position, id(variant.replaced.get(position)))
+                took_s = self._rewritten_s.get(key, seconds)
+                ops.append(CostPart(names[position], took_s, "transform"))
+        decode = CostPart(DECODE, fixed.decode_s, "decode")
+        parts = [CostPart(FETCH, fixed.fetch_s, "fetch"), decode, *ops]
+        if whole_s is not None:
+            # the rest is decoding, which a variant may replace, and ops that it moved to the batch
+            left_s = whole_s - fixed.fetch_s - fixed.batch_s - sum(part.seconds for part in ops)
+            decode_s = fixed.decode_s if variant.on_batch else left_s
+            if min(decode_s, left_s - decode_s) < -_NOISE_S:
+                return variant
+            parts[1] = decode._replace(seconds=decode_s)
+            moved = ", ".join(self.ops[position].name for position in variant.on_batch)
+            parts.append(CostPart(f"{moved} on the batch", left_s - decode_s, "collate"))
+            parts.append(CostPart(BATCH, fixed.batch_s, "collate"))
+        return replace(variant, parts=tuple(part for part in parts if part.seconds > _NOISE_S))
+
+    def of_order(self, order: tuple[int, ...], why_not: str = "") -> Variant:
+        """Return the variant of an order whose ops were tried, without a grade."""
+        rows = ([position for position in order if position in lane.ops] for lane in self.lanes)
+        names = [op.name for op in self.ops]
+        changed = [change_of(row, names) for row in rows if row != sorted(row)]
+        drawing = [position for position in order if self.outcomes[position].is_random]
+        seconds = None if why_not else sum(op_s for _, _, op_s in self.op_seconds(order))
+        return Variant(
+            order,
+            change="; ".join(changed) or "as it is",
+            changes="" if drawing == sorted(drawing) else REDRAWN,
+            predicted_s=None if seconds is None else self.fixed.total_s + seconds,
+            grade=Grade(FAILS, why=why_not or "not compared"),
+        )
+
+    # ---- the data of variants ------------------------------------------------------------------
+
+    def judged(self, variant: Variant, *, shows: bool = False, samples: int = 0) -> Variant:
+        """Grade a variant's data against the original's, on some or (0) all samples."""
+        n = samples or len(self.samples)
+        grades, shown = [], []
+        try:
+            for lane in self.lanes:
+                if len(self.lanes) == 1 or lane.is_changed_by(variant):
+                    outputs = partial(self._outputs, lane, variant, n)
+                    new = outputs(0)
+                    grades.append(lane.graded(new, outputs))
+                    shown += _pictures(lane.original, new) if shows else []
+            grade = _worst(grades, n)
+        except NotComparableError as error:
+            grade = Grade(DIFFERENT, compared=n, why=str(error))
+        except Exception as error:  # noqa: BLE001 - an op may raise anything on unusual input
+            text = said_by(error)[:_LONGEST]
+            grade = Grade(FAILS, why=f"raises {type(error).__name__}: {text}")
+        predicted_s = variant.predicted_s if grade.works else None
+        return replace(variant, grade=grade, pictures=tuple(shown), predicted_s=predicted_s)
+
+    def _outputs(self, lane: Lane, variant: Variant, n: int, turn: int) -> list[OpInput]:
+        """Return a variant's outputs for the first samples."""
+        inputs = lane.inputs[:n]
+        if variant.draft is not None:
+            inputs = [OpInput((variant.draft(x.source()),), {}) for x in self.samples[:n]]
+        values = lane.outputs(variant, inputs, turn)
+        return self._on_batch(variant, values) if variant.on_batch else values
+
+    def _on_batch(self, variant: Variant, inputs: Sequence[OpInput]) -> list[OpInput]:
+        """Return the ops' outputs on a batch of the loader's size.
+
+        A matrix product may round differently in another size. An epoch may end with a smaller
+        batch, so the first sample gets a batch of its own.
+        """
+        values = [op_input.value for op_input in inputs]
+        size = max(self.loader.batch_size or 1, len(values))
+        column = torch.stack(list(islice(cycle(values), size)))
+        work = self.site.batch_ops(variant, None).work
+        results = [work(fresh(column[:1]))[0], *work(column)[1 : len(values)]]
+        return [OpInput((result,), {}) for result in results]
+
+    # ---- for the panel --------------------------------------------------------------------------
+
+    def predict(self, positions: Sequence[int]) -> Variant:
+        """Predict the cost of an order; times the ops in states that are new.
+
+        Returns:
+            Variant without a grade; if the order fails, its parts end before the op that raises.
+
+        Raises:
+            NoSuchOrderError: these are not the positions of all ops.
+        """
+        order = self._checked(positions)
+        for variant in self.variants:
+            if variant.is_order and variant.positions == order and variant.predicted_s is not None:
+                return self.with_parts(variant)
+        if any(tried is None for _, tried, _ in self.op_seconds(order)):
+            with self.guarded():
+                for lane in self.lanes:
+                    mine = [position for position in order if position in lane.ops]
+                    lane.graph.walk(mine, lane.inputs[: lane.searched])
+        reasons = (tried.why_not for _, tried, _ in self.op_seconds(order) if tried)
+        variant = self.of_order(order, next(filter(None, reasons), ""))
+        return self.with_parts(self._completed(variant))
+
+    def compare(self, variant: Variant) -> Variant:
+        """Grade an order that the user tries, with pictures, on as many samples as take a moment.
+
+        A grade from the search, which uses more samples, stays.
+        """
+        each_s = max(2 * (variant.predicted_s or 0.0), 1e-6)
+        samples = min(max(int(_COMPARED_S / each_s), 2), len(self.samples))
+        with self.guarded():
+            judged = self.judged(variant, shows=True, samples=samples)
+        keeps_grade = variant.grade.compared > judged.grade.compared
+        return self._completed(replace(judged, grade=variant.grade) if keeps_grade else judged)
+
+    def measure(self, variant: Variant, budget_s: float = QUICK_S) -> Variant:
+        """Time samples of an order and of the original in turn; a second call adds to the first.
+
+        Ends before the budget once the result is significant.
+
+        Raises:
+            NoSuchOrderError: the order raises.
+        """
+        pairs = PairedSamples(Measurement("orders", budget_s))
+        pairs.pairs += self._pairs.get(variant.positions, [])
+        with private_copy(self.loader) as mine, self.guarded(), closing(pairs):
+            dataset = self.site.loader_with(variant, mine).dataset
+            indices = first_indices(mine, len(self.samples))
+            own, reordered = mine.dataset.__getitem__, dataset.__getitem__
+            pairs.run({1: Contest("", own, reordered, indices, beside_s=self.fixed.batch_s)})
+        if not pairs.pairs:
+            names = ", ".join(op.name for op in self.ops)
+            raise NoSuchOrderError(f"this order of {names} was not measured: {pairs.failed.get(1)}")
+        self._pairs[variant.positions] = pairs.pairs
+        return timed(variant, pairs.pairs, 1)
+
+    # ---- loaders ------------------------------------------------------------------------------
+
+    def apply(self, loader: Any, trial: int | Sequence[int]) -> Any:
+        """Return a new loader with the pipeline of a trial, or with an order.
+
+        Args:
+            loader: with the same pipeline at the same place; stays unchanged.
+            trial: the number of a trial, or the positions of an order.
+
+        Raises:
+            NoSuchOrderError: there is no such trial or order, or another pipeline in the loader.
+        """
+        variant = self._chosen(trial)
+        site, names = self.site.found_in(loader)
+        if site is None:
+            wanted = ", ".join(op.name for op in self.ops)
+            place = self.site.text.partition(", ")[0]
+            raise NoSuchOrderError(
+                f"this loader's {place} is another pipeline "
+                f"({', '.join(names) or 'nothing'} instead of {wanted}): give the loader that was "
+                "measured, or call ss.orders for this one"
+            )
+        return site.loader_with(variant, loader)
+
+    def _chosen(self, trial: int | Sequence[int]) -> Variant:
+        if not isinstance(trial, int):
+            return Variant(self._checked(trial))
+        if not 0 <= trial < len(self.variants):
+            last = len(self.variants) - 1
+            raise NoSuchOrderError(
+                f"there is no trial {trial}: .table() has the trials 0 to {last}"
+            )
+        chosen = self.variants[trial]
+        if not chosen.grade.works:
+            raise NoSuchOrderError(
+                f"trial {trial} ({chosen.change}) cannot be applied: {chosen.grade.why}"
+            )
+        return chosen
+
+    def _checked(self, positions: Sequence[int]) -> tuple[int, ...]:
+        order = tuple(positions)
+        if sorted(order) != list(self.as_it_is):
+            names = ", ".join(f"{op.position} {op.name}" for op in self.ops)
+            raise NoSuchOrderError(
+                f"{list(order)} is not an order of this pipeline: give each of its ops once, by "
+                f"its position ({names})"
+            )
+        return tuple(op for lane in self.lanes for op in order if op in lane.ops)
+
+
+def name_of(op: Any) -> str:
+    """Return the name of an object that replaces an op."""
+    return str(getattr(op, "__name__", type(op).__name__))
+
+
+def _worst(grades: Sequence[Grade], n: int) -> Grade:
+    """Return the grade of whole samples, from the grades of their lanes."""
+    same = Grade(IDENTICAL, compared=n)
+    worst = max(grades, key=lambda grade: EQUIVALENCES.index(grade.equivalence), default=same)
+    far = [grade.max_difference for grade in grades if grade.max_difference is not None]
+    noisy = [grade.psnr_db for grade in grades if grade.psnr_db is not None]
+    return worst._replace(max_difference=max(far, default=None), psnr_db=min(noisy, default=None))
+
+
+def _pictures(original: list[OpInput], outputs: list[OpInput]) -> list[tuple[Picture, Picture]]:
+    pairs = zip(original[:_PICTURES], outputs[:_PICTURES], strict=False)
+    shown = [pictures(old.value, new.value) for old, new in pairs]
+    return [pair for pair in shown if pair is not None]

@@ -1,0 +1,458 @@
+"""`ss.orders`: the fastest order of the transforms with the same data, and other changes.
+
+In this process, on samples that are captured once: the cost of each op, the orders that give the
+original's data, and the savings of other changes. Then the most promising variants are timed on
+pairs of samples, by the original and by the variant. The best is confirmed in the loader's workers.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import polars as pl
+
+from stallscope.bench.comparison import FASTER
+from stallscope.bench.loops import AS_IT_IS, BLOCKS, InTurns, compared
+from stallscope.bench.measurement import Measurement
+from stallscope.bench.samples import NARROW, PAIRS, Contest, PairedSamples
+from stallscope.errors import ArgumentError
+from stallscope.isolation import one_thread
+from stallscope.loops.cached_loaders import check_plain, is_stream, next_indices, warm
+from stallscope.loops.timed_loop import TimedLoop
+from stallscope.loops.training_loop import check_whole
+from stallscope.machine import machine, memory_available_bytes, require_single_rank
+from stallscope.stats import ENDS
+from stallscope.targets import target as targets
+from stallscope.targets.loaders import private_copy
+from stallscope.units import BUDGET_S, count, seconds
+from stallscope.verbs.orders import proposals
+from stallscope.verbs.orders.calls import find_calls
+from stallscope.verbs.orders.capture import NoPipelineError, capture, first_indices, fixed_costs
+from stallscope.verbs.orders.equivalence import described
+from stallscope.verbs.orders.evaluator import OrderEvaluator, preserving_state
+from stallscope.verbs.orders.loader_parts import key_of
+from stallscope.verbs.orders.pipeline import places
+from stallscope.verbs.orders.result import (
+    OPS,
+    Counts,
+    Orders,
+    OrdersConditions,
+    check_tolerance,
+    parts_table,
+    trials_table,
+)
+from stallscope.verbs.orders.variant import DECODE, ROUNDING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from stallscope.bench.comparison import Factor
+    from stallscope.verbs.orders.run_ops import OpInput
+    from stallscope.verbs.orders.search import Lane
+    from stallscope.verbs.orders.watch import CapturedSample
+
+
+_SEARCH_UNTIL: Final = 0.35
+"""Share of the budget for trying orders, and the analysis before."""
+_COMPARE_UNTIL: Final = 0.5
+"""Share of the budget for that and for comparing variants."""
+_PAIRED: Final = 0.6
+"""Share of the time left for timing single variants, and then again for combined ones; the rest is
+for the best variant in the loader."""
+_PASSES: Final = 40
+"""Approximate number of times that the analysis makes each sample."""
+_FEWEST_PASSES: Final = 12
+"""Number of times that the analysis makes a single sample, at least."""
+_GRACE_S: Final = 1.0
+"""Seconds that a measurement may always take, so a shorter budget is not refused."""
+_BATCHES: Final = 8
+"""Batches that are made repeatedly."""
+_CLEAR: Final = 0.1
+"""Half width of the interval of the loader's speedup at which measuring ends."""
+_CACHED: Final = 16
+"""Samples that are made repeatedly for a variant that caches them."""
+_FEWEST_SEARCHED: Final = 4
+"""Samples on which orders are searched, at least ..."""
+_MOST_SEARCHED: Final = 6
+"""... and at most: the orders are then compared on all samples, and timed on others."""
+_MEMORY_SHARE: Final = 0.25
+"""Share of the available memory for the captured samples and their intermediate results."""
+_DRAWS: Final = 1_000
+"""Resamplings for the interval of an op's cost."""
+_SEED: Final = 20_240_229
+
+
+def orders(
+    target: Any,
+    *,
+    alternatives: Mapping[Any, Any] | None = None,
+    samples: int = 16,
+    tolerance: str = ROUNDING,
+    budget_s: float = BUDGET_S,
+) -> Orders:
+    """Look for a faster pipeline that gives the same data.
+
+    Makes samples in this process, and batches with copies of the loader in its own workers.
+    Afterwards all random generators, samplers, and attributes of the dataset and its transforms are
+    restored. An exception of the dataset passes unchanged. If an exception or Ctrl-C ends the call,
+    its attribute `orders` holds what was measured before.
+
+    Args:
+        target: a DataLoader, a `Target`, or a string as for `ss.target`.
+        alternatives: rewrites of the pipeline's ops, by the op's name or position
+            (`{"RandomMask": MyFasterMask()}`), one or several for each; compared on the same draws.
+        samples: number of samples for comparing pipelines and timing ops; fewer if they are large.
+        tolerance: largest difference of a recommended pipeline's data from the original's:
+            "identical", "rounding" (of floating-point numbers) or "8-bit rounding".
+        budget_s: time limit, seconds; the sample that is under way then is finished. The call ends
+            earlier once no question is open.
+
+    Raises:
+        ArgumentError: a number or tolerance cannot be used, the budget is too short for a single
+            sample, or a rewrite names no op of the pipeline.
+        NoPipelineError: the dataset calls no transforms that have an order.
+        TargetError: the target cannot be iterated.
+        UnsupportedError: the target is not one DataLoader that torch's own code iterates, its
+            dataset is a stream, or this process is one of several ranks.
+        NoBatchError: a batch did not come in time.
+    """
+    measurement = Measurement("orders", budget_s)
+    check_whole("samples", samples, 1)
+    if alternatives is not None and not isinstance(alternatives, dict):
+        raise ArgumentError(
+            f"alternatives={alternatives!r:.80}: give a dictionary of an op's name and its rewrite"
+        )
+    check_tolerance(tolerance)
+    require_single_rank()
+    target = targets.target(target)
+    check_plain(target, "its pipeline cannot be run by itself")
+    original = target.loaders[0]
+    copied = private_copy(original)
+    with (
+        measurement.of(target.name),
+        copied as loader,
+        preserving_state(original),
+        one_thread(),
+    ):
+        order_search = OrderSearch(loader, target, measurement, tolerance)
+        measurement.result = order_search.partial_result
+        order_search.analyze(int(samples), alternatives)
+        order_search.measure()
+        return order_search.result()
+
+
+class OrderSearch:
+    """One search for a faster pipeline, with a shallow copy of the user's loader."""
+
+    def __init__(
+        self, loader: Any, target: targets.Target, measurement: Measurement, tolerance: str
+    ) -> None:
+        self._loader, self._target, self._tolerance = loader, target, tolerance
+        self._measurement = measurement
+        self._notes: list[str] = []
+        self._evaluator: OrderEvaluator
+        self._finalists: list[int] = []
+        self._pairs: PairedSamples | None = None
+        self._turns: InTurns | None = None
+
+    def analyze(self, samples: int, alternatives: Mapping[Any, Any] | None) -> None:
+        """Analyze the ops, and find and compare variants, all in this process."""
+        n_samples = self._affordable(samples)
+        site, captured, lanes = self._captured(n_samples)
+        self._evaluator = evaluator = OrderEvaluator(
+            self._target.loaders[0], site, captured, self._tolerance, lanes
+        )
+        rewrites = list(proposals.rewrites_of(evaluator, alternatives))
+        is_searched = partial(self._measurement.has_used, _SEARCH_UNTIL)
+        is_compared = partial(self._measurement.has_used, _COMPARE_UNTIL)
+        with evaluator.guarded():
+            for lane in evaluator.lanes:
+                lane.run_original(is_searched)
+            self._limit_search(evaluator)
+            evaluator.fixed = fixed_costs(self._loader, captured)
+            proposals.add_original(evaluator)
+            proposals.add_alternatives(evaluator, rewrites)
+            for lane in evaluator.lanes:
+                lane.search(is_searched)
+            proposals.add_orders(evaluator, is_compared)
+            proposals.add_candidates(evaluator, self._notes, is_compared)
+
+    def _captured(self, samples: int) -> tuple[Any, list[CapturedSample], list[Lane]]:
+        """Capture samples of a pipeline that the dataset holds, or else writes as calls.
+
+        Ops in several attributes are a pipeline that `__getitem__` writes as calls.
+        """
+        dataset, held = self._loader.dataset, None
+        try:
+            held = capture(self._loader, samples, _room_bytes())
+        except NoPipelineError as error:
+            no_pipeline = error
+        if held is None or (len(held[0].chain.ops) == 1 and len(places(dataset)) > 1):
+            with suppress(Exception):  # the user's code may not run as a copy
+                indices = first_indices(self._loader, samples)
+                if calls := find_calls(dataset, indices, _room_bytes()):
+                    return calls
+        if held is None:
+            raise no_pipeline
+        site, captured, notes = held
+        self._notes += notes
+        return site, captured, []
+
+    def _affordable(self, samples: int) -> int:
+        """Return the number of samples that the budget allows, judged by the first ones."""
+        if is_stream(self._loader):
+            return samples  # `capture` refuses it later, with the reason
+        budget_s = self._measurement.budget_s
+        took_s = float("inf")
+        for index in first_indices(self._loader, 2):  # the first includes one-time imports
+            began_s = time.perf_counter()
+            self._loader.dataset[index]
+            took_s = min(took_s, time.perf_counter() - began_s)
+            if took_s * _PASSES * samples < _COMPARE_UNTIL * budget_s:
+                return samples
+            if took_s * _FEWEST_PASSES > max(self._measurement.left_s, _GRACE_S):
+                least = seconds(_FEWEST_PASSES * took_s + self._measurement.used_s)
+                raise ArgumentError(
+                    f"budget_s={budget_s:g}: making one sample takes {seconds(took_s)}; to compare "
+                    f"pipelines give {least} or more"
+                )
+        return max(min(int(_COMPARE_UNTIL * budget_s / (took_s * _PASSES)), samples), 1)
+
+    def _limit_search(self, evaluator: OrderEvaluator) -> None:
+        """Limit the search to as many samples as allow trying all orders of commuting ops."""
+        n_samples = len(evaluator.samples)
+        left_s = _SEARCH_UNTIL * self._measurement.budget_s - self._measurement.used_s
+        needs_s = sum(lane.took_s * 2 ** (len(lane.ops) - 1) for lane in evaluator.lanes)
+        fitting = int(left_s / (needs_s / n_samples))
+        for lane in evaluator.lanes:
+            lane.searched = min(max(fitting, _FEWEST_SEARCHED), _MOST_SEARCHED, n_samples)
+
+    def measure(self) -> None:
+        """Time the finalists on pairs of samples, combine those that gain, confirm the best."""
+        evaluator = self._evaluator
+        batches = next_indices(self._loader, _BATCHES)
+        self._pairs = pairs = PairedSamples(self._measurement)
+        with evaluator.guarded(), closing(pairs):
+            self._finalists = proposals.choose_finalists(evaluator)
+            pairs.run(self._contests(evaluator, self._finalists, batches), _PAIRED)
+            evaluator.mark_failed(pairs.failed)
+            speedups = {trial: pairs.factor(trial).factor for trial in self._finalists}
+            together = proposals.add_together(evaluator, speedups)
+            pairs.run(self._contests(evaluator, together, batches), _PAIRED)
+            evaluator.mark_failed(pairs.failed)
+            if best := self._best():
+                pairs.run(self._contests(evaluator, [best], batches), _PAIRED, NARROW)
+        self._confirm(evaluator, batches)
+
+    def _contests(
+        self, evaluator: OrderEvaluator, numbers: Iterable[int], batches: list[Any]
+    ) -> dict[int, Contest]:
+        """Return a contest of each variant with the original, on samples or, if needed, batches."""
+        fixed, loader = evaluator.fixed, self._loader
+        has_batches = loader.batch_sampler is not None
+        once = {
+            key_of(index): index
+            for batch in batches
+            for index in (batch if has_batches else [batch])
+        }
+        contests: dict[int, Contest] = {}
+        for number in numbers:
+            variant = evaluator.variants[number]
+            units, samples = list(once.values()), 1
+            changed = evaluator.site.loader_with(variant, loader)
+            as_it_is, new = loader.dataset.__getitem__, changed.dataset.__getitem__
+            beside_s = fixed.batch_s
+            if variant.on_batch and has_batches:
+                units, samples, beside_s = batches, len(batches[0]), 0.0
+                as_it_is, new = partial(_batch, loader), partial(_batch, changed)
+            if variant.cached:
+                units = units[:_CACHED]
+                for index in units:
+                    new(index)
+            expected_s = 2 * samples * evaluator.whole_s
+            contests[number] = Contest(
+                variant.change, as_it_is, new, units, samples, beside_s, expected_s
+            )
+        return contests
+
+    def _confirm(self, evaluator: OrderEvaluator, batches: list[Any]) -> None:
+        """Measure the best variant in the loader's workers, without a step."""
+        trial = self._best()
+        if trial is None:
+            return
+        again, variant = warm(self._loader, batches), evaluator.variants[trial]
+        changed = evaluator.site.loader_with(variant, again)
+        self._turns = turns = InTurns(self._measurement, {trial: variant.change})
+        turns.add(AS_IT_IS, TimedLoop.of(targets.Target(again)))
+        turns.add(trial, TimedLoop.of(targets.Target(changed)))
+
+        def gain() -> Factor:
+            return compared(turns.blocks, trial)
+
+        turns.run(
+            lambda: [] if gain().is_settled else [trial],
+            lambda: [trial] if gain().half_width > _CLEAR else [],
+        )
+        for failing, why in turns.failed.items():
+            if why.startswith("in its loader"):  # any other reason is a lack of time
+                evaluator.mark_failed({failing: why})
+            else:
+                self._measurement.note(f"not confirmed in the loader's workers: {why}")
+
+    def _best(self) -> int | None:
+        """Return the best trial; None: none is significantly faster."""
+        best = self.result().best_variant()
+        return best.trial if best and best.says == FASTER else None
+
+    def partial_result(self) -> Orders | None:
+        """Return a partial result; None: not even the original was measured."""
+        evaluator = getattr(self, "_evaluator", None)
+        if evaluator is None or not all(lane.digest for lane in evaluator.lanes):
+            return None
+        for lane in evaluator.lanes:
+            if not lane.graph.measurements:
+                lane.search(lambda: True)  # uses what was measured; calls no op
+        if not evaluator.variants:
+            proposals.add_original(evaluator)
+        return self.result()
+
+    def result(self) -> Orders:
+        """Return the result of everything that was measured so far."""
+        evaluator = self._evaluator
+        loader, graphs = evaluator.loader, [lane.graph for lane in evaluator.lanes]
+        variants = [
+            evaluator.with_parts(variant) if variant.grade.works else variant
+            for variant in evaluator.variants
+        ]
+        return Orders(
+            ops=_ops_table(evaluator),
+            trials=trials_table(variants),
+            pairs=self._pairs.table() if self._pairs else pl.DataFrame(schema=PAIRS),
+            blocks=self._turns.table() if self._turns else pl.DataFrame(schema=BLOCKS),
+            parts=parts_table(variants),
+            rest=evaluator.fixed,
+            counts=Counts(
+                measurements=sum(graph.measurements for graph in graphs),
+                states=sum(len(graph.reached_by) for graph in graphs),
+                exhaustive=sum(graph.exhaustive for graph in graphs),
+                unexplored=sum(graph.unexplored for graph in graphs),
+            ),
+            circumstances=OrdersConditions(
+                name=self._target.name,
+                pipeline=evaluator.site.text,
+                samples=len(evaluator.samples),
+                num_workers=loader.num_workers,
+                batch_size=loader.batch_size,
+                tolerance=self._tolerance,
+                budget_s=self._measurement.budget_s,
+                took_s=self._measurement.used_s,
+                machine=machine(),
+            ),
+            notes=(
+                *self._target.notes,
+                *self._measurement.notes,
+                *self._notes,
+                *_notes_on_ops(evaluator),
+                *self._notes_on_time(sum(graph.unexplored for graph in graphs)),
+            ),
+            bench=evaluator,
+        )
+
+    def _notes_on_time(self, unexplored: int) -> Iterator[str]:
+        """Yield notes on what the budget was too short for."""
+        if unexplored:
+            yield (
+                f"{seconds(self._measurement.budget_s)} were too short for all orders: "
+                f"{count(unexplored, 'op')} were not tried in a state that was reached, nor the "
+                "orders behind"
+            )
+        timed = {pair.variant for pair in self._pairs.pairs} if self._pairs else set()
+        missed = [pair for pair in self._finalists if pair not in timed]
+        if missed:
+            yield f"the budget was over before {count(len(missed), 'pipeline')} were timed"
+
+
+def _batch(loader: Any, indices: Sequence[Any]) -> Any:
+    """Return the batch of these samples, as a worker makes it."""
+    return loader.collate_fn([loader.dataset[index] for index in indices])
+
+
+def _room_bytes() -> int:
+    return int(memory_available_bytes() * _MEMORY_SHARE)
+
+
+def _ops_table(evaluator: OrderEvaluator) -> pl.DataFrame:
+    """Return a table with the columns of `result.OPS`."""
+    rows: list[tuple[Any, ...]] = []
+    lazy = [
+        (sample.lazy, sample.decode_s) for sample in evaluator.samples if sample.lazy is not None
+    ]
+    if lazy:
+        first, _ = lazy[0]
+        takes = f"{first.format} {first.size[0]}×{first.size[1]}"
+        gives = described(evaluator.samples[0].input.value)
+        low, high = _interval([each_s for _, each_s in lazy], np.median)
+        rows.append(
+            (-1, DECODE, None, "", takes, gives, evaluator.fixed.decode_s, low, high, None, None)
+        )
+    for op in evaluator.ops:
+        outcome = evaluator.outcomes[op.position]
+        low, high = _interval(list(outcome.times_s))
+        rows.append(
+            (
+                op.position,
+                op.name,
+                outcome.is_random,
+                op.settings,
+                _kinds(evaluator.inputs_of[op.position]),
+                _kinds(outcome.results),
+                outcome.seconds,
+                low,
+                high,
+                *op.source,
+            )
+        )
+    return pl.DataFrame(rows, OPS, orient="row")
+
+
+def _kinds(inputs: Sequence[OpInput]) -> str:
+    """Return the kind of the samples in words; of several kinds the first, and their number."""
+    kinds = list(dict.fromkeys(described(op_input.value) for op_input in inputs))
+    return kinds[0] if len(kinds) == 1 else f"{kinds[0]} and {count(len(kinds) - 1, 'other kind')}"
+
+
+def _interval(
+    times_s: list[float], centre: Callable[..., Any] = np.mean
+) -> tuple[float | None, float | None]:
+    """Return the interval of the centre, from resampled samples; None for a single sample."""
+    if len(times_s) < 2:  # noqa: PLR2004 - a single sample has no spread
+        return None, None
+    rng = np.random.default_rng(_SEED)
+    resampled = centre(rng.choice(times_s, size=(_DRAWS, len(times_s))), axis=1)
+    low, high = np.percentile(resampled, ENDS)
+    return float(low), float(high)
+
+
+def _notes_on_ops(evaluator: OrderEvaluator) -> Iterator[str]:
+    """Yield notes on the ops."""
+    if len(evaluator.ops) == 1:
+        yield f"{evaluator.ops[0].name} is the only op: there is no other order"
+    for op in evaluator.ops:
+        outcome = evaluator.outcomes[op.position]
+        if outcome.unsteady:
+            yield f"{outcome.unsteady}: it is only compared on its original inputs"
+        if not evaluator.stream(op.position).copied:
+            yield f"{op.name} cannot be copied: the object itself ran, and was restored"
+    for lane in evaluator.lanes:
+        if lane.idle_text:
+            yield f"{lane.idle_text}, so its effect could not be compared"
+    searched = evaluator.lanes[0].searched
+    if searched < len(evaluator.samples):
+        yield (
+            f"orders were searched on {count(searched, 'sample')}, and the best compared on "
+            f"{len(evaluator.samples)}"
+        )

@@ -1,0 +1,279 @@
+"""Variant of a pipeline: its ops, its change in words, the grade of its data, and its times.
+
+A `Variant` goes from the search through the comparison and the benchmark into the result, its text,
+its charts and its panel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from stallscope.targets.loaders import copied
+from stallscope.verbs.orders.loader_parts import BatchOps, CachedPrefix, loaded
+from stallscope.verbs.orders.pipeline import Chain, Chained
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from stallscope.bench.comparison import Factor, Rate
+    from stallscope.verbs.orders.loader_parts import Draft
+    from stallscope.verbs.orders.pipeline import Op, Place
+
+    Picture = NDArray[np.uint8]
+
+IDENTICAL: Final = "identical"
+ROUNDING: Final = "rounding"
+NEAR: Final = "8-bit rounding"
+DIFFERENT: Final = "different"
+FAILS: Final = "fails"
+EQUIVALENCES: Final = (IDENTICAL, ROUNDING, NEAR, DIFFERENT, FAILS)
+"""Grades of a pipeline's data against the original's on the same draws, the best first: the same
+bits; a difference by floating-point rounding; one by rounding to 8 bits at another step; other
+values; no values, because the pipeline raises."""
+TOLERANCES: Final = (IDENTICAL, ROUNDING, NEAR)
+"""Grades that a user can allow."""
+
+FETCH: Final = "fetch"
+DECODE: Final = "decode"
+BATCH: Final = "collate and send"
+"""Names of the parts of a sample's time outside of the ops."""
+CACHE: Final = "cache"
+"""Kind of a variant that costs memory, which is the user's decision."""
+KINDS: Final = ("order", "alternative", "batch", "decode", CACHE, "fused", "together")
+"""Kinds of changes: the order; the user's rewrite of an op; ops on the batch; another decoder; a
+cache in memory; two ops as one; several of these."""
+
+
+class Grade(NamedTuple):
+    """Distance of a pipeline's data from the original's, on the same samples and draws."""
+
+    equivalence: str
+    """One of `EQUIVALENCES`."""
+    max_difference: float | None = None
+    """Largest difference of a value as a share (0 to 1) of the values' range."""
+    psnr_db: float | None = None
+    """Lowest PSNR of a sample."""
+    compared: int = 0
+    """Number of samples."""
+    why: str = ""
+    """Reason of the grade; "": none."""
+
+    @property
+    def works(self) -> bool:
+        """True if the pipeline returns a sample."""
+        return self.equivalence != FAILS
+
+    def within(self, tolerance: str) -> bool:
+        """Return true if a tolerance allows this data."""
+        return self.equivalence in TOLERANCES[: TOLERANCES.index(tolerance) + 1]
+
+
+class CostPart(NamedTuple):
+    """One part of a sample's time."""
+
+    name: str
+    """Name of an op, or of another part."""
+    seconds: float
+    """Seconds per sample."""
+    kind: str
+    """Kind of stage: fetch, decode, transform or collate."""
+
+
+_NOT_COMPARED: Final = Grade(FAILS, why="not compared")
+
+
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """A pipeline, described by its changes to the original, and its measurements."""
+
+    positions: tuple[int, ...]
+    """Ops in their order, by their place in the original pipeline."""
+    kind: str = "order"
+    """One of `KINDS`."""
+    change: str = "as it is"
+    """Change in words."""
+    changes: str = ""
+    """Consequence for the model or the machine; "": none."""
+    replaced: Mapping[int, Any] = field(default_factory=dict)
+    """Objects that replace ops."""
+    names: Mapping[int, str] = field(default_factory=dict)
+    """Expressions for the objects in `replaced`."""
+    on_batch: tuple[int, ...] = ()
+    """Ops that run on whole batches, after collating; the last of `positions`."""
+    draft: Draft | None = None
+    """Decoder of the images; None: the dataset's own."""
+    cached: int = 0
+    """Number of first ops whose result is cached, plus 1; 0: no cache."""
+    trial: int = 0
+    """Number in the result; 0 is the original pipeline."""
+    order: str = ""
+    """Names of the ops in their order."""
+    predicted_s: float | None = None
+    """Predicted seconds per sample; None: it fails."""
+    parts: tuple[CostPart, ...] = ()
+    """Parts of `predicted_s` in their order; (): unknown."""
+    grade: Grade = _NOT_COMPARED
+    """Grade of its data against the original's."""
+    pictures: tuple[tuple[Picture, Picture], ...] = ()
+    """A few samples, original and new, uint8 of shape (height, width, 3)."""
+    gains: bool = False
+    """True if it is predicted to be faster and costs no memory."""
+    code: str = ""
+    """Python source that sets it in a `loader`; "": there is none."""
+    measured: Rate | None = None
+    """Measured seconds per sample; None: not measured."""
+    speedup: Factor | None = None
+    """Measured time of the original over that of the variant; None: not measured."""
+    loader_gain: Factor | None = None
+    """Speedup of the loader; None: not measured."""
+    predicted_speedup: float | None = None
+    """Predicted time of the original over that of the variant."""
+
+    @property
+    def is_order(self) -> bool:
+        """True if only the order of the ops may differ from the original's."""
+        return self.kind == "order"
+
+    @property
+    def is_original(self) -> bool:
+        """True if this is the original pipeline."""
+        return self.is_order and self.positions == tuple(sorted(self.positions))
+
+    @property
+    def per_sample(self) -> tuple[int, ...]:
+        """Ops that run on single samples."""
+        return tuple(position for position in self.positions if position not in self.on_batch)
+
+    @property
+    def fast(self) -> float:
+        """Speedup, measured or else predicted; 0: unknown."""
+        return float((self.speedup and self.speedup.factor) or self.predicted_speedup or 0.0)
+
+    @property
+    def says(self) -> str | None:
+        """Word of `bench.comparison` of the speedup; None: not measured."""
+        return self.speedup.says if self.speedup else None
+
+
+class Site(NamedTuple):
+    """Place of a pipeline in a dataset."""
+
+    place: Place
+    chain: Chain
+    """Its ops."""
+    where: tuple[Any, ...] | None
+    """Keys that lead to its result in a sample; None: the result is not in there."""
+    reader: Place | None = None
+    """Place of the function that reads an image from a path; None: there is none."""
+
+    @property
+    def text(self) -> str:
+        """Place and kind in words."""
+        return f"{self.place.text}, {self.chain.kind}"
+
+    def op(self, variant: Variant, position: int) -> Any:
+        """Return an op, or the object that replaces it."""
+        return variant.replaced.get(position, self.chain.ops[position].call)
+
+    def batch_ops(self, variant: Variant, collate: Any) -> BatchOps:
+        """Return a collate function that also runs the variant's ops on the batch."""
+        ops = [self.op(variant, position) for position in variant.on_batch]
+        return BatchOps(collate, ops, self.where or ())
+
+    def loader_with(self, variant: Variant, loader: Any) -> Any:
+        """Return a loader with another pipeline in the same place; the old loader is unchanged."""
+        ops = [self.op(variant, position) for position in variant.per_sample]
+        dataset = loader.dataset
+        if variant.draft is not None and self.reader is not None:
+            dataset = self.reader.filled(dataset, variant.draft)
+        elif variant.draft is not None:
+            ops.insert(0, variant.draft)  # on the image as the dataset opened it
+        if variant.cached:
+            first, rest = ops[: variant.cached - 1], ops[variant.cached - 1 :]
+            prefix = self.place.filled(dataset, Chained(first) if first else loaded)
+            dataset = CachedPrefix(prefix, Chained(rest) if rest else None, self.where or ())
+        else:
+            dataset = self.place.filled(dataset, self.chain.put_together(ops))
+        clone = copied(loader, dataset=dataset)
+        if variant.on_batch:
+            vars(clone)["collate_fn"] = self.batch_ops(variant, clone.collate_fn)
+        return clone
+
+    def found_in(self, loader: Any) -> tuple[Site | None, list[str]]:
+        """Find the same ops in the same place of another loader; also return its ops' names."""
+        value = self.place.found_in(getattr(loader, "dataset", None))
+        if value is self.chain.value:
+            return self, []
+        if value is None:
+            return None, []
+        chain = Chain(value, whole=self.chain.kind == "one op")
+        names = [op.name for op in chain.ops]
+        is_same = names == [op.name for op in self.chain.ops]
+        return (self._replace(chain=chain) if is_same else None), names
+
+    def code_of(self, variant: Variant) -> str:
+        """Return source that replaces a loader's pipeline; "": not just another row of ops."""
+        if variant.on_batch or variant.draft or variant.cached or variant.kind == "fused":
+            return ""
+        ops = self.chain.ops
+        terms = [
+            f"{variant.names.get(p, ops[p].code)},  # {_comment(ops[p])}" for p in variant.positions
+        ]
+        body = [f"old = loader.{self.place.text}", *_source_of_new(self.chain, terms)]
+        body += [f"loader.dataset{text} = new" for text in self.place.texts]
+        return "\n".join(body)
+
+
+def _source_of_new(chain: Chain, terms: list[str]) -> list[str]:
+    """Return the lines that make `new` of `old`."""
+    if chain.kind == "one op":
+        return [f"new = {terms[0].replace(',  #', '  #', 1)}"]
+    listed = "\n".join(f"    {term}" for term in terms)
+    if chain.kind == "an nn.Sequential":
+        return ["from torch import nn", "", f"new = nn.Sequential(\n{listed}\n)"]
+    value, holder = chain.value, chain.holder
+    begin, end = "()" if isinstance(getattr(value, holder, value), tuple) else "[]"
+    row = f"{begin}\n{listed}\n{end}"
+    if not holder:
+        return [f"new = {row}"]
+    return ["import copy", "", "new = copy.copy(old)", f"new.{holder} = {row}"]
+
+
+def _comment(op: Op) -> str:
+    text = op.settings or op.name
+    return text if op.name.partition(" ")[0] in text else f"{op.name}: {text}"
+
+
+def change_of(positions: Sequence[int], names: Sequence[str] | Mapping[int, str]) -> str:
+    """Return the change of an order in few words: "RandomCrop before PILToTensor"."""
+    moved, changes = _moved(positions), []
+    for is_moved, places in groupby(range(len(positions)), lambda at: positions[at] in moved):
+        here = [*places]
+        listed = " and ".join(names[positions[at]] for at in here)
+        after = positions[here[-1] + 1 :]
+        where = f"before {names[after[0]]}" if after else "last"
+        changes += [f"{listed} {where}"] * is_moved
+    return ", ".join(changes) or "as it is"
+
+
+def _moved(positions: Sequence[int]) -> set[int]:
+    """Return the fewest ops that have to move: those outside of a longest rising row.
+
+    Of several such rows, the row is taken whose other ops move forward.
+    """
+
+    def came_earlier(row: tuple[int, ...]) -> int:
+        return sum(place < op for place, op in enumerate(positions) if op not in row)
+
+    best: list[tuple[int, ...]] = []
+    for place, position in enumerate(positions):
+        rows = [row for row in best[:place] if row[-1] < position]
+        longest = max(rows, key=lambda row: (len(row), -row[-1]), default=())
+        best.append((*longest, position))
+    longest = max(best, key=lambda row: (len(row), came_earlier(row)))
+    return set(positions) - set(longest)

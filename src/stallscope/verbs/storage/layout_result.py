@@ -1,0 +1,281 @@
+"""The result of `ss.layouts`: how fast each layout of the same samples is, and which one to use.
+
+A sample takes the time to read it in a layout, plus the time that the dataset takes to make it. A
+speedup is over the files as they are, for the same samples in the same state. The loop
+gets at most what its step can use: a loader that keeps up is not improved by a faster one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
+from math import inf
+from typing import Any, ClassVar, Final
+
+import polars as pl
+
+from stallscope.bench.comparison import FASTER, OPEN, Factor, Rate, mean_of, of_samples, open_title
+from stallscope.columns import NAME, Column, Schema
+from stallscope.errors import ArgumentError
+from stallscope.result import SavedResult
+from stallscope.stats import INTERVAL
+from stallscope.store import Contents, StoredTable
+from stallscope.units import capital, count, duration, size, times
+from stallscope.verbs.storage.reads import COLD, WARM
+from stallscope.verbs.storage.recipes import QUALITY, RECIPES, SHARDS, SMALLER
+from stallscope.verbs.storage.result import LoopDemand
+
+_WHOLE: Final = "{:,.0f}".format
+
+READS: Final = Schema(
+    "One row per sample and layout.",
+    Column("state", pl.String, "`cold` or `warm`", secret=NAME),
+    Column("layout", pl.Int32),
+    Column("sample", pl.Int32),
+    Column("read_s", pl.Float64, "time to read it"),
+)
+
+MAKES: Final = Schema(
+    "One row per sample, of its own files and of smaller images.",
+    Column("resized", pl.Boolean),
+    Column("sample", pl.Int32),
+    Column("make_s", pl.Float64, "time of the dataset, from bytes in memory to the sample"),
+)
+
+WRITTEN: Final = Schema(
+    "One row per layout; 0 is the files as they are.",
+    Column("layout", pl.Int32),
+    Column("kind", pl.String, secret=NAME),
+    Column("resized", pl.Boolean),
+    Column("bytes", pl.Int64, "of the samples that were written"),
+    Column("convert_s", pl.Float64, "for the whole dataset, extrapolated, by one process"),
+    Column("random_access", pl.Boolean, "whether any sample can be read alone"),
+    Column("shuffle_share", pl.Float64, "1: a shuffle of the whole dataset is uniform"),
+    Column("why_not", pl.String, "why it was not measured"),
+)
+
+LAYOUTS: Final = Schema(
+    "One row per layout; samples are read in a shuffled order.",
+    Column("kind", pl.String, secret=NAME),
+    Column("resized", pl.Boolean),
+    Column("state", pl.String, "`cold` or `warm`", "state"),
+    Column("samples_per_s", pl.Float64, "of all workers, a core each", "samples/s", _WHOLE),
+    Column("samples_low_per_s", pl.Float64, "its 95% CI", INTERVAL, _WHOLE),
+    Column("samples_high_per_s", pl.Float64),
+    Column("gain", pl.Float64, "speedup over the files as they are", "vs. files", "{:.2f}×".format),
+    Column("gain_low", pl.Float64, "its 95% CI", INTERVAL, "{:.2f}".format),
+    Column("gain_high", pl.Float64),
+    Column("says", pl.String, "word of `bench.comparison`"),
+    Column("loop_gain", pl.Float64, "the same of the loop", "loop speedup", "{:.2f}×".format),
+    Column("bytes", pl.Int64, "of the samples that were written", "bytes"),
+    Column("convert_s", pl.Float64, "for the whole dataset, extrapolated", "to convert", duration),
+    Column("random_access", pl.Boolean, "whether any sample can be read alone", "random access"),
+    Column("shuffle_share", pl.Float64, "1: as uniform as with files", "shuffle"),
+    Column("rounds", pl.Int32, "samples of which reading and making are known"),
+    Column("why_not", pl.String, "why it was not measured"),
+    Column("layout", pl.Int32),
+)
+
+_PIXELS: Final = 256
+"""Short side of smaller images in a recipe, where no transform tells the size that is used."""
+WORTH: Final = 1.05
+"""Smallest speedup of the loop for which a layout is recommended."""
+
+
+@dataclass(frozen=True)
+class LayoutConditions(LoopDemand):
+    """The loop that was measured, and its samples."""
+
+    samples: int = 0
+    """Number of samples that were written."""
+    dataset_samples: int = 0
+    """Number of samples in the dataset."""
+    sample_bytes: float | None = None
+    """Mean bytes of a sample's files."""
+    makers: int = 1
+    """Processes that make samples at a time: the loader's workers, as far as there are cores."""
+    image_pixels: int | None = None
+    """Short side of the images that were stored smaller; None: there are none."""
+
+
+@dataclass(frozen=True, eq=False)
+class Layouts(SavedResult):
+    """The same samples as files, in containers, and with smaller images."""
+
+    _view: ClassVar[str] = "results.LAYOUTS"
+    _contents: ClassVar = Contents(
+        kind="layouts",
+        noun="comparison of layouts",
+        tables=(
+            StoredTable("reads", READS, READS.keys()),
+            StoredTable("makes", MAKES, MAKES.keys()),
+            StoredTable("written", WRITTEN, {"layout", "kind", "resized", "why_not"}),
+        ),
+        values={"circumstances": LayoutConditions, "notes": tuple[str, ...]},
+        positive={"makers"},
+    )
+
+    reads: pl.DataFrame
+    """Columns of `READS`."""
+    makes: pl.DataFrame
+    """Columns of `MAKES`."""
+    written: pl.DataFrame
+    """Columns of `WRITTEN`."""
+    circumstances: LayoutConditions = field(default_factory=LayoutConditions)
+    """The loop that was measured, and its samples."""
+    notes: tuple[str, ...] = ()
+    """Caveats, in sentences."""
+
+    def recipe(self, kind: str | None = None) -> str:
+        """Return Python source that converts a whole folder of images to a layout.
+
+        Args:
+            kind: one of `storage.recipes.RECIPES`; by default what the best layout needs: smaller
+                images, a container, or one after the other; tar shards where none was measured.
+
+        Raises:
+            ArgumentError: there is no such recipe.
+        """
+        kinds = [kind or SHARDS]
+        if kind is None and (row := self.best or self.nearest):
+            kinds = [SMALLER] * row["resized"] + [row["kind"]] * (row["kind"] in RECIPES)
+        if not all(kind in RECIPES for kind in kinds):
+            raise ArgumentError(
+                f"kind={kind!r}: there are recipes for {', '.join(map(repr, RECIPES))}"
+            )
+        pixels = str(self.circumstances.image_pixels or _PIXELS)
+        return "\n".join(RECIPES[kind].replace("PIXELS", pixels) for kind in kinds)
+
+    @cached_property
+    def _rows(self) -> list[dict[str, Any]]:
+        """Rows of the table, sorted; a layout that was not measured has no rates."""
+        make_s = {(small, sample): took_s for small, sample, took_s in self.makes.iter_rows()}
+        read_s: dict[int, dict[int, float]] = {}
+        for _, layout, sample, took_s in self.reads.iter_rows():
+            read_s.setdefault(layout, {})[sample] = took_s
+        rows: list[dict[str, Any]] = []
+        files_s: dict[int, float] = {}
+        for written in self.written.to_dicts():  # 0, the files as they are, comes first
+            layout, small = written["layout"], written["resized"]
+            own_s = {
+                sample: took_s + make_s[small, sample]
+                for sample, took_s in read_s.get(layout, {}).items()
+                if (small, sample) in make_s
+            }
+            files_s = files_s if layout else own_s
+            row = dict.fromkeys(LAYOUTS) | written | {"rounds": len(own_s)}
+            if own_s:
+                row |= self._rates(files_s, own_s, is_files=not layout) | {"state": self.state}
+            rows.append(row)
+        return sorted(rows, key=lambda row: -(row["samples_per_s"] or 0.0))
+
+    def _rates(
+        self, files_s: dict[int, float], own_s: dict[int, float], *, is_files: bool
+    ) -> dict[str, Any]:
+        conditions, mean_s = self.circumstances, mean_of([*own_s.values()])
+        rate = Rate(conditions.makers / mean_s.value)
+        if mean_s.low and mean_s.high:
+            low, high = conditions.makers / mean_s.high, conditions.makers / mean_s.low
+            rate = Rate(rate.value, low, high)
+        pairs = [(files_s[sample], took_s) for sample, took_s in own_s.items() if sample in files_s]
+        gain: dict[str, Any] = {}
+        if pairs and not is_files:
+            factor = of_samples(*zip(*pairs, strict=True))
+            files_per_s = conditions.makers / mean_of([*files_s.values()]).value
+            rate = rate.moved_to(factor.factor * files_per_s)  # a factor is the ratio of the rates
+            wanted = conditions.wanted_per_s or inf
+            gain = dict(zip(("gain", "gain_low", "gain_high", "says"), factor, strict=True))
+            gain["loop_gain"] = min(rate.value, wanted) / min(files_per_s, wanted)
+        names = ("samples_per_s", "samples_low_per_s", "samples_high_per_s")
+        return {**dict(zip(names, (rate.value, rate.low, rate.high), strict=True)), **gain}
+
+    def table(self) -> pl.DataFrame:
+        """Return one row per layout; columns of `LAYOUTS`."""
+        return pl.DataFrame(self._rows, LAYOUTS)
+
+    @property
+    def state(self) -> str:
+        """State in which all were read: cold, or warm where nothing could be read cold."""
+        return COLD if COLD in set(self.reads["state"]) else WARM
+
+    @property
+    def files(self) -> dict[str, Any] | None:
+        """Row of the files as they are; None: not measured."""
+        return next((row for row in self._rows if not row["layout"] and row["rounds"]), None)
+
+    @property
+    def nearest(self) -> dict[str, Any] | None:
+        """Row with the largest speedup, significant or not; None: no other layout was measured."""
+        others = [row for row in self._rows if row["layout"] and row["gain"]]
+        return max(others, key=lambda row: row["gain"], default=None)
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """Row of the layout with the largest significant speedup of the loop; None: none."""
+        rows = [row for row in self._rows if row["says"] == FASTER and row["loop_gain"] >= WORTH]
+        rows.sort(key=lambda row: -row["loop_gain"])
+        same = next((row for row in rows if not row["resized"]), None)
+        # Other data is worth it only where the same data is clearly not as good
+        is_near = same and same["loop_gain"] * WORTH >= rows[0]["loop_gain"]
+        return same if is_near else next(iter(rows), None)
+
+
+def name_of(row: dict[str, Any], pixels: int | None = None) -> str:
+    """Return a layout in words."""
+    smaller = f" at {pixels} pixels" if pixels else ", smaller"
+    return f"{row['kind']}{smaller if row['resized'] else ''}"
+
+
+def sentence(layouts: Layouts) -> str:
+    """Return the answer: which layout to use and its speedup, or to keep the files."""
+    files, best, conditions = layouts.files, layouts.best, layouts.circumstances
+    if files is None:
+        return "No layout was compared before the budget ran out: raise budget_s"
+    rate, wanted = files["samples_per_s"], conditions.wanted_per_s
+    if wanted and rate >= wanted:
+        return (
+            f"Keep the files as they are: {layouts.state} and shuffled they give {rate:,.0f} "
+            f"samples/s, {times(rate / wanted)} what the step needs"
+        )
+    row = best or layouts.nearest
+    if row is None:
+        return "Only the files as they are were measured: raise budget_s"
+    name, interval = name_of(row, conditions.image_pixels), "measured once"
+    if row["gain_low"] is not None:
+        interval = f"{INTERVAL} {row['gain_low']:.2f} to {row['gain_high']:.2f}"
+    if best is not None:
+        return (
+            f"{capital(name)} would speed up {'the loop' if wanted else 'the loader'} "
+            f"by {best['loop_gain']:.2f}×, {layouts.state} and shuffled (reading and transforms "
+            f"alone {best['gain']:.2f}×, {interval}); converting takes about "
+            f"{duration(best['convert_s'])}"
+        )
+    tried = f"{name}, {row['gain']:.2f}× ({interval})"
+    if row["says"] == OPEN:
+        factor = Factor(row["gain"], row["gain_low"], row["gain_high"], OPEN)
+        others = layouts.table().filter(pl.col("layout") > 0, pl.col("gain").is_not_null())
+        highs = others["gain_high"]
+        return open_title("layout", name, factor, highs, conditions.took_s)
+    return f"Keep the files as they are: no layout speeds up the loop. Best: {tried}"
+
+
+def notes_of(layouts: Layouts) -> list[str]:
+    """Return the caveats, a sentence each."""
+    conditions, notes = layouts.circumstances, []
+    if conditions.samples:
+        notes.append(
+            f"{count(conditions.samples, 'sample')} of {conditions.dataset_samples:,}, "
+            f"{size(conditions.sample_bytes)} each; each layout's own library reads them in a "
+            f"worker, and the dataset's decode and transforms are added. Rates are those of "
+            f"{count(conditions.makers, 'worker')} with a core each"
+        )
+    if conditions.image_pixels:
+        notes.append(
+            f"smaller images have a short side of {conditions.image_pixels} pixels, as JPEG of "
+            f"quality {QUALITY}. They are other data: random crops fall elsewhere"
+        )
+    notes.append("times to convert are extrapolated; speedups of the loop are predicted")
+    without_step = "these are rates of the loader, more than a training may need"
+    notes = [*chain(notes, conditions.step_notes(without_step), layouts.notes)]
+    return [*notes, conditions.budget_note()]

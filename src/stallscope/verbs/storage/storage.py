@@ -1,0 +1,377 @@
+"""`ss.storage`: how fast the storage under a loader's files delivers, cold and warm.
+
+The loop is recorded briefly: which files it reads, how long a sample takes, how many samples the
+step needs. Then some of these files are read in several access patterns, in rounds, until the time
+is over. Files are only read; the kernel is asked to drop the bytes that are read next.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from stallscope.apart import apart
+from stallscope.bench.measurement import Measurement
+from stallscope.isolation import isolated
+from stallscope.loops.cached_values import samples_in
+from stallscope.loops.devices import device_of
+from stallscope.loops.timed_loop import TimedLoop, started
+from stallscope.loops.training_loop import Enough, Limits
+from stallscope.machine import require_single_rank
+from stallscope.model.costs import recorded_per_s
+from stallscope.run.record import record_target
+from stallscope.targets import target as targets
+from stallscope.units import BUDGET_S, count, share
+from stallscope.verbs.storage import places, reads
+from stallscope.verbs.storage.page_cache import REALLY_COLD, resident_share
+from stallscope.verbs.storage.reads import COLD, RANDOM, SAMPLE, SEQUENTIAL, WARM
+from stallscope.verbs.storage.result import PLACES, READINGS, UNPROVEN, Storage, StorageConditions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from stallscope.run.result import Run
+    from stallscope.targets.target import Target
+    from stallscope.verbs.storage.places import DataFile, Mount
+    from stallscope.verbs.storage.reads import Reading
+
+
+_WARMUP: Final = 4
+_BATCHES: Final = 16
+_STEADY_S: Final = 2.0
+"""Seconds of steady state that are recorded, where the budget allows it."""
+_RECORD_SHARE: Final = 0.3
+_LOOK_SHARE: Final = 0.1
+_READ_SHARE: Final = 0.9
+"""Shares of the budget after which recording, looking at open files, and new readings end."""
+_ROUNDS: Final = 6
+_READING_S, _SHORTEST_S = 0.4, 0.05
+"""Seconds of one reading, at most and at least."""
+_MOST_READERS, _MOST_WORKERS = 8, 64
+"""Most readers at once, and where the loader has more workers."""
+_RESIDENCY_FILES: Final = 512
+_FEWEST_UNREAD: Final = 8
+"""Files whose page cache state is looked up, and how many it takes to stand for the rest."""
+_PART_SLACK_BYTES: Final = 64 << 10
+"""Smaller files cannot be told from parts of a container."""
+_USUAL_BYTES: Final = 128 << 10
+"""Bytes of a container's sample, where unknown."""
+
+
+def storage(
+    target: Any,
+    step: Callable[[Any], object] | None = None,
+    *,
+    device: Any = None,
+    budget_s: float = BUDGET_S,
+) -> Storage:
+    """Measure how fast the storage under a loader's files delivers, and how fast the loop needs it.
+
+    Iterates shallow copies of the loader briefly, as `ss.record` does, and then reads some of its
+    files: whole samples, small pieces at random, and from begin to end, with one reader and
+    several, warm and cold. For cold readings the kernel is asked to drop the bytes that are read
+    next (`posix_fadvise`), so other processes read those from the disk, too.
+
+    Args:
+        target: a DataLoader, a `Target`, or a string as for `ss.target`.
+        step: uses one batch; the target's by default. Without one, the demand is unknown.
+        device: where batches are moved before `step`; the target's by default.
+        budget_s: time limit, seconds; the batch that is under way then is finished.
+
+    Raises:
+        ArgumentError: `budget_s` is not a usable number.
+        TargetError: the target cannot be iterated.
+        UnsupportedError: the target keeps a generator in the middle of an epoch, or this process is
+            one of several ranks.
+        WorkspaceError: there is no room for the logs.
+        NoBatchError: a batch did not come in time.
+    """
+    measurement = Measurement("storage", budget_s)
+    require_single_rank()
+    resolved = targets.target(target, step=step, device=device)
+    probe = StorageProbe(resolved, measurement)
+    with measurement.of(resolved.name):
+        measurement.result = lambda: probe.result() if probe.readings else None
+        probe.run()
+        return probe.result()
+
+
+class AccessPattern(NamedTuple):
+    """Kind of access, size of a request, number of readers, and page cache state."""
+
+    access: str
+    length: int | None
+    """Bytes of a request; None: whole files."""
+    readers: int
+    state: str
+
+
+def record_briefly(target: Target, left_s: float) -> Run:
+    """Record a loop just long enough to know its pace; `left_s` is the rest of the budget."""
+    workers = max(target.num_workers, 1)
+    enough = Enough(
+        max(_WARMUP, workers),
+        max(_BATCHES, 2 * workers),
+        min(_STEADY_S, left_s / 10),
+        few=workers,
+        late_s=left_s * _RECORD_SHARE / 2,
+    )
+    limits = Limits(1_000_000, max(left_s * _RECORD_SHARE, 0.1), enough)
+    return record_target(target, limits, _WARMUP)
+
+
+def demand_of(run: Run) -> dict[str, float | None]:
+    """Return what the loop needs of its storage; fields of `StorageConditions`."""
+    samples = run.samples(steady=run.samples().height > 0)
+    steps = run.steps().drop_nulls("wait_s")
+    used_s = pl.sum_horizontal("h2d_s", "step_s", "other_s")
+    # While a device that works behind the host has work, the loop's wait is the batch's use
+    use_s, period_s = steps.select(
+        use=(used_s + pl.col("hidden_s").fill_null(0.0)).mean(),
+        period=(used_s + pl.col("wait_s")).mean(),
+    ).row(0)
+    rate, wanted = recorded_per_s(run), None
+    if rate and use_s and run.settings.has_step:
+        wanted = rate * period_s / use_s
+    medians = samples.select(
+        pl.col("bytes").mean(),
+        pl.col("total_s").median(),
+        pl.col("fetch_s").filter(pl.col("fetch_s") > 0).median(),
+    ).row(0)
+    names = ("sample_bytes", "sample_s", "fetch_s")
+    return {**dict(zip(names, medians, strict=True)), "loop_per_s": rate, "wanted_per_s": wanted}
+
+
+@dataclass
+class _Data:
+    """The files under a loader."""
+
+    files: list[DataFile] = field(default_factory=list)
+    mounts: dict[str, Mount] = field(default_factory=dict)
+    """Mount of each file, by its path."""
+    resident: dict[str, float] = field(default_factory=dict)
+    """Share in the page cache of files that the recording did not read."""
+    is_whole: bool = True
+
+    @property
+    def media(self) -> set[str]:
+        """Kinds of media on which files are."""
+        return {mount.medium for mount in self.mounts.values()}
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """Return the rows of `PLACES`, the mount with the most files first."""
+        by_mount: dict[Mount, list[DataFile]] = {}
+        for file in self.files:
+            by_mount.setdefault(self.mounts[file.path], []).append(file)
+        rows: list[tuple[Any, ...]] = []
+        for mount, files in by_mount.items():
+            shares = [self.resident[file.path] for file in files if file.path in self.resident]
+            rows.append((*mount, len(files), sum(file.size for file in files), _mean(shares)))
+        return sorted(rows, key=lambda row: -row[4])
+
+
+class StorageProbe:
+    """One measurement of the storage under a loader."""
+
+    def __init__(self, target: Target, measurement: Measurement) -> None:
+        self._target, self._measurement = target, measurement
+        self._demand: dict[str, Any] = {}
+        self._data = _Data()
+        self.readings: list[dict[str, Any]] = []
+        """Rows of `READINGS`."""
+        self._stayed = 0.0
+        self._failed = 0
+
+    @property
+    def _left_s(self) -> float:
+        return _READ_SHARE * self._measurement.budget_s - self._measurement.used_s
+
+    def run(self) -> None:
+        """Record the loop, find its files, read them."""
+        run = record_briefly(self._target, self._left_s)
+        self._demand = apart(lambda: demand_of(run))
+        paths = apart(lambda: run.all_samples["path"].drop_nulls().cast(pl.String).to_list())
+        self._find_files(paths)
+        if self._data.files:
+            self._read()
+
+    def result(self) -> Storage:
+        """Return what has been measured so far."""
+        data = self._data
+        return Storage(
+            pl.DataFrame(self.readings, READINGS),
+            pl.DataFrame(data.rows(), PLACES, orient="row"),
+            StorageConditions.of(
+                self._target,
+                device=device_of(self._target).name,
+                budget_s=self._measurement.budget_s,
+                took_s=self._measurement.used_s,
+                files=len(data.files),
+                data_bytes=sum(file.size for file in data.files),
+                resident_share=_mean([*data.resident.values()]),
+                is_whole=data.is_whole,
+                **self._demand,
+            ),
+            (*self._target.notes, *self._measurement.notes, *self._notes()),
+        )
+
+    # ---- the files --------------------------------------------------------------------------
+
+    def _find_files(self, paths: Sequence[str]) -> None:
+        files = places.data_files(paths)
+        containers, sample_bytes = self._look()
+        read = [file for file in files if file.was_read]
+        of_shards = places.tar_sample_bytes([*read, *containers])
+        sample_bytes = of_shards or sample_bytes
+        mean_bytes = _mean([file.size for file in read])
+        # A sample that reads less than its file is one of many in it
+        is_whole = (
+            of_shards is None
+            and mean_bytes is not None
+            and (sample_bytes is None or mean_bytes <= 2 * sample_bytes + _PART_SLACK_BYTES)
+        )
+        if not is_whole:
+            self._demand["sample_bytes"] = sample_bytes
+            files = sorted({*containers, *read})
+            if files:
+                self._measurement.note(
+                    "samples are parts of larger files: pieces are read of the files that the "
+                    "loader's processes open, hold open or have mapped"
+                )
+        self._data = _Data(files, places.mounts_of(files), self._residency(files), is_whole)
+
+    def _look(self) -> tuple[list[DataFile], float | None]:
+        """Return the containers that the loader holds open, and the bytes that a sample reads."""
+        workers = max(self._target.num_workers, 1)
+        until_s = time.perf_counter() + _LOOK_SHARE * self._measurement.budget_s
+        with (
+            isolated(replace(self._target, step=None)) as target,
+            started(TimedLoop.of(target)) as batches,
+        ):
+            samples, before = 0, places.bytes_read()
+            for number, batch in enumerate(islice(batches, 4 * workers), 1):
+                if number == workers:  # each worker has opened its files
+                    before = places.bytes_read()
+                elif number > workers:
+                    samples += samples_in(batch, target.batch_size)
+                if time.perf_counter() > until_s:
+                    break
+            after = places.bytes_read()
+            containers = places.open_containers()
+        if not samples or before is None or after is None:
+            return containers, None
+        return containers, (after - before) / samples
+
+    def _residency(self, files: list[DataFile]) -> dict[str, float]:
+        """Look up the page cache for files that the recording did not read."""
+        unread = [file for file in files if not file.was_read]
+        if len(unread) < _FEWEST_UNREAD:
+            if files:
+                self._measurement.note(
+                    "the recording read all files, so it is unknown how much of them was in the "
+                    "page cache before"
+                )
+            return {}
+        resident = {}
+        for file in unread[:: max(len(unread) // _RESIDENCY_FILES, 1)]:
+            with suppress(OSError):
+                resident[file.path] = resident_share(file.path)
+        return {path: part for path, part in resident.items() if part is not None}
+
+    # ---- reading ----------------------------------------------------------------------------
+
+    def _patterns(self) -> Iterator[AccessPattern]:
+        """Yield the access patterns, the most telling first."""
+        length = None
+        if not self._data.is_whole:
+            usual = self._demand["sample_bytes"] or _USUAL_BYTES
+            length = int(min(max(usual, reads.SMALL_BYTES), reads.LARGE_BYTES))
+        readers = {1, 2, 4, _MOST_READERS, min(max(self._target.num_workers, 1), _MOST_WORKERS)}
+        yield from (AccessPattern(SAMPLE, length, number, COLD) for number in sorted(readers))
+        yield AccessPattern(SAMPLE, length, 1, WARM)
+        # Warm readers would wait for Python's lock and not for a device, so there is one
+        for number, state in ((1, COLD), (_MOST_READERS, COLD), (1, WARM)):
+            yield AccessPattern(RANDOM, reads.SMALL_BYTES, number, state)
+            yield AccessPattern(SEQUENTIAL, reads.LARGE_BYTES, number, state)
+
+    def _read(self) -> None:
+        """Read in every access pattern, round by round, forward and backward in turn.
+
+        The first round is read whatever the recording took: a slow loader gets an answer, too.
+        """
+        patterns = list(self._patterns())
+        if self._data.media == {places.MEMORY}:
+            patterns = [pattern for pattern in patterns if pattern.state == WARM]
+        reading_s = max(min(_READING_S, self._left_s / (3 * len(patterns))), _SHORTEST_S)
+        for number in range(_ROUNDS):
+            for pattern in patterns[:: -1 if number % 2 else 1]:
+                left_s = self._left_s
+                if number and left_s <= 0:
+                    return
+                self._measurement.now(pattern.access)
+                self._read_once(pattern, number, max(min(reading_s, left_s), _SHORTEST_S))
+
+    def _read_once(self, pattern: AccessPattern, number: int, seconds: float) -> None:
+        state = pattern.state
+        wanted = reads.requests(self._data.files, pattern.access, pattern.length, number)
+        if not wanted:
+            return
+        if state == COLD:
+            reads.make_cold(wanted)
+            cached = reads.cached_share(wanted)
+            if cached is None:
+                state = UNPROVEN
+            elif cached > REALLY_COLD:
+                self._stayed = max(self._stayed, cached)
+                return
+        else:
+            warming = reads.timed(wanted, pattern.readers, seconds)
+            wanted = wanted[: max(len(warming.latencies_s), 1)]
+        readahead = pattern.length != reads.SMALL_BYTES
+        reading = reads.timed(wanted, pattern.readers, seconds, readahead=readahead)
+        self._failed += reading.failed
+        if reading.latencies_s and reading.seconds > 0:
+            self.readings.append(_row(pattern, state, number, reading))
+
+    def _notes(self) -> list[str]:
+        media, notes = self._data.media, []
+        if places.MEMORY in media:
+            notes.append("files on tmpfs are in memory, so cold reads cannot be measured")
+        if self._stayed:
+            notes.append(
+                f"up to {share(self._stayed)} of the bytes stayed in the page cache (in use, or "
+                "not written to the disk yet): such readings are left out"
+            )
+        if any(row["state"] == UNPROVEN for row in self.readings):
+            notes.append(
+                "the files are not yours, so the kernel does not tell what is in the page cache: "
+                "'dropped' was asked for, not checked"
+            )
+        if places.VIRTUAL in media:
+            notes.append("a virtual disk: the cache of its host cannot be seen")
+        if places.NETWORK in media:
+            notes.append("a network: the cache of its server cannot be seen")
+        if self._failed:
+            notes.append(
+                f"{count(self._failed, 'request')} found the file gone, shorter, or not readable, "
+                "and were left out"
+            )
+        return notes
+
+
+def _row(pattern: AccessPattern, state: str, number: int, reading: Reading) -> dict[str, Any]:
+    latencies_s = reading.latencies_s
+    key = pattern.access, pattern.length or 0, pattern.readers, state
+    times = reading.seconds, *map(float, np.quantile(latencies_s, [0.5, 0.95]))
+    row = (*key, number, len(latencies_s), reading.bytes, *times, reading.cached_share)
+    return dict(zip(READINGS, row, strict=True))
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,372 @@
+"""`ss.tune`: search for the fastest setting of a loader, with the fewest workers.
+
+The loop as it is is recorded once, and every setting of a grid is predicted from this recording.
+The promising settings then take turns with the loader as it is, until the best is clear.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, replace
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from stallscope.apart import apart
+from stallscope.bench.comparison import ALIKE
+from stallscope.bench.loops import BLOCKS
+from stallscope.bench.measurement import Measurement, memory_limit
+from stallscope.hooks.device_time import Accelerator
+from stallscope.hooks.loader_access import start_method
+from stallscope.isolation import isolated
+from stallscope.loops.cached_loaders import check_plain, is_plain, is_stream
+from stallscope.loops.cached_values import bytes_of, leaves
+from stallscope.loops.devices import device_of
+from stallscope.loops.timed_loop import started
+from stallscope.loops.training_loop import Enough, Limits, check_step_s
+from stallscope.machine import cores_available, require_single_rank, shared_memory_free
+from stallscope.model.costs import MANY_THREADS, Handover, costs_of, recorded_per_s
+from stallscope.model.machine_use import MachineUse, use
+from stallscope.model.settings import given_settings, grid, setting_of
+from stallscope.model.simulator import predict
+from stallscope.model.thresholds import OTHERS
+from stallscope.run.record import record_target
+from stallscope.targets import target as targets
+from stallscope.targets.loaders import epoch_length
+from stallscope.units import BUDGET_S, size
+from stallscope.verbs.tune.race import RecordedLoop, SettingRace, Trial, loop_of, measure_handover
+from stallscope.verbs.tune.result import AS_FAST, TRIALS, TuneConditions, Tuning
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from stallscope.model.simulator import LoaderCosts
+    from stallscope.targets.target import Target
+
+
+_WARMUP: Final = 4
+_STEADY_S, _BATCHES, _ROUNDS = 3.0, 12, 4
+"""Seconds, batches and rounds of the workers to record, where the budget allows it."""
+_RECORD_SHARE, _LATE_SHARE = 0.25, 0.2
+"""Largest share of the budget for the recording, and the share after which few batches suffice."""
+_MEMORY_SHARE: Final = 0.5
+"""Share of the free memory for workers and batches."""
+_SHARED: Final = "/dev/shm"  # noqa: S108 - where workers put their batches
+_FULL_CORES: Final = "workers and loop keep all cores busy: more workers would share them"
+_MOST: Final = 5
+"""Most settings to measure beside the loader as it is."""
+_NEAR, _WORTH_A_LOOK = 0.9, 0.6
+"""Least predicted rate to measure, as a share of the best prediction: with workers, without."""
+
+
+def tune(  # noqa: PLR0913 - the public signature
+    target: Any,
+    step: Callable[[Any], object] | None = None,
+    *,
+    device: Any = None,
+    budget_s: float = BUDGET_S,
+    settings: Iterable[Mapping[str, Any]] | None = None,
+    max_bytes: int | None = None,
+) -> Tuning:
+    """Predict the throughput of other settings of a loader, and measure the promising ones.
+
+    The loops iterate shallow copies of the loader. Afterwards random generators, samplers and the
+    state that `step` trains are restored, and the workers have ended. Exceptions of the dataset and
+    of the step pass unchanged; their attribute `tuning` holds the partial result. An exception that
+    only another setting raises becomes the reason in that setting's row.
+
+    Args:
+        target: a DataLoader, a `Target`, or a string as for `ss.target`.
+        step: uses one batch; the target's by default. Without a step, the loader alone is tuned,
+            and a training may need less.
+        device: batches are moved there before `step`; the target's by default.
+        budget_s: time limit, seconds; the current batch is finished. The call ends earlier where
+            the answer is clear.
+        settings: settings to try in place of the usual ones, each a dictionary of a DataLoader's
+            arguments (`{"num_workers": 4}`); `threads` counts those of each worker.
+        max_bytes: memory for workers and for batches on their way; by default half of the memory
+            available to this process.
+
+    Raises:
+        ArgumentError: `budget_s`, `settings` or `max_bytes` is invalid.
+        TargetError: the target cannot be iterated.
+        UnsupportedError: the target is not one DataLoader that torch's own code iterates, or this
+            process is one of several ranks.
+        WorkspaceError: no room for the logs.
+        NoBatchError: a batch did not come in time; `tuning` holds the partial result.
+    """
+    measurement = Measurement("tune", budget_s, "tuning")
+    room = memory_limit(max_bytes, _MEMORY_SHARE)
+    require_single_rank()
+    target = targets.target(target, step=step, device=device)
+    check_plain(target, "it has no settings that can be changed from the outside")
+    if not is_plain(target.loader):
+        target = replace(target, loader=target.loaders[0])
+    check_step_s(target.simulated_step_s, measurement.budget_s)
+    search = SettingSearch(target, measurement, room, settings)
+    with measurement.of(target.name):
+        measurement.result = search.partial_result
+        search.record()
+        search.predict()
+        search.measure(search.finalists())
+        return search.result()
+
+
+class TuneBench(RecordedLoop):
+    """Recorded loop as the baseline of any change."""
+
+    def measure(self, trial: Trial, budget_s: float) -> Tuning:
+        """Measure a change in turns with the loader as it is.
+
+        Args:
+            trial: the change.
+            budget_s: time limit, seconds.
+
+        Raises:
+            ArgumentError: `budget_s` is no valid time.
+        """
+        measurement = Measurement("tune", budget_s, "tuning")
+        room = memory_limit(None, _MEMORY_SHARE)
+        search = SettingSearch(self.target, measurement, room, settings=(), recorded=self)
+        search.trials.append(trial)
+        with measurement.of(trial.change):
+            search.predict()
+            search.measure([] if trial.failed else [trial])
+            return search.result()
+
+    def trial(self, setting: Mapping[str, Any]) -> Trial:
+        """Return the prediction of a setting, given as arguments of a DataLoader."""
+        now = setting_of(self.target.loader)
+        new = given_settings(now, [setting], [])[-1]
+        return Trial(new, now.text(new), predict(self.costs, new))
+
+
+class SettingSearch:
+    """Search for a better setting; an interrupt leaves the partial result.
+
+    Args:
+        target: the user's target.
+        measurement: current call, with its budget.
+        room: most bytes of workers and batches.
+        settings: settings to try; None: the usual ones.
+        recorded: earlier recording of the target.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        measurement: Measurement,
+        room: int,
+        settings: Iterable[Mapping[str, Any]] | None = None,
+        recorded: RecordedLoop | None = None,
+    ) -> None:
+        self._target, self._measurement, self._room = target, measurement, room
+        self._now = setting_of(target.loader)
+        self._cores = float(cores_available())
+        self._given = settings is not None
+        pins = isinstance(device_of(target).behind, Accelerator)  # else torch pins nothing
+        stream = is_stream(target.loader)
+        whole = grid(self._now, self._cores, pins=pins, is_stream=stream)
+        wanted = given_settings(self._now, settings, whole)
+        self.trials = [Trial(setting, self._now.text(setting)) for setting in wanted]
+        self._run = recorded.run if recorded else None
+        self._costs = recorded.costs if recorded else None
+        self._batch_bytes = recorded.costs.batch_bytes if recorded else None
+        self._epoch_batches = epoch_length(target.loader)
+        self._use = MachineUse()
+        self._handover: Handover | None = None
+        self._recorded_per_s: float | None = None
+        self._race: SettingRace | None = None
+        self._notes: list[str] = []
+        if stream and not self._now.num_workers:
+            self._notes.append(
+                "no workers were tried: each worker would repeat the whole stream, unless the "
+                "dataset divides its samples among workers"
+            )
+        elif stream:
+            self._notes.append("the order of a stream's samples depends on the number of workers")
+
+    def record(self) -> None:
+        """Record the loop as it is, with its samples, and hand one batch over."""
+        workers, left_s = max(self._now.num_workers, 1), self._measurement.left_s
+        enough = Enough(
+            max(_WARMUP, workers),
+            max(_BATCHES, _ROUNDS * workers),
+            min(_STEADY_S, left_s / 10),
+            few=2 * workers,
+            late_s=left_s * _LATE_SHARE,
+        )
+        limits = Limits(1_000_000, max(left_s * _RECORD_SHARE, 0.1), enough)
+        self._run = record_target(self._target, limits, _WARMUP, self._look_at)
+        if self._now.num_workers or self._batch_bytes is None:
+            return
+        with (
+            isolated(replace(self._target, step=None)) as target,
+            started(loop_of(target, target.loader)) as batches,
+        ):
+            batch = next(batches, None)
+            if self._can_hand_over(batch, self._batch_bytes):
+                self._handover = measure_handover(self._target, batch)
+
+    def _look_at(self, batch: Any) -> None:
+        self._batch_bytes = bytes_of(batch)
+
+    def _can_hand_over(self, batch: Any, size: int) -> bool:
+        """Return whether a worker could send this batch, and some setting has workers."""
+        room = min(self._room, shared_memory_free())
+        return (
+            any(trial.setting.num_workers for trial in self.trials)
+            and not any(getattr(leaf, "is_cuda", False) for leaf in leaves(batch))
+            and start_method(self._target.loader) == "fork"
+            and 4 * size <= room  # copies of a batch while it is handed over
+        )
+
+    def predict(self) -> None:
+        """Predict all settings, and exclude those that need too much memory."""
+        if self._run is not None:
+            self._costs, self._use, self._recorded_per_s = apart(self._look_into_run)
+        for trial in self.trials:
+            adds_workers = trial.setting.num_workers > self._now.num_workers
+            if self._is_full and adds_workers and not self._given:
+                trial.failed = trial.failed or _FULL_CORES
+            if trial.failed:
+                continue
+            if self._costs is not None and trial.prediction is None and trial.make is None:
+                trial.prediction = predict(self._costs, trial.setting)
+            trial.failed = self._too_large(trial)
+
+    def _look_into_run(self) -> tuple[LoaderCosts, MachineUse, float | None]:
+        assert self._run is not None  # noqa: S101 - called after recording
+        costs = self._costs or costs_of(
+            self._run,
+            self._now,
+            epoch_batches=self._epoch_batches,
+            batch_bytes=self._batch_bytes,
+            cores=self._cores,
+            handover=self._handover,
+        )
+        return costs, use(self._run, self._now.num_workers), recorded_per_s(self._run)
+
+    @property
+    def _is_full(self) -> bool:
+        """True where workers and loop keep all cores busy, so that more workers would not help."""
+        # The loop needs the rest
+        return (self._use.own_cores(self._now.num_workers) or 0.0) >= 0.9 * self._cores
+
+    def _too_large(self, trial: Trial) -> str:
+        """Return the reason why a setting does not fit into memory; empty where it fits."""
+        needs = trial.prediction.memory_bytes if trial.prediction else None
+        setting = trial.setting
+        if trial is self.trials[0] or needs is None:
+            return ""
+        if needs > self._room:
+            return (
+                f"its workers and batches need about {size(needs)}, of {size(self._room)} allowed"
+            )
+        shared = setting.num_workers * (setting.prefetch_factor or 0) * (self._batch_bytes or 0)
+        if shared > shared_memory_free():
+            free = size(shared_memory_free())
+            return f"its batches need about {size(shared)} of {_SHARED}, {free} is free"
+        return ""
+
+    # ---- settings to measure ----------------------------------------------------------------
+
+    def finalists(self) -> list[Trial]:
+        """Return the trials to measure, the most decisive first."""
+        own, now = self.trials[0], self._now
+        possible = [trial for trial in self.trials[1:] if not trial.failed]
+        if self._given:
+            return possible
+        predicted = [trial for trial in possible if trial.per_s]
+        if not predicted:
+            return possible[:_MOST]
+        # The same batches in the same order, from equal threads
+        order_of = attrgetter("in_order", "pin_memory", "threads")
+        same = [trial for trial in predicted if order_of(trial.setting) == order_of(now)]
+        if self._is_full:  # only a predicted gain is worth a measurement
+            same = [trial for trial in same if trial.per_s > (1 + ALIKE) * own.per_s]
+        best = max(trial.per_s for trial in (own, *same))
+        fastest = [trial for trial in same if trial.per_s >= AS_FAST * best]
+        wanted = [min(fastest, key=_size)] if fastest else []
+        # Many more workers than enough would only fill memory
+        enough = [t.setting.num_workers for t in same if t.per_s >= _NEAR * best]
+        most = 2 * max(min(enough, default=0), 1)
+        same = [trial for trial in same if trial.setting.num_workers <= most]
+        same.sort(key=lambda trial: -trial.per_s)
+        wanted += same[:1]
+        by_count: dict[int, Trial] = {now.num_workers: own}
+        for trial in sorted(same, key=lambda trial: (-trial.per_s, _size(trial))):
+            least = _NEAR if trial.setting.num_workers else _WORTH_A_LOOK
+            is_new = by_count.setdefault(trial.setting.num_workers, trial) is trial
+            wanted += [trial] * (is_new and trial.per_s >= least * best)
+        if (self._use.threads or 0) > MANY_THREADS and now.num_workers and now.threads is None:
+            setting = replace(now, threads=1)
+            self.trials.append(Trial(setting, now.text(setting)))
+            wanted.insert(1, self.trials[-1])
+        passing = [trial for trial in predicted if not trial.setting.in_order]
+        if now.in_order and passing:
+            first = max(passing, key=lambda trial: trial.per_s)
+            wanted += [first] * (first.per_s > own.per_s / _NEAR)
+        wanted += [trial for trial in possible if trial.setting.pin_memory][:1]
+        return list({id(trial): trial for trial in wanted}.values())[:_MOST]
+
+    def measure(self, finalists: list[Trial]) -> None:
+        """Let settings take turns with the loader as it is, until the best is clear."""
+        if self._run is None or self._costs is None or not finalists:
+            return
+        recorded = RecordedLoop(self._target, self._run, self._costs)
+        self._race = SettingRace(recorded, self.trials, self._measurement)
+        places = {id(trial): place for place, trial in enumerate(self.trials)}
+        self._race.run([places[id(trial)] for trial in finalists])
+        others = self._costs.others_cores
+        if others > OTHERS * self._cores:
+            self._notes.append(
+                f"other processes used {others:.1f} of {self._cores:g} cores during the recording: "
+                "predictions leave these cores to them"
+            )
+
+    # ---- results ----------------------------------------------------------------------------
+
+    def partial_result(self) -> Tuning | None:
+        """Return the result of an interrupted search; None before the recording."""
+        return None if self._run is None else self.result()
+
+    def result(self) -> Tuning:
+        """Return the result so far."""
+        target, run, handover = self._target, self._run, self._handover
+        conditions = TuneConditions.of(
+            target,
+            device=device_of(target).name,
+            cores=self._cores,
+            epoch_batches=self._epoch_batches,
+            batch_bytes=self._batch_bytes,
+            worker_start_s=handover and handover.start_s,
+            send_s=handover and handover.send_s,
+            receive_s=handover and handover.receive_s,
+            recorded_per_s=self._recorded_per_s,
+            budget_s=self._measurement.budget_s,
+            took_s=self._measurement.used_s,
+            full_cores=self._is_full,
+        )
+        rows = [_trial_row(place, trial) for place, trial in enumerate(self.trials)]
+        return Tuning(
+            trials=pl.DataFrame(rows, TRIALS, orient="row"),
+            blocks=self._race.table() if self._race else pl.DataFrame(schema=BLOCKS),
+            run=run,
+            circumstances=conditions,
+            notes=(*target.notes, *self._notes, *self._measurement.notes),
+            bench=TuneBench(target, run, self._costs) if run and self._costs else None,
+        )
+
+
+def _size(trial: Trial) -> tuple[Any, ...]:
+    return trial.setting.size
+
+
+def _trial_row(place: int, trial: Trial) -> tuple[Any, ...]:
+    prediction = trial.prediction
+    predicted: tuple[Any, ...] = (*[None] * 8, "")
+    if prediction:
+        rest = prediction.first_batch_s, prediction.memory_bytes, prediction.outside
+        predicted = (*prediction.samples_per_s, *prediction.stall_share, *rest)
+    return (place, *astuple(trial.setting), trial.change, *predicted, trial.failed)
