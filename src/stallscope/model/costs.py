@@ -31,14 +31,22 @@ _QUICK: Final = 0.25
 """Quantile of the seconds of a handover: without competition for cores."""
 _FEWEST: Final = 3
 """Least batches for an estimate."""
+_LEAST_OWN: Final = 0.5
+"""Least share of the loop's time for a batch that is not waiting for a core."""
 _CROWDED: Final = 0.1
 """Share of a worker's time waiting for a core, from which on its cores are saturated."""
+_UNSURE: Final = 0.05
+"""Share of the waiting for a core that may be another kind of waiting."""
 _START_S: Final = 0.03
 """Guess of the seconds to start a worker, where none was started."""
+_SEND_BYTES_PER_S: Final = 2e9
+"""Guess of the rate at which batches are copied to shared memory, where none was sent ..."""
 _SEND_S: Final = 3e-4
 """... and of the seconds besides."""
 _LEAST_FIT, _MOST_FIT = 0.7, 1.5
 """Limits of the correction of a replay."""
+_FITS: Final = 3
+"""Rounds of the correction."""
 _IDLE: Final = 0.4
 """Busy share of the workers up to which the loop does not wait for them."""
 MANY_THREADS: Final = 4
@@ -100,7 +108,7 @@ def costs_of(  # noqa: PLR0913 - facts of the loader that a run lacks
         threads = record.threads(loop, computed_s + send_s)
         worker_cores = record.worker_cores()
     else:
-        guess_s = _SEND_S + (batch_bytes or 0) / 2e9  # a copy to shared memory
+        guess_s = _SEND_S + (batch_bytes or 0) / _SEND_BYTES_PER_S
         start_s, send_s, receive_s = handover or Handover(_START_S, guess_s, _SEND_S)
         use_cores, threads = loop.cores_wanted(computed_s, cores)
     own = pl.col("resource") == WORKER_MEMORY
@@ -235,8 +243,7 @@ class _Recording:
             return 1.0
         queued_s = queued * self._making.workers * float(self.steps.select(PERIOD_S.mean()).item())
         computed_s = float(computing_s.sum(axis=1).mean())
-        # A part of the waiting for a core may be another kind of waiting
-        left_s = self._making.batch_s - computed_s - (1 + 0.05) * queued_s
+        left_s = self._making.batch_s - computed_s - (1 + _UNSURE) * queued_s
         return min(max(left_s / waited_s, 0.0), 1.0)
 
     def handover(self) -> tuple[float, float]:
@@ -287,7 +294,7 @@ class _Recording:
             queued_s = max(queued_s - max(wall_s - made_s, 0.0), 0.0)
         if mean_s <= 0:
             return _LoopCosts(np.zeros(max(len(use_s), 1)), draw_s, computed_s, period_s)
-        own_s = use_s * max(1 - queued_s / mean_s, 0.5)  # not all of it is waiting for a core
+        own_s = use_s * max(1 - queued_s / mean_s, _LEAST_OWN)
         return _LoopCosts(own_s, draw_s, computed_s, period_s)
 
     def _draw_s(self, *, here: bool) -> float:
@@ -343,7 +350,7 @@ class _Recording:
         made_ns = (pl.col("made_ns") - pl.col("taken_ns")).sum()
         busy = self._run.deliveries.join(self.steps.select(BATCH_KEY), on=BATCH_KEY, how="semi")
         busiest_ns: Any = busy.group_by("rank", "worker").agg(ns=made_ns)["ns"].max() or 0
-        for _ in range(3 if wanted and busiest_ns > _IDLE * (length_ns or math.inf) else 0):
+        for _ in range(_FITS if wanted and busiest_ns > _IDLE * (length_ns or math.inf) else 0):
             prediction = predict(replace(costs.slower(factor), epoch_batches=epoch), self._now)
             if prediction.stall_share.value < HARDLY:
                 break

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _PREFETCH: Final = 2
 """Torch's default of the prefetch factor."""
+_DEEPER: Final = 4
+"""Prefetch factor that bridges occasional slow samples."""
 _MOST_WORKERS: Final = 64
 """Most workers in the grid, unless the loader has more."""
 HAS_IN_ORDER: Final = "in_order" in DataLoader.__init__.__annotations__
@@ -169,7 +171,7 @@ def grid(now: Setting, cores: float, *, pins: bool, is_stream: bool) -> list[Set
     settings = [now]
     for workers in sorted(wanted):
         base = replace(now, num_workers=workers, threads=now.threads if workers else None)
-        depths = {base.prefetch_factor or _PREFETCH, _PREFETCH, 4} if workers else {0}
+        depths = {base.prefetch_factor or _PREFETCH, _PREFETCH, _DEEPER} if workers else {0}
         settings += [replace(base, prefetch_factor=depth).normal() for depth in sorted(depths)]
     with_workers = [setting for setting in settings if setting.num_workers]
     deeper = [setting for setting in with_workers if setting.num_workers == now.num_workers]

@@ -42,13 +42,20 @@ _FEWEST_STEPS, _MOST_STEPS = 50, 120
 """Steps of a draw: more than are prefetched. Epochs below the upper limit are replayed whole, as
 each starts with empty queues."""
 _FEWEST_DRAWS, _MOST_DRAWS = 5, 12
+_MOST_TIMES: Final = 8
+"""Most workers in `enough_workers`, as a multiple of the current number."""
+_SEED: Final = 20_240_229
 ERRORS: Final = {"same": 0.22, "inside": 0.15, "outside": 0.25, "unseen": 0.73}
 """Relative error of a batch's time: with the recorded number of workers, with another number within
 the recorded conditions, beyond these, and with workers where none was recorded.
 
 For five loaders on two cores, intervals from 0.22, 0.13, 0.06 and 0.73 covered 93% of the pairs of
 a recording and a setting (`benchmarks/prediction.py --report`, which holds each loader out)."""
+_LOOP_ERROR: Final = 0.5
+"""Relative error of the loop's own work, as a part of that error: every recording holds it."""
 MOST_ERROR: Final = 0.9
+_LEAST_CORES: Final = 0.5
+"""Least cores of the loop beside other processes."""
 _THREADED: Final = 1.25
 """Least cores per worker for a note about the libraries' threads."""
 _NOTICED: Final = 0.1
@@ -241,7 +248,7 @@ def enough_workers(costs: LoaderCosts, now: Setting) -> int | None:
         prediction = predict(costs, replace(now, num_workers=workers).normal())
         return prediction.stall_share.value < HARDLY
 
-    numbers = range(now.num_workers + 1, 8 * now.num_workers + 1)
+    numbers = range(now.num_workers + 1, _MOST_TIMES * now.num_workers + 1)
     place = bisect_left(numbers, True, key=is_enough)  # noqa: FBT003 - more workers stall no longer
     return numbers[place] if place < len(numbers) else None
 
@@ -305,7 +312,7 @@ class LoopReplay:
         workers = self._setting.num_workers
         number = min(max(_EVENTS // self.steps, _FEWEST_DRAWS), _MOST_DRAWS)
         stretch = max(workers, 2)
-        rng = np.random.default_rng(20_240_229)
+        rng = np.random.default_rng(_SEED)
         places = np.arange(stretch)
 
         def drawn(values: Floats, length: int) -> list[list[float]]:
@@ -374,8 +381,8 @@ class LoopReplay:
         with the workers.
         """
         costs = self._costs
-        here = 1 + 0.5 * (by - 1)  # every recording holds the loop's own work
-        left = max(costs.cores - costs.others_cores, 0.5) if by > 1 else costs.cores
+        here = 1 + _LOOP_ERROR * (by - 1)
+        left = max(costs.cores - costs.others_cores, _LEAST_CORES) if by > 1 else costs.cores
         shared = max(self._setting.num_workers, 1) / max(costs.workers, 1)
         if (shared > 1) != (by > 1):
             shared = 1.0

@@ -51,12 +51,18 @@ _RECORD_SHARE, _LATE_SHARE = 0.25, 0.2
 """Largest share of the budget for the recording, and the share after which few batches suffice."""
 _MEMORY_SHARE: Final = 0.5
 """Share of the free memory for workers and batches."""
+_HANDED_AT_ONCE: Final = 4
+"""Copies of a batch that exist at a time while it is handed over."""
 _SHARED: Final = "/dev/shm"  # noqa: S108 - where workers put their batches
+_FULL: Final = 0.9
+"""Busy share of the cores from which on more workers are not tried: the loop needs the rest."""
 _FULL_CORES: Final = "workers and loop keep all cores busy: more workers would share them"
 _MOST: Final = 5
 """Most settings to measure beside the loader as it is."""
 _NEAR, _WORTH_A_LOOK = 0.9, 0.6
 """Least predicted rate to measure, as a share of the best prediction: with workers, without."""
+_MOST_TIMES: Final = 2
+"""Most workers to measure, as a multiple of those that suffice for `_NEAR`: predictions err."""
 
 
 def tune(  # noqa: PLR0913 - the public signature
@@ -218,7 +224,7 @@ class SettingSearch:
             any(trial.setting.num_workers for trial in self.trials)
             and not any(getattr(leaf, "is_cuda", False) for leaf in leaves(batch))
             and start_method(self._target.loader) == "fork"
-            and 4 * size <= room  # copies of a batch while it is handed over
+            and _HANDED_AT_ONCE * size <= room
         )
 
     def predict(self) -> None:
@@ -250,8 +256,7 @@ class SettingSearch:
     @property
     def _is_full(self) -> bool:
         """True where workers and loop keep all cores busy, so that more workers would not help."""
-        # The loop needs the rest
-        return (self._use.own_cores(self._now.num_workers) or 0.0) >= 0.9 * self._cores
+        return (self._use.own_cores(self._now.num_workers) or 0.0) >= _FULL * self._cores
 
     def _too_large(self, trial: Trial) -> str:
         """Return the reason why a setting does not fit into memory; empty where it fits."""
@@ -290,7 +295,7 @@ class SettingSearch:
         wanted = [min(fastest, key=_size)] if fastest else []
         # Many more workers than enough would only fill memory
         enough = [t.setting.num_workers for t in same if t.per_s >= _NEAR * best]
-        most = 2 * max(min(enough, default=0), 1)
+        most = _MOST_TIMES * max(min(enough, default=0), 1)
         same = [trial for trial in same if trial.setting.num_workers <= most]
         same.sort(key=lambda trial: -trial.per_s)
         wanted += same[:1]
