@@ -25,6 +25,11 @@ Ends = tuple[float | None, float | None]
 
 BAR: Final = 0.6
 """Height of a bar in parts, inches."""
+_NAMED: Final = 0.01
+"""Smallest share of the bar for which a part has its name above."""
+_LABEL_ROW: Final = 0.24
+_PAD: Final = 0.06
+_LIGHT: Final = 0.7
 _GAP: Final = 0.25
 """Space between two labels, inches."""
 
@@ -105,15 +110,15 @@ class Strip:
         narrow = [
             (Label(piece.outside, (start + piece.length / 2) / self._inch), piece.length)
             for piece, start in self._pieces
-            if not self._fits(piece) and piece.length >= 0.01 * self.total
+            if not self._fits(piece) and piece.length >= _NAMED * self.total
         ]
         self._outside = in_a_row(narrow, width)
-        self.height = BAR + 0.24 * bool(self._outside) + 0.06
+        self.height = BAR + _LABEL_ROW * bool(self._outside) + 0.06
 
     def _fits(self, piece: StripPiece) -> bool:
         widest = max(sheet.text_width(piece.name, bold=True), sheet.text_width(piece.numbers))
         larger = piece.length * max(piece.waiting, 1 - piece.waiting)
-        return widest + 2 * 0.06 <= larger / self._inch
+        return widest + 2 * _PAD <= larger / self._inch
 
     def draw(self, ax: Axes, base: float = 0.0) -> None:
         """Draw the bar from `base` up."""
@@ -134,7 +139,7 @@ class Strip:
     def _draw_piece(self, ax: Axes, piece: StripPiece, start: float, base: float) -> None:
         waiting = piece.length * piece.waiting
         middle = start + piece.length - waiting
-        pale = tuple(part + (1 - part) * 0.7 for part in to_rgb(piece.colour))
+        pale = tuple(part + (1 - part) * _LIGHT for part in to_rgb(piece.colour))
         ax.add_patch(Rectangle((start, base), middle - start, BAR, fc=piece.colour, lw=0))
         hatched: dict[str, Any] = {"fc": pale, "ec": piece.colour, "hatch": "////", "lw": 0}
         ax.add_patch(Rectangle((middle, base), waiting, BAR, **hatched))

@@ -37,6 +37,10 @@ _KIND: Final = {
     result.ON_DEVICE.name: "h2d",
 }
 """Kind of stage that gives a removed cost its colour."""
+_BAR: Final = "#5B666E"
+_LONGEST: Final = len("significant")
+"""Letters of the longest word under a bar: lines break between words only."""
+_MOST_DOTS: Final = 24
 _WIDTH: Final = 0.56
 _LINE: Final = 0.165
 """Height of a line under a bar, inches."""
@@ -49,7 +53,7 @@ def figure(ladder: Ladder) -> Sheet:
     if table.is_empty():
         return Sheet(result.sentence(ladder), result.notes_of(ladder))
     rows = table.to_dicts()
-    room = max(104 // len(rows), len("significant"))
+    room = max(104 // len(rows), _LONGEST)
     names = [textwrap.fill(row["rung"], room) for row in rows]
     gains = {row["rung"]: row for row in ladder.gains().to_dicts()}
     removed = [_removed(gains.get(row["rung"]), room) for row in rows]
@@ -68,7 +72,9 @@ def figure(ladder: Ladder) -> Sheet:
     ax.tick_params(axis="x", length=0)
     blocks = blocks_of(ladder.blocks)
     for place, (row, texts) in enumerate(zip(rows, removed, strict=True)):
-        its = [block for block in blocks if result.RUNGS[block.variant].name == row["rung"]][-24:]
+        its = [block for block in blocks if result.RUNGS[block.variant].name == row["rung"]][
+            -_MOST_DOTS:
+        ]
         _draw_rung(ax, place, row, [block.samples / block.seconds for block in its])
         if row["rung"] in gains:
             colour = COLOURS[_KIND[row["rung"]]]
@@ -126,7 +132,7 @@ def _notes(ladder: Ladder, rows: pl.DataFrame) -> list[str]:
 def _draw_rung(ax: Axes, place: int, row: dict[str, Any], dots: list[float]) -> None:
     """Draw a bar with its interval, its blocks and the device's busy share."""
     rate = row["samples_per_s"]
-    ax.bar(place, rate, _WIDTH, color=COLOURS["step"] if row["rung"] in result.WHOLE else "#5B666E")
+    ax.bar(place, rate, _WIDTH, color=COLOURS["step"] if row["rung"] in result.WHOLE else _BAR)
     ends = (row["samples_per_s_low"], row["samples_per_s_high"])
     sheet.draw_interval(ax, place, rate, ends, cap=6.0, vertical=True)
     step = _WIDTH * 0.7 / max(len(dots) - 1, 1)

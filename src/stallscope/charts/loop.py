@@ -43,6 +43,11 @@ UNATTRIBUTED: Final[dict[str, Any]] = {
 """Look of the unexplained part."""
 _WAITS: Final = {"stall": STALL_COLOUR, "wait": "#F3C6A5"}
 """Waits too short to be stalls have a pale stall colour."""
+_MOST_ROWS: Final = 10
+_OPENING: Final = 0.35
+"""Height below the loop's bar for the lines from the stall to its parts, inches."""
+_SMALLEST: Final = 1e-5
+"""Share of the longest wait below which waits are drawn at the axis' end."""
 _CAPTION: Final = 0.25
 """Height above the loop's bar for its caption, inches."""
 _COLUMNS: Final = {"of stalls": 0.75, "per step": 1.5, "busy share": 2.35}
@@ -55,9 +60,9 @@ def exposed_figure(run: Run) -> Sheet:
     time = loop_breakdown(run.steps(), run.stalls(), run.side_spans)
     if time is None:
         return Sheet(stall_text.title(run), stall_text.nothing(run))
-    rows = stall_text.rows_of(run, time, 10)
+    rows = stall_text.rows_of(run, time, _MOST_ROWS)
     strip = loop_strip(time)
-    opening = 0.35 if rows else 0.0
+    opening = _OPENING if rows else 0.0
     heights = [strip.height + _CAPTION + 0.08 + opening, 0.3 * (len(rows) + 1) + sheet.AXIS]
     page = Sheet(stall_text.title(run), _exposed_notes(run, time, rows), heights[: 1 + bool(rows)])
     ax = page.parts[0]
@@ -212,7 +217,7 @@ def _draw_waits(ax: Axes, steps: pl.DataFrame, patterns: list[list[int]]) -> Non
     """Draw the waits, those of patterns on top, and lines before the first steps of epochs."""
     waits_s = steps["wait_s"].to_numpy()
     high = max(float(waits_s.max()), 1e-6)
-    low = float(waits_s[waits_s >= high * 1e-5].min())
+    low = float(waits_s[waits_s >= high * _SMALLEST].min())
     is_log = sheet.spans_decades(low, high)
     if steps.height <= _FEW_TICKS:
         ax.set_xticks(steps["step"].to_list())

@@ -34,9 +34,18 @@ if TYPE_CHECKING:
 
 _HARDLY_BYTES: Final = 1e5
 """Bytes per second below which the network has no row: they come from the notebook itself."""
+_HEADROOM: Final = 1.25
+_FAR: Final = 0.5
+"""Used share of a limit below which the axis ends before the limit."""
+_LONGEST: Final = 16
+"""Most characters of a device's name."""
 NOT_SAMPLED: Final = "Resources were not sampled, so their use is unknown"
 _MOST_LABELS: Final = 2
 """Named lines of a row, the largest first."""
+_NAMES: Final = 1.95
+"""Width of the rows' names and of their axes, inches."""
+_BAND: Final = 0.2
+"""Opacity of the band behind the rows at 100% stall."""
 
 
 class ResourceLine(NamedTuple):
@@ -84,8 +93,8 @@ class ResourceRow(NamedTuple):
             return 1.0
         most = max(float(line.values["value"].to_numpy().max()) for line in self.lines)
         limit = max(line.limit for line in self.lines)
-        is_near = limit and (most >= 0.5 * limit or limit <= 1)
-        return (max(limit, most) if is_near else most * 1.25) or 1.0
+        is_near = limit and (most >= _FAR * limit or limit <= 1)
+        return (max(limit, most) if is_near else most * _HEADROOM) or 1.0
 
     def labels(self) -> Iterator[str]:
         """Yield the means of its largest lines."""
@@ -93,7 +102,7 @@ class ResourceRow(NamedTuple):
         for line in lines[: _MOST_LABELS if len(lines) <= _MOST_LABELS else _MOST_LABELS - 1]:
             mean = self.text(line.mean)
             is_part = line.limit not in (0.0, 1.0) and len(self.lines) == 1
-            of = f"of {self.text(line.limit)}" if is_part else printable(line.name, 16)
+            of = f"of {self.text(line.limit)}" if is_part else printable(line.name, _LONGEST)
             yield f"{mean} {of}{' (dashed)' if line.dashed else ''}"
         if len(lines) > _MOST_LABELS:
             yield f"and {len(lines) - _MOST_LABELS + 1} more"
@@ -196,7 +205,7 @@ def figure(run: Run) -> Sheet:
     ax.stairs(heights, edges, baseline=bottom, fill=True, color=stages.STALL_COLOUR, lw=0)
     band = np.zeros((1, len(resources.stalled), 4))
     band[..., :3] = to_rgb(stages.STALL_COLOUR)
-    band[..., 3] = 0.2 * resources.stalled
+    band[..., 3] = _BAND * resources.stalled
     ends = (resources.begin_s, resources.end_s, len(shown) + 1, 1)
     ax.imshow(band, aspect="auto", extent=ends, zorder=0, interpolation="nearest")
     stalling = resources.judged.loop
@@ -267,6 +276,6 @@ def _name(ax: Axes, place: int, name: str, means: list[str], *, loud: bool) -> N
         {"color": stages.STALL_COLOUR, "weight": "bold"} if loud else {"color": sheet.INK}
     )
     look |= {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
-    ax.annotate(name, (0, place + 0.55), (-1.95 * 72, 0), size=sheet.TEXT_SIZE, **look)
+    ax.annotate(name, (0, place + 0.55), (-_NAMES * 72, 0), size=sheet.TEXT_SIZE, **look)
     transform = ax.get_yaxis_transform()
     ax.text(1.015, place + 0.55, "\n".join(means), transform=transform, va="center")

@@ -55,13 +55,14 @@ _LONGEST_CODE: Final = 82
 
 # Lines of code, and changes of a step
 
+_MOST_LINES: Final = 8
 _LEAST_SHARE: Final = 0.005
 
 
 def lines_figure(lines: Lines) -> Sheet:
     """Draw the hottest lines, each with its own share of a sample's time."""
     title, (population, *others) = lines_result.title(lines), lines_result.notes_of(lines)
-    rows = lines.table().head(8).to_dicts()
+    rows = lines.table().head(_MOST_LINES).to_dicts()
     if not rows:
         return Sheet(title, [population, *others])
     rows = rows[:1] + [row for row in rows[1:] if (row["own_share"] or 0.0) >= _LEAST_SHARE]
@@ -242,6 +243,7 @@ def layouts_figure(layouts: Layouts) -> Sheet:
 # Runs side by side
 
 _WAITS: Final = {"stall": STALL_COLOUR, "wait": sheet.RULE}
+_MOST_CHANGES: Final = 10
 _ROW, _NAME = 0.3, 0.3
 """Heights of a row of changes and of a run's name, inches."""
 
@@ -260,7 +262,7 @@ def comparison_figure(comparison: Comparison, title: str) -> Sheet:
         ~pl.col("measure").is_in([SPEED, STALLS]),
         pl.col("change_low").is_not_null(),
     )
-    changes = rows.sort(pl.col("change").abs(), descending=True).head(10).to_dicts()
+    changes = rows.sort(pl.col("change").abs(), descending=True).head(_MOST_CHANGES).to_dicts()
     heights = [strip.height + _NAME for strip in strips]
     heights += [_ROW * len(changes) + sheet.AXIS + _NAME] * bool(changes)
     differs = [f"differs: {text}" for text in comparison.differs]

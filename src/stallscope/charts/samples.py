@@ -42,6 +42,7 @@ EVEN: Final = 1.5
 _PICTURE: Final = 1.25
 _LINE: Final = 0.165
 _TILE: Final = _PICTURE + 4 * _LINE + 0.25
+_LETTERS: Final = 27
 _SHARP: Final = 260
 """Pixels of a thumbnail's longer side."""
 _KEY: Final = "second line: the stage that took the most beyond its own median"
@@ -141,7 +142,7 @@ def _draw_picture(ax: Axes, path: str | None, x: float, y: float, *, there: bool
 def _lines(row: dict[str, Any], median_s: float) -> list[str]:
     place = f"batch {row['batch']}, sample {row['sample']}"
     place = place if row["index"] is None else f"index {row['index']}"
-    name = file_name(row["path"], 27) if row["path"] else place
+    name = file_name(row["path"], _LETTERS) if row["path"] else place
     pixels = f"{row['width']} × {row['height']} px" if row["width"] else ""
     about = " · ".join(filter(None, (pixels, size(row["bytes"]) if row["bytes"] else "")))
     slow = f"{seconds(row['total_s'])}, {times(row['total_s'] / median_s)} the median"

@@ -49,9 +49,12 @@ DOTS: Final = 100
 SHARP: Final = 2
 """Stored pixels per displayed pixel, in each direction."""
 
+TITLE_SIZE: Final = 13.0
 TEXT_SIZE: Final = 9.5
 _KEY_NAMES: Final = 9
 """Most names in a row of a key."""
+_KEY_ROW: Final = 0.21
+"""Height of each row of a key after the first, inches."""
 SMALL_SIZE: Final = 8.8
 _TITLE_LETTERS, _SMALL_LETTERS = 80, 144
 """Letters in a line of the title and of the notes."""
@@ -125,7 +128,7 @@ class Sheet(Figure):
         self.title = title
         self.notes = tuple(notes)
         self.parts: list[Axes] = []
-        title_look: dict[str, Any] = {"size": 13.0, "weight": "bold"}
+        title_look: dict[str, Any] = {"size": TITLE_SIZE, "weight": "bold"}
         lines = [(MARGIN + _TITLE_LINE * at, line, title_look) for at, line in enumerate(titles)]
         for top, small in ((below, above), (charts_end + 0.08, under)):
             look: dict[str, Any] = {"color": FAINT}
@@ -303,7 +306,7 @@ def draw_key(ax: Axes, looks: Mapping[str, str | dict[str, Any]]) -> None:
 
 def key_height(names: Collection[str]) -> float:
     """Return the height of all rows of a key except the first, inches."""
-    return 0.21 * ((len(names) - 1) // _KEY_NAMES)
+    return _KEY_ROW * ((len(names) - 1) // _KEY_NAMES)
 
 
 def draw_interval(  # noqa: PLR0913 - an errorbar

@@ -39,6 +39,7 @@ _WAITING_SHOWN: Final = 0.1
 _KEY: Final = "light and hatched: waiting, not on a CPU (disk, network, a busy machine)"
 _MOST_ROWS: Final = 12
 MOST_DOTS: Final = 250
+_ROW: Final = 0.27
 _COLUMNS: Final = {"share": 0.55, "p50": 1.2, "p95": 1.85, "waiting": 2.5}
 """Right ends of the columns, inches from the dots."""
 
@@ -53,7 +54,7 @@ def figure(run: Run, *, has_spread: bool = True) -> Sheet:
     pieces = pieces_of(profile)
     strip = Strip(pieces)
     heights = [strip.height + sheet.AXIS + 0.2]
-    heights += [0.27 * (len(profile.stages[:_MOST_ROWS]) + 1) + sheet.AXIS + 0.2] * has_spread
+    heights += [_ROW * (len(profile.stages[:_MOST_ROWS]) + 1) + sheet.AXIS + 0.2] * has_spread
     notes = [population(run, profile), *remarks(profile), *(run.notes if has_spread else ())]
     page = Sheet(title, notes, heights)
     ax = page.parts[0]
@@ -156,6 +157,9 @@ LOADING: Final = "loading"
 """Everything in a sample outside of the pipeline's own transforms."""
 _NOTICED: Final = 0.05
 """Share of a sample's time from which the title names hidden decode."""
+_NAMES: Final = 1.3
+"""Width of the bars' names, inches."""
+_GAP: Final = 0.15
 LIBRARIES: Final = ("PIL", "torchvision", "cv2")
 """Libraries whose stages (`PIL.convert`) are calls in the dataset's own code, which a stopwatch
 around the transforms does not see."""
@@ -210,10 +214,12 @@ def stopwatch_figure(run: Run) -> Sheet:
     stages = table.select("stage", "share", "kind").iter_rows()
     below = [(name, part, COLOURS[kind]) for name, part, kind in stages]
     upper, lower = (
-        Strip([StripPiece(printable(n, 24), p, share(p), c) for n, p, c in rows], sheet.ROOM - 1.3)
+        Strip(
+            [StripPiece(printable(n, 24), p, share(p), c) for n, p, c in rows], sheet.ROOM - _NAMES
+        )
         for rows in (above, below)
     )
-    base = lower.height + 0.15
+    base = lower.height + _GAP
     notes = (f"{population(run, profile)} · without collate", _STOPWATCH_KEY)
     page = Sheet(stopwatch_title(table), notes, [base + upper.height + sheet.AXIS])
     (ax,) = page.parts

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from stallscope.run.timeline import Timeline
 
 
+_MOST_ARROWS: Final = 12
+"""Most stalls with an arrow, the longest first."""
+_LONG: Final = 0.3
+"""Share of the window's longest stall from which a stall has an arrow."""
 _MOST_LANES: Final = 16
 LOOP, DEVICE = "training loop", "device"
 _ORDER: Final = ("fetch", "decode", "transform", "other", "collate")
@@ -39,6 +43,8 @@ _UNKNOWN: Final[dict[str, Any]] = {"fc": sheet.PAPER, "ec": sheet.MID, "hatch": 
 """Look of a batch that was not recorded."""
 _HALO: Final = withStroke(linewidth=3.0, foreground=sheet.PAPER)
 """A line that leads to a name may pass under a text."""
+_SEEN: Final = 0.02
+"""Width from which a part has a name, inches: narrower parts are barely visible."""
 _NAMES: Final = 1.1
 """Width of the lanes' names, inches."""
 
@@ -51,6 +57,8 @@ _SEND: Final = 0.1
 """Height of the mark of sending."""
 _BELOW: Final = 0.95
 """Distance from the middle of the loop to below its steps' numbers."""
+_NAME_ROW: Final = 0.85
+"""Height of the names below that, with their lines."""
 
 
 class Layout:
@@ -80,13 +88,13 @@ class Layout:
         with_lane = set(list(dict.fromkeys([*awaited, *excerpt.workers]))[:_MOST_LANES])
         shown = [worker for worker in excerpt.workers if worker in with_lane]
         self.lanes = {worker: row for row, worker in enumerate(shown)}
-        matters = pl.col("stall_s") >= 0.3 * pl.col("stall_s").max()
-        self.long = stalls.filter(matters, pl.col("left_s") >= 0).head(12).to_dicts()
+        matters = pl.col("stall_s") >= _LONG * pl.col("stall_s").max()
+        self.long = stalls.filter(matters, pl.col("left_s") >= 0).head(_MOST_ARROWS).to_dicts()
         self.arrows = [stall for stall in self.long if stall["worker"] in self.lanes]
         self.device = len(self.lanes) + _GAP if excerpt.device.height else None
         self.loop = len(self.lanes) + _GAP + (0 if self.device is None else 1 + _GAP)
         self.called = self._called()
-        self.bottom = self.loop + _BELOW + 0.85 * bool(self.called)
+        self.bottom = self.loop + _BELOW + _NAME_ROW * bool(self.called)
 
     def awaits(self, **values: Any) -> bool:
         """Return True if a batch or a step with these values belongs to a long stall."""
@@ -113,7 +121,7 @@ class Layout:
         narrow = [
             (Label(name, sum(span) / 2 / self.inch), span[1] - span[0])
             for name, span in sorted(widest.items(), key=lambda item: sum(item[1]))
-            if span[1] - span[0] >= 0.02 * self.inch and not self.fits(name, *span)
+            if span[1] - span[0] >= _SEEN * self.inch and not self.fits(name, *span)
         ]
         return in_a_row(narrow, sheet.ROOM - _NAMES)
 

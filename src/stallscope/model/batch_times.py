@@ -19,6 +19,8 @@ from stallscope.stages import QUEUED
 if TYPE_CHECKING:
     from stallscope.model.machine_use import MachineUse, RunTables
 
+_LEAST_OWN: Final = 0.1
+"""Least share of a worker's time for a batch that is not waiting for a core."""
 _FEWEST_BATCHES: Final = 4
 """Least batches of a worker for its quartiles."""
 _QUARTILES: Final = {"low_s": 0.25, "median_s": 0.5, "high_s": 0.75}
@@ -131,8 +133,9 @@ def _by_worker(run: RunTables, batches: pl.DataFrame) -> dict[int, Quartiles]:
         .group_by("worker")
         .agg(queued_s=(pl.col("length_s") * pl.col("value")).sum() / pl.col("count").sum())
     )
-    # Not all of a worker's time for a batch can be waiting for a core
-    own_s = [(pl.col(name) - pl.col("queued_s")).clip(0.1 * pl.col(name)) for name in _QUARTILES]
+    own_s = [
+        (pl.col(name) - pl.col("queued_s")).clip(_LEAST_OWN * pl.col(name)) for name in _QUARTILES
+    ]
     taken = {name: pl.col("made_s").quantile(at) for name, at in _QUARTILES.items()}
     # The last batch of an epoch may be smaller, and is the same worker's in every epoch
     each = from_workers.filter(pl.col("batch") < from_workers["batch"].max()).group_by("worker")

@@ -45,6 +45,8 @@ _GROUP_OF_STAGE: Final[dict[str, Group]] = {BATCH.name: "collate", GETITEM.name:
 """Groups of stages of the kind `other`; further stages are user code, as transforms are."""
 _WAY: Final = (*WORK, "sending", "pin", "main", "start", "unattributed", CROWDED)
 """Groups in the order of a sample's way to the loop: the order of groups with equal shares."""
+_QUICK: Final = 0.1
+"""Quantile of the seconds of sending and receiving threads: most had to wait for a core."""
 _NOTHING: Final = 1e-6
 """Share of the stalls within the error of clocks."""
 DIGITS: Final = 9
@@ -283,7 +285,7 @@ def _uncrowded(run: RunTables, parts: list[StagePart], used: MachineUse) -> Iter
     times = (sends["end_ns"] - sends["start_ns"], received["exposed_s"])
     # Most threads that send or receive had to wait for a core: only the quickest had one
     sending, receiving = (
-        float(np.quantile(took, 0.1) / took.mean()) if took.size else 1.0
+        float(np.quantile(took, _QUICK) / took.mean()) if took.size else 1.0
         for took in (each.to_numpy() for each in times)
     )
     # A batch is queued until the sending thread has a core

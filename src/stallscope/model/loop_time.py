@@ -30,6 +30,8 @@ MODEL: Final = tuple(
     for stage in (stages.UNTIL_BACKWARD, stages.FORWARD, stages.BACKWARD, stages.OPTIMIZER)
 )
 """Parts of a step in which the model computes, in order."""
+_ROUNDING: Final = 1e-9
+"""Share of the time within the errors of sums."""
 OWN_WORDS: Final = {
     lifecycle.EARLIER: "a worker still on an earlier batch",
     lifecycle.START: "the start of the workers",
@@ -113,7 +115,7 @@ class LoopBreakdown:
             *beside,
             (stages.OTHER.name, stages.OTHER.kind, other_s),
         ]
-        least_s = 1e-9 * self.total_s  # rounding errors of differences
+        least_s = _ROUNDING * self.total_s  # rounding errors of differences
         return [piece for piece in every if piece[2] > least_s]
 
 

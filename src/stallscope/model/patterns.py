@@ -39,8 +39,25 @@ if TYPE_CHECKING:
 
 FEWEST: Final = 3
 """Fewest events of a rhythm, and fewest irregular stalls."""
+TYPICAL: Final = 0.5
+"""Least share of events with another event exactly a period earlier or later."""
+CLEARER: Final = 2.0
+"""Least ratio of the frequency of a period to that of the distances around it."""
+NEARLY_ALL: Final = 0.9
+"""Least share of waiting steps for a constant wait."""
+MOST_EPISODES: Final = 0.75
+"""Share of waiting steps of the null hypothesis: at most as many."""
 ALIKE: Final = 3.0
 """Largest ratio of the upper to the lower quartile of waits that count as equal."""
+SUBSTANTIAL: Final = 0.1
+"""Least share of all stalled time for irregular stalls to be mentioned."""
+TOGETHER: Final = 0.5
+"""Workers finish together when the batches of one round are ready within this share of the time for
+a batch."""
+HEAVY: Final = 0.1
+"""Share of the stalls that count as the longest."""
+NEARLY: Final = 0.8
+"""Least share of a general pattern that a preferred, more specific pattern explains."""
 MOST: Final = 12
 """Most patterns of one rank."""
 PATTERNS: Final = Schema(
@@ -149,8 +166,7 @@ def _best(candidates: list[Explained], seconds: np.ndarray) -> Explained:
 
     if outside := [each for each in candidates if stands_out(each)]:
         return _best(outside, seconds)
-    # A more specific pattern explains at least so much of a general one
-    enough_s = 0.8 * float(seconds[most.all].sum())
+    enough_s = NEARLY * float(seconds[most.all].sum())
     return next(
         each for each in candidates if float(seconds[each.all & most.all].sum()) >= enough_s
     )
@@ -194,13 +210,11 @@ def rhythm(flags: np.ndarray, free: np.ndarray, period: int) -> tuple[float, np.
     events[places[flagged & ~np.append(False, flagged[:-1])]] = True
     pair = events[period:] & events[:-period]
     starts = np.append(pair, np.zeros(period, bool)) | np.append(np.zeros(period, bool), pair)
-    # Most events have another event exactly a period earlier or later, ...
-    if np.count_nonzero(starts) < max(FEWEST, 0.5 * np.count_nonzero(events)):
+    if np.count_nonzero(starts) < max(FEWEST, TYPICAL * np.count_nonzero(events)):
         return 1.0, starts
     hits, rooms = _pairs(events, 2 * period), _pairs(free, 2 * period)
     hit, own, tries, room = hits[period], rooms[period], hits[2:].sum(), rooms[2:].sum()
-    # ... and the period is clearly more frequent than the distances around it
-    if hit / own < 2.0 * (tries - hit) / max(room - own, 1):
+    if hit / own < CLEARER * (tries - hit) / max(room - own, 1):
         return 1.0, starts
     [log_chance] = log_binomial_bound(*np.array([[hit], [tries], [own / room]]))
     return max(float(np.exp(log_chance)), LEAST), starts
@@ -226,8 +240,7 @@ def _round(loop: StepSeries, starts: np.ndarray) -> str:
     ready_ns = loop.ready_ns[rounds[rounds[:, -1] < loop.size]]
     ready_ns = ready_ns[np.isfinite(ready_ns).all(axis=1)]
     spread_s = np.ptp(ready_ns, axis=1) / 1e9
-    # Batches of one round that are ready within half the time for a batch finish together
-    if spread_s.size and float(np.median(spread_s)) <= 0.5 * takes_s:
+    if spread_s.size and float(np.median(spread_s)) <= TOGETHER * takes_s:
         return f": the {workers} workers finish together, then all are awaited"
     return (
         f", once in a round of the {count(workers, 'worker')}: each takes {seconds(takes_s)} to "
@@ -239,11 +252,10 @@ def _constant(left: Residual) -> Explained | None:
     """Return the constant wait of nearly every step; None where waits differ or are few."""
     lengths = left.seconds[left.flags]
     steps = int(np.count_nonzero(left.free))
-    if not lengths.size or lengths.size < 0.9 * steps:
+    if not lengths.size or lengths.size < NEARLY_ALL * steps:
         return None
     hits, tries = np.array([lengths.size]), np.array([steps])
-    # Null hypothesis: at most three of four steps wait
-    log_chance = log_binomial_bound(hits, tries, np.array([0.75]))[0]
+    log_chance = log_binomial_bound(hits, tries, np.array([MOST_EPISODES]))[0]
     chance = max(float(np.exp(log_chance)), LEAST)
     low_s, median_s, high_s = (float(limit) for limit in np.quantile(lengths, (0.25, 0.5, 0.75)))
     if chance >= CHANCE or high_s > ALIKE * low_s:
@@ -257,9 +269,9 @@ def _constant(left: Residual) -> Explained | None:
 def _irregular(left: Residual, total_s: float) -> list[Explained]:
     """Return the unexplained stalls where they are long enough; they have no p-value."""
     lengths = np.sort(left.seconds[left.flags])[::-1]
-    if lengths.size < FEWEST or lengths.sum() < 0.1 * total_s:
+    if lengths.size < FEWEST or lengths.sum() < SUBSTANTIAL * total_s:
         return []
-    few = max(round(0.1 * lengths.size), 1)
+    few = max(round(HEAVY * lengths.size), 1)
     longest = "longest one is" if few == 1 else f"longest {few} of them are"
     title = (
         f"{count(lengths.size, 'stall')} without a clear pattern, {seconds(float(lengths.sum()))} "

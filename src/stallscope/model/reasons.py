@@ -32,13 +32,27 @@ if TYPE_CHECKING:
     from stallscope.model.step_series import Evidence, StepSeries
 
 
+LIFT: Final = 2.0
+"""Ratio of stall frequency at marked steps to elsewhere, from which on most are no coincidence."""
 SPIKE: Final = 3.0
-"""Least ratio of a spike to the median."""
+"""Least ratio of a spike to the median, ..."""
+FENCE: Final = 3.0
+"""... or least distance from the median in quartile distances (J. Tukey's far out) ..."""
+ABOVE: Final = 1.5
+"""... with at least this ratio to the median."""
+HIGH: Final = 0.9
+"""Quantile of lengths whose half is another level."""
+SHARD: Final = 4.0
+"""Least mean number of successive samples of a file that is a shard."""
+CLEARLY: Final = 2.0
+"""Least ratio of a file's first sample to its others for a note on the first."""
 NAMED: Final = 3
 """Most samples named in a sentence."""
 A_THIRD: Final = 1 / 3
 """Least share of a stall that a slow worker's extra time explains: where no worker is fast enough,
 the loop waits for the slow worker, too."""
+NOTICED: Final = 0.1
+"""Least share of a wait for a note on the loader's restart."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,10 +87,8 @@ class Residual:
         if not lengths.size:
             return []
         low, middle, high = (float(limit) for limit in np.quantile(lengths, (0.25, 0.5, 0.75)))
-        # A spike is far out by its distance from the median in quartile distances (J. Tukey), or by
-        # its ratio to the median; the half of the longest ones is another level
-        fence = max(middle + 3.0 * (high - low), 1.5 * middle)
-        limits = (0.0, min(fence, SPIKE * middle), float(np.quantile(lengths, 0.9)) / 2)
+        fence = max(middle + FENCE * (high - low), ABOVE * middle)
+        limits = (0.0, min(fence, SPIKE * middle), float(np.quantile(lengths, HIGH)) / 2)
         chosen = {mask.tobytes(): mask for mask in (self.seconds > limit for limit in limits)}
         return [mask for mask in chosen.values() if mask.any()]
 
@@ -142,8 +154,7 @@ class Reason:
             int(np.count_nonzero(mask & testable))
             for mask in (testable, self.marked, stalled, self.marked & stalled)
         )
-        # Marked steps stall at least twice as often as others, or most are a coincidence
-        if both * (total - marked) < 2.0 * (drawn - both) * marked:
+        if both * (total - marked) < LIFT * (drawn - both) * marked:
             return 1.0
         return hypergeometric_tail(total=total, marked=marked, drawn=drawn, both=both)
 
@@ -242,7 +253,7 @@ def _epochs(loop: StepSeries) -> list[Reason]:
     def title(named: np.ndarray, stall_s: np.ndarray) -> str:
         waits_s, restart_s = stall_s[named], float(np.median(loop.restart_s[named]))
         begins = f"{count(waits_s.size, 'epoch')} begin with a wait of {_median(waits_s)}"
-        noticed = restart_s >= 0.1 * float(np.median(waits_s))
+        noticed = restart_s >= NOTICED * float(np.median(waits_s))
         restart = f" (iter(loader) takes {seconds(restart_s)} of it)" if noticed else ""
         return f"{begins}: no batch is ready{restart}"
 
@@ -259,7 +270,7 @@ def _new_files(loop: StepSeries, samples: pl.DataFrame) -> list[Reason]:
     changes = pl.col("path") != pl.col("path").shift(1)
     seen = named.with_columns(new=changes.over("epoch", "worker", mapping_strategy="group_to_rows"))
     opened = int(seen["new"].sum())
-    if not opened or seen.height < 4.0 * opened:  # a shard has several samples in succession
+    if not opened or seen.height < SHARD * opened:
         return []
     per_batch = seen.group_by(BATCH).agg(pl.col("new").any(), pl.col("new").count().alias("seen"))
     marked, of_batch = of_batches(loop.keys, per_batch, "new", "seen")
@@ -272,7 +283,7 @@ def _new_files(loop: StepSeries, samples: pl.DataFrame) -> list[Reason]:
     def title(named: np.ndarray, stall_s: np.ndarray) -> str:
         each = f"{seen.height / (opened + 1):.0f} samples"
         about = f"{_wait(named, stall_s)} where a worker opens a new file of about {each}"
-        return about + takes if first_s >= 2.0 * rest_s else about
+        return about + takes if first_s >= CLEARLY * rest_s else about
 
     return [Reason("shard_boundary", marked > 0, title, testable=of_batch > 0)]
 

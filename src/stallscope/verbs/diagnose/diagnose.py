@@ -70,7 +70,12 @@ _WARMUP: Final = 4
 _STEADY_S: Final = 4.0
 """Seconds of the loop: eight of the half-second windows in which resources are judged."""
 _BATCHES: Final = 30
-"""Fewest batches of the loop."""
+"""Fewest batches of the loop; and the fewest rounds of the workers:"""
+_ROUNDS: Final = 4
+_LOOP_SHARE: Final = 0.5
+"""Share of the time left that a slow loop may take for more than the fewest batches ..."""
+_MOST_SHARE: Final = 0.9
+"""... and for the fewest batches."""
 _MOST_BATCHES: Final = 1_000_000
 PROOF: Final = "proof"
 _PROOF_S: Final = 20.0
@@ -87,6 +92,12 @@ _LONGER: Final = 3
 """... this many times longer."""
 _MEMORY_S: Final = 1.2 * LONG_LOOK_S
 """Seconds to watch memory grow: samples of memory become rarer with time."""
+_STARTS: Final = 8
+"""A short ladder starts its loops about so many times."""
+_ATTACHING_S: Final = 1.5
+"""Seconds to attach to the workers and to read the samples."""
+_RESERVE: Final = 0.05
+"""Share of the budget for restoring state and for judging."""
 
 
 def diagnose(
@@ -168,8 +179,7 @@ class Examination:
 
     @property
     def _left_s(self) -> float:
-        # Without a part of the budget for restoring state and for judging
-        return self._measurement.left_s - self._measurement.budget_s * 0.05
+        return self._measurement.left_s - self._measurement.budget_s * _RESERVE
 
     def run(self) -> None:
         """Measure until nothing is open, or the budget is over."""
@@ -228,10 +238,10 @@ class Examination:
         warm_s = start_s + (max(self._setup.num_workers, 1) + 1) * period_s
         return {
             verdict.ONE_WORKER: start_s + (_ALONE_BATCHES + 2) * batch_s,
-            verdict.LADDER: 2 + 8 * warm_s,  # it starts its loops about so many times
+            verdict.LADDER: 2 + _STARTS * warm_s,
             verdict.BATCH: warm_s,
             verdict.MEMORY: start_s + warm_s + _MEMORY_S,
-        }.get(phase, start_s + min(warm_s, _STACKS_S) + period_s + _STACKS_S + 1.5)  # attaching
+        }.get(phase, start_s + min(warm_s, _STACKS_S) + period_s + _STACKS_S + _ATTACHING_S)
 
     def _leave_out(self, question: Question, why: str) -> None:
         self._left_out.setdefault(why, []).append(question.phase)
@@ -252,12 +262,12 @@ class Examination:
         left_s, workers = self._left_s, max(self._setup.num_workers, 1)
         enough = Enough(
             max(_WARMUP, workers),
-            max(_BATCHES, 4 * workers),
+            max(_BATCHES, _ROUNDS * workers),
             min(_STEADY_S, left_s / 8),
             few=fewest_steps(self._setup) + 1,  # one may lack its record
-            late_s=left_s * 0.5,  # after that, the fewest batches are enough
+            late_s=left_s * _LOOP_SHARE,
         )
-        limits = Limits(_MOST_BATCHES, max(left_s * 0.9, 0.1), enough)
+        limits = Limits(_MOST_BATCHES, max(left_s * _MOST_SHARE, 0.1), enough)
         try:
             run = self._run = record_target(self._target, limits, _WARMUP)
         except BaseException as error:

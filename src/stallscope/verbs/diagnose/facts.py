@@ -50,6 +50,8 @@ _SEVERAL: Final = 3
 _USUAL_THREADS: Final = 3
 """Threads of every worker of torch: one makes batches, one sends, one hands out memory."""
 _MOSTLY: Final = 0.5
+_NOTED_THREADS: Final = 0.1
+"""Cores that a worker's other threads keep busy, below which they explain no waiting."""
 _OF_BATCHES: Final = frozenset({stages.COLLATE.name, stages.SEND.name})
 _BATCH: Final = ("rank", "epoch", "batch")
 _SAMPLE: Final = ("rank", "pid", "epoch", "batch", "sample")
@@ -591,4 +593,4 @@ def _is_for_threads(
     if used.threads is not None and used.threads <= _USUAL_THREADS:
         return False  # what they compute is torch's handing over
     wanted = wanted_s / (batches.workers * batches.period_s)
-    return extra * used.worker_cpu >= max(_MOSTLY * wanted, 0.1)  # less explains no waiting
+    return extra * used.worker_cpu >= max(_MOSTLY * wanted, _NOTED_THREADS)

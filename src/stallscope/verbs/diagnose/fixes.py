@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from stallscope.verbs.tune.result import Tuning
 
 
+_MEMORY_SHARE: Final = 0.25
+"""Share of the free memory for cached samples."""
+_CAPTURE_SHARE: Final = 0.3
+"""Share of a measurement's budget for caching them."""
 _FASTER: Final = 2.0
 """Assumed speedup of better code: the real one is unknown before the code is written."""
 _IN_MEMORY: Final = "samples in memory"
@@ -83,7 +87,7 @@ class FixBench(TuneBench):
             ArgumentError: that is no time.
             StallscopeError: there is no such fix, or only the user can make it.
         """
-        room = int(memory_available_bytes() * 0.25)
+        room = int(memory_available_bytes() * _MEMORY_SHARE)
         trial = self._trial(change, lambda loader: self._in_memory(loader, room, budget_s))
         tuning = self.measure(trial, budget_s)
         if trial.change == _IN_MEMORY:
@@ -109,7 +113,7 @@ class FixBench(TuneBench):
     def _in_memory(self, loader: Any, room: int, budget_s: float) -> Any:
         """Return the loader with finished samples in memory, which it collates and sends."""
         rungs = Rungs(replace(self.target, loader=loader), room)
-        rungs.capture(time.perf_counter_ns() + int(budget_s * 0.3 * 1e9))
+        rungs.capture(time.perf_counter_ns() + int(budget_s * _CAPTURE_SHARE * 1e9))
         if TRANSFORMED not in rungs.cached:
             raise StallscopeError(rungs.why_not.get(TRANSFORMED, "its samples cannot be kept"))
         return rungs.loops[TRANSFORMED].batches

@@ -34,6 +34,12 @@ _HOLDS: Final = 0.5
 """Share of a stage's samples from which on a function holds it; of those, the deepest is named."""
 _FEWEST: Final = 10
 """Samples of a stage below which nothing is said of it."""
+_A_LINE: Final = 0.2
+"""Share of a function's samples from which on one of its lines is named."""
+_MOST_LINES: Final = 3
+_SHOWS: Final = 1 / 3
+"""Share of a function's samples that show a kind of call, from which on it is what the function
+does: what is compiled is often sampled without the frame of the library that called it."""
 
 
 _INLINE: Final = ("comp>", "<genexpr>")
@@ -64,6 +70,8 @@ _MODEL: Final = re.compile(
     r"|backward \([^;]*torch/_tensor\.py|\([^;]*torch/(autograd|optim|compiler|_dynamo)\b"
 )
 """Frames below which a model computes: forward, backward, optimizer."""
+_TAKES: Final = r"\b(flock|lockf)\("
+"""Calls in a line of the user's that wait for another process."""
 READS: Final = Call(
     "reading",
     "read only the slice that a sample uses (with a list of indices, select in NumPy afterwards); "
@@ -378,7 +386,7 @@ def _waits_at_lock(stack: str) -> bool:
         return True
     if kind(frame(leaf)) != YOURS:
         return False
-    return bool(re.search(r"\b(flock|lockf)\(", linecache.getline(frame(leaf).file, _line(leaf))))
+    return bool(re.search(_TAKES, linecache.getline(frame(leaf).file, _line(leaf))))
 
 
 def _described(named: StackFunction, hits: Counter[str], share: float) -> OwnCode:
@@ -397,10 +405,9 @@ def _described(named: StackFunction, hits: Counter[str], share: float) -> OwnCod
             called[each] += number if package(each) else 0
             depth[each] = max(depth[each], place)
     whole = lines.total()
-    most = [line for line, number in lines.most_common(3) if number >= 0.2 * whole]
+    most = [line for line, number in lines.most_common(_MOST_LINES) if number >= _A_LINE * whole]
     shown = tuple(sorted(most or [lines.most_common(1)[0][0]]))
-    # What is compiled is often sampled without the frame of the library that called it
-    kinds = (call for call, number in calls.most_common() if 3 * number >= whole)
+    kinds = (call for call, number in calls.most_common() if number >= _SHOWS * whole)
     call = next((each for each in kinds if each is not OTHER), OTHER)
     holders = [each for each, number in called.items() if number >= _HOLDS * whole]
     deepest = max(holders, key=lambda each: depth[each], default=None)

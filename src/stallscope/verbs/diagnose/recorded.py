@@ -69,6 +69,9 @@ def recorded_run(target: Any) -> Run | None:
 
 
 _MANY_SAMPLES: Final = 16
+_SAME_SAMPLES: Final = 0.9
+"""Share of a rank's samples that another rank reads too; a shuffle of each rank's own gives less
+in a window of an epoch."""
 
 
 def diagnose_run(run: Run) -> Diagnosis:
@@ -217,13 +220,12 @@ def _read_twice(ranks: dict[int, Run]) -> list[str]:
         for rank, run in ranks.items()
     }
     first = min(samples_of)
-    # In a window of an epoch, shuffles of each rank's own have fewer samples in common
     same = [
         rank
         for rank, samples in samples_of.items()
         if rank != first
         and len(samples) >= _MANY_SAMPLES
-        and len(samples & samples_of[first]) >= 0.9 * len(samples)
+        and len(samples & samples_of[first]) >= _SAME_SAMPLES * len(samples)
     ]
     if not same:
         return []

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 JUST: Final = 0.5
 """Confidence of a rule that is only just met."""
+_MANY_STEPS: Final = 30
+"""From so many steps on, a run is no longer called short."""
 AT_ONCE: Final = (
     "take all samples of a batch by one index: __getitems__(indices) in the dataset, or "
     "sampler=BatchSampler(...) with batch_size=None"
@@ -56,7 +58,7 @@ def trust(facts: Facts) -> float:
 
     It is short, or something else had the cores, or it does not explain the stalls.
     """
-    short = min(facts.steps / 30, 1.0)  # from 30 steps on, a run is not called short
+    short = min(facts.steps / _MANY_STEPS, 1.0)
     disturbed = max(facts.others_share - OTHERS, 0.0)
     # Of a worker that hardly ever has a core, it cannot be told what it waits for
     is_sure = not disturbed or facts.computes_too_much

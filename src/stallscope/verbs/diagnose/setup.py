@@ -34,6 +34,8 @@ _NOT_THE_USERS: Final = {"torch", "builtins", "typing"}
 """Packages whose classes keep no samples."""
 _READS: Final[tuple[str, ...]] = ("__getitem__", "__getitems__", "__iter__", "__next__")
 """Methods in which reading begins."""
+_DEEPEST: Final = 5
+"""Datasets inside of datasets that are looked at."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ def cache_of(dataset: Any) -> str:
 
 
 def _caches(dataset: Any) -> Iterator[str]:
-    for _ in range(5):  # datasets inside of datasets
+    for _ in range(_DEEPEST):
         attributes = getattr(dataset, "__dict__", {})
         for name in _stored_in(type(dataset)):
             match attributes.get(name):  # not every sample is in there yet

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 
 _ALL: Final[tuple[Group, ...]] = (*WORK, "sending")
+_MOST_NAMED: Final = 3
+"""Parts of the work in one title."""
 _LESS_TO_DECODE: Final = (
     "decode only what is used, or use a faster decoder; store smaller images, sound in pieces, "
     "video with more key frames"
@@ -280,7 +282,7 @@ def _named(facts: Facts, groups: tuple[Group, ...]) -> str:
             does = f", {own.does}" if own and own.does != OTHER.does else ""
             alone = "" if named else "alone "
             named.append(f"{own.place if own else part.stage} {alone}{share(part.share)}{does}")
-    return ", ".join(named[:3])
+    return ", ".join(named[:_MOST_NAMED])
 
 
 def conversions(facts: Facts) -> list[StagePart]:

@@ -39,8 +39,14 @@ _CLEAR, _NARROW = 0.12, 0.06
 narrow enough to stop."""
 _TOO_MANY: Final = "This DataLoader will create"
 """Start of torch's warning about more workers than cores."""
+_STARTS: Final = 2
+"""Starts of each setting that should fit into the budget."""
 _HANDED: Final = 12
 """Batches to hand over."""
+_HANDED_WITHIN_S: Final = 5.0
+"""Time limit of each, seconds."""
+_REST_S: Final = 0.002
+"""Least rest, in which the worker sends a batch before it is asked for."""
 
 
 @dataclass
@@ -92,7 +98,7 @@ class SettingRace:
     def run(self, finalists: list[int]) -> None:
         """Measure trials, given by their numbers, the most decisive first."""
         # A few settings with several starts give more than many settings with a single start
-        fitting = int(self._measurement.left_s / (2 * self._expected_start_s())) - 1
+        fitting = int(self._measurement.left_s / (_STARTS * self._expected_start_s())) - 1
         finalists = finalists[: max(fitting, 1)]
         with isolated(self._recorded.target) as target, warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=_TOO_MANY)  # our settings, not the user's
@@ -179,7 +185,7 @@ def measure_handover(target: Target, batch: Any) -> Handover | None:
         collate_fn=copy.deepcopy,  # as a worker makes each batch anew
         num_workers=1,
         prefetch_factor=1,
-        timeout=5.0,
+        timeout=_HANDED_WITHIN_S,
         generator=torch.Generator(),  # spares the user's generator
     )
     loop, began_s = TimedLoop(loader, device_of(target), workers=1), time.perf_counter()
@@ -191,7 +197,7 @@ def measure_handover(target: Target, batch: Any) -> Handover | None:
         received: list[float] = []
         for number in range(_HANDED - 1):
             if number % 2:
-                time.sleep(2 * last_s + 0.002)  # the worker sends a batch before it is asked for
+                time.sleep(2 * last_s + _REST_S)
             last_s = _took_s(lambda: next(batches, None))
             (received if number % 2 else rounds).append(last_s)
         round_s, receive_s = median(rounds), median(received)
