@@ -1,13 +1,15 @@
-"""Caches of a dataset that workers fill: what is called one, and what is none."""
+"""Caches of a dataset that workers fill, and objects that they copy: what is called one."""
 
 from __future__ import annotations
 
 from functools import cache, lru_cache
 
+import numpy as np
 import pytest
+import torch
 from torch.utils.data import Dataset, Subset
 
-from stallscope.verbs.diagnose.setup import cache_of
+from stallscope.verbs.diagnose.setup import cache_of, holds_objects
 
 
 class Kept(Dataset):
@@ -81,3 +83,31 @@ class OfFew(Counts):
 def test_a_cache_is_what_the_class_stores_samples_in(dataset, named):
     """A dictionary or a list that is not full, or an unlimited cache of a method."""
     assert named == cache_of(dataset)
+
+
+class Coco:
+    """An index of annotations, as its library keeps it."""
+
+    def __init__(self, count):
+        self.anns = {number: {"bbox": [0, 0, 1, 1]} for number in range(count)}
+
+
+@pytest.mark.parametrize(
+    ("kept", "expected"),
+    [
+        ([("a.jpg", 0)] * 2000, True),
+        (Coco(2000), True),
+        ([{"rows": list(range(2000))}], True),
+        (np.full(2000, "a.jpg", dtype=object), True),
+        (np.full(2000, "a.jpg"), False),
+        (np.zeros((2000, 8)), False),
+        (Coco(60), False),
+        (torch.zeros(2000), False),
+    ],
+)
+def test_objects_that_workers_would_copy_are_found(kept, expected):
+    """Arrays of numbers and letters hold none."""
+    dataset = Kept(kept)
+    dataset.itself = dataset
+
+    assert holds_objects(dataset) is expected

@@ -201,11 +201,14 @@ class Facts:
         """True: memory grows for long or beyond an epoch, or is full very soon.
 
         A buffer fills in seconds or in an epoch, and stays. A heap settles as late
-        (`images-in-memory` of the real questions: 40 MB/s for ten seconds, then nothing).
+        (`images-in-memory` of the real questions: 40 MB/s for ten seconds, then nothing), and
+        where it takes up what the main process has freed, its pages are copied without an object.
         """
         growth, epoch_s = self.memory_growth, self.epoch_s
-        if growth is None or growth.copied or not growth.may_settle:
-            return growth is not None
+        if growth is None or (growth.copied and not self.setup.holds_objects):
+            return False
+        if growth.copied or not growth.may_settle:
+            return True
         return growth.looked_s >= min(epoch_s or LONG_LOOK_S, LONG_LOOK_S)
 
     @property

@@ -296,7 +296,8 @@ def _of_slow_worker(facts: Facts) -> Numbers:
         **dict(zip(names, (part, own.median_s, rest_s), strict=True)),
         "slow_worker": slow,
         "slow_worker_ratio": _over(own.median_s, rest_s, least) if differs and is_late else None,
-        "slow_worker_share": facts.stall_share * part,
+        # Its stalls would not end if it were as fast as the others, who take their time, too
+        "slow_worker_share": facts.stall_share * part * max(1 - rest_s / own.median_s, 0.0),
     }
 
 

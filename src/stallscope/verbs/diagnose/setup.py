@@ -10,9 +10,11 @@ import inspect
 import textwrap
 from contextlib import suppress
 from dataclasses import dataclass
-from types import FunctionType
+from itertools import islice
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 from torch.utils.data import DataLoader, IterableDataset
 
 from stallscope.hooks.find_ops import place_of
@@ -22,7 +24,7 @@ from stallscope.machine import cores_available
 from stallscope.targets.loaders import epoch_length
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from stallscope.run.result import Run
     from stallscope.targets.target import Target
@@ -34,6 +36,8 @@ _NOT_THE_USERS: Final = {"torch", "builtins", "typing"}
 """Packages whose classes keep no samples."""
 _READS: Final[tuple[str, ...]] = ("__getitem__", "__getitems__", "__iter__", "__next__")
 """Methods in which reading begins."""
+_FIRST: Final = 8
+"""Entries of a container that are looked into."""
 _DEEPEST: Final = 5
 """Datasets inside of datasets that are looked at."""
 
@@ -57,6 +61,8 @@ class Setup:
     on_gpu: bool = False
     cache: str = ""
     """Cache of the dataset for samples that were read, as `self.attribute`; empty: none."""
+    holds_objects: bool = True
+    """False: the dataset keeps no thousands of Python objects, so workers copy none of them."""
     streams: bool = False
     """True: each worker takes its part of a stream."""
     sampler: str = ""
@@ -89,6 +95,7 @@ def setup_of(target: Target) -> Setup:
         epoch_batches=epoch_length(target.loader),
         has_step=target.step is not None,
         cache=next(filter(None, map(cache_of, datasets)), ""),
+        holds_objects=any(map(holds_objects, datasets)),
         streams=any(isinstance(dataset, IterableDataset) for dataset in datasets),
         simulated=target.simulated_step_s is not None,
         on_gpu=device_of(target).counts_kernels,
@@ -141,6 +148,44 @@ def cache_of(dataset: Any) -> str:
     with suppress(Exception):  # objects of other people: any of these may raise
         return next(_caches(dataset), "")
     return ""
+
+
+def holds_objects(dataset: Any) -> bool:
+    """Return whether thousands of Python objects hang on a dataset, as far as can be seen.
+
+    Reading one writes its reference count. The first entries of a container stand for the rest.
+    """
+    seen, level = set[int](), [dataset]
+    for _ in range(_DEEPEST):
+        inside: list[Any] = []
+        for value in level:
+            try:
+                if _has_many(value):
+                    return True
+                inside += _parts_of(value)
+            except Exception:  # noqa: BLE001, PERF203 - objects of other people: any may raise
+                return True
+        level = [value for value in inside if id(value) not in seen]
+        seen |= set(map(id, level))
+    return False
+
+
+def _has_many(value: Any) -> bool:
+    if isinstance(value, (list, tuple, set, frozenset, dict)):
+        return len(value) >= _MANY
+    if isinstance(value, np.ndarray):
+        return value.dtype.hasobject and value.size >= _MANY
+    if type(value).__module__.partition(".")[0] != "pandas" or not hasattr(value, "dtypes"):
+        return False
+    return len(value) >= _MANY and object in getattr(value.dtypes, "values", [value.dtypes])
+
+
+def _parts_of(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return islice(value.values(), _FIRST)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return islice(value, _FIRST)
+    return () if isinstance(value, (type, ModuleType)) else getattr(value, "__dict__", {}).values()
 
 
 def _caches(dataset: Any) -> Iterator[str]:
