@@ -291,13 +291,15 @@ def _of_slow_worker(facts: Facts) -> Numbers:
     least = SLOW_WORKER * (1 + min(facts.others_share * facts.setup.cores, 1.0))
     # Where batches differ more than workers do, one that met the longer ones is not slow
     differs = own.low_s > float(np.median([each.high_s for each in rest]))
-    is_late = own.median_s * facts.pace.queue_free > KEEPS_UP * making.workers * making.use_s
+    enough_s = KEEPS_UP * making.workers * making.use_s / facts.pace.queue_free
+    # Its stalls would not end if it were as fast as the others, who take their time, too
+    extra = part * max(1 - rest_s / own.median_s, 0.0)
+    is_late = own.median_s > enough_s and (rest_s <= enough_s or extra >= thresholds.DOMINATES)
     return {
         **dict(zip(names, (part, own.median_s, rest_s), strict=True)),
         "slow_worker": slow,
         "slow_worker_ratio": _over(own.median_s, rest_s, least) if differs and is_late else None,
-        # Its stalls would not end if it were as fast as the others, who take their time, too
-        "slow_worker_share": facts.stall_share * part * max(1 - rest_s / own.median_s, 0.0),
+        "slow_worker_share": facts.stall_share * extra,
     }
 
 

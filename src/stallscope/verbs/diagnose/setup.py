@@ -95,7 +95,7 @@ def setup_of(target: Target) -> Setup:
         epoch_batches=epoch_length(target.loader),
         has_step=target.step is not None,
         cache=next(filter(None, map(cache_of, datasets)), ""),
-        holds_objects=any(map(holds_objects, datasets)),
+        holds_objects=any(it is None or holds_objects(it) for it in datasets or [None]),
         streams=any(isinstance(dataset, IterableDataset) for dataset in datasets),
         simulated=target.simulated_step_s is not None,
         on_gpu=device_of(target).counts_kernels,
