@@ -27,7 +27,7 @@ from stallscope.hooks.log_place import is_chosen
 from stallscope.hooks.ops import Ops
 from stallscope.hooks.patches import Patches, around, under, unseen
 from stallscope.hooks.training_step import listeners
-from stallscope.stages import BATCH, GARBAGE, GETITEM
+from stallscope.stages import BATCH, COLLATE, GARBAGE, GETITEM
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,11 +63,11 @@ class DatasetStandIn(StandIn):
         key, get = recorder.key(GETITEM), getattr(dataset, "__getitem__", None)
         if get is not None:
             self._get = (
-                recorder.call(get, key) if whole else functools.partial(recorder.sample, get)
+                recorder.of_batch(get, key) if whole else functools.partial(recorder.sample, get)
             )
         bulk = getattr(dataset, "__getitems__", None)
         if bulk and not _asks_by_sample(dataset):
-            self.__getitems__ = recorder.call(bulk, key)
+            self.__getitems__ = recorder.of_batch(bulk, key)
 
     @unseen
     def __getitem__(self, index: Any) -> Any:
@@ -303,7 +303,7 @@ class Hooks:
     def _stand_in(self, fetcher: Any, index: Any) -> None:
         """Put recording stand-ins where the fetcher finds its dataset and its collate function."""
         recorder = self._recorder
-        fetcher.collate_fn = recorder.collate(fetcher.collate_fn)
+        fetcher.collate_fn = recorder.of_batch(fetcher.collate_fn, recorder.key(COLLATE))
         if hasattr(fetcher, "dataset_iter"):
             fetcher.dataset_iter = libraries.samples(recorder, fetcher)
         else:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from stallscope.hooks.event_log import CODE_SHIFT, INDEX_OFFSET, MOST_CODES, Header, Tag
 from stallscope.hooks.loader_access import StandIn
 from stallscope.hooks.patches import under, unseen
-from stallscope.stages import BATCH, COLLATE, GETITEM, Stage
+from stallscope.stages import BATCH, GETITEM, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -350,15 +350,15 @@ class Recorder:
         self.log.say(note=sentence)
 
     @unseen
-    def collate(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return the collate function, recorded with its CPU time in every batch."""
-        timed = self.call(original, self.key(COLLATE))
-        cpu = self.failures.passing("the CPU time of collating", self.read_cpu)
+    def of_batch(self, original: Callable[[Any], Any], key: int) -> Callable[[Any], Any]:
+        """Return a call for a whole batch, recorded with its CPU time every time."""
+        timed = self.call(original, key)
+        cpu = self.failures.passing("the CPU time of batches", self.read_cpu)
 
-        def hook(samples: Any) -> Any:
+        def hook(batch: Any) -> Any:
             cpu(on=True)
             try:
-                return timed(samples)
+                return timed(batch)
             finally:
                 cpu(on=False)
 

@@ -346,8 +346,12 @@ class Facts:
 
     @property
     def largest(self) -> StagePart | None:
-        """The longest stage of the work on samples and batches."""
-        return next((part for part in self.exposure.parts if part.group in WORK), None)
+        """The longest stage of the work on samples and batches.
+
+        Collecting garbage is none: it follows from the objects that another stage makes.
+        """
+        work = (part for part in self.exposure.parts if part.group in WORK)
+        return next((part for part in work if part.stage != stages.GARBAGE.name), None)
 
     @property
     def slow_stage(self) -> str:
