@@ -11,6 +11,7 @@ each answer, then the rights by kind of cause with Wilson's 95% interval.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import warnings
 from dataclasses import asdict
@@ -24,10 +25,15 @@ os.environ.setdefault("TQDM_DISABLE", "1")
 from benchkit.command import Option, arguments, table
 from real_questions import all_questions, judge
 
+import stallscope as ss
 from stallscope.units import BUDGET_S
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
     from real_questions.question import Question
+
+fork = multiprocessing.get_context("fork")
 
 
 def main() -> None:
@@ -65,9 +71,28 @@ def main() -> None:
 
 
 def _ask(question: Question, budget_s: float) -> judge.Answer | None:
-    """Return the answer; None where a library is missing."""
-    import stallscope as ss
+    """Return the answer of a process of its own, as users have one; None where it has none.
 
+    Memory that earlier questions have freed would be taken for the dataset's.
+    """
+    ours, theirs = fork.Pipe()
+    process = fork.Process(target=_answer, args=(question, budget_s, theirs))
+    process.start()
+    theirs.close()
+    try:
+        return ours.recv()
+    except EOFError:  # its error is printed
+        return None
+    finally:
+        process.join()
+
+
+def _answer(question: Question, budget_s: float, pipe: Connection) -> None:
+    """Send the answer; None where a library is missing."""
+    pipe.send(_answered(question, budget_s))
+
+
+def _answered(question: Question, budget_s: float) -> judge.Answer | None:
     with TemporaryDirectory(prefix="questions-") as folder:
         try:
             loader = question.make(Path(folder))
