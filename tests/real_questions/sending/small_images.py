@@ -29,6 +29,6 @@ QUESTION = Question(
     make=small_images,
     step_s=0.0005,
     causes=("sending",),
-    place=r"more time than they save",
+    place=r"more .*than .*save",
     lever=r"num_workers=0",
 )

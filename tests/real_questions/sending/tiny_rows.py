@@ -17,6 +17,6 @@ QUESTION = Question(
     make=tiny_rows,
     step_s=0.0005,
     causes=("sending",),
-    place=r"more time than they save",
+    place=r"more .*than .*save",
     lever=r"num_workers=0",
 )
