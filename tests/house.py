@@ -40,7 +40,8 @@ def sizes(root: Path) -> dict[str, Size]:
     for part, place in PARTS.items():
         for path in sorted((root / place).rglob("*.py")):
             folder = path.relative_to(root / place).parts[:-1]
-            folder = folder[folder[:1] == ("verbs",) :] or folder  # each verb by itself
+            if folder[:1] == ("verbs",) and len(folder) > 1:  # each verb by itself
+                folder = folder[1:]
             if "_share" in folder:
                 continue
             number = len(path.read_text(encoding="utf-8").splitlines())

@@ -29,8 +29,6 @@ import stallscope as ss
 from stallscope.units import BUDGET_S
 
 if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-
     from real_questions.question import Question
 
 fork = multiprocessing.get_context("fork")
@@ -71,12 +69,12 @@ def main() -> None:
 
 
 def _ask(question: Question, budget_s: float) -> judge.Answer | None:
-    """Return the answer of a process of its own, as users have one; None where it has none.
+    """Answer in a new process, as users do; None where it has no answer.
 
     Memory that earlier questions have freed would be taken for the dataset's.
     """
     ours, theirs = fork.Pipe()
-    process = fork.Process(target=_answer, args=(question, budget_s, theirs))
+    process = fork.Process(target=lambda: theirs.send(_answer(question, budget_s)))
     process.start()
     theirs.close()
     try:
@@ -87,12 +85,8 @@ def _ask(question: Question, budget_s: float) -> judge.Answer | None:
         process.join()
 
 
-def _answer(question: Question, budget_s: float, pipe: Connection) -> None:
-    """Send the answer; None where a library is missing."""
-    pipe.send(_answered(question, budget_s))
-
-
-def _answered(question: Question, budget_s: float) -> judge.Answer | None:
+def _answer(question: Question, budget_s: float) -> judge.Answer | None:
+    """Diagnose the question's loop; None where a library is missing."""
     with TemporaryDirectory(prefix="questions-") as folder:
         try:
             loader = question.make(Path(folder))

@@ -7,12 +7,12 @@ import sys
 from collections.abc import Callable  # noqa: TC003 - typer evaluates `Annotated`
 from contextlib import AbstractContextManager  # noqa: TC003 - likewise
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
+import stallscope
 from stallscope.cli import output
 from stallscope.errors import StallscopeError
 from stallscope.units import BUDGET_S, count, said_by
@@ -54,7 +54,7 @@ def _measure(
     with output.report_errors():
         if check is not None:
             check()
-        function = getattr(import_module("stallscope"), verb)
+        function = getattr(stallscope, verb)
         if spec is not None:
             _add_import_path(spec)
         with output.showing_partial(_PARTS.get(verb, verb), show):
