@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from importlib import import_module
 from pkgutil import walk_packages
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from real_questions.question import Question
+from real_questions.question import Question
 
 
 def all_questions(name_contains: str = "") -> list[Question]:
     """Return the questions by cause and name; the libraries of others are imported when made."""
     found = walk_packages(__path__, f"{__name__}.")
     modules = [import_module(module.name) for module in found if "__main__" not in module.name]
-    questions = [module.QUESTION for module in modules if hasattr(module, "QUESTION")]
-    return [question for question in questions if name_contains in question.name]
+    questions = [one for module in modules for one in vars(module).values()]
+    return [one for one in questions if isinstance(one, Question) and name_contains in one.name]

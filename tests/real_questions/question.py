@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -49,3 +49,13 @@ class Question:
         if not re.search(self.lever, next_step):
             return f"the next step does not name {self.lever}"
         return ""
+
+
+def question(**asked: Any) -> Callable[[Callable[[Path], Iterable[object]]], Question]:
+    """Make the question of a loader, under the name of its file; fields of `Question`."""
+
+    def of(make: Callable[[Path], Iterable[object]]) -> Question:
+        name = make.__module__.rpartition(".")[2].replace("_", "-")
+        return Question(name, make=make, **asked)
+
+    return of

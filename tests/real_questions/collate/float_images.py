@@ -2,7 +2,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Floats(Samples):
@@ -15,18 +15,14 @@ class _Floats(Samples):
         return self.images[index % 32].float().div_(255), index % 10
 
 
-def float_images(_folder):
-    """Collate and send four times the bytes that there are."""
-    return DataLoader(_Floats(), batch_size=128, num_workers=2)
-
-
-QUESTION = Question(
-    name="float-images",
+@question(
     source="modern-yolonas #42, sleap-nn #434",
     report="float32 leaves the workers where uint8 would do",
-    make=float_images,
     step_s=0.01,
     causes=("collate", "sending"),
     place=r"uint8 would hold",
     lever=r"uint8.*on the device",
 )
+def float_images(_folder):
+    """Collate and send four times the bytes that there are."""
+    return DataLoader(_Floats(), batch_size=128, num_workers=2)

@@ -3,7 +3,7 @@ import random
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class Data:
@@ -75,20 +75,16 @@ class MoleculeDataset(Dataset):
         return self.data_list[index % len(self.data_list)]
 
 
-def molecules_of_batch(_folder):
-    """Make large batches of small graphs, going through all they are made of."""
-    return DataLoader(
-        MoleculeDataset(), batch_size=512, num_workers=2, collate_fn=Batch.from_data_list
-    )
-
-
-QUESTION = Question(
-    name="graph-batches",
+@question(
     source="pytorch_geometric #572",
     report="a loop over all of each graph makes large batches slow; rewritten",
-    make=molecules_of_batch,
     step_s=0.004,
     causes=("collate",),
     place=r"from_data_list|[Cc]ollat",
     lever=r"vector|NumPy|at once|whole|\bonce\b|concat|torch\.cat|beforehand|in advance",
 )
+def molecules_of_batch(_folder):
+    """Make large batches of small graphs, going through all they are made of."""
+    return DataLoader(
+        MoleculeDataset(), batch_size=512, num_workers=2, collate_fn=Batch.from_data_list
+    )

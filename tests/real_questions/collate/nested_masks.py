@@ -4,7 +4,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class WordInferenceDataset(Samples):
@@ -53,20 +53,16 @@ def dataclass_data_collator(features):
     return batch
 
 
-def masks_of_documents(_folder):
-    """Hand masks over as lists of lists of lists."""
-    return DataLoader(
-        WordInferenceDataset(), batch_size=8, num_workers=2, collate_fn=dataclass_data_collator
-    )
-
-
-QUESTION = Question(
-    name="nested-masks",
+@question(
     source="kwja #254",
     report="making tensors of nested lists of masks dominates collation; tensors from then",
-    make=masks_of_documents,
     step_s=0.004,
     causes=("collate",),
     place=r"dataclass_data_collator|[Cc]ollat|as_tensor",
     lever=r"tensors?\b|NumPy|arrays?\b|at once|vector|beforehand|\bonce\b",
 )
+def masks_of_documents(_folder):
+    """Hand masks over as lists of lists of lists."""
+    return DataLoader(
+        WordInferenceDataset(), batch_size=8, num_workers=2, collate_fn=dataclass_data_collator
+    )

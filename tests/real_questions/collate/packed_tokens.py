@@ -4,7 +4,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class SFTDataset(Samples):
@@ -68,18 +68,14 @@ class PackedDataCollator:
         }
 
 
-def conversations_packed(_folder):
-    """Write masks token by token, in the process that trains."""
-    return DataLoader(SFTDataset(), batch_size=16, shuffle=True, collate_fn=PackedDataCollator())
-
-
-QUESTION = Question(
-    name="packed-tokens",
+@question(
     source="SkyRL #1808, #1809",
     report="masks are written token by token where batches are packed; vectorized",
-    make=conversations_packed,
     step_s=0.05,
     causes=("collate", "main-process"),
     place=r"PackedDataCollator|[Cc]ollat|main process|own process|num_workers|no workers",
     lever=r"vector|NumPy|at once|slice|whole|loop|tensor|num_workers|workers|background|thread",
 )
+def conversations_packed(_folder):
+    """Write masks token by token, in the process that trains."""
+    return DataLoader(SFTDataset(), batch_size=16, shuffle=True, collate_fn=PackedDataCollator())

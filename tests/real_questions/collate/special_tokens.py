@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class PreTrainedTokenizer:
@@ -68,19 +68,15 @@ class _Sequences(Samples):
         return self.ids[index % 500]
 
 
-def special_tokens(_folder):
-    """Make the list of special tokens anew for each token."""
-    collator = DataCollatorForWholeWordMask(PreTrainedTokenizer())
-    return DataLoader(_Sequences(), batch_size=32, shuffle=True, num_workers=2, collate_fn=collator)
-
-
-QUESTION = Question(
-    name="special-tokens",
+@question(
     source="transformers #19018, #32184",
     report="special tokens are listed anew for each token; kept",
-    make=special_tokens,
     step_s=0.01,
     causes=("collate",),
     place=r"special|convert_ids_to_tokens",
     lever=r"[Kk]eep|cache|in __init__",
 )
+def special_tokens(_folder):
+    """Make the list of special tokens anew for each token."""
+    collator = DataCollatorForWholeWordMask(PreTrainedTokenizer())
+    return DataLoader(_Sequences(), batch_size=32, shuffle=True, num_workers=2, collate_fn=collator)

@@ -3,7 +3,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Series(Samples):
@@ -20,18 +20,14 @@ def stack_as_tensor(samples):
     return {name: torch.tensor([sample[name] for sample in samples]) for name in samples[0]}
 
 
-def tensor_of_arrays(_folder):
-    """Convert number by number."""
-    return DataLoader(_Series(), batch_size=64, num_workers=2, collate_fn=stack_as_tensor)
-
-
-QUESTION = Question(
-    name="tensor-of-arrays",
+@question(
     source="gluonts #1732",
     report="making batches is extremely slow",
-    make=tensor_of_arrays,
     step_s=0.008,
     causes=("collate",),
     place=r"stack_as_tensor",
     lever=r"np\.stack|from_numpy",
 )
+def tensor_of_arrays(_folder):
+    """Convert number by number."""
+    return DataLoader(_Series(), batch_size=64, num_workers=2, collate_fn=stack_as_tensor)

@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Texts(Samples):
@@ -57,18 +57,14 @@ class Collator:
         return torch.tensor([numbers + [0] * (longest - len(numbers)) for numbers in encoded])
 
 
-def tokenised_while_loading(_folder):
-    """Tokenise in the collator, each epoch anew."""
-    return DataLoader(_Texts(), batch_size=16, num_workers=2, collate_fn=Collator())
-
-
-QUESTION = Question(
-    name="tokenizer",
+@question(
     source="ModernBERT #236",
     report="a third of the reported speed",
-    make=tokenised_while_loading,
     step_s=0.01,
     causes=("collate",),
     place=r"encode|Collator|__call__",
     lever=r"beforehand|once",
 )
+def tokenised_while_loading(_folder):
+    """Tokenise in the collator, each epoch anew."""
+    return DataLoader(_Texts(), batch_size=16, num_workers=2, collate_fn=Collator())

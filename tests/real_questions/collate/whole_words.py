@@ -3,7 +3,7 @@ import random
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class BertTokenizer:
@@ -75,6 +75,15 @@ class MaskedLanguageModeling:
         return inputs.masked_fill(masked, 1), labels
 
 
+@question(
+    source="transformers-lightning #37, #38",
+    report="words are tokenized again to hide them whole; batched",
+    step_s=0.006,
+    causes=("collate",),
+    place=r"MaskedLanguageModeling|[Cc]ollat|whole_word_tails_mask|tokenize",
+    lever=r"at once|whole|vector|NumPy|\bonce\b|beforehand|"
+    r"in advance|\bcache|[Kk]eep|fast tokenizer",
+)
 def words_to_hide(_folder):
     """Tokenize each word once more where batches are made."""
     draw = random.Random(0)
@@ -83,16 +92,3 @@ def words_to_hide(_folder):
     dataset = LineByLineDataset(words, tokenizer)
     collate = MaskedLanguageModeling(tokenizer)
     return DataLoader(dataset, batch_size=32, shuffle=True, num_workers=2, collate_fn=collate)
-
-
-QUESTION = Question(
-    name="whole-words",
-    source="transformers-lightning #37, #38",
-    report="words are tokenized again to hide them whole; batched",
-    make=words_to_hide,
-    step_s=0.006,
-    causes=("collate",),
-    place=r"MaskedLanguageModeling|[Cc]ollat|whole_word_tails_mask|tokenize",
-    lever=r"at once|whole|vector|NumPy|\bonce\b|beforehand|"
-    r"in advance|\bcache|[Kk]eep|fast tokenizer",
-)

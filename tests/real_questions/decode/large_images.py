@@ -4,7 +4,7 @@ from torch.utils.data import DataLoader
 from torchvision import transforms
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Photographs(Samples):
@@ -22,18 +22,14 @@ class _Photographs(Samples):
         return self.transform(Image.open(self.path).convert("RGB"))
 
 
-def large_images(folder):
-    """Decode and resize photographs that are stored far larger than they are used."""
-    return DataLoader(_Photographs(folder), batch_size=4, num_workers=2)
-
-
-QUESTION = Question(
-    name="large-images",
+@question(
     source="several",
     report="resizing and decoding share the cost",
-    make=large_images,
     step_s=0.05,
     causes=("decode",),
     place=r"larger than",
     lever=r"store|smaller",
 )
+def large_images(folder):
+    """Decode and resize photographs that are stored far larger than they are used."""
+    return DataLoader(_Photographs(folder), batch_size=4, num_workers=2)

@@ -3,7 +3,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _HighResolution(Samples):
@@ -26,18 +26,14 @@ class _HighResolution(Samples):
         return torch.from_numpy(patch.transpose(2, 0, 1).copy())
 
 
-def patches_of_png(folder):
-    """Decode two thousand pixels a side for a hundred."""
-    return DataLoader(_HighResolution(folder), batch_size=4, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="png",
+@question(
     source="BasicSR #219, #214",
     report="store smaller sub-images",
-    make=patches_of_png,
     step_s=0.01,
     causes=("decode", "one-transform"),
     place=r"[Dd]ecod|__getitem__",
     lever=r"crop|smaller|pieces",
 )
+def patches_of_png(folder):
+    """Decode two thousand pixels a side for a hundred."""
+    return DataLoader(_HighResolution(folder), batch_size=4, shuffle=True, num_workers=2)

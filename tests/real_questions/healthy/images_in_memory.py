@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class LoadImagesAndLabels(Samples):
@@ -59,21 +59,17 @@ class LoadImagesAndLabels(Samples):
         return torch.stack(im), torch.cat(label)
 
 
+@question(
+    source="yolov5 #6457",
+    report="a long time per epoch; with --cache, or on a RAM disk, it is 'very similar'",
+    step_s=0.06,
+    causes=("healthy",),
+    place=r"[Hh]ealthy|keep|in time|fast enough|wait|hardly",
+    lever=r"model|step|device|GPU|train|nothing|compute",
+)
 def images_of_wheat(folder):
     """Read images from the disk, which is quick enough for the model."""
     dataset = LoadImagesAndLabels(folder)
     return DataLoader(
         dataset, batch_size=4, shuffle=True, num_workers=2, collate_fn=dataset.collate_fn
     )
-
-
-QUESTION = Question(
-    name="images-in-memory",
-    source="yolov5 #6457",
-    report="a long time per epoch; with --cache, or on a RAM disk, it is 'very similar'",
-    make=images_of_wheat,
-    step_s=0.06,
-    causes=("healthy",),
-    place=r"[Hh]ealthy|keep|in time|fast enough|wait|hardly",
-    lever=r"model|step|device|GPU|train|nothing|compute",
-)

@@ -1,7 +1,7 @@
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class GeneExpressionDataset(Dataset):
@@ -31,18 +31,14 @@ class GeneExpressionDataset(Dataset):
         )
 
 
-def cells_row_by_row(_folder):
-    """Index a sparse matrix for each cell, which is quick enough for the model."""
-    return DataLoader(GeneExpressionDataset(), batch_size=32, shuffle=True)
-
-
-QUESTION = Question(
-    name="indexed-cells",
+@question(
     source="scVI-dev #63",
     report="'Slow indexing', 2.16 s or 0.27 s a pass; yet training takes 482 s or 479 s",
-    make=cells_row_by_row,
     step_s=0.06,
     causes=("healthy",),
     place=r"[Hh]ealthy|keep|in time|fast enough|wait|hardly",
     lever=r"model|step|device|GPU|train|nothing|compute",
 )
+def cells_row_by_row(_folder):
+    """Index a sparse matrix for each cell, which is quick enough for the model."""
+    return DataLoader(GeneExpressionDataset(), batch_size=32, shuffle=True)

@@ -1,7 +1,7 @@
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class TextLibraryDataset(Dataset):
@@ -20,18 +20,14 @@ class TextLibraryDataset(Dataset):
         return one_hot, part[1:]
 
 
-def letters_of_poems(_folder):
-    """Make vectors of letters on the host, which is quick enough."""
-    return DataLoader(TextLibraryDataset(), batch_size=64, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="one-hot",
+@question(
     source="torch-poet #1",
     report="one-hot on the GPU lessens loading, yet 'resulting performance seems same'",
-    make=letters_of_poems,
     step_s=0.06,
     causes=("healthy",),
     place=r"[Hh]ealthy|keep|in time|fast enough|wait|hardly",
     lever=r"model|step|device|GPU|train|nothing|compute",
 )
+def letters_of_poems(_folder):
+    """Make vectors of letters on the host, which is quick enough."""
+    return DataLoader(TextLibraryDataset(), batch_size=64, shuffle=True, num_workers=2)

@@ -2,7 +2,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class CellDataset(Samples):
@@ -33,20 +33,16 @@ class DataCollator:
         return {"gene": genes, "expr": torch.stack([expr for _, expr in drawn])}
 
 
-def genes_of_samples(_folder):
-    """Draw genes where batches are made, which is quick enough."""
-    return DataLoader(
-        CellDataset(), batch_size=32, shuffle=True, num_workers=2, collate_fn=DataCollator()
-    )
-
-
-QUESTION = Question(
-    name="sampled-genes",
+@question(
     source="scGPT #118",
     report="genes are drawn in the collator; 'not that slow', it is done ahead",
-    make=genes_of_samples,
     step_s=0.08,
     causes=("healthy",),
     place=r"[Hh]ealthy|keep|in time|fast enough|wait",
     lever=r"model|step|device|GPU|train|nothing|compute",
 )
+def genes_of_samples(_folder):
+    """Draw genes where batches are made, which is quick enough."""
+    return DataLoader(
+        CellDataset(), batch_size=32, shuffle=True, num_workers=2, collate_fn=DataCollator()
+    )

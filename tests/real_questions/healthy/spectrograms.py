@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class AudioProcessor:
@@ -57,21 +57,17 @@ class TTSDataset(Samples):
         return text, pad(linear, batch_first=True), pad(mel, batch_first=True)
 
 
+@question(
+    source="mozilla/TTS #214",
+    report="spectrograms are made while training; they are not the bottleneck",
+    step_s=0.1,
+    causes=("healthy",),
+    place=r"[Hh]ealthy|keep|in time|fast enough|wait",
+    lever=r"model|step|device|GPU|train|nothing|compute",
+)
 def spectrograms_of_speech(folder):
     """Make spectrograms while training, which is quick enough."""
     dataset = TTSDataset(folder, AudioProcessor())
     return DataLoader(
         dataset, batch_size=8, shuffle=True, num_workers=2, collate_fn=dataset.collate_fn
     )
-
-
-QUESTION = Question(
-    name="spectrograms",
-    source="mozilla/TTS #214",
-    report="spectrograms are made while training; they are not the bottleneck",
-    make=spectrograms_of_speech,
-    step_s=0.1,
-    causes=("healthy",),
-    place=r"[Hh]ealthy|keep|in time|fast enough|wait",
-    lever=r"model|step|device|GPU|train|nothing|compute",
-)

@@ -5,7 +5,7 @@ import time
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _CachedFiles(Dataset):
@@ -32,18 +32,14 @@ class _CachedFiles(Dataset):
         return path
 
 
-def lock_of_a_folder(folder):
-    """Hold one lock for the whole folder while a file is copied."""
-    return DataLoader(_CachedFiles(folder), batch_size=4, num_workers=4)
-
-
-QUESTION = Question(
-    name="folder-lock",
+@question(
     source="returnn #1548",
     report="all wait while files are copied",
-    make=lock_of_a_folder,
     step_s=0.05,
     causes=("lock",),
     place=r"wait for each other",
     lever=r"lock",
 )
+def lock_of_a_folder(folder):
+    """Hold one lock for the whole folder while a file is copied."""
+    return DataLoader(_CachedFiles(folder), batch_size=4, num_workers=4)

@@ -5,7 +5,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class SQLiteDatabase:
@@ -73,6 +73,14 @@ def stack_graphs(graphs):
     return torch.from_numpy(np.stack(graphs))
 
 
+@question(
+    source="pytorch_geometric #8661, #9140",
+    report="workers lock the database; a temporary table does not",
+    step_s=0.003,
+    causes=("lock",),
+    place=r"multi_get|[Ll]ock|SQLite|sqlite|execute",
+    lever=r"\block|[Tt]emp|of its own|\bown\b|read-only|without writing|cop(y|ies)",
+)
 def graphs_on_disk(folder):
     """Write a table for each batch, which but one worker can do at a time."""
     return DataLoader(
@@ -82,15 +90,3 @@ def graphs_on_disk(folder):
         num_workers=4,
         collate_fn=stack_graphs,
     )
-
-
-QUESTION = Question(
-    name="join-table",
-    source="pytorch_geometric #8661, #9140",
-    report="workers lock the database; a temporary table does not",
-    make=graphs_on_disk,
-    step_s=0.003,
-    causes=("lock",),
-    place=r"multi_get|[Ll]ock|SQLite|sqlite|execute",
-    lever=r"\block|[Tt]emp|of its own|\bown\b|read-only|without writing|cop(y|ies)",
-)

@@ -4,7 +4,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Definitions(Samples):
@@ -43,19 +43,15 @@ class Validation:
         self.callback.on_batch_end(targs.roll(1), targs)
 
 
-def classes_of_texts(_folder):
-    """Load vectors, which takes next to no time."""
-    return DataLoader(_Definitions(), batch_size=64, num_workers=2)
-
-
-QUESTION = Question(
-    name="confusion",
+@question(
     source="fastai #2516",
     report="the GPU is idle; a callback compares all classes after each batch",
-    make=classes_of_texts,
     step_s=0.006,
     causes=("main-process",),
     place=r"on_batch_end",
     lever=r"less often|every|end of|index|vector|worker|device",
     step=Validation,
 )
+def classes_of_texts(_folder):
+    """Load vectors, which takes next to no time."""
+    return DataLoader(_Definitions(), batch_size=64, num_workers=2)

@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 @dataclass
@@ -61,19 +61,15 @@ def evaluate(batch):
     Evaluation().evaluate(batch)
 
 
-def edges_of_graph(_folder):
-    """Gather edges and their neighbours, which takes little time."""
-    return DataLoader(_Edges(), batch_size=None, num_workers=2)
-
-
-QUESTION = Question(
-    name="edge-copies",
+@question(
     source="tgm #235",
     report="a deep copy for each edge of a batch; one for each batch, 2 to 3 h to 1 h",
-    make=edges_of_graph,
     step_s=0.01,
     causes=("main-process",),
     place=r"deepcopy|evaluate",
     lever=r"\bonce\b|out of the loop|outside|shallow|less often|fewer|\bcop(y|ies)\b",
     step=lambda: evaluate,
 )
+def edges_of_graph(_folder):
+    """Gather edges and their neighbours, which takes little time."""
+    return DataLoader(_Edges(), batch_size=None, num_workers=2)

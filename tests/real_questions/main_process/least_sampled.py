@@ -4,7 +4,7 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class LeastSampledClassSampler(Sampler):
@@ -45,20 +45,16 @@ class _Labelled(Samples):
         return self.pictures[index % 2000], self.labels[index]
 
 
-def samples_of_classes(_folder):
-    """Choose each sample with a loop over its labels."""
-    dataset = _Labelled()
-    sampler = LeastSampledClassSampler(dataset.labels, list(range(len(dataset))))
-    return DataLoader(dataset, batch_size=64, sampler=sampler, num_workers=2)
-
-
-QUESTION = Question(
-    name="least-sampled",
+@question(
     source="pytorch-multilabel-balanced-sampler #8, #9",
     report="the sampler's loop; over a minute to 9 s",
-    make=samples_of_classes,
     step_s=0.01,
     causes=("main-process",),
     place=r"[Ss]ampler|\bsample\b",
     lever=r"vector|NumPy|tensor|\bloop|\bonce\b|beforehand|in advance",
 )
+def samples_of_classes(_folder):
+    """Choose each sample with a loop over its labels."""
+    dataset = _Labelled()
+    sampler = LeastSampledClassSampler(dataset.labels, list(range(len(dataset))))
+    return DataLoader(dataset, batch_size=64, sampler=sampler, num_workers=2)

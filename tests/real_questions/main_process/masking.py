@@ -4,7 +4,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Satellites(Samples):
@@ -46,19 +46,15 @@ def train_batch(batch):
     TrainModule().train_batch(batch)
 
 
-def stacks_of_images(_folder):
-    """Load stacks, which takes next to no time."""
-    return DataLoader(_Satellites(), batch_size=4, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="masking",
+@question(
     source="olmoearth_pretrain #467",
     report="masks are drawn in the step; in workers: 1.5 to 2 times",
-    make=stacks_of_images,
     step_s=0.02,
     causes=("main-process",),
     place=r"apply_mask",
     lever=r"collate_fn|dataset|worker",
     step=lambda: train_batch,
 )
+def stacks_of_images(_folder):
+    """Load stacks, which takes next to no time."""
+    return DataLoader(_Satellites(), batch_size=4, shuffle=True, num_workers=2)

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Sampler
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class NoDuplicatesBatchSampler(Sampler):
@@ -39,6 +39,14 @@ def sentence_collator(rows):
     return torch.from_numpy(np.array(texts, "S64").view(np.uint8).reshape(len(texts), 64))
 
 
+@question(
+    source="sentence-transformers #3611",
+    report="the sampler compares texts row by row; hashed before",
+    step_s=0.005,
+    causes=("main-process",),
+    place=r"[Ss]ampler",
+    lever=r"beforehand|in advance|\bonce\b|precomput|hash|vector|NumPy|arrays?\b",
+)
 def triplets_without_duplicates(_folder):
     """Read rows in the batch sampler, which compares their texts."""
     import datasets
@@ -61,15 +69,3 @@ def triplets_without_duplicates(_folder):
         num_workers=2,
         collate_fn=sentence_collator,
     )
-
-
-QUESTION = Question(
-    name="no-duplicates",
-    source="sentence-transformers #3611",
-    report="the sampler compares texts row by row; hashed before",
-    make=triplets_without_duplicates,
-    step_s=0.005,
-    causes=("main-process",),
-    place=r"[Ss]ampler",
-    lever=r"beforehand|in advance|\bonce\b|precomput|hash|vector|NumPy|arrays?\b",
-)

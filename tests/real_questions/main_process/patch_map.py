@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class SubjectsDataset(Samples):
@@ -71,18 +71,14 @@ class Queue(Dataset):
         random.shuffle(self.patches)
 
 
-def patches_of_queue(_folder):
-    """Sort all places of a volume for each patch of it, in the main process."""
-    return DataLoader(Queue(SubjectsDataset()), batch_size=4)
-
-
-QUESTION = Question(
-    name="patch-map",
+@question(
     source="torchio #308, #312",
     report="all weights are sorted for each patch; cumsum and searchsorted",
-    make=patches_of_queue,
     step_s=0.005,
     causes=("main-process", "one-transform"),
     place=r"WeightedSampler|get_random_index|Queue|argsort",
     lever=r"searchsorted|\bsort|\bonce\b|beforehand|in advance|[Kk]eep|\bcache|smaller|fewer|less",
 )
+def patches_of_queue(_folder):
+    """Sort all places of a volume for each patch of it, in the main process."""
+    return DataLoader(Queue(SubjectsDataset()), batch_size=4)

@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class VideoDataset(Samples):
@@ -58,6 +58,14 @@ def collate_videos(batch):
     return [data["prompt"] for data in batch[0]], torch.stack([data["video"] for data in batch[0]])
 
 
+@question(
+    source="finetrainers #206",
+    report="with BucketSampler loading is extremely slow; it loads all it groups",
+    step_s=0.005,
+    causes=("main-process",),
+    place=r"[Ss]ampler|main process",
+    lever=r"\bind(ex|ices)|workers?\b|beforehand|in advance|\bonce\b|__getitem__|out of",
+)
 def videos_in_buckets(_folder):
     """Read videos in the sampler, which has to know how large they are."""
     dataset = VideoDataset()
@@ -68,15 +76,3 @@ def videos_in_buckets(_folder):
         num_workers=2,
         collate_fn=collate_videos,
     )
-
-
-QUESTION = Question(
-    name="read-in-sampler",
-    source="finetrainers #206",
-    report="with BucketSampler loading is extremely slow; it loads all it groups",
-    make=videos_in_buckets,
-    step_s=0.005,
-    causes=("main-process",),
-    place=r"[Ss]ampler|main process",
-    lever=r"\bind(ex|ices)|workers?\b|beforehand|in advance|\bonce\b|__getitem__|out of",
-)

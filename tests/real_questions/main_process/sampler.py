@@ -2,7 +2,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Features(Dataset):
@@ -35,19 +35,15 @@ class BalancedSampler:
             yield batch
 
 
-def balanced(_folder):
-    """Make an array of all labels for each class of each batch, in the main process."""
-    features = _Features()
-    return DataLoader(features, batch_sampler=BalancedSampler(features.labels), num_workers=2)
-
-
-QUESTION = Question(
-    name="sampler",
+@question(
     source="Proxy-Anchor-CVPR2020 #26",
     report="way too slow with many classes",
-    make=balanced,
     step_s=0.003,
     causes=("main-process",),
     place=r"BalancedSampler\.__iter__",
     lever=r"with arrays",
 )
+def balanced(_folder):
+    """Make an array of all labels for each class of each batch, in the main process."""
+    features = _Features()
+    return DataLoader(features, batch_sampler=BalancedSampler(features.labels), num_workers=2)

@@ -2,7 +2,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Vectors(Samples):
@@ -34,18 +34,14 @@ class Uncollated:
         return [{name: values[n] for name, values in batch.items()} for n in range(count)]
 
 
-def uncollated(_folder):
-    """Take each batch apart in the main process."""
-    return Uncollated(DataLoader(_Vectors(), batch_size=256, shuffle=True, num_workers=2))
-
-
-QUESTION = Question(
-    name="uncollate",
+@question(
     source="fuse-med-ml #267",
     report="each batch is taken apart in a loop, in the main process",
-    make=uncollated,
     step_s=0.004,
     causes=("main-process",),
     place=r"[Uu]ncollate",
     lever=r"collate_fn|worker|vector|whole batch|once",
 )
+def uncollated(_folder):
+    """Take each batch apart in the main process."""
+    return Uncollated(DataLoader(_Vectors(), batch_size=256, shuffle=True, num_workers=2))

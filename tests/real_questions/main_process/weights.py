@@ -2,7 +2,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Nodes(Dataset):
@@ -32,20 +32,16 @@ class DegreeSampler:
             yield np.random.choice(len(chances), 64, p=chances).tolist()
 
 
-def weights_for_each_draw(_folder):
-    """Compute the chances of a million nodes for each batch."""
-    nodes = _Nodes(1_000_000)
-    degrees = np.random.default_rng(0).integers(1, 100, len(nodes)).astype(np.float64)
-    return DataLoader(nodes, batch_sampler=DegreeSampler(degrees), num_workers=2)
-
-
-QUESTION = Question(
-    name="weights",
+@question(
     source="dgl #3879",
     report="keep the probabilities in place of computing them for each draw",
-    make=weights_for_each_draw,
     step_s=0.005,
     causes=("main-process",),
     place=r"DegreeSampler\.__iter__",
     lever=r"beforehand|once",
 )
+def weights_for_each_draw(_folder):
+    """Compute the chances of a million nodes for each batch."""
+    nodes = _Nodes(1_000_000)
+    degrees = np.random.default_rng(0).integers(1, 100, len(nodes)).astype(np.float64)
+    return DataLoader(nodes, batch_sampler=DegreeSampler(degrees), num_workers=2)

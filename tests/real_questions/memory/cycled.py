@@ -4,7 +4,7 @@ import numpy as np
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 from torchvision import transforms
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class CameraDataset(Dataset):
@@ -45,21 +45,17 @@ class Iterations:
         return itertools.islice(itertools.cycle(self.dataloader), self.iterations)
 
 
+@question(
+    source="SSS-GS #6, #7",
+    report="RAM grows until killed; itertools.cycle keeps all batches, iter() does not",
+    step_s=0.2,
+    causes=("memory-growth", "shm"),
+    place=r"[Mm]emor|/dev/shm|grow|Iterations|cycle",
+    lever=r"cycle|\bcache|[Kk]eep|kept|\bh[oe]ld|\biter\(|referenc|releas|stor(e|es|ed|ing)\b",
+)
 def cameras_in_cycles(folder):
     """Keep each batch for the time when all have been seen."""
     dataset = CameraDataset(folder)
     sampler = RandomSampler(dataset, replacement=True)
     loader = DataLoader(dataset, batch_size=4, sampler=sampler, num_workers=2, drop_last=True)
     return Iterations(loader, iterations=30_000)
-
-
-QUESTION = Question(
-    name="cycled",
-    source="SSS-GS #6, #7",
-    report="RAM grows until killed; itertools.cycle keeps all batches, iter() does not",
-    make=cameras_in_cycles,
-    step_s=0.2,
-    causes=("memory-growth", "shm"),
-    place=r"[Mm]emor|/dev/shm|grow|Iterations|cycle",
-    lever=r"cycle|\bcache|[Kk]eep|kept|\bh[oe]ld|\biter\(|referenc|releas|stor(e|es|ed|ing)\b",
-)

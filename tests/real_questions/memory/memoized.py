@@ -3,7 +3,7 @@ from functools import partial
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class memoize:  # noqa: N801 - its author's name
@@ -55,18 +55,14 @@ class DummyDataset(Dataset):
         return torch.randn(3, 64, 64), index % 10
 
 
-def samples_that_are_safe(_folder):
-    """Keep each sample, though none is asked for twice."""
-    return DataLoader(SafeDataset(DummyDataset()), batch_size=16, num_workers=2)
-
-
-QUESTION = Question(
-    name="memoized",
+@question(
     source="nonechucks #13",
     report="memory grows forever; samples are memoized: 'remove the @memoize line'",
-    make=samples_that_are_safe,
     step_s=0.02,
     causes=("memory-growth",),
     place=r"[Mm]emor|SafeDataset|memoize|grow",
     lever=r"\bcache|memo\w*\b|[Kk]eep|kept|stor(e|es|ed|ing)\b|bound|maxsize|limit",
 )
+def samples_that_are_safe(_folder):
+    """Keep each sample, though none is asked for twice."""
+    return DataLoader(SafeDataset(DummyDataset()), batch_size=16, num_workers=2)

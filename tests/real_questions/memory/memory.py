@@ -1,6 +1,6 @@
 from torch.utils.data import DataLoader, Dataset
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Annotations(Dataset):
@@ -17,18 +17,14 @@ class _Annotations(Dataset):
         return len(path) + label
 
 
-def list_of_objects(_folder):
-    """Read Python objects in forked workers, which copies the pages that hold them."""
-    return DataLoader(_Annotations(), batch_size=512, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="memory",
+@question(
     source="pytorch #13246",
     report="memory grows until the process is killed",
-    make=list_of_objects,
     step_s=0.02,
     causes=("memory-growth",),
     place=r"copy what they share",
     lever=r"NumPy|array",
 )
+def list_of_objects(_folder):
+    """Read Python objects in forked workers, which copies the pages that hold them."""
+    return DataLoader(_Annotations(), batch_size=512, shuffle=True, num_workers=2)

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class Wsi:
@@ -53,18 +53,14 @@ class MultiWsiDataset(ConcatDataset):
         super().__init__([WsiDataset(paths[number % files]) for number in range(slides)])
 
 
-def patches_of_slides(folder):
-    """Leave each slide open that a worker has read from."""
-    return DataLoader(MultiWsiDataset(folder), batch_size=8, num_workers=2)
-
-
-QUESTION = Question(
-    name="slides",
+@question(
     source="eva #387, #388",
     report="memory builds up with each slide's cached properties; an LRU cache",
-    make=patches_of_slides,
     step_s=0.03,
     causes=("memory-growth",),
     place=r"[Mm]emor|grow|WsiDataset|_wsi|cached",
     lever=r"\bcache|LRU|lru|bound|limit|maxsize|[Kk]eep|kept|\bh[oe]ld|stor(e|es|ed|ing)\b|clos",
 )
+def patches_of_slides(folder):
+    """Leave each slide open that a worker has read from."""
+    return DataLoader(MultiWsiDataset(folder), batch_size=8, num_workers=2)

@@ -5,7 +5,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
 from real_questions.parts import blocks
-from real_questions.question import Question
+from real_questions.question import question
 
 
 def _to_torch(items):
@@ -45,18 +45,14 @@ class LeRobotDataset(Dataset):
         return item
 
 
-def actions_of_frames(_folder):
-    """Decode sixteen frames for the actions beside them."""
-    return DataLoader(LeRobotDataset(), batch_size=8, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="actions",
+@question(
     source="lerobot #4314",
     report="whole rows are decoded for one column; views of single columns",
-    make=actions_of_frames,
     step_s=0.01,
     causes=("one-transform", "decode"),
     place=r"_query_hf_dataset|__getitem__|_to_torch",
     lever=r"column",
 )
+def actions_of_frames(_folder):
+    """Decode sixteen frames for the actions beside them."""
+    return DataLoader(LeRobotDataset(), batch_size=8, shuffle=True, num_workers=2)

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class LuxonisLoader(Dataset):
@@ -31,18 +31,14 @@ class LuxonisLoader(Dataset):
         return torch.from_numpy(mosaic).permute(2, 0, 1)
 
 
-def mosaics_of_images(_folder):
-    """List all images there are, to draw three."""
-    return DataLoader(LuxonisLoader(), batch_size=16, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="all-indices",
+@question(
     source="luxonis-ml #183",
     report="a list of all possible indices on every getitem; random values instead",
-    make=mosaics_of_images,
     step_s=0.008,
     causes=("one-transform",),
     place=r"_pick_indices|LuxonisLoader|__getitem__",
     lever=r"rand(range|int|om)|draw|\bonce\b|__init__|[Kk]eep|\bcache|beforehand|in advance|NumPy",
 )
+def mosaics_of_images(_folder):
+    """List all images there are, to draw three."""
+    return DataLoader(LuxonisLoader(), batch_size=16, shuffle=True, num_workers=2)

@@ -3,7 +3,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torchvision import transforms
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class InterleaveIterator(IterableDataset):
@@ -40,19 +40,15 @@ class InterleaveIterator(IterableDataset):
             yield self.parser(record[number // len(self.records) % len(record)]), number % 2
 
 
-def tiles_blurred(_folder):
-    """Blur each tile with a filter of torchvision, on the CPU."""
-    return DataLoader(InterleaveIterator(), batch_size=32, num_workers=2)
-
-
-QUESTION = Question(
-    name="blurred-tiles",
+@question(
     source="slideflow #145",
     report="with torchvision's GaussianBlur 500 images/s, 7000 without; done faster",
-    make=tiles_blurred,
     step_s=0.04,
     causes=("one-transform", "transforms"),
     place=r"GaussianBlur|gaussian_blur|[Bb]lur",
     lever=r"GPU|device|OpenCV|cv2|PIL|smaller|kernel|cheaper|beforehand|"
     r"in advance|faster (one|library|function|implementation|blur|filter)",
 )
+def tiles_blurred(_folder):
+    """Blur each tile with a filter of torchvision, on the CPU."""
+    return DataLoader(InterleaveIterator(), batch_size=32, num_workers=2)

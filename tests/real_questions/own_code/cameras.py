@@ -3,7 +3,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import ONCE, Question
+from real_questions.question import ONCE, question
 
 
 class SeekVideoReader:
@@ -47,18 +47,14 @@ class NvidiaAVDataset(Samples):
         return torch.cat([load_camera_frame(path, frame) for path in self.paths])
 
 
-def frames_of_cameras(folder):
-    """Open seven videos for one frame of each."""
-    return DataLoader(NvidiaAVDataset(folder), batch_size=2, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="cameras",
+@question(
     source="auto_e2e #30",
     report="each sample opens seven videos for a frame each; frames extracted",
-    make=frames_of_cameras,
     step_s=0.02,
     causes=("one-transform", "decode"),
     place=r"load_camera_frame|SeekVideoReader|decode_image|[Dd]ecoding",
     lever=r"open|store|extract|" + ONCE,
 )
+def frames_of_cameras(folder):
+    """Open seven videos for one frame of each."""
+    return DataLoader(NvidiaAVDataset(folder), batch_size=2, shuffle=True, num_workers=2)

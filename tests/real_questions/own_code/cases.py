@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples, noise
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Cases(Samples):
@@ -22,18 +22,14 @@ class _Cases(Samples):
         return torch.from_numpy(data[:, z : z + 32, y : y + 32, x : x + 32].copy())
 
 
-def patches_of_cases(folder):
-    """Use a fiftieth of what is read."""
-    return DataLoader(_Cases(folder), batch_size=2, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="cases",
+@question(
     source="nnUNet #1332, #2380, #566",
     report="compressed cases are a lot slower",
-    make=patches_of_cases,
     step_s=0.005,
     causes=("one-transform",),
     place=r"__getitem__",
     lever=r"of \.npy, not \.npz",
 )
+def patches_of_cases(folder):
+    """Use a fiftieth of what is read."""
+    return DataLoader(_Cases(folder), batch_size=2, shuffle=True, num_workers=2)

@@ -2,7 +2,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples, noise
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Trajectories(Samples):
@@ -25,18 +25,14 @@ class _Trajectories(Samples):
         return torch.from_numpy(self.file["rgb"][index % 240])
 
 
-def frames_of_trajectories(folder):
-    """Unpack the frames of a whole trajectory for each one."""
-    return DataLoader(_Trajectories(folder), batch_size=16, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="chunks",
+@question(
     source="ManiSkill #1040",
     report="chunks of a trajectory, single frames are read",
-    make=frames_of_trajectories,
     step_s=0.005,
     causes=("one-transform",),
     place=r"__getitem__",
     lever=r"(chunks|pieces) of one sample",
 )
+def frames_of_trajectories(folder):
+    """Unpack the frames of a whole trajectory for each one."""
+    return DataLoader(_Trajectories(folder), batch_size=16, shuffle=True, num_workers=2)

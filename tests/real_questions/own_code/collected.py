@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from real_questions.parts import own_part
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class Caption:
@@ -43,18 +43,14 @@ class GcDataset(IterableDataset):
             yield sample
 
 
-def batches_with_garbage(_folder):
-    """Go through all objects there are, for each batch."""
-    return DataLoader(GcDataset(CaptionBatches()), batch_size=None, num_workers=2)
-
-
-QUESTION = Question(
-    name="collected",
+@question(
     source="Megatron-Energon #66, #40",
     report="'GC collect is slowing down the iteration'; every 10, frozen",
-    make=batches_with_garbage,
     step_s=0.01,
     causes=("one-transform",),
     place=r"GcDataset|gc\.collect|[Gg]arbage",
     lever=r"less often|seldom|rarely|freeze|disable|garbage|gc\.|every (n|few|so|ten|\d+)|out of",
 )
+def batches_with_garbage(_folder):
+    """Go through all objects there are, for each batch."""
+    return DataLoader(GcDataset(CaptionBatches()), batch_size=None, num_workers=2)

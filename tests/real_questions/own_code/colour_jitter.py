@@ -2,7 +2,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Droid(Samples):
@@ -23,18 +23,14 @@ class _Droid(Samples):
         return self.transform(self.clips[index % 4])
 
 
-def colours_of_clips(_folder):
-    """Change colours on the workers' cores."""
-    return DataLoader(_Droid(), batch_size=2, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="colour-jitter",
+@question(
     source="cosmos-framework #174",
     report="ColorJitter in workers is the bottleneck; on the device",
-    make=colours_of_clips,
     step_s=0.03,
     causes=("one-transform", "transforms"),
     place=r"ColorJitter",
     lever=r"device|GPU",
 )
+def colours_of_clips(_folder):
+    """Change colours on the workers' cores."""
+    return DataLoader(_Droid(), batch_size=2, shuffle=True, num_workers=2)

@@ -3,7 +3,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Scenes(Samples):
@@ -22,18 +22,14 @@ class _Scenes(Samples):
         return np.argmax(np.stack(planes, axis=-1), axis=-1)
 
 
-def classes_of_colours(_folder):
-    """Convert colours to classes while loading."""
-    return DataLoader(_Scenes(), batch_size=4, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="colours",
+@question(
     source="Semantic-Segmentation-Suite #24",
     report="done offline it is six times as fast",
-    make=classes_of_colours,
     step_s=0.005,
     causes=("one-transform",),
     place=r"one_hot_it",
     lever=r"once|beforehand",
 )
+def classes_of_colours(_folder):
+    """Convert colours to classes while loading."""
+    return DataLoader(_Scenes(), batch_size=4, shuffle=True, num_workers=2)

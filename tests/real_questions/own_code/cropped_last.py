@@ -4,7 +4,7 @@ from torch.utils.data import DataLoader
 from torchvision import transforms
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Portraits(Samples):
@@ -28,18 +28,14 @@ class _Portraits(Samples):
         return self.transform(self.image.copy())
 
 
-def cropped_last(_folder):
-    """Change the colours of pixels that are cropped away."""
-    return DataLoader(_Portraits(), batch_size=8, num_workers=2)
-
-
-QUESTION = Question(
-    name="cropped-last",
+@question(
     source="Portrait-Segmentation #33",
     report="cropping first takes a fifth of the time",
-    make=cropped_last,
     step_s=0.006,
     causes=("transforms",),
     place=r"ColorJitter",
     lever=r"crop or resize first",
 )
+def cropped_last(_folder):
+    """Change the colours of pixels that are cropped away."""
+    return DataLoader(_Portraits(), batch_size=8, num_workers=2)

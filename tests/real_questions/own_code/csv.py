@@ -2,7 +2,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Tiles(Dataset):
@@ -25,18 +25,14 @@ class _Tiles(Dataset):
         return torch.from_numpy(np.load(path)), int(label)
 
 
-def table_of_tiles(folder):
-    """Parse five thousand rows for one."""
-    return DataLoader(_Tiles(folder), batch_size=8, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="csv",
+@question(
     source="geo-deep-learning #418",
     report="the table is read whenever a sample is asked for",
-    make=table_of_tiles,
     step_s=0.005,
     causes=("one-transform",),
     place=r"__getitem__",
     lever=r"load it once",
 )
+def table_of_tiles(folder):
+    """Parse five thousand rows for one."""
+    return DataLoader(_Tiles(folder), batch_size=8, shuffle=True, num_workers=2)

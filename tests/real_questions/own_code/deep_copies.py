@@ -4,7 +4,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Subjects(Samples):
@@ -23,18 +23,14 @@ class _Subjects(Samples):
         return {name: one[:, at : at + 24, :24, :24].clone() for name, one in whole.items()}
 
 
-def deep_copies(_folder):
-    """Copy what a patch is cut out of."""
-    return DataLoader(_Subjects(), batch_size=8, num_workers=2)
-
-
-QUESTION = Question(
-    name="deep-copies",
+@question(
     source="torchio #1305",
     report="patches are slow since they are deep copies",
-    make=deep_copies,
     step_s=0.0015,
     causes=("one-transform",),
     place=r"crop .*copied",
     lever=r"shallow copy",
 )
+def deep_copies(_folder):
+    """Copy what a patch is cut out of."""
+    return DataLoader(_Subjects(), batch_size=8, num_workers=2)

@@ -3,7 +3,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Warped(Samples):
@@ -23,18 +23,14 @@ class _Warped(Samples):
         return torch.from_numpy(ndimage.map_coordinates(self.image, where, order=3))
 
 
-def deformed(_folder):
-    """Deform each slice, whatever it takes."""
-    return DataLoader(_Warped(), batch_size=4, num_workers=2)
-
-
-QUESTION = Question(
-    name="deformed",
+@question(
     source="batchgenerators #74",
     report="order 1 in place of 3, 253 s to 49 s; smaller, rarer",
-    make=deformed,
     step_s=0.005,
     causes=("one-transform", "transforms"),
     place=r"__getitem__|gaussian_filter|map_coordinates",
     lever=r"works on less|less data|fewer",
 )
+def deformed(_folder):
+    """Deform each slice, whatever it takes."""
+    return DataLoader(_Warped(), batch_size=4, num_workers=2)

@@ -5,7 +5,7 @@ from itertools import cycle, islice
 import numpy as np
 from torch.utils.data import DataLoader, IterableDataset
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class SimpleReplayBuffer:
@@ -34,18 +34,14 @@ class _Transitions(IterableDataset):
             yield self.buffer.sample(256)
 
 
-def replay_of_deque(_folder):
-    """Reach into the middle of a linked list."""
-    return DataLoader(_Transitions(), batch_size=None, num_workers=2)
-
-
-QUESTION = Question(
-    name="deque",
+@question(
     source="coax #25, SocialRobot #5, handson-ml #204",
     report="a deque is slow in its middle; a list",
-    make=replay_of_deque,
     step_s=0.002,
     causes=("one-transform",),
     place=r"\bsample\b",
     lever=r"\ba list\b|NumPy|an array",
 )
+def replay_of_deque(_folder):
+    """Reach into the middle of a linked list."""
+    return DataLoader(_Transitions(), batch_size=None, num_workers=2)

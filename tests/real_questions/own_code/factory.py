@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class FeatureFactory:
@@ -55,6 +55,14 @@ class MoleculeCSVDataset(Samples):
         return self.featurizer(self.smiles[index % len(self.smiles)]), index % 2
 
 
+@question(
+    source="dgl-lifesci #205, #206",
+    report="loading the featurizer is the bottleneck; once, in __init__",
+    step_s=0.008,
+    causes=("one-transform",),
+    place=r"build_feature_factory|FeatureFactory|WeaveAtomFeaturizer|__call__|__getitem__",
+    lever=r"\bonce\b|__init__|[Kk]eep|\bcache|beforehand|in advance",
+)
 def atoms_of_molecules(folder):
     """Read for each molecule what groups of atoms there are."""
     draw = random.Random(0)
@@ -66,15 +74,3 @@ def atoms_of_molecules(folder):
     path.write_text("\n".join(lines))
     dataset = MoleculeCSVDataset(WeaveAtomFeaturizer(path))
     return DataLoader(dataset, batch_size=16, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="factory",
-    source="dgl-lifesci #205, #206",
-    report="loading the featurizer is the bottleneck; once, in __init__",
-    make=atoms_of_molecules,
-    step_s=0.008,
-    causes=("one-transform",),
-    place=r"build_feature_factory|FeatureFactory|WeaveAtomFeaturizer|__call__|__getitem__",
-    lever=r"\bonce\b|__init__|[Kk]eep|\bcache|beforehand|in advance",
-)

@@ -2,7 +2,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Volumes(Samples):
@@ -23,18 +23,14 @@ class _Volumes(Samples):
         return patch["image"].as_tensor(), patch["label"].as_tensor()
 
 
-def crops_of_foreground(_folder):
-    """Look for the foreground of a volume for each crop."""
-    return DataLoader(_Volumes(), batch_size=2, num_workers=2)
-
-
-QUESTION = Question(
-    name="foreground",
+@question(
     source="MONAI #892, #6284",
     report="the foreground's voxels need not be looked for each time",
-    make=crops_of_foreground,
     step_s=0.005,
     causes=("one-transform", "transforms"),
     place=r"RandCropByPosNegLabel",
     lever=r"once|beforehand",
 )
+def crops_of_foreground(_folder):
+    """Look for the foreground of a volume for each crop."""
+    return DataLoader(_Volumes(), batch_size=2, num_workers=2)

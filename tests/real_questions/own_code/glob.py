@@ -4,7 +4,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from real_questions.parts import blocks
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Carvana(Dataset):
@@ -32,18 +32,14 @@ class _Carvana(Dataset):
         return torch.as_tensor(img.copy()).float(), torch.as_tensor(mask.copy()).long()
 
 
-def glob_of_folders(folder):
-    """Look all names of two folders through for each sample."""
-    return DataLoader(_Carvana(folder), batch_size=4, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="glob",
+@question(
     source="Pytorch-UNet #317",
     report="infer the names, do not glob; 'its training fast now'",
-    make=glob_of_folders,
     step_s=0.02,
     causes=("one-transform",),
     place=r"__getitem__|glob",
     lever=r"once|beforehand",
 )
+def glob_of_folders(folder):
+    """Look all names of two folders through for each sample."""
+    return DataLoader(_Carvana(folder), batch_size=4, shuffle=True, num_workers=2)

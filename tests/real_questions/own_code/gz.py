@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples, noise
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Slices(Samples):
@@ -24,18 +24,14 @@ class _Slices(Samples):
         return torch.from_numpy(values.reshape(256, 256).astype(np.float32))
 
 
-def slices_of_volumes(folder):
-    """Seek in a file that cannot be sought in."""
-    return DataLoader(_Slices(folder), batch_size=4, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="gz",
+@question(
     source="eva #705",
     report="the deeper a slice of .nii.gz, the slower",
-    make=slices_of_volumes,
     step_s=0.005,
     causes=("one-transform", "decode"),
     place=r"__getitem__",
     lever=r"store it unpacked",
 )
+def slices_of_volumes(folder):
+    """Seek in a file that cannot be sought in."""
+    return DataLoader(_Slices(folder), batch_size=4, shuffle=True, num_workers=2)

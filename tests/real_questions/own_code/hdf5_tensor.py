@@ -3,7 +3,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Matrices(Samples):
@@ -25,18 +25,14 @@ class _Matrices(Samples):
         return torch.tensor(self.file[str(index % 40)])
 
 
-def tensors_of_hdf5(folder):
-    """Let torch take a dataset of HDF5 apart, number by number."""
-    return DataLoader(_Matrices(folder), batch_size=8, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="hdf5-tensor",
+@question(
     source="pytorch #28761",
     report="np.array first, 421 ms to 3 ms",
-    make=tensors_of_hdf5,
     step_s=0.005,
     causes=("one-transform",),
     place=r"__getitem__",
     lever=r"np\.(array|stack)|NumPy|array first",
 )
+def tensors_of_hdf5(folder):
+    """Let torch take a dataset of HDF5 apart, number by number."""
+    return DataLoader(_Matrices(folder), batch_size=8, shuffle=True, num_workers=2)

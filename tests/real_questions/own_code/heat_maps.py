@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Poses(Samples):
@@ -33,18 +33,14 @@ class _Poses(Samples):
                     plane[y][x] = max(plane[y][x], math.exp(-exponent))
 
 
-def heat_maps(_folder):
-    """Draw pixel by pixel, in Python."""
-    return DataLoader(_Poses(), batch_size=16, num_workers=2)
-
-
-QUESTION = Question(
-    name="heat-maps",
+@question(
     source="tf-pose-estimation #272",
     report="heat maps take the time, ten times as fast without loops",
-    make=heat_maps,
     step_s=0.006,
     causes=("one-transform",),
     place=r"put_heatmap",
     lever=r"whole arrays",
 )
+def heat_maps(_folder):
+    """Draw pixel by pixel, in Python."""
+    return DataLoader(_Poses(), batch_size=16, num_workers=2)

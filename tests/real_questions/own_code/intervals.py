@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 @dataclass
@@ -63,6 +63,14 @@ class SeqDataset(Dataset):
         return {"inputs": self.fasta_extractor(interval), "targets": interval.label}
 
 
+@question(
+    source="kipoi #220, kipoi/models #67",
+    report="a file is scanned for each row; linecache",
+    step_s=0.02,
+    causes=("one-transform",),
+    place=r"BedTool|__getitem__|__iter__",
+    lever=r"linecache|\bonce\b|memory|__init__|[Kk]eep|\bcache|index|beforehand",
+)
 def intervals_of_genome(folder):
     """Go through the file of intervals for each of them."""
     draw = np.random.default_rng(0)
@@ -72,15 +80,3 @@ def intervals_of_genome(folder):
             lines.write(f"chr1\t{start}\t{start + 1000}\t{start % 2}\n")
     dataset = SeqDataset(path, draw.integers(0, 4, 1_000_000, dtype=np.uint8))
     return DataLoader(dataset, batch_size=32, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="intervals",
-    source="kipoi #220, kipoi/models #67",
-    report="a file is scanned for each row; linecache",
-    make=intervals_of_genome,
-    step_s=0.02,
-    causes=("one-transform",),
-    place=r"BedTool|__getitem__|__iter__",
-    lever=r"linecache|\bonce\b|memory|__init__|[Kk]eep|\bcache|index|beforehand",
-)

@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class JTADataset(Samples):
@@ -29,18 +29,14 @@ class JTADataset(Samples):
         return torch.from_numpy(frame[:, 3:].astype(np.float32))
 
 
-def poses_of_frames(folder):
-    """Read all of a sequence as JSON, for one of its frames."""
-    return DataLoader(JTADataset(folder), batch_size=8, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="json-poses",
+@question(
     source="JTA-Dataset #1",
     report="JSON is very slow, 7 s a matrix; np.load takes 0.3 s: 'the best solution'",
-    make=poses_of_frames,
     step_s=0.01,
     causes=("one-transform", "decode"),
     place=r"JTADataset|__getitem__|[Jj][Ss][Oo][Nn]",
     lever=r"\.npy|np\.save|np\.load|NumPy|binary|\bonce\b|memory|\bcache|[Kk]eep|beforehand|mmap",
 )
+def poses_of_frames(folder):
+    """Read all of a sequence as JSON, for one of its frames."""
+    return DataLoader(JTADataset(folder), batch_size=8, shuffle=True, num_workers=2)

@@ -3,7 +3,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples, noise
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Frames(Samples):
@@ -28,18 +28,14 @@ class _Frames(Samples):
         return torch.from_numpy(frame)
 
 
-def frames_of_videos(folder):
-    """Decode from the last key frame on for each frame."""
-    return DataLoader(_Frames(folder), batch_size=8, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="key-frames",
+@question(
     source="lerobot #92",
     report="a key frame every two frames is the best for training",
-    make=frames_of_videos,
     step_s=0.005,
     causes=("one-transform", "decode"),
     place=r"__getitem__|[Dd]ecod",
     lever=r"key frame",
 )
+def frames_of_videos(folder):
+    """Decode from the last key frame on for each frame."""
+    return DataLoader(_Frames(folder), batch_size=8, shuffle=True, num_workers=2)

@@ -3,7 +3,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class SemanticDataset(Samples):
@@ -32,19 +32,15 @@ class SemanticDataset(Samples):
         return torch.from_numpy(image).permute(2, 0, 1), torch.from_numpy(mask)
 
 
-def masks_of_labels(_folder):
-    """Go over the whole mask for each number it may have."""
-    return DataLoader(SemanticDataset(), batch_size=8, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="label-map",
+@question(
     source="ultralytics #25813",
     report="a pass over the mask for each label; with a lookup table 17 times",
-    make=masks_of_labels,
     step_s=0.006,
     causes=("one-transform", "transforms"),
     place=r"convert_label|SemanticDataset|__getitem__",
     lever=r"look-?up|table|LUT|at once|vector|one pass|"
     r"\bonce\b|beforehand|in advance|smaller first",
 )
+def masks_of_labels(_folder):
+    """Go over the whole mask for each number it may have."""
+    return DataLoader(SemanticDataset(), batch_size=8, shuffle=True, num_workers=2)

@@ -2,7 +2,7 @@ import numpy as np
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 CV2_SHIFT = 8
 
@@ -65,19 +65,15 @@ class AgentDataset(Samples):
         return {"image": img.transpose(2, 0, 1), "target_positions": self.targets[index]}
 
 
-def lanes_of_map(_folder):
-    """Move the sides of lanes one by one."""
-    dataset = AgentDataset(SemanticRasterizer())
-    return DataLoader(dataset, batch_size=12, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="lanes",
+@question(
     source="l5kit #136, #216",
     report="the points of each lane are transformed; all in one call, twice as fast",
-    make=lanes_of_map,
     step_s=0.012,
     causes=("one-transform",),
     place=r"SemanticRasterizer|rasterize|transform_points|AgentDataset|__getitem__",
     lever=r"at once|whole|vector|NumPy|one call|\bonce\b|beforehand|in advance|[Kk]eep|\bcache",
 )
+def lanes_of_map(_folder):
+    """Move the sides of lanes one by one."""
+    dataset = AgentDataset(SemanticRasterizer())
+    return DataLoader(dataset, batch_size=12, shuffle=True, num_workers=2)

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Cached(Dataset):
@@ -29,18 +29,14 @@ class _Cached(Dataset):
         return torch.from_numpy(np.load(path))
 
 
-def cache_of_workers(folder):
-    """Keep what is read in workers that end with the epoch."""
-    return DataLoader(_Cached(folder), batch_size=4, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="lost-cache",
+@question(
     source="mmhuman3d #233, torchdatasets #26",
     report="7 min to 35 s an epoch",
-    make=cache_of_workers,
     step_s=0.01,
     causes=("one-transform", "start-up", "storage-latency", "storage-bandwidth"),
     place=r"__getitem__|read|every epoch",
     lever=r"persistent_workers",
 )
+def cache_of_workers(folder):
+    """Keep what is read in workers that end with the epoch."""
+    return DataLoader(_Cached(folder), batch_size=4, shuffle=True, num_workers=2)

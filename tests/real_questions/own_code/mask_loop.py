@@ -4,7 +4,7 @@ from torch.utils.data import DataLoader
 from torchvision import transforms
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class PDDataset(Samples):
@@ -41,18 +41,14 @@ class PDDataset(Samples):
         return {"image": torch.stack(ims), "mask": torch.stack(masks)}
 
 
-def masks_of_streets(_folder):
-    """Number the objects of a mask pixel by pixel."""
-    return DataLoader(PDDataset(), batch_size=4, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="mask-loop",
+@question(
     source="Discovery_Obj_Move #4",
     report="masks pixel by pixel; with np.unique 0.3 s to 0.01 s",
-    make=masks_of_streets,
     step_s=0.006,
     causes=("one-transform",),
     place=r"__getitem__",
     lever=r"vector|NumPy|np\.|unique|\bonce\b|beforehand|[Kk]eep|\bcache",
 )
+def masks_of_streets(_folder):
+    """Number the objects of a mask pixel by pixel."""
+    return DataLoader(PDDataset(), batch_size=4, shuffle=True, num_workers=2)

@@ -3,7 +3,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Humans(Samples):
@@ -33,18 +33,14 @@ class _Humans(Samples):
         return self.image, torch.from_numpy(points), torch.from_numpy(labels)
 
 
-def points_of_meshes(_folder):
-    """Draw points while loading."""
-    return DataLoader(_Humans(), batch_size=4, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="meshes",
+@question(
     source="Open-PIFuhd #19",
     report="points are drawn while loading; offline it is much faster",
-    make=points_of_meshes,
     step_s=0.01,
     causes=("one-transform",),
     place=r"select_sampling_method|__getitem__|query",
     lever=r"beforehand",
 )
+def points_of_meshes(_folder):
+    """Draw points while loading."""
+    return DataLoader(_Humans(), batch_size=4, shuffle=True, num_workers=2)

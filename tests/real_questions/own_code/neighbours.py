@@ -2,7 +2,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import ONCE, Question
+from real_questions.question import ONCE, question
 
 
 class CachedNeighborList(torch.nn.Module):
@@ -67,20 +67,16 @@ def collate_atoms(batch):
     return joined
 
 
-def neighbours_of_atoms(folder):
-    """Filter the cached pairs each time, in a loop."""
-    return DataLoader(
-        AtomsDataset(folder), batch_size=8, shuffle=True, num_workers=2, collate_fn=collate_atoms
-    )
-
-
-QUESTION = Question(
-    name="neighbours",
+@question(
     source="schnetpack #458",
     report="pairs are filtered each time; filtered before they are cached: 3 times",
-    make=neighbours_of_atoms,
     step_s=0.02,
     causes=("one-transform", "transforms"),
     place=r"FilterNeighbors",
     lever=ONCE,
 )
+def neighbours_of_atoms(folder):
+    """Filter the cached pairs each time, in a loop."""
+    return DataLoader(
+        AtomsDataset(folder), batch_size=8, shuffle=True, num_workers=2, collate_fn=collate_atoms
+    )

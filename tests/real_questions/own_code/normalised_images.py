@@ -4,7 +4,7 @@ from torch.utils.data import DataLoader
 from torchvision import transforms
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Pictures(Samples):
@@ -22,18 +22,14 @@ class _Pictures(Samples):
         return self.transform(self.images[index % 8]), index % 10
 
 
-def normalised_images(_folder):
-    """Normalise on the workers' cores what the device would in no time."""
-    return DataLoader(_Pictures(), batch_size=32, num_workers=2)
-
-
-QUESTION = Question(
-    name="normalised-images",
+@question(
     source="sleap-nn #406",
     report="normalising on the device is 14 times as fast, with the transfer",
-    make=normalised_images,
     step_s=0.01,
     causes=("one-transform", "collate", "sending"),
     place=r"uint8 would hold",
     lever=r"uint8.*on the device",
 )
+def normalised_images(_folder):
+    """Normalise on the workers' cores what the device would in no time."""
+    return DataLoader(_Pictures(), batch_size=32, num_workers=2)

@@ -1,7 +1,7 @@
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Archive(Dataset):
@@ -19,18 +19,14 @@ class _Archive(Dataset):
         return archive["x"][index], archive["y"][index]
 
 
-def archive_of_all(folder):
-    """Load everything for one sample."""
-    return DataLoader(_Archive(folder), batch_size=8, num_workers=2)
-
-
-QUESTION = Question(
-    name="npz",
+@question(
     source="torchgeo #1754",
     report="loading from .npz is slow",
-    make=archive_of_all,
     step_s=0.01,
     causes=("one-transform", "storage-bandwidth"),
     place=r"__getitem__",
     lever=r"once",
 )
+def archive_of_all(folder):
+    """Load everything for one sample."""
+    return DataLoader(_Archive(folder), batch_size=8, num_workers=2)

@@ -1,7 +1,7 @@
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Windows(Dataset):
@@ -24,18 +24,14 @@ class _Windows(Dataset):
         return self.signal[:, start:stop], int(target)
 
 
-def windows_of_pandas(_folder):
-    """Look three values of each sample up by `iloc`."""
-    return DataLoader(_Windows(), batch_size=256, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="pandas",
+@question(
     source="braindecode #89",
     report="slow though all is in memory",
-    make=windows_of_pandas,
     step_s=0.004,
     causes=("one-transform",),
     place=r"__getitem__",
     lever=r"NumPy|to_numpy",
 )
+def windows_of_pandas(_folder):
+    """Look three values of each sample up by `iloc`."""
+    return DataLoader(_Windows(), batch_size=256, shuffle=True, num_workers=2)

@@ -4,7 +4,7 @@ import numpy as np
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,19 +57,15 @@ class DL1DataReader(Samples):
         return np.stack(images), event_id % 2
 
 
-def images_of_telescopes(folder):
-    """Look up for each image how many pixels its camera has."""
-    reader = DL1DataReader(folder / "events.h5")
-    return DataLoader(reader, batch_size=16, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="pixels-of-camera",
+@question(
     source="dl1-data-handler #88",
     report="a table is read for each image, half of the time; a dict is kept",
-    make=images_of_telescopes,
     step_s=0.005,
     causes=("one-transform",),
     place=r"DL1DataReader|_get_image|_get_num_pixels|__getitem__",
     lever=r"\bonce\b|memory|[Kk]eep|\bcache|beforehand|in advance|__init__|dict",
 )
+def images_of_telescopes(folder):
+    """Look up for each image how many pixels its camera has."""
+    reader = DL1DataReader(folder / "events.h5")
+    return DataLoader(reader, batch_size=16, shuffle=True, num_workers=2)

@@ -4,7 +4,7 @@ from torch.utils.data import DataLoader
 from torchvision import transforms
 
 from real_questions.parts import Samples, blocks
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class XRayCenterCrop:
@@ -46,18 +46,14 @@ class _XRays(Samples):
         return self.transform(img[None]), index % 14
 
 
-def radiographs(folder):
-    """Resize by a library that is slow at it."""
-    return DataLoader(_XRays(folder), batch_size=8, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="radiographs",
+@question(
     source="torchxrayvision #11",
     report="skimage's resize is orders of magnitude slower than OpenCV's",
-    make=radiographs,
     step_s=0.03,
     causes=("one-transform", "transforms"),
     place=r"XRayResizer|resize",
     lever=r"OpenCV|cv2|Pillow|beforehand|once|store",
 )
+def radiographs(folder):
+    """Resize by a library that is slow at it."""
+    return DataLoader(_XRays(folder), batch_size=8, shuffle=True, num_workers=2)

@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Utterances(Samples):
@@ -30,18 +30,14 @@ class _Utterances(Samples):
         return self.load_audio_with_duration(self.paths[index % 8], random.random() * 110, 2.0)
 
 
-def parts_of_recordings(folder):
-    """Read two minutes for two seconds."""
-    return DataLoader(_Utterances(folder), batch_size=8, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="recordings",
+@question(
     source="audio #1607",
     report="whole recordings are loaded, then sliced; read the frames asked for",
-    make=parts_of_recordings,
     step_s=0.01,
     causes=("one-transform", "storage-bandwidth"),
     place=r"load_audio_with_duration|read",
     lever=r"only|part|mmap",
 )
+def parts_of_recordings(folder):
+    """Read two minutes for two seconds."""
+    return DataLoader(_Utterances(folder), batch_size=8, shuffle=True, num_workers=2)

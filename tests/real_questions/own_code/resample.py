@@ -3,7 +3,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Songs(Samples):
@@ -24,18 +24,14 @@ class _Songs(Samples):
         return signal.resample(audio, 27_893, axis=1).astype(np.float32)
 
 
-def resampled_songs(_folder):
-    """Resample each excerpt while loading."""
-    return DataLoader(_Songs(), batch_size=4, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="resample",
+@question(
     source="Wave-U-Net #25, TTS #405",
     report="almost all of the time; resample before training",
-    make=resampled_songs,
     step_s=0.005,
     causes=("one-transform",),
     place=r"resampled",
     lever=r"once|beforehand",
 )
+def resampled_songs(_folder):
+    """Resample each excerpt while loading."""
+    return DataLoader(_Songs(), batch_size=4, shuffle=True, num_workers=2)

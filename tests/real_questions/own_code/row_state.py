@@ -6,7 +6,7 @@ import numpy as np
 from torch.utils.data import DataLoader, IterableDataset
 
 from real_questions.parts import own_part
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class ArrowExamples:
@@ -66,18 +66,14 @@ class BufferShuffledExamples(IterableDataset):
             buffer[number] = row
 
 
-def rows_with_state(_folder):
-    """Copy for each row how far one is in all files."""
-    return DataLoader(BufferShuffledExamples(), batch_size=32, num_workers=2)
-
-
-QUESTION = Question(
-    name="row-state",
+@question(
     source="datasets #8387",
     report="the state is deep-copied on every row and 'blocks the CPU'; a fast copy",
-    make=rows_with_state,
     step_s=0.003,
     causes=("one-transform",),
     place=r"state_dict|deepcopy|CyclingExamples|BufferShuffledExamples",
     lever=r"shallow|deep|less often|seldom|\bcop(y|ies|ied|ying)\b|\bonce\b|out of",
 )
+def rows_with_state(_folder):
+    """Copy for each row how far one is in all files."""
+    return DataLoader(BufferShuffledExamples(), batch_size=32, num_workers=2)

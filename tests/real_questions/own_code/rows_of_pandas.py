@@ -4,7 +4,7 @@ import numpy as np
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class WorldCerealDataset(Samples):
@@ -52,18 +52,14 @@ class WorldCerealDataset(Samples):
         return eo_data / 10_000, mask, latlon, month, int(target)
 
 
-def rows_of_fields(_folder):
-    """Look each value up in a row of pandas."""
-    return DataLoader(WorldCerealDataset(), batch_size=64, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="rows-of-pandas",
+@question(
     source="presto-worldcereal #2, #9",
     report="values are looked up in a row of pandas; 70 times with more",
-    make=rows_of_fields,
     step_s=0.01,
     causes=("one-transform",),
     place=r"row_to_arrays|__getitem__|\bpandas|Series|iloc",
     lever=r"NumPy|\bdict|to_dict|arrays?\b|\bonce\b|beforehand|__init__|whole",
 )
+def rows_of_fields(_folder):
+    """Look each value up in a row of pandas."""
+    return DataLoader(WorldCerealDataset(), batch_size=64, shuffle=True, num_workers=2)

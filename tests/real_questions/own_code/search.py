@@ -2,7 +2,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Triplets(Samples):
@@ -21,18 +21,14 @@ class _Triplets(Samples):
         return torch.nonzero(self.labels == label)[:, 0]
 
 
-def search_in_labels(_folder):
-    """Search a million labels for each sample."""
-    return DataLoader(_Triplets(), batch_size=32, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="search",
+@question(
     source="tfeat #17",
     report="a linear search for each sample; 4.5 to 27 batches/s",
-    make=search_in_labels,
     step_s=0.01,
     causes=("one-transform",),
     place=r"positions_of",
     lever=r"once|beforehand",
 )
+def search_in_labels(_folder):
+    """Search a million labels for each sample."""
+    return DataLoader(_Triplets(), batch_size=32, shuffle=True, num_workers=2)

@@ -4,7 +4,7 @@ from itertools import cycle, islice
 import numpy as np
 from torch.utils.data import DataLoader, IterableDataset
 
-from real_questions.question import ONCE, Question
+from real_questions.question import ONCE, question
 
 
 class AddTimeFeatures:
@@ -60,18 +60,14 @@ class TransformedDataset(IterableDataset):
         return InstanceSplitter()(data)
 
 
-def windows_of_series(_folder):
-    """Transform three years of hours for a window of 256 of them."""
-    return DataLoader(TransformedDataset(), batch_size=32, num_workers=2)
-
-
-QUESTION = Question(
-    name="series",
+@question(
     source="lag-llama #51",
     report="series are transformed for each window; `list(data)` before",
-    make=windows_of_series,
     step_s=0.01,
     causes=("one-transform",),
     place=r"AddTimeFeatures|__call__|date_range|TransformedDataset",
     lever=ONCE,
 )
+def windows_of_series(_folder):
+    """Transform three years of hours for a window of 256 of them."""
+    return DataLoader(TransformedDataset(), batch_size=32, num_workers=2)

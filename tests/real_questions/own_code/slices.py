@@ -6,7 +6,7 @@ from torch.utils.data import DataLoader
 from torchvision import transforms
 
 from real_questions.parts import Samples
-from real_questions.question import ONCE, Question
+from real_questions.question import ONCE, question
 
 
 class Resample:
@@ -63,18 +63,14 @@ class _MriSlices(Samples):
         return self.transform(self.indexes[index % 40])
 
 
-def resampled_slices(_folder):
-    """Resample what is the same at each epoch."""
-    return DataLoader(_MriSlices(), batch_size=8, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="slices",
+@question(
     source="ivadomed #276",
     report="slices are resampled at each iteration; done once, beforehand",
-    make=resampled_slices,
     step_s=0.02,
     causes=("one-transform", "transforms"),
     place=r"Resample|zoom",
     lever=ONCE,
 )
+def resampled_slices(_folder):
+    """Resample what is the same at each epoch."""
+    return DataLoader(_MriSlices(), batch_size=8, shuffle=True, num_workers=2)

@@ -2,7 +2,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class SparseDataset(Dataset):
@@ -42,20 +42,16 @@ def sparse_collate(batch):
     return result
 
 
-def rows_of_sparse(_folder):
-    """Make two matrices of one row for each sample."""
-    return DataLoader(
-        SparseDataset(), batch_size=256, shuffle=True, num_workers=2, collate_fn=sparse_collate
-    )
-
-
-QUESTION = Question(
-    name="sparse-rows",
+@question(
     source="SparseChem #1",
     report="a sparse matrix made for each sample; up to 4 times as fast without",
-    make=rows_of_sparse,
     step_s=0.006,
     causes=("one-transform",),
     place=r"__getitem__",
     lever=r"indptr|whole batch|__getitems__|by one index|NumPy",
 )
+def rows_of_sparse(_folder):
+    """Make two matrices of one row for each sample."""
+    return DataLoader(
+        SparseDataset(), batch_size=256, shuffle=True, num_workers=2, collate_fn=sparse_collate
+    )

@@ -6,7 +6,7 @@ from torch.utils.data import DataLoader
 from torchvision import transforms
 
 from real_questions.parts import Samples
-from real_questions.question import ONCE, Question
+from real_questions.question import ONCE, question
 
 
 def sinc_resample_kernel(old, new, width=6):
@@ -55,18 +55,14 @@ class _Speech(Samples):
         return self.augment(self.waves[index % 40])[:40_000]
 
 
-def perturbed_speech(_folder):
-    """Make the filters of a resampler for each recording."""
-    return DataLoader(_Speech(), batch_size=8, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="speed",
+@question(
     source="wav2aug #5",
     report="a resampler's filters are made for each recording; kept",
-    make=perturbed_speech,
     step_s=0.02,
     causes=("one-transform", "transforms"),
     place=r"kernel|SpeedPerturb|resample",
     lever=ONCE,
 )
+def perturbed_speech(_folder):
+    """Make the filters of a resampler for each recording."""
+    return DataLoader(_Speech(), batch_size=8, shuffle=True, num_workers=2)

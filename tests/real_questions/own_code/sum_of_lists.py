@@ -3,7 +3,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class Gpt2Tokenizer:
@@ -34,18 +34,14 @@ class _TextDataset(Samples):
         return torch.tensor(self.tokenizer.tokenize(self.documents[index % 100])[:1024])
 
 
-def sum_of_lists(_folder):
-    """Copy the list anew for each word."""
-    return DataLoader(_TextDataset(), batch_size=4, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="sum-of-lists",
+@question(
     source="transformers #1830",
     report="slow because of sum() over lists of tokens",
-    make=sum_of_lists,
     step_s=0.01,
     causes=("one-transform",),
     place=r"tokenize",
     lever=r"once|beforehand|extend|chain",
 )
+def sum_of_lists(_folder):
+    """Copy the list anew for each word."""
+    return DataLoader(_TextDataset(), batch_size=4, shuffle=True, num_workers=2)

@@ -2,7 +2,7 @@ import numpy as np
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class NWPDataInMem:
@@ -41,19 +41,15 @@ class PVDataset(Samples):
         }
 
 
-def yields_of_panels(_folder):
-    """Interpolate the forecast for all of the country, to take a small square of it."""
-    return DataLoader(PVDataset(), batch_size=8, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="whole-field",
+@question(
     source="predict_pv_yield #24",
     report="the entire NWP field is resampled each time; once: 5 to 25 it/s",
-    make=yields_of_panels,
     step_s=0.05,
     causes=("one-transform",),
     place=r"get_sample|NWPDataInMem|PVDataset|interp1d|__getitem__",
     lever=r"\bonce\b|crop|smaller|only (what|the part)|beforehand|in advance|precomput|"
     r"[Kk]eep|\bcache|__init__|cheaper|nearest",
 )
+def yields_of_panels(_folder):
+    """Interpolate the forecast for all of the country, to take a small square of it."""
+    return DataLoader(PVDataset(), batch_size=8, shuffle=True, num_workers=2)

@@ -3,7 +3,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Expert(Samples):
@@ -18,18 +18,14 @@ class _Expert(Samples):
         return torch.from_numpy(self.observations[indices])
 
 
-def drawn_without_repetition(_folder):
-    """Put a million numbers in a random order to use a hundred."""
-    return DataLoader(_Expert(), batch_size=None, num_workers=2)
-
-
-QUESTION = Question(
-    name="without-repetition",
+@question(
     source="tf2rl #126",
     report="np.random.choice without replacement; 1000 times as fast with",
-    make=drawn_without_repetition,
     step_s=0.005,
     causes=("one-transform",),
     place=r"__getitem__",
     lever=r"replace|Generator|integers|permut",
 )
+def drawn_without_repetition(_folder):
+    """Put a million numbers in a random order to use a hundred."""
+    return DataLoader(_Expert(), batch_size=None, num_workers=2)

@@ -7,7 +7,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from real_questions.parts import noise
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Zipped(Dataset):
@@ -30,18 +30,14 @@ class _Zipped(Dataset):
         return torch.from_numpy(np.array(image))
 
 
-def archive_of_images(folder):
-    """Read the archive's table of contents for each image."""
-    return DataLoader(_Zipped(folder), batch_size=8, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="zip",
+@question(
     source="vision #950",
     report="opening a ZipFile reads all of its contents' names, 2 s for CelebA",
-    make=archive_of_images,
     step_s=0.005,
     causes=("one-transform",),
     place=r"__getitem__",
     lever=r"open it once",
 )
+def archive_of_images(folder):
+    """Read the archive's table of contents for each image."""
+    return DataLoader(_Zipped(folder), batch_size=8, shuffle=True, num_workers=2)

@@ -1,7 +1,7 @@
 import numpy as np
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 def densify(x):
@@ -26,19 +26,15 @@ class IterableDistributedAnnDataCollectionDataset(IterableDataset):
             yield {"x_ng": densify(self.x[start : start + self.batch_size])}
 
 
-def genes_of_cells(_folder):
-    """Send matrices that are nearly all zeros from the workers."""
-    dataset = IterableDistributedAnnDataCollectionDataset()
-    return DataLoader(dataset, batch_size=None, num_workers=2)
-
-
-QUESTION = Question(
-    name="dense-genes",
+@question(
     source="cellarium-ml #387",
     report="workers pass dense matrices; kept sparse, an epoch of 30 min takes 12",
-    make=genes_of_cells,
     step_s=0.006,
     causes=("sending",),
     place=r"[Ss]end|densify|toarray|\bMB\b|bytes",
     lever=r"sparse|smaller|fewer|compact|on the device|float16|uint8",
 )
+def genes_of_cells(_folder):
+    """Send matrices that are nearly all zeros from the workers."""
+    dataset = IterableDistributedAnnDataCollectionDataset()
+    return DataLoader(dataset, batch_size=None, num_workers=2)

@@ -1,7 +1,7 @@
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _SnapGraph:
@@ -37,19 +37,15 @@ def collate_graphs(graphs):
     }
 
 
-def graphs_of_networkx(_folder):
-    """Send what no step uses."""
-    graphs = _SnapGraphs()
-    return DataLoader(graphs, batch_size=32, shuffle=True, num_workers=2, collate_fn=collate_graphs)
-
-
-QUESTION = Question(
-    name="networkx",
+@question(
     source="deepsnap #51",
     report="NetworkX graphs are collated with the rest; removed, it is fast",
-    make=graphs_of_networkx,
     step_s=0.004,
     causes=("sending",),
     place=r"[Ss]ending",
     lever=r"objects|leave out|only what",
 )
+def graphs_of_networkx(_folder):
+    """Send what no step uses."""
+    graphs = _SnapGraphs()
+    return DataLoader(graphs, batch_size=32, shuffle=True, num_workers=2, collate_fn=collate_graphs)

@@ -1,7 +1,7 @@
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Digits(Dataset):
@@ -17,18 +17,14 @@ class _Digits(Dataset):
         return self.images[index].unsqueeze(0) / 255, index % 10
 
 
-def small_images(_folder):
-    """Let two workers make batches that take as long to be sent as to be made."""
-    return DataLoader(_Digits(), batch_size=8, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="small-images",
+@question(
     source="style-based-gan-pytorch #108",
     report="with several workers low resolutions are slower",
-    make=small_images,
     step_s=0.0005,
     causes=("sending",),
     place=r"more .*than .*save",
     lever=r"num_workers=0",
 )
+def small_images(_folder):
+    """Let two workers make batches that take as long to be sent as to be made."""
+    return DataLoader(_Digits(), batch_size=8, shuffle=True, num_workers=2)

@@ -2,7 +2,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Graph:
@@ -21,18 +21,14 @@ def as_objects(samples):
     return samples
 
 
-def small_tensors(_folder):
-    """Send hundreds of tensors, each in shared memory of its own."""
-    return DataLoader(_Graphs(), batch_size=48, num_workers=2, collate_fn=as_objects)
-
-
-QUESTION = Question(
-    name="small-tensors",
+@question(
     source="pytorch #123439",
     report="slow when collate returns objects",
-    make=small_tensors,
     step_s=0.005,
     causes=("sending",),
     place=r"[Ss]ending",
     lever=r"tensor|objects",
 )
+def small_tensors(_folder):
+    """Send hundreds of tensors, each in shared memory of its own."""
+    return DataLoader(_Graphs(), batch_size=48, num_workers=2, collate_fn=as_objects)

@@ -2,7 +2,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class CocoDetection(Dataset):
@@ -36,20 +36,16 @@ def collate_fn(batch):
     return torch.stack(images), targets
 
 
-def targets_of_images(_folder):
-    """Send seven small tensors for each image."""
-    return DataLoader(
-        CocoDetection(), batch_size=16, shuffle=True, num_workers=2, collate_fn=collate_fn
-    )
-
-
-QUESTION = Question(
-    name="targets",
+@question(
     source="rf-detr #1399",
     report="a batch is sent as 114 tensors; as nine it is 1.25 to 1.67 times as fast",
-    make=targets_of_images,
     step_s=0.006,
     causes=("sending",),
     place=r"[Ss]end|tensors\b|collate_fn|hand",
     lever=r"one tensor|few(er)?\b|pack|concat|\bcat\b|larger|single|together|stack",
 )
+def targets_of_images(_folder):
+    """Send seven small tensors for each image."""
+    return DataLoader(
+        CocoDetection(), batch_size=16, shuffle=True, num_workers=2, collate_fn=collate_fn
+    )

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class DataList(IterableDataset):
@@ -82,6 +82,14 @@ def padding(data):
         yield [sample["key"] for sample in batch], padded, lengths
 
 
+@question(
+    source="wenet #656, #2095",
+    report="after a shuffle's size one waits long for the next; prefetching helps",
+    step_s=0.035,
+    causes=("too-little-prefetch", "slow-samples"),
+    place=r"[Pp]refetch|ahead|[Bb]urst|uneven|buffer|shuffle|\bsort\b|one in|now and then|at times",
+    lever=r"[Pp]refetch|shuffle_size|sort_size|buffer",
+)
 def utterances_shuffled(_folder):
     """Fill a buffer with utterances before the first of them is handed on."""
     dataset = Processor(DataList(), compute_fbank)
@@ -89,15 +97,3 @@ def utterances_shuffled(_folder):
     dataset = Processor(dataset, sort, 96)
     dataset = Processor(dataset, static_batch, 16)
     return DataLoader(Processor(dataset, padding), batch_size=None, num_workers=2)
-
-
-QUESTION = Question(
-    name="buffered-shuffle",
-    source="wenet #656, #2095",
-    report="after a shuffle's size one waits long for the next; prefetching helps",
-    make=utterances_shuffled,
-    step_s=0.035,
-    causes=("too-little-prefetch", "slow-samples"),
-    place=r"[Pp]refetch|ahead|[Bb]urst|uneven|buffer|shuffle|\bsort\b|one in|now and then|at times",
-    lever=r"[Pp]refetch|shuffle_size|sort_size|buffer",
-)

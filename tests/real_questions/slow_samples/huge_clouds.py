@@ -3,7 +3,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class ElasticDistortion:
@@ -95,21 +95,17 @@ def point_collate_fn(batch):
     return {**points, "offset": offset}
 
 
-def rooms_distorted(_folder):
-    """Distort all points of a room, be it huge, before some are chosen."""
-    return DataLoader(
-        S3DISDataset(), batch_size=2, shuffle=True, num_workers=2, collate_fn=point_collate_fn
-    )
-
-
-QUESTION = Question(
-    name="huge-clouds",
+@question(
     source="Pointcept #308, #103",
     report="two huge clouds block loading; distort after cropping, or in chunks",
-    make=rooms_distorted,
     step_s=0.06,
     causes=("slow-samples", "one-transform", "transforms"),
     place=r"one in|[Ss]low(er|est)? sample|ElasticDistortion|elastic_distortion|S3DISDataset",
     lever=r"crop|GridSample|\bchunk|split|smaller|in_order=False|beforehand|in advance|"
     r"prefetch_factor|\bonce\b|GPU|device",
 )
+def rooms_distorted(_folder):
+    """Distort all points of a room, be it huge, before some are chosen."""
+    return DataLoader(
+        S3DISDataset(), batch_size=2, shuffle=True, num_workers=2, collate_fn=point_collate_fn
+    )

@@ -2,7 +2,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples, compute
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _FewSlow(Samples):
@@ -13,18 +13,14 @@ class _FewSlow(Samples):
         return torch.zeros(100)
 
 
-def few_slow_samples(_folder):
-    """Return batches in order, whatever one of them takes."""
-    return DataLoader(_FewSlow(), batch_size=2, num_workers=2)
-
-
-QUESTION = Question(
-    name="in-order",
+@question(
     source="pytorch #141833",
     report="waits for one worker, others are ready",
-    make=few_slow_samples,
     step_s=0.01,
     causes=("slow-samples",),
     place=r"one in",
     lever=r"in_order=False",
 )
+def few_slow_samples(_folder):
+    """Return batches in order, whatever one of them takes."""
+    return DataLoader(_FewSlow(), batch_size=2, num_workers=2)

@@ -4,7 +4,7 @@ import pickle
 import numpy as np
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class DiskDataset:
@@ -43,19 +43,15 @@ class _TorchDiskDataset(IterableDataset):
         return self.disk_dataset.iterbatches(endless, self.batch_size)
 
 
-def shards_of_molecules(folder):
-    """Read the next file only when all of the last one is used."""
-    dataset = _TorchDiskDataset(DiskDataset(folder), 128)
-    return DataLoader(dataset, batch_size=None, num_workers=2)
-
-
-QUESTION = Question(
-    name="next-shard",
+@question(
     source="deepchem #848",
     report="the GPU waits for the next shard; it is loaded ahead, in a thread",
-    make=shards_of_molecules,
     step_s=0.006,
     causes=("slow-samples", "too-little-prefetch"),
     place=r"shard|iterbatches|load|prefetch|[Ss]ome|now and then",
     lever=r"prefetch|thread|ahead|smaller|background",
 )
+def shards_of_molecules(folder):
+    """Read the next file only when all of the last one is used."""
+    dataset = _TorchDiskDataset(DiskDataset(folder), 128)
+    return DataLoader(dataset, batch_size=None, num_workers=2)

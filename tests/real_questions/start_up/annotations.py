@@ -1,7 +1,7 @@
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Prepared(Dataset):
@@ -24,18 +24,14 @@ class _Prepared(Dataset):
         return [[float(number) for number in line.split()] for line in lines]
 
 
-def annotations_of_workers(folder):
-    """Read a large table in each worker, again at each epoch."""
-    return DataLoader(_Prepared(folder), batch_size=8, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="annotations",
+@question(
     source="pytorch forum 177390",
     report="annotations are loaded again at each epoch's begin",
-    make=annotations_of_workers,
     step_s=0.01,
     causes=("start-up",),
     place=r"every epoch",
     lever=r"persistent_workers",
 )
+def annotations_of_workers(folder):
+    """Read a large table in each worker, again at each epoch."""
+    return DataLoader(_Prepared(folder), batch_size=8, shuffle=True, num_workers=2)

@@ -2,7 +2,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Mnist(Dataset):
@@ -35,19 +35,15 @@ class TrainingBatches:
             yield next(iter(self.loader))
 
 
-def new_iterator(_folder):
-    """Start the loader anew for each batch."""
-    loader = DataLoader(_Mnist(), batch_size=64, shuffle=True, num_workers=1)
-    return TrainingBatches(loader, 10_000)
-
-
-QUESTION = Question(
-    name="new-iterator",
+@question(
     source="continuous-thought-machines #19",
     report="a new iterator for each step; one: 2 to 3 times",
-    make=new_iterator,
     step_s=0.01,
     causes=("start-up", "main-process"),
     place=r"every|each|iter",
     lever=r"iter\(|iterator",
 )
+def new_iterator(_folder):
+    """Start the loader anew for each batch."""
+    loader = DataLoader(_Mnist(), batch_size=64, shuffle=True, num_workers=1)
+    return TrainingBatches(loader, 10_000)

@@ -7,7 +7,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from real_questions.parts import blocks
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Shuffled(IterableDataset):
@@ -34,18 +34,14 @@ class _Shuffled(IterableDataset):
         yield from buffer
 
 
-def shuffle_buffer(_folder):
-    """Fill a large buffer at each epoch's begin."""
-    return DataLoader(_Shuffled(), batch_size=32, num_workers=2)
-
-
-QUESTION = Question(
-    name="shuffle-buffer",
+@question(
     source="deeplake #1760",
     report="90 s before each epoch, none without the shuffle's buffer",
-    make=shuffle_buffer,
     step_s=0.02,
     causes=("start-up",),
     place=r"every epoch",
     lever=r"buffer",
 )
+def shuffle_buffer(_folder):
+    """Fill a large buffer at each epoch's begin."""
+    return DataLoader(_Shuffled(), batch_size=32, num_workers=2)

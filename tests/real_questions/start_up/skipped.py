@@ -2,7 +2,7 @@ import numpy as np
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class VisionDataset(Samples):
@@ -39,19 +39,15 @@ class ResumedBatches:
         yield from iterator
 
 
-def batches_after_resuming(_folder):
-    """Load all that has been trained with already, to leave it out."""
-    loader = DataLoader(VisionDataset(), batch_size=4, num_workers=2)
-    return ResumedBatches(loader, train_step=700)
-
-
-QUESTION = Question(
-    name="skipped",
+@question(
     source="cosmos-rl #233, #234",
     report="as if hung after resuming; the sampler is advanced, not the loader",
-    make=batches_after_resuming,
     step_s=0.04,
     causes=("start-up", "main-process"),
     place=r"first batch|[Ss]tart|begin|[Ss]kip|ResumedBatches|resum",
     lever=r"[Ss]kip|[Ss]ampler|\bind(ex|ices)\b|resum|advanc|without loading|leave .* out",
 )
+def batches_after_resuming(_folder):
+    """Load all that has been trained with already, to leave it out."""
+    loader = DataLoader(VisionDataset(), batch_size=4, num_workers=2)
+    return ResumedBatches(loader, train_step=700)

@@ -1,7 +1,7 @@
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Dialogues(Dataset):
@@ -18,20 +18,16 @@ class _Dialogues(Dataset):
         return self.features[index % 64], self.rows[index]["speaker"]
 
 
-def pickled_to_workers(_folder):
-    """Send the dataset to new workers at each epoch."""
-    return DataLoader(
-        _Dialogues(), batch_size=8, shuffle=True, num_workers=2, multiprocessing_context="spawn"
-    )
-
-
-QUESTION = Question(
-    name="spawned",
+@question(
     source="pytorch forum 104098",
     report="the dataset is pickled for new workers at each iterator",
-    make=pickled_to_workers,
     step_s=0.005,
     causes=("start-up",),
     place=r"every epoch",
     lever=r"persistent_workers|fewer workers",
 )
+def pickled_to_workers(_folder):
+    """Send the dataset to new workers at each epoch."""
+    return DataLoader(
+        _Dialogues(), batch_size=8, shuffle=True, num_workers=2, multiprocessing_context="spawn"
+    )

@@ -1,7 +1,7 @@
 import torch
 from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class RareEvents(Dataset):
@@ -18,6 +18,14 @@ class RareEvents(Dataset):
         return self.signal[index % len(self.signal)], index % 2
 
 
+@question(
+    source="pytorch #32221",
+    report="WeightedRandomSampler without replacement takes very long; with it not",
+    step_s=0.01,
+    causes=("start-up", "main-process"),
+    place=r"[Ss]ampler|multinomial|epoch",
+    lever=r"replacement|[Ss]ampler|num_samples|longer epoch|fewer epoch|draw|beforehand|in advance",
+)
 def events_without_replacement(_folder):
     """Draw a few hundred of millions for each epoch, none of them twice."""
     dataset = RareEvents()
@@ -26,15 +34,3 @@ def events_without_replacement(_folder):
     return DataLoader(
         dataset, batch_size=32, sampler=sampler, num_workers=2, persistent_workers=True
     )
-
-
-QUESTION = Question(
-    name="unreplaced",
-    source="pytorch #32221",
-    report="WeightedRandomSampler without replacement takes very long; with it not",
-    make=events_without_replacement,
-    step_s=0.01,
-    causes=("start-up", "main-process"),
-    place=r"[Ss]ampler|multinomial|epoch",
-    lever=r"replacement|[Ss]ampler|num_samples|longer epoch|fewer epoch|draw|beforehand|in advance",
-)

@@ -2,7 +2,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class PVNetDataset(Dataset):
@@ -59,18 +59,14 @@ class Trainer:
             yield from self.val_dataloader
 
 
-def epochs_of_weather(folder):
-    """Start the workers anew for each epoch, and for each validation."""
-    return Trainer(StreamedDataModule(folder), 500)
-
-
-QUESTION = Question(
-    name="validation",
+@question(
     source="pvnet #436",
     report="workers start for each training and validation loop; keep them",
-    make=epochs_of_weather,
     step_s=0.006,
     causes=("start-up",),
     place=r"epoch|start|iterator",
     lever=r"persistent_workers",
 )
+def epochs_of_weather(folder):
+    """Start the workers anew for each epoch, and for each validation."""
+    return Trainer(StreamedDataModule(folder), 500)

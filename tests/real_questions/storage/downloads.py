@@ -5,7 +5,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torchvision import transforms
 
 from real_questions.parts import store
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class File:
@@ -43,6 +43,14 @@ class PytorchDataset(IterableDataset):
             yield self.transform(cv2.imdecode(encoded, cv2.IMREAD_COLOR)), label
 
 
+@question(
+    source="datachain #631, #664",
+    report="files are downloaded in sequence; prefetched: 300 s to 35 s",
+    step_s=0.02,
+    causes=("storage-latency", "too-few-workers"),
+    place=r"\bread|[Dd]ownload|getresponse|PytorchDataset|storage|[Nn]etwork|[Ss]ocket|workers?\b",
+    lever=r"prefetch|thread|async|concurrent|more workers|num_workers|\bcache|local",
+)
 def files_of_bucket(folder):
     """Download a file when its turn has come."""
     import cv2
@@ -54,15 +62,3 @@ def files_of_bucket(folder):
         cv2.imwrite(str(folder / name), cv2.resize(image, (100, 100)))
     dataset = PytorchDataset(store(folder, 0.02), names)
     return DataLoader(dataset, batch_size=8, num_workers=2)
-
-
-QUESTION = Question(
-    name="downloads",
-    source="datachain #631, #664",
-    report="files are downloaded in sequence; prefetched: 300 s to 35 s",
-    make=files_of_bucket,
-    step_s=0.02,
-    causes=("storage-latency", "too-few-workers"),
-    place=r"\bread|[Dd]ownload|getresponse|PytorchDataset|storage|[Nn]etwork|[Ss]ocket|workers?\b",
-    lever=r"prefetch|thread|async|concurrent|more workers|num_workers|\bcache|local",
-)

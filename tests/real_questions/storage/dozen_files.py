@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Driving(Samples):
@@ -25,18 +25,14 @@ class _Driving(Samples):
         return torch.from_numpy(np.load(path))
 
 
-def dozen_files(folder):
-    """Open many input and label files for each sample."""
-    return DataLoader(_Driving(folder), batch_size=8, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="dozen-files",
+@question(
     source="transfuser #154",
     report="many input and label files for each sample, on slow storage",
-    make=dozen_files,
     step_s=0.03,
     causes=("storage-latency", "one-transform"),
     place=r"wait|load|__getitem__",
     lever=r"shard|one file|more workers|at once",
 )
+def dozen_files(folder):
+    """Open many input and label files for each sample."""
+    return DataLoader(_Driving(folder), batch_size=8, shuffle=True, num_workers=2)

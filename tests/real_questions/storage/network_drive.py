@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples, store
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class NetworkFile(io.RawIOBase):
@@ -56,6 +56,14 @@ class Hdf5Dataset(Samples):
         return torch.from_numpy(image).permute(2, 0, 1).float() / 255
 
 
+@question(
+    source="disent #49",
+    report="HDF5 is read for every sample, a network drive's latency is too high; a copy",
+    step_s=0.01,
+    causes=("storage-latency",),
+    place=r"\bread|[Nn]etwork|[Ss]torage|h5py|Hdf5|[Ss]ocket|getresponse|__getitem__",
+    lever=r"memory|local|\bcop(y|ied|ies)|\bcache|prefetch|thread|more workers|num_workers|fewer",
+)
 def shapes_on_drive(folder):
     """Read images one by one, over a network."""
     import h5py
@@ -66,15 +74,3 @@ def shapes_on_drive(folder):
         file["data"] = draw.integers(0, 255, (2000, 64, 64, 3), dtype=np.uint8)
     dataset = Hdf5Dataset(store(folder, 0.006), path.name, path.stat().st_size)
     return DataLoader(dataset, batch_size=16, shuffle=True, num_workers=2)
-
-
-QUESTION = Question(
-    name="network-drive",
-    source="disent #49",
-    report="HDF5 is read for every sample, a network drive's latency is too high; a copy",
-    make=shapes_on_drive,
-    step_s=0.01,
-    causes=("storage-latency",),
-    place=r"\bread|[Nn]etwork|[Ss]torage|h5py|Hdf5|[Ss]ocket|getresponse|__getitem__",
-    lever=r"memory|local|\bcop(y|ied|ies)|\bcache|prefetch|thread|more workers|num_workers|fewer",
-)

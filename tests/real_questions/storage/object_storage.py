@@ -7,7 +7,7 @@ import numpy as np
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Slow(BaseHTTPRequestHandler):
@@ -40,20 +40,16 @@ class _Objects(Samples):
             return np.frombuffer(answer.read(), np.uint8).copy()
 
 
-def object_storage(_folder):
-    """Ask for one small file after the other."""
-    here, there = get_context("fork").Pipe()
-    get_context("fork").Process(target=_serve, args=(there,), daemon=True).start()
-    return DataLoader(_Objects(here.recv()), batch_size=8, num_workers=2)
-
-
-QUESTION = Question(
-    name="object-storage",
+@question(
     source="rf-detr #1396",
     report="CPU hardly used",
-    make=object_storage,
     step_s=0.05,
     causes=("storage-latency",),
     place=r"wait",
     lever=r"shard|more workers|at once",
 )
+def object_storage(_folder):
+    """Ask for one small file after the other."""
+    here, there = get_context("fork").Pipe()
+    get_context("fork").Process(target=_serve, args=(there,), daemon=True).start()
+    return DataLoader(_Objects(here.recv()), batch_size=8, num_workers=2)

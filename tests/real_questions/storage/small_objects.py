@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from real_questions.parts import store
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class Client:
@@ -44,6 +44,15 @@ class DataFluxMapStyleDataset(Dataset):
         return [self[idx] for idx in indices]
 
 
+@question(
+    source="gcs-connector-for-pytorch #44",
+    report="410 s for an epoch of small objects, 31 s with 16 threads",
+    step_s=0.05,
+    causes=("storage-latency",),
+    place=r"[Ss]tor(e|age)|request|latency|network|socket|download|DataFlux|read",
+    lever=r"thread|concurren|at once|parallel|together|same time|overlap|more workers|num_workers|"
+    r"shard|local|\bcop(y|ied)\b|\bcache|fewer, larger|prefetch",
+)
 def objects_in_sequence(folder):
     """Ask for small objects, one request after the other."""
     draw = np.random.default_rng(0)
@@ -56,16 +65,3 @@ def objects_in_sequence(folder):
 
 def objects_to_batch(samples):
     return torch.from_numpy(np.stack(samples))
-
-
-QUESTION = Question(
-    name="small-objects",
-    source="gcs-connector-for-pytorch #44",
-    report="410 s for an epoch of small objects, 31 s with 16 threads",
-    make=objects_in_sequence,
-    step_s=0.05,
-    causes=("storage-latency",),
-    place=r"[Ss]tor(e|age)|request|latency|network|socket|download|DataFlux|read",
-    lever=r"thread|concurren|at once|parallel|together|same time|overlap|more workers|num_workers|"
-    r"shard|local|\bcop(y|ied)\b|\bcache|fewer, larger|prefetch",
-)

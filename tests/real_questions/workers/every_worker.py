@@ -3,7 +3,7 @@ import time
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Stream(IterableDataset):
@@ -24,18 +24,14 @@ class _Stream(IterableDataset):
         return torch.full((3, 32, 32), float(number))
 
 
-def made_by_every_worker(_folder):
-    """Divide samples among workers after the work is done."""
-    return DataLoader(_Stream(), batch_size=8, num_workers=2)
-
-
-QUESTION = Question(
-    name="every-worker",
+@question(
     source="pytorch/data #454, #487",
     report="divide among the workers as early as possible",
-    make=made_by_every_worker,
     step_s=0.006,
     causes=("repeated-work",),
     place=r"[Ee]very worker",
     lever=r"divide|shard",
 )
+def made_by_every_worker(_folder):
+    """Divide samples among workers after the work is done."""
+    return DataLoader(_Stream(), batch_size=8, num_workers=2)

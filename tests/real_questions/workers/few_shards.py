@@ -2,7 +2,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from real_questions.parts import compute
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Shards(IterableDataset):
@@ -15,18 +15,14 @@ class _Shards(IterableDataset):
                 yield torch.zeros(100)
 
 
-def few_shards(_folder):
-    """Start more workers than there are shards."""
-    return DataLoader(_Shards(), batch_size=8, num_workers=4)
-
-
-QUESTION = Question(
-    name="few-shards",
+@question(
     source="several",
     report="fewer shards than workers",
-    make=few_shards,
     step_s=0.006,
     causes=("idle-workers",),
     place=r"nothing to do",
     lever=r"shards",
 )
+def few_shards(_folder):
+    """Start more workers than there are shards."""
+    return DataLoader(_Shards(), batch_size=8, num_workers=4)

@@ -4,7 +4,7 @@ from torch.utils.data import DataLoader
 from torchvision import transforms
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class ToTensorVideo:
@@ -60,18 +60,14 @@ class VideoDataset(Samples):
         }
 
 
-def videos_without_workers(folder):
-    """Leave `num_workers` as it is by default."""
-    return DataLoader(VideoDataset(folder), batch_size=1, shuffle=True)
-
-
-QUESTION = Question(
-    name="no-workers",
+@question(
     source="cosmos-predict1 #31",
     report="3.2 s between iterations to get data; 50 ms with num_workers=8",
-    make=videos_without_workers,
     step_s=0.02,
     causes=("too-few-workers", "main-process"),
     place=r"worker|main process|the loop itself",
     lever=r"num_workers",
 )
+def videos_without_workers(folder):
+    """Leave `num_workers` as it is by default."""
+    return DataLoader(VideoDataset(folder), batch_size=1, shuffle=True)

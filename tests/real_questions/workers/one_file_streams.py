@@ -5,7 +5,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class StreamingLeRobotDataset(IterableDataset):
@@ -57,18 +57,14 @@ class StreamingLeRobotDataset(IterableDataset):
                 yield self.make_frame(row)
 
 
-def frames_of_streams(folder):
-    """Divide each stream of one file among two workers."""
-    return DataLoader(StreamingLeRobotDataset(folder), batch_size=16, num_workers=2)
-
-
-QUESTION = Question(
-    name="one-file-streams",
+@question(
     source="lerobot #3781",
     report="worker 0 reads all, the others are idle; divide the files among them",
-    make=frames_of_streams,
     step_s=0.014,
     causes=("idle-workers",),
     place=r"worker",
     lever=r"shard|split|divid|among|\bfiles?\b|get_worker_info",
 )
+def frames_of_streams(folder):
+    """Divide each stream of one file among two workers."""
+    return DataLoader(StreamingLeRobotDataset(folder), batch_size=16, num_workers=2)

@@ -2,7 +2,7 @@ import numpy as np
 from torch.utils.data import DataLoader
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class _Augmented(Samples):
@@ -26,18 +26,14 @@ def many_threads(_worker):
     cv2.setNumThreads(64)
 
 
-def threads_of_opencv(_folder):
-    """Start 64 threads in each worker."""
-    return DataLoader(_Augmented(), batch_size=8, num_workers=2, worker_init_fn=many_threads)
-
-
-QUESTION = Question(
-    name="opencv-threads",
+@question(
     source="mmdetection #6867",
     report="half of the CPU in the kernel",
-    make=threads_of_opencv,
     step_s=0.05,
     causes=("oversubscription",),
     place=r"thread",
     lever=r"setNumThreads",
 )
+def threads_of_opencv(_folder):
+    """Start 64 threads in each worker."""
+    return DataLoader(_Augmented(), batch_size=8, num_workers=2, worker_init_fn=many_threads)

@@ -5,7 +5,7 @@ import re
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class Tokenizer:
@@ -73,6 +73,14 @@ class PartitionedStreamingDataset(IterableDataset):
                 yield block
 
 
+@question(
+    source="metaseq #746",
+    report="each tokenizes every sample, and keeps its part; partitioned before",
+    step_s=0.006,
+    causes=("repeated-work",),
+    place=r"worker|PartitionedStreamingDataset",
+    lever=r"shard|split|divid|partition|get_worker_info|own part|before",
+)
 def blocks_of_documents(folder):
     """Tokenize all documents in each worker, and divide the blocks then."""
     draw = random.Random(0)
@@ -83,15 +91,3 @@ def blocks_of_documents(folder):
             lines.write(json.dumps({"text": " ".join(draw.choices(words, k=600))}) + "\n")
     blocks = StreamingTokenBlockDataset(JsonlDataset(path, Tokenizer()), 512)
     return DataLoader(PartitionedStreamingDataset(blocks), batch_size=32, num_workers=2)
-
-
-QUESTION = Question(
-    name="partition",
-    source="metaseq #746",
-    report="each tokenizes every sample, and keeps its part; partitioned before",
-    make=blocks_of_documents,
-    step_s=0.006,
-    causes=("repeated-work",),
-    place=r"worker|PartitionedStreamingDataset",
-    lever=r"shard|split|divid|partition|get_worker_info|own part|before",
-)

@@ -4,7 +4,7 @@ from torch.utils.data import DataLoader
 from torchvision import transforms
 
 from real_questions.parts import Samples
-from real_questions.question import Question
+from real_questions.question import question
 
 
 class NuscData(Samples):
@@ -45,18 +45,14 @@ class NuscData(Samples):
         return imgs, rots, trans, torch.zeros(1, 200, 200)
 
 
-def cameras_of_cars(folder):
-    """Let one worker read the images of all six cameras, with a second core idle."""
-    return DataLoader(NuscData(folder), batch_size=1, shuffle=True, num_workers=1)
-
-
-QUESTION = Question(
-    name="six-cameras",
+@question(
     source="simple_bev #4",
     report="the read time is inconsistent, it has 'to catch up'; more nworkers",
-    make=cameras_of_cars,
     step_s=0.1,
     causes=("too-few-workers", "decode", "one-transform"),
     place=r"worker|[Dd]ecod|JPEG|get_image_data|NuscData|PIL",
     lever=r"num_workers|more workers|smaller|draft|another decoder|faster decoder|beforehand",
 )
+def cameras_of_cars(folder):
+    """Let one worker read the images of all six cameras, with a second core idle."""
+    return DataLoader(NuscData(folder), batch_size=1, shuffle=True, num_workers=1)
