@@ -12,8 +12,7 @@ from support.pipelines import Smooth, Tensors, TwiceInPlace, floats
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from stallscope.verbs.orders.fused import ResizedCrop
-from stallscope.verbs.orders.loader_parts import CachedPrefix
+from stallscope.verbs.orders.variant import CachedPrefix, ResizedCrop
 
 
 def jpeg():

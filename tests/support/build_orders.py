@@ -17,7 +17,6 @@ from stallscope.bench.samples import PAIRS
 from stallscope.verbs.orders.result import (
     OPS,
     Counts,
-    FixedCosts,
     NoSuchOrderError,
     Orders,
     OrdersConditions,
@@ -31,6 +30,7 @@ from stallscope.verbs.orders.variant import (
     NEAR,
     ROUNDING,
     CostPart,
+    FixedCosts,
     Grade,
     Variant,
 )

@@ -19,6 +19,7 @@ from stallscope.hooks import find_ops
 from stallscope.loops.cached_values import bytes_of, fresh, is_image
 from stallscope.targets.loaders import copied
 from stallscope.units import count, repr_of
+from stallscope.verbs.orders.capture import CapturedSample, decoded, seeded
 from stallscope.verbs.orders.deferred_calls import (
     CallSite,
     CodeCall,
@@ -30,7 +31,6 @@ from stallscope.verbs.orders.equivalence import digest
 from stallscope.verbs.orders.pipeline import Op, Place, numbered
 from stallscope.verbs.orders.run_ops import OpInput, clocked, states_of
 from stallscope.verbs.orders.search import Lane
-from stallscope.verbs.orders.watch import CapturedSample, decoded, seeded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -29,7 +29,7 @@ from stallscope.units import said_by
 from stallscope.verbs.orders.capture import first_indices
 from stallscope.verbs.orders.equivalence import pictures
 from stallscope.verbs.orders.pipeline import passed_on
-from stallscope.verbs.orders.result import FixedCosts, NoSuchOrderError, timed
+from stallscope.verbs.orders.result import NoSuchOrderError, timed
 from stallscope.verbs.orders.run_ops import OpInput, named_by, restored, restores_of
 from stallscope.verbs.orders.search import Lane, NotComparableError
 from stallscope.verbs.orders.variant import (
@@ -44,6 +44,7 @@ from stallscope.verbs.orders.variant import (
     NEAR,
     ROUNDING,
     CostPart,
+    FixedCosts,
     Grade,
     Variant,
     change_of,
@@ -52,10 +53,10 @@ from stallscope.verbs.orders.variant import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from stallscope.verbs.orders.capture import CapturedSample
     from stallscope.verbs.orders.run_ops import Stream
     from stallscope.verbs.orders.search import TriedOp
     from stallscope.verbs.orders.variant import Picture, Site
-    from stallscope.verbs.orders.watch import CapturedSample
 
 _LONGEST: Final = 160
 """Characters of an error's text."""

@@ -34,7 +34,6 @@ from stallscope.verbs.orders.calls import find_calls
 from stallscope.verbs.orders.capture import NoPipelineError, capture, first_indices, fixed_costs
 from stallscope.verbs.orders.equivalence import described
 from stallscope.verbs.orders.evaluator import OrderEvaluator, preserving_state
-from stallscope.verbs.orders.loader_parts import key_of
 from stallscope.verbs.orders.pipeline import places
 from stallscope.verbs.orders.result import (
     OPS,
@@ -45,15 +44,15 @@ from stallscope.verbs.orders.result import (
     parts_table,
     trials_table,
 )
-from stallscope.verbs.orders.variant import DECODE, ROUNDING
+from stallscope.verbs.orders.variant import DECODE, ROUNDING, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from stallscope.bench.comparison import Factor
+    from stallscope.verbs.orders.capture import CapturedSample
     from stallscope.verbs.orders.run_ops import OpInput
     from stallscope.verbs.orders.search import Lane
-    from stallscope.verbs.orders.watch import CapturedSample
 
 
 _SEARCH_UNTIL: Final = 0.35

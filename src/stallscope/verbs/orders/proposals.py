@@ -11,6 +11,7 @@ import math
 import statistics
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -21,8 +22,7 @@ from stallscope.loops.cached_values import bytes_of, fresh, is_image
 from stallscope.units import count, repr_of, seconds, size
 from stallscope.verbs.orders.calls import CallOp
 from stallscope.verbs.orders.evaluator import name_of
-from stallscope.verbs.orders.fused import fused
-from stallscope.verbs.orders.loader_parts import Draft
+from stallscope.verbs.orders.pipeline import passed_on
 from stallscope.verbs.orders.run_ops import clocked
 from stallscope.verbs.orders.variant import (
     CACHE,
@@ -30,8 +30,11 @@ from stallscope.verbs.orders.variant import (
     EQUIVALENCES,
     IDENTICAL,
     NEAR,
+    Draft,
     Grade,
+    ResizedCrop,
     Variant,
+    can_be_one,
 )
 
 if TYPE_CHECKING:
@@ -173,6 +176,25 @@ def add_candidates(
                     return
         except Exception as error:  # noqa: BLE001 - the user's ops and files may raise anything
             notes.append(f"a change could not be tried: {repr_of(error):.160}")
+
+
+def fused(evaluator: OrderEvaluator) -> Iterator[Variant]:
+    """Propose a single op for a resize and the crop that follows it."""
+    for first, last in pairwise(evaluator.ops):
+        inputs = evaluator.inputs_of[first.position]
+        if not can_be_one(first.call, last.call) or not all(is_image(x.value) for x in inputs):
+            continue
+        op = ResizedCrop(first.call, last.call)
+        # in the crop's place, so that it draws from the crop's stream
+        took_s = evaluator.time_rewrite(last.position, op, inputs)
+        saved_s = evaluator.seconds_of((first.position, last.position)) - took_s
+        yield Variant(
+            evaluator.as_it_is,
+            "fused",
+            f"{first.name} and {last.name} in one",
+            replaced={first.position: passed_on, last.position: op},
+            predicted_s=evaluator.whole_s - saved_s,
+        )
 
 
 def on_batch(evaluator: OrderEvaluator) -> Iterator[Variant]:

@@ -27,6 +27,7 @@ from stallscope.verbs.orders.variant import (
     ROUNDING,
     TOLERANCES,
     CostPart,
+    FixedCosts,
     Grade,
     Variant,
 )
@@ -114,23 +115,6 @@ _PROMISING: Final = 1.05
 
 class NoSuchOrderError(StallscopeError, ValueError):
     """No such trial, or not the positions of all ops."""
-
-
-@dataclass(frozen=True)
-class FixedCosts:
-    """Time of a sample outside of its ops, seconds per sample, in one process."""
-
-    fetch_s: float = 0.0
-    """The dataset's own code around the pipeline, such as reading."""
-    decode_s: float = 0.0
-    """Decoding a lazy image, in the first op that uses its pixels; 0: no image was lazy."""
-    batch_s: float = 0.0
-    """Share of collating the batch and copying it to shared memory."""
-
-    @property
-    def total_s(self) -> float:
-        """Sum of the three."""
-        return self.fetch_s + self.decode_s + self.batch_s
 
 
 @dataclass(frozen=True)

@@ -6,25 +6,30 @@ its charts and its panel.
 
 from __future__ import annotations
 
+import math
+import pickle
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from PIL import Image
+
+from stallscope.loops.cached_values import fresh, is_image
 from stallscope.targets.loaders import copied
-from stallscope.verbs.orders.loader_parts import BatchOps, CachedPrefix, loaded
 from stallscope.verbs.orders.pipeline import Chain, Chained
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Hashable, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
     from stallscope.bench.comparison import Factor, Rate
-    from stallscope.verbs.orders.loader_parts import Draft
     from stallscope.verbs.orders.pipeline import Op, Place
 
     Picture = NDArray[np.uint8]
+
 
 IDENTICAL: Final = "identical"
 ROUNDING: Final = "rounding"
@@ -82,6 +87,23 @@ class CostPart(NamedTuple):
     """Seconds per sample."""
     kind: str
     """Kind of stage: fetch, decode, transform or collate."""
+
+
+@dataclass(frozen=True)
+class FixedCosts:
+    """Time of a sample outside of its ops, seconds per sample, in one process."""
+
+    fetch_s: float = 0.0
+    """The dataset's own code around the pipeline, such as reading."""
+    decode_s: float = 0.0
+    """Decoding a lazy image, in the first op that uses its pixels; 0: no image was lazy."""
+    batch_s: float = 0.0
+    """Share of collating the batch and copying it to shared memory."""
+
+    @property
+    def total_s(self) -> float:
+        """Sum of the three."""
+        return self.fetch_s + self.decode_s + self.batch_s
 
 
 _NOT_COMPARED: Final = Grade(FAILS, why="not compared")
@@ -277,3 +299,190 @@ def _moved(positions: Sequence[int]) -> set[int]:
         best.append((*longest, position))
     longest = max(best, key=lambda row: (len(row), came_earlier(row)))
     return set(positions) - set(longest)
+
+
+# ---- parts of changed loaders --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class BatchOps:
+    """Collate function that also runs some ops, on the whole batch."""
+
+    collate: Any
+    """The user's."""
+    ops: Sequence[Any]
+    where: tuple[Any, ...]
+    """Keys that lead to their column of the batch."""
+
+    def __call__(self, samples: Any) -> Any:
+        """Return the batch, after the ops."""
+        return _with_column(self.collate(samples), self.where, self.work)
+
+    def work(self, column: Any) -> Any:
+        """Return the ops' result for the samples of a batch, stacked."""
+        for op in self.ops:
+            column = op(column)
+        return column
+
+
+class CachedPrefix:
+    """Dataset that caches its samples in memory, up to the first op that changes them each time.
+
+    A worker caches its own samples, and has those from before its fork; workers share no later
+    ones. Workers that end with an epoch lose their cache.
+
+    Args:
+        dataset: with only the first ops in its pipeline.
+        tail: the ops that run every time; None: there are none.
+        where: keys that lead to the pipeline's result in a sample.
+    """
+
+    def __init__(self, dataset: Any, tail: Any, where: Sequence[Any]) -> None:
+        self.dataset = dataset
+        self.tail = tail
+        self.where = tuple(where)
+        self.kept: dict[Hashable, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        key = key_of(index)
+        if key not in self.kept:
+            self.kept[key] = fresh(self.dataset[index])
+        return _with_column(self.kept[key], self.where, self._finish)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "dataset":
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+    def _finish(self, value: Any) -> Any:
+        value = fresh(value)  # an op may change its input in place
+        return value if self.tail is None else self.tail(value)
+
+
+def key_of(index: Any) -> Hashable:
+    """Return a key for an index: itself, or its bytes if it cannot be hashed, as a list."""
+    try:
+        hash(index)
+    except TypeError:
+        return pickle.dumps(index)
+    return index  # type: ignore[no-any-return]  # hashed just above
+
+
+def loaded(value: Any) -> Any:
+    """Decode an image, so that the cache holds pixels."""
+    load = getattr(value, "load", None)
+    if callable(load):
+        load()
+    return value
+
+
+def _with_column(value: Any, where: tuple[Any, ...], change: Any) -> Any:
+    """Return a sample or a batch with the value at `where` changed."""
+    if not where:
+        return change(value)
+    key, rest = where[0], where[1:]
+    inner = _with_column(value[key], rest, change)
+    if isinstance(value, Mapping):
+        return {**value, key: inner}
+    parts = [inner if number == key else part for number, part in enumerate(value)]
+    if hasattr(value, "_fields"):
+        return type(value)(*parts)
+    return type(value)(parts) if isinstance(value, (list, tuple)) else parts
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Decoder of a JPEG at the smallest of its sizes that is at least this large, pixels.
+
+    Stands before the ops, or in the place of a function that reads an RGB image from a path.
+    """
+
+    width: int
+    height: int
+
+    def __call__(self, image: Any) -> Any:
+        """Return the image, decoded."""
+        if not is_image(image):
+            with Image.open(image) as opened:
+                return self(opened).convert("RGB")
+        if getattr(image, "tile", None):
+            image.draft(image.mode, (self.width, self.height))
+        image.load()
+        return image
+
+
+_REACH: Final = 3
+"""Reach of the widest of Pillow's filters (Lanczos), in pixels of the resized image."""
+_MODULES: Final = ("torchvision.transforms.transforms", "torchvision.transforms.v2._geometry")
+_CROPS: Final = ("CenterCrop", "RandomCrop")
+
+
+@dataclass(frozen=True, eq=False)
+class ResizedCrop:
+    """Resize and crop in one, for PIL images; anything else goes through both ops."""
+
+    resize: Any
+    """The user's op."""
+    crop: Any
+    """The user's op; draws its place as before."""
+
+    @property
+    def __name__(self) -> str:
+        return f"{type(self.resize).__name__} and {type(self.crop).__name__} in one"
+
+    def __call__(self, image: Any) -> Any:
+        """Return the crop of the resized image."""
+        if not is_image(image):
+            return self.crop(self.resize(image))
+        wide, high = self.resize(Image.new("1", image.size)).size  # quick, as it is black and white
+        top, left, down, across = _box_of(self.crop, wide, high)
+        if min(top, left) < 0 or top + down > high or left + across > wide:
+            return self.crop(self.resize(image))  # the crop pads
+        scales = image.width / wide, image.height / high
+        spare = [math.ceil(_REACH * max(1.0, 1 / scale)) + 1 for scale in scales]
+        first = max(left - spare[0], 0), max(top - spare[1], 0)
+        last = min(left + across + spare[0], wide), min(top + down + spare[1], high)
+        name = str(getattr(self.resize.interpolation, "value", self.resize.interpolation))
+        part = image.resize(
+            (last[0] - first[0], last[1] - first[1]),
+            Image.Resampling[name.partition("-")[0].upper()],  # "bilinear", "nearest-exact"
+            (
+                first[0] * scales[0],
+                first[1] * scales[1],
+                min(last[0] * scales[0], image.width),
+                min(last[1] * scales[1], image.height),
+            ),
+        )
+        at = left - first[0], top - first[1]
+        return part.crop((*at, at[0] + across, at[1] + down))
+
+
+def _box_of(crop: Any, wide: int, high: int) -> tuple[int, int, int, int]:
+    """Return top, left, height and width of the crop, with the op's own draws."""
+    down, across = crop.size
+    if type(crop).__name__ == "CenterCrop":
+        return round((high - down) / 2.0), round((wide - across) / 2.0), down, across
+    empty = Image.new("1", (wide, high))  # the op only uses its size
+    params = getattr(crop, "make_params", None) or getattr(crop, "_get_params", None)
+    if params is not None:  # of v2; the second name is that of older versions
+        sides = params([empty])
+        return sides["top"], sides["left"], sides["height"], sides["width"]
+    box: tuple[int, int, int, int] = crop.get_params(empty, crop.size)
+    return box
+
+
+def can_be_one(resize: Any, crop: Any) -> bool:
+    """Return true if a resize and a crop do no more than their names say."""
+    kinds = type(resize), type(crop)
+    if any(kind.__module__ not in _MODULES for kind in kinds):
+        return False
+    pads = getattr(crop, "padding", None) or getattr(crop, "pad_if_needed", False)
+    return (
+        kinds[0].__name__ == "Resize"
+        and kinds[1].__name__ in _CROPS
+        and resize.size is not None
+        and not pads
+    )
