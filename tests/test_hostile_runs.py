@@ -10,7 +10,7 @@ import pytest
 from surface.built import built
 
 import stallscope as ss
-from stallscope import arrow_files
+from stallscope import store
 from stallscope.errors import RunFormatError, TargetError
 from stallscope.hooks.failures import Failures
 from stallscope.views.run import VIEW
@@ -60,7 +60,7 @@ class TestSizes:
         refusal(saved, rf"spans\.arrow: epoch has values of the {words}")
 
     def test_large_file_is_refused_before_it_is_read(self, saved, monkeypatch):
-        monkeypatch.setattr(arrow_files, "MOST_BYTES", 100)
+        monkeypatch.setattr(store, "MOST_TABLE_BYTES", 100)
 
         refusal(saved, r"spans\.arrow has [\d,]+ bytes, more than 100")
 
@@ -94,13 +94,13 @@ class TestTexts:
     def test_of_a_live_result(self, kind):
         """Names of the user's files and code may hold anything; a terminal is shown letters."""
         result = built(kind)
-        for table in result._contents.tables:
-            frame = getattr(result, table.field)
+        for field in store.contents_of(type(result)).tables:
+            frame = getattr(result, field)
             names = {"stage", "function", "source", "name", "change"} & set(frame.columns)
             evil = [pl.format(f"{EVIL}{{}}", pl.col(name).cast(pl.String)) for name in names]
             kinds = {name: frame.schema[name] for name in names}
             new = frame.with_columns(one.alias(name) for name, one in zip(names, evil, strict=True))
-            result = replace(result, **{table.field: new.cast(kinds)})
+            result = replace(result, **{field: new.cast(kinds)})
 
         told = str(result), result._repr_mimebundle_()["text/plain"]
 

@@ -18,7 +18,7 @@ LAYERS = {
     # layer: (its folders and modules, layers below that it may use, packages that it may use)
     "words": (
         (
-            "apart columns errors files interrupts machine arrow_files pyspy_calls result stages "
+            "apart columns errors files interrupts machine pyspy_calls result stages "
             "stats store units"
         ),
         "",

@@ -117,8 +117,10 @@ class Result:
 class SavedResult(Result):
     """Base of the results that can be saved, and that `ss.load` reads."""
 
-    _contents: ClassVar[store.Contents]
-    """Files and folders of the saved result."""
+    _noun: ClassVar[str]
+    """Noun for an error message."""
+    _left_alone: ClassVar[tuple[str, ...]] = ()
+    """Names in a folder of the result that saving leaves alone."""
 
     def save(self, folder: str | Path) -> Path:
         """Write the result as JSON and Arrow files; `ss.load` reads it back.
@@ -133,7 +135,7 @@ class SavedResult(Result):
         Raises:
             RunFormatError: the folder holds something else, or cannot be written.
         """
-        return apart(lambda: store.save(self, self._contents, Path(folder)))
+        return apart(lambda: store.save(self, Path(folder)))
 
     def redacted(self) -> Self:
         """Return a copy without names of your files, to share with others.
@@ -155,7 +157,7 @@ class SavedResult(Result):
         Raises:
             RunFormatError: no result of this kind, a damaged result, or another version.
         """
-        return apart(lambda: store.read(cls, cls._contents, Path(folder)))
+        return apart(lambda: store.read(cls, Path(folder)))
 
 
 class NoSuchKindError(StallscopeError, ValueError):

@@ -1,8 +1,14 @@
 """Results on disk: JSON and Arrow files, never pickle, so that untrusted results are safe to open.
 
-A result declares its files (`Contents`); this module writes, reads and checks them. Reading rejects
-values that would break a table or a picture later: a wrong type, a number out of range, an unknown
-word.
+The fields of a result's class declare its files (see `Contents`); this module writes and reads
+them. Reading rejects values that would break a table or a picture later: a wrong type, a number out
+of range, an unknown word.
+
+Tables are uncompressed Arrow IPC files, whose size in memory equals their size on disk. Polars
+would also read a compressed file, where 7 kB can hold 200 MB. So the footer is checked first: it
+lists the batches of a file, and each batch states its compression. Both are FlatBuffers; see
+https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format and
+https://flatbuffers.dev/internals for the layout.
 """
 
 from __future__ import annotations
@@ -11,28 +17,26 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Collection, Mapping
+import struct
+from collections.abc import Mapping
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
+from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast, get_args, get_origin
+from io import SEEK_END, BytesIO
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, get_args, get_origin
 from typing import get_type_hints as hints_of
 
 import polars as pl
 
-from stallscope import arrow_files
+from stallscope.columns import Schema, is_possible
 from stallscope.errors import RunFormatError
 from stallscope.files import file_of_anybody, locked, part_of, read_file
-from stallscope.units import CONTROLS, NO_LETTER, json_without_controls, printable, without_controls
+from stallscope.units import json_without_controls, without_controls
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from collections.abc import Set as AbstractSet
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
-
-    from polars._typing import PolarsDataType
-
-    Schema = dict[str, PolarsDataType]
 
 KINDS: Final = (
     *("run", "ladder", "flame", "orders", "lines", "experiments", "diagnosis", "tuning"),
@@ -42,67 +46,66 @@ KINDS: Final = (
 
 VERSION: Final = 5
 """Schema version of all kinds of results, the only readable version."""
-_LARGEST: Final = 1 << 53
-"""Largest count and time in ns of a table (104 days), so that sums are exact."""
-_LARGEST_FLOAT: Final = 1e30
-"""Largest float, above every measurement; its square is still finite."""
-_NEVER_NEGATIVE: Final = ("_share", "bytes", "_s", "seconds", "hits")
-"""Suffixes of the names of numbers that are never negative, except `ready_s`: a worker may be ready
-before the start of its epoch."""
 _LONGEST_TEXT: Final = 10_000
 """Characters of a text in a head; longer texts are cut."""
 _POLARS: Final = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 """Exceptions of polars over a damaged file; a panic is no `Exception`."""
 _MOST_HEAD_BYTES: Final = 4 << 20
 """Largest head: Python's objects take twenty times the size of their JSON."""
+MOST_TABLE_BYTES: Final = 2 << 30
+"""Largest table: a recording keeps 256 MiB of events; spans take four times as much."""
+_MAGIC: Final = b"ARROW1"
+_DICTIONARIES, _BATCHES = 2, 3
+"""Fields of a footer: lists of blocks."""
+_KIND, _HEADER = 1, 2
+"""Fields of a block's message: kind and body of its header."""
+_OF_DICTIONARY, _DATA, _COMPRESSION = 2, 1, 3
+"""Kind of a message; field of a dictionary's header: its batch; field of a batch."""
+_BLOCK: Final = struct.Struct("<q16x")
+"""Offset; then the bytes of metadata and of data."""
 _REMEDY: Final = "copy the folder once more, or record again"
 
 R = TypeVar("R")
 
 
 class StoredTable(NamedTuple):
-    """Table of a result, with the rules for its values."""
+    """Table of a result."""
 
-    field: str
-    """Field of the result."""
     schema: Schema
-    filled: AbstractSet[str] = frozenset()
-    """Columns without nulls; names of other columns are ignored."""
-    file: str = ""
-    """Name on disk; by default the field's."""
-    unbounded: AbstractSet[str] = frozenset()
-    """Columns that may hold an infinity."""
-    words: Mapping[str, Collection[str]] = {}
-    """Columns of names that the views look up, with all valid names."""
-    positive: AbstractSet[str] = frozenset()
-    """Columns that serve as divisors."""
-    is_newer: bool = False
+    file: str
+    """Name on disk."""
+    is_newer: bool
     """True: folders of the same schema version may lack it; it is empty then."""
 
-    @property
-    def name(self) -> str:
-        """Name of the file."""
-        return f"{self.file or self.field}.arrow"
+
+def stored(schema: Schema, file: str = "", *, is_newer: bool = False) -> Any:
+    """Declare a field of a result's class that is a table, empty by default.
+
+    Args:
+        schema: its columns.
+        file: name on disk; by default the field's.
+        is_newer: see `StoredTable`.
+    """
+    about = {"table": StoredTable(schema, file, is_newer)}
+    return field(default_factory=partial(pl.DataFrame, schema=schema), metadata=about)
 
 
 class Contents(NamedTuple):
-    """Files and folders of a kind of result."""
+    """Files and folders of a kind of result: what the fields of its class declare.
+
+    Fields of the type `Any` are not saved.
+    """
 
     kind: str
     """One of `KINDS`."""
     noun: str
     """Noun for an error message."""
-    tables: tuple[StoredTable, ...]
-    values: Mapping[str, Any]
+    tables: dict[str, StoredTable]
+    """Fields that are `stored` tables."""
+    values: dict[str, Any]
     """Fields in the head, with their types, dataclasses too."""
-    parts: Mapping[str, str] = {}
-    """Fields that are results or tuples of results, each in a folder of that name, by kind."""
-    beside: tuple[str, ...] = ()
-    """Other allowed names in the folder, which are not replaced."""
-    words: Mapping[str, Collection[str]] = {}
-    """Names of values in the head that are looked up, with all valid values."""
-    positive: AbstractSet[str] = frozenset()
-    """Names of values in the head that serve as divisors."""
+    parts: dict[str, Any]
+    """Fields that are results or tuples of results, each in a folder of that name, by class."""
 
     @property
     def head(self) -> str:
@@ -112,18 +115,36 @@ class Contents(NamedTuple):
     @property
     def names(self) -> list[str]:
         """Names of all files and folders, the head last."""
-        return [*(table.name for table in self.tables), *self.parts, self.head]
+        return [*(table.file for table in self.tables.values()), *self.parts, self.head]
 
 
-def save(result: Any, contents: Contents, folder: Path) -> Path:
+def contents_of(result: Any) -> Contents:
+    """Return what a class of results declares."""
+    tables, values, parts = {}, {}, {}
+    hints = hints_of(result)
+    for each in fields(result):
+        kind = hints[each.name]
+        part = next((part for part in get_args(kind) if hasattr(part, "_noun")), None)
+        if table := each.metadata.get("table"):
+            tables[each.name] = table._replace(file=f"{table.file or each.name}.arrow")
+        elif part is not None:
+            parts[each.name] = part
+        elif kind is not Any:
+            values[each.name] = kind
+    noun = result._noun  # noqa: SLF001 - of a result
+    return Contents(result.__name__.lower(), noun, tables, values, parts)
+
+
+def save(result: Any, folder: Path) -> Path:
     """Write a result; it replaces an older result only when it is complete.
 
     Raises:
         RunFormatError: the folder holds something else, cannot be written, or another process
             saves there at the moment.
     """
+    contents = contents_of(type(result))
     try:
-        _check_place(contents, folder)
+        _check_place(contents, folder, result._left_alone)  # noqa: SLF001 - of a result
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder) as is_ours:
             if not is_ours:
@@ -140,12 +161,13 @@ def save(result: Any, contents: Contents, folder: Path) -> Path:
     return folder
 
 
-def read(result: type[R], contents: Contents, folder: Path) -> R:
+def read(result: type[R], folder: Path) -> R:
     """Read a saved result. Runs no code from the folder.
 
     Raises:
         RunFormatError: no result, a damaged result, or another schema version.
     """
+    contents = contents_of(result)
     head = head_of(contents, folder)
     if (kind := head.get("kind", contents.kind)) != contents.kind:
         raise RunFormatError(
@@ -158,16 +180,16 @@ def read(result: type[R], contents: Contents, folder: Path) -> R:
             "Open it with the stallscope that wrote it"
         )
     try:
-        tables = {table.field: _table(folder, table) for table in contents.tables}
+        tables = {name: _table(folder, table) for name, table in contents.tables.items()}
         values = {
-            field: _checked(kind, head[field], field, contents)
-            for field, kind in contents.values.items()
+            name: _checked(kind, head[name], name, contents.head)
+            for name, kind in contents.values.items()
         }
-        counts = _checked(dict[str, int], head["parts"], "parts", contents)
+        counts = _checked(dict[str, int], head["parts"], "parts", contents.head)
         parts = {
-            field: part
-            for field, kind in contents.parts.items()
-            if (part := _part(folder / field, kind, counts[field])) is not None
+            name: part
+            for name, kind in contents.parts.items()
+            if (part := _part(folder / name, kind, counts[name])) is not None
         }
         return result(**tables, **values, **parts)
     except RunFormatError:
@@ -196,7 +218,8 @@ def load(folder: Path) -> Any:
             f"{folder} is not a saved result: {why}. Give a folder that `.save(...)` of a result "
             "or `stallscope record --out` wrote"
         )
-    return _class_of(kind).load(folder)
+    # By its public name, as this layer must not import it
+    return getattr(import_module("stallscope"), kind.capitalize()).load(folder)
 
 
 def kind_in(folder: Path) -> str | None:
@@ -204,16 +227,11 @@ def kind_in(folder: Path) -> str | None:
     return next((kind for kind in KINDS if (folder / f"{kind}.json").exists()), None)
 
 
-def _class_of(kind: str) -> Any:
-    """Import the class of a kind by its public name, as this layer must not import it."""
-    return getattr(import_module("stallscope"), kind.capitalize())
-
-
-def _check_place(contents: Contents, folder: Path) -> None:
+def _check_place(contents: Contents, folder: Path, beside: tuple[str, ...]) -> None:
     if folder.is_file():
         raise RunFormatError(f"{folder} is a file; give a new folder for the {contents.noun}")
     names = {path.name for path in folder.iterdir()} if folder.exists() else set()
-    ours = {*contents.names, *contents.beside}
+    ours = {*contents.names, *beside}
     if any(name not in ours and not name.endswith(".part") for name in names):
         raise RunFormatError(
             f"{folder} holds other files; give a new folder for the {contents.noun}"
@@ -247,17 +265,20 @@ def _replaced(folder: Path, names: list[str]) -> Iterator[Path]:
 
 
 def _write(result: Any, contents: Contents, folder: Path) -> None:
-    for table in contents.tables:
-        arrow_files.write(getattr(result, table.field), folder / table.name)
+    for field_name, table in contents.tables.items():
+        frame = getattr(result, field_name)
+        # The file repeats a text as often as the table
+        oldest = pl.CompatLevel.oldest()
+        frame.write_ipc(folder / table.file, compression="uncompressed", compat_level=oldest)
     counts = {}
-    for field in contents.parts:
-        part = getattr(result, field)
+    for name in contents.parts:
+        part = getattr(result, name)
         several = isinstance(part, tuple)
         items = part if several else [] if part is None else [part]
-        counts[field] = len(items)
+        counts[name] = len(items)
         for number, item in enumerate(items, 1):
-            item.save(folder / field / str(number) if several else folder / field)
-    values = {field: getattr(result, field) for field in contents.values}
+            item.save(folder / name / str(number) if several else folder / name)
+    values = {name: getattr(result, name) for name in contents.values}
     head = {"kind": contents.kind, "schema_version": VERSION, **values, "parts": counts}
     plain: Any = lambda value: vars(value) if is_dataclass(value) else float(value)  # noqa: E731
     (folder / contents.head).write_text(json.dumps(head, indent=2, default=plain), encoding="utf-8")
@@ -281,23 +302,22 @@ def head_of(contents: Contents, folder: Path) -> dict[str, Any]:
     return head
 
 
-def _part(folder: Path, kind: str, count: int) -> Any:
+def _part(folder: Path, kind: Any, count: int) -> Any:
     """Read the result in a folder, or all (`count`) in its numbered folders; None without any."""
     if not os.path.lexists(folder):
         if count:
             raise ValueError(f"{folder.name} is missing")
         return None
     check_is_folder(folder)
-    cls = _class_of(kind)
-    if os.path.lexists(folder / f"{kind}.json"):
-        return read(cls, cls._contents, folder)
+    if os.path.lexists(folder / contents_of(kind).head):
+        return read(kind, folder)
     numbered = [item for item in folder.iterdir() if item.name.isdecimal()]
     items = sorted(numbered, key=lambda item: int(item.name[:9]))
     for item in items:
         check_is_folder(item)
     if count != len(items):
         raise ValueError(f"{folder.name} holds {len(items)} of {count}")
-    return tuple(read(cls, cls._contents, item) for item in items)
+    return tuple(read(kind, item) for item in items)
 
 
 def check_is_folder(path: Path) -> None:
@@ -308,90 +328,101 @@ def check_is_folder(path: Path) -> None:
 
 def _table(folder: Path, table: StoredTable) -> pl.DataFrame:
     """Read a table with exactly the columns of its schema, and valid values."""
-    if table.is_newer and not os.path.lexists(folder / table.name):
+    if table.is_newer and not os.path.lexists(folder / table.file):
         return pl.DataFrame(schema=table.schema)
-    with file_of_anybody(folder / table.name, arrow_files.MOST_BYTES) as file:
+    with file_of_anybody(folder / table.file, MOST_TABLE_BYTES) as file:
         try:
-            frame = arrow_files.read(file, list(table.schema))
+            return table.schema.read(_read_arrow(file, list(table.schema)))
         except ValueError as error:
-            raise ValueError(f"{table.name}: {error}") from error
-    for name, kind in table.schema.items():
-        if frame.schema[name] != kind:
-            kinds = f"{frame.schema[name]}, not {kind}"
-            raise ValueError(f"{table.name}: {name} has values of the type {kinds}")
-    texts = pl.col(pl.String, pl.Categorical).cast(pl.String)
-    readable = frame.with_columns(texts.str.replace_all(CONTROLS, NO_LETTER))
-    typed = readable.select(pl.col(name).cast(kind) for name, kind in table.schema.items())
-    return checked(typed, table)
+            raise ValueError(f"{table.file}: {error}") from error
 
 
-def checked(frame: pl.DataFrame, table: StoredTable) -> pl.DataFrame:
-    """Return the table if its values are valid; else raise ValueError."""
-    for column in frame:
-        if why := _why_not(column, table):
-            raise ValueError(f"{table.name}: {column.name} {why}")
-    if "start_ns" in table.schema and not (frame["end_ns"] >= frame["start_ns"]).all():
-        raise ValueError(f"{table.name}: spans end before they start")
-    return frame
+def _read_arrow(file: IO[bytes], columns: Sequence[str]) -> pl.DataFrame:
+    file.seek(0, SEEK_END)
+    ends = []
+    for begin in (0, max(file.tell() - len(_MAGIC), 0)):
+        file.seek(begin)
+        ends.append(file.read(len(_MAGIC)))
+    if set(ends) != {_MAGIC}:  # before reading a gigabyte of something else
+        raise ValueError("it is no whole Arrow file")
+    file.seek(0)
+    data = file.read()
+    try:
+        _refuse_compressed(data)
+    except (struct.error, IndexError) as error:
+        raise ValueError("it is no whole Arrow file") from error
+    return pl.read_ipc(BytesIO(data), columns=list(columns)).select(columns)
 
 
-def _why_not(column: pl.Series, table: StoredTable) -> str:
-    """Return the fault in the values of a column; empty if they are valid."""
-    name, values = column.name, column.drop_nulls()
-    if name in table.filled and column.null_count():
-        return "has empty places"
-    if name in table.words:
-        unknown = set(values.unique().cast(pl.String)) - {*table.words[name]}
-        return f"has an unknown word ({printable(min(unknown))})" if unknown else ""
-    if column.dtype == pl.Float64 and values.is_nan().any():
-        return "holds what is no number"
-    if column.dtype.is_numeric() and values.len() and name not in {"index", *table.unbounded}:
-        ends = cast("float", values.min()), cast("float", values.max())
-        largest = _LARGEST_FLOAT if column.dtype == pl.Float64 else _LARGEST
-        if not _are_possible(name, *ends, largest) or (name in table.positive and ends[0] <= 0):
-            return "holds impossible numbers"
-    return ""
+def _refuse_compressed(data: bytes) -> None:
+    (length,) = struct.unpack_from("<i", data, len(data) - 10)
+    footer = _follow(data, len(data) - 10 - length)
+    for list_of_blocks in (_DICTIONARIES, _BATCHES):
+        for offset in _blocks(data, footer, list_of_blocks):
+            message = _follow(data, offset + 8)  # behind a marker and the length of the metadata
+            batch = _follow(data, _place(data, message, _HEADER))
+            if data[_place(data, message, _KIND)] == _OF_DICTIONARY:
+                batch = _follow(data, _place(data, batch, _DATA))
+            if _place(data, batch, _COMPRESSION):
+                raise ValueError("it is compressed, so that its size in memory is not known")
 
 
-def _are_possible(name: str, least: float, most: float, largest: float = _LARGEST_FLOAT) -> bool:
-    """Return whether numbers of that name are possible measurements, by the unit in it."""
-    smallest = 0 if name.endswith(_NEVER_NEGATIVE) and name != "ready_s" else -largest
-    return smallest <= least and most <= largest
+def _blocks(data: bytes, footer: int, field: int) -> Iterator[int]:
+    if _place(data, footer, field):
+        start = _follow(data, _place(data, footer, field))
+        (count,) = struct.unpack_from("<I", data, start)
+        for number in range(count):
+            yield _BLOCK.unpack_from(data, start + 4 + number * _BLOCK.size)[0]
 
 
-def _checked(kind: Any, value: Any, name: str, contents: Contents) -> Any:
+def _place(data: bytes, table: int, field: int) -> int:
+    """Return the position of a field in a FlatBuffers table; 0 if it has its default."""
+    (back,) = struct.unpack_from("<i", data, table)
+    names = table - back
+    (size,) = struct.unpack_from("<H", data, names)
+    entry = 4 + 2 * field
+    (offset,) = struct.unpack_from("<H", data, names + entry) if entry < size else (0,)
+    return table + offset if offset else 0
+
+
+def _follow(data: bytes, at: int) -> int:
+    """Return the position to which the offset at a position leads."""
+    if at < 0:  # `struct` would count from the end
+        raise IndexError(at)
+    (offset,) = struct.unpack_from("<I", data, at)
+    return at + int(offset)
+
+
+def _checked(kind: Any, value: Any, name: str, head: str) -> Any:
     origin, parts = get_origin(kind), get_args(kind)
-    is_object = origin in (dict, Mapping) or is_dataclass(kind)
+    where, is_object = f"{name} in {head}", origin in (dict, Mapping) or is_dataclass(kind)
     if is_object and not isinstance(value, dict):
-        raise TypeError(f"{name} in {contents.head} is no JSON object")
+        raise TypeError(f"{where} is no JSON object")
     if isinstance(kind, type) and is_dataclass(kind):
         hints = hints_of(kind)
-        names = [field.name for field in fields(kind)]
-        return kind(**{key: _checked(hints[key], value[key], key, contents) for key in names})
+        names = [each.name for each in fields(kind)]
+        return kind(**{key: _checked(hints[key], value[key], key, head) for key in names})
     if origin is tuple:
         if not isinstance(value, list):
-            raise TypeError(f"{name} in {contents.head} is no list")
-        return tuple(_checked(parts[0], item, name, contents) for item in value)
+            raise TypeError(f"{where} is no list")
+        return tuple(_checked(parts[0], item, name, head) for item in value)
     if is_object:
         # Numbers by name may be NaN in JSON: not measured
         return {
-            key: item if type(item) is parts[1] else _checked(parts[1], item, key, contents)
+            key: item if type(item) is parts[1] else _checked(parts[1], item, key, head)
             for key, item in value.items()
         }
     allowed = parts or (kind,)
-    return value if Any in allowed else _checked_value(allowed, value, name, contents)
+    return value if Any in allowed else _checked_value(allowed, value, name, where)
 
 
-def _checked_value(allowed: tuple[Any, ...], value: Any, name: str, contents: Contents) -> Any:
-    where = f"{name} in {contents.head}"
+def _checked_value(allowed: tuple[Any, ...], value: Any, name: str, where: str) -> Any:
     if type(value) is int and float in allowed:
         value = float(value)
     if type(value) not in allowed:
         raise TypeError(f"{where} has a {type(value).__name__}")
-    if name in contents.words and value not in contents.words[name]:
-        raise ValueError(f"{where} has an unknown word ({printable(str(value))})")
-    if isinstance(value, float) and not _are_possible(name, value, value):
+    if isinstance(value, float) and not is_possible(name, value, value):
         raise ValueError(f"{where} has what is no number")
-    if isinstance(value, int) and (value < 0 or (name in contents.positive and not value)):
+    if isinstance(value, int) and value < 0:
         raise ValueError(f"{where} has {value}")
     return value

@@ -37,7 +37,6 @@ from stallscope.loops.cached_loaders import is_plain
 from stallscope.loops.cached_values import samples_in
 from stallscope.loops.timed_loop import TimedPass, device_busy, started
 from stallscope.machine import CpuUse, memory_available_bytes, shared_memory_free
-from stallscope.store import StoredTable
 from stallscope.targets.loaders import copied
 from stallscope.units import count as count_of
 from stallscope.units import said_by
@@ -55,14 +54,12 @@ BLOCKS: Final = Schema(
     Column("variant", pl.Int32),
     Column("start", pl.Int32, "start of all variants"),
     Column("sweep", pl.Int32, "sweep over all variants"),
-    Column("seconds", pl.Float64),
+    Column("seconds", pl.Float64, is_divisor=True),
     Column("step_s", pl.Float64, "part of it in the step; null without one"),
-    Column("samples", pl.Int32),
+    Column("samples", pl.Int32, is_divisor=True),
     Column("cpu_s", pl.Float64, "CPU time of this process and the variant's workers"),
     Column("others_share", pl.Float64, "share of the cores that other processes had"),
-)
-STORED_BLOCKS: Final = StoredTable(
-    "blocks", BLOCKS, BLOCKS.keys() - {"step_s"}, positive={"seconds", "samples"}
+    nullable="step_s",
 )
 
 AS_IT_IS: Final = 0

@@ -36,8 +36,8 @@ PAIRS: Final = Schema(
     Column("variant", pl.Int32),
     Column("pair", pl.Int32),
     Column("samples", pl.Int32),
-    Column("as_it_is_s", pl.Float64, "time in one process"),
-    Column("seconds", pl.Float64, "the same of the variant"),
+    Column("as_it_is_s", pl.Float64, "time in one process", is_divisor=True),
+    Column("seconds", pl.Float64, "the same of the variant", is_divisor=True),
 )
 
 NARROW: Final = 0.025

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import polars as pl
 
+from stallscope.columns import Column, Schema
 from stallscope.hooks.event_log import (
     CODE_SHIFT,
     DRIFT_OFFSET,
@@ -28,72 +29,68 @@ from stallscope.hooks.event_log import (
     Tag,
 )
 from stallscope.hooks.log_place import EPOCHS
-from stallscope.stages import GAUGES, KINDS, SHARES, Stage
+from stallscope.stages import GAUGES, KINDS, NAMES, SHARES, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stallscope.hooks.log_reader import LogPages
-    from stallscope.store import Schema
 
 
 UNKNOWN = Stage("unnamed", "other")
 """Stage of a code whose name was lost with its process."""
 
 
-SPANS: Schema = {
-    "rank": pl.Int16,
-    "pid": pl.Int32,
-    "worker": pl.Int16,
-    "epoch": pl.Int32,
-    "batch": pl.Int32,
-    "sample": pl.Int32,
-    "stage": pl.Categorical,
-    "kind": pl.Enum(KINDS),
-    "start_ns": pl.Int64,
-    "end_ns": pl.Int64,
-    "cpu_ns": pl.Int64,
-}
-"""One row per span. `worker` is null in the main process, `sample` (its place in the batch, from 0)
-is null for work on the whole batch, `cpu_ns` is null where it was not read. Times count from the
-start of the run."""
-BATCHES: Schema = {
-    "rank": pl.Int16,
-    "pid": pl.Int32,
-    "worker": pl.Int16,
-    "epoch": pl.Int32,
-    "batch": pl.Int32,
-    "complete": pl.Boolean,
-}
-"""One row per recorded batch; `complete` when its end was recorded."""
-SAMPLES: Schema = {
-    "epoch": pl.Int32,
-    "batch": pl.Int32,
-    "sample": pl.Int32,
-    "worker": pl.Int16,
-    "index": pl.Int64,
-    "path": pl.String,
-    "width": pl.Int32,
-    "height": pl.Int32,
-    "bytes": pl.Int64,
-    "rank": pl.Int16,
-}
-"""One row per sample: its origin. From `index` on, null means unknown: the index in the dataset,
-the file, the image's width and height in pixels, the file's size."""
-RESOURCES: Schema = {
-    "rank": pl.Int16,
-    "start_ns": pl.Int64,
-    "end_ns": pl.Int64,
-    "resource": pl.Categorical,
-    "device": pl.Categorical,
-    "value": pl.Float64,
-    "limit": pl.Float64,
-}
-"""One row per sample of a resource on a device (a core, a process id, a disk): `value` is the usage
-in the unit of the resource's name (see `stallscope.stages`), `limit` the capacity, null where
-unknown. Shares and rates cover the time from `start_ns` to `end_ns`, counted from the start of the
-run; bytes in use are those at `end_ns`. A resource that could not be read has one row without
-device and value."""
+SPANS: Final = Schema(
+    "One row per span; times count from the start of the run.",
+    Column("rank", pl.Int16),
+    Column("pid", pl.Int32),
+    Column("worker", pl.Int16, "null: the main process"),
+    Column("epoch", pl.Int32),
+    Column("batch", pl.Int32),
+    Column("sample", pl.Int32, "place in the batch, from 0; null: work on the whole batch"),
+    Column("stage", pl.Categorical),
+    Column("kind", pl.Enum(KINDS)),
+    Column("start_ns", pl.Int64),
+    Column("end_ns", pl.Int64),
+    Column("cpu_ns", pl.Int64, "null: not read"),
+    nullable="worker sample cpu_ns",
+)
+BATCHES: Final = Schema(
+    "One row per recorded batch.",
+    Column("rank", pl.Int16),
+    Column("pid", pl.Int32),
+    Column("worker", pl.Int16),
+    Column("epoch", pl.Int32),
+    Column("batch", pl.Int32),
+    Column("complete", pl.Boolean, "true if its end was recorded"),
+    nullable="worker",
+)
+SAMPLES: Final = Schema(
+    "One row per sample: its origin; null means unknown.",
+    Column("epoch", pl.Int32),
+    Column("batch", pl.Int32),
+    Column("sample", pl.Int32),
+    Column("worker", pl.Int16),
+    Column("index", pl.Int64, "place in the dataset", any_number=True),
+    Column("path", pl.String, "its file"),
+    Column("width", pl.Int32, "of the image, in pixels"),
+    Column("height", pl.Int32),
+    Column("bytes", pl.Int64, "size of the file"),
+    Column("rank", pl.Int16),
+    nullable="sample worker index path width height bytes",
+)
+RESOURCES: Final = Schema(
+    "One row per sample of a resource on a device; without device and value: it was not readable.",
+    Column("rank", pl.Int16),
+    Column("start_ns", pl.Int64, "from the start of the run; a share or rate begins here"),
+    Column("end_ns", pl.Int64, "its end; time of a size"),
+    Column("resource", pl.Categorical, "see `stallscope.stages`", words=NAMES),
+    Column("device", pl.Categorical, "core, process id, disk"),
+    Column("value", pl.Float64, "usage in the unit of the resource's name"),
+    Column("limit", pl.Float64, "capacity; null: unknown"),
+    nullable="device value limit",
+)
 
 _ENDS: Final = ("StopIteration", "GeneratorExit")
 """Exceptions that end an iterator, and are no failure."""

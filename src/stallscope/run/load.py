@@ -157,9 +157,9 @@ def _all_ranks(folders: list[Path]) -> Run:
     except (OSError, ValueError) as error:
         raise RunFormatError(f"{error}: give a folder of existing runs") from error
     runs: list[Run] = [_read(folder) for folder in chosen]
-    fields = [table.field for table in Run._contents.tables]  # noqa: SLF001 - of a result
     tables: dict[str, Any] = {
-        field: pl.concat([getattr(run, field) for run in runs]) for field in fields
+        field: pl.concat([getattr(run, field) for run in runs])
+        for field in store.contents_of(Run).tables
     }
     notes = [f"{count(len(runs), 'rank')}; times of each count from its own start"]
     if len(chosen) < len(folders):
@@ -175,8 +175,8 @@ def _read(folder: Path) -> Any:
         return store.load(folder)
     try:
         run = collect(logs).run
-        for table in Run._contents.tables:  # noqa: SLF001 - of a result
-            store.checked(getattr(run, table.field), table)
+        for field, table in store.contents_of(Run).tables.items():
+            table.schema.checked(getattr(run, field))
     except (Exception, pl.exceptions.PanicException) as error:  # a killed process leaves anything
         why = without_controls(str(error).partition("\n")[0])
         raise RunFormatError(

@@ -93,11 +93,7 @@ def readable(place: LogPlace) -> Run:
         return collect(place).run
     except Exception as error:  # noqa: BLE001 - the logs may be damaged in any way
         notes = (f"the recording cannot be read ({error!r})", *place.failures.sentences())
-    tables: dict[str, Any] = {
-        table.field: pl.DataFrame(schema=table.schema)
-        for table in Run._contents.tables  # noqa: SLF001 - of a result
-    }
-    return Run(**tables, notes=notes)
+    return Run(notes=notes)
 
 
 def _read(place: LogPlace, about: RecordingInfo | None) -> _Written:

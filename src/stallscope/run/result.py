@@ -24,8 +24,8 @@ from stallscope.result import SavedResult
 from stallscope.run import summary
 from stallscope.run.decode import BATCHES, RESOURCES, SAMPLES, SPANS
 from stallscope.run.stacks import STACKS
-from stallscope.stages import KINDS, NAMES
-from stallscope.store import Contents, StoredTable
+from stallscope.stages import KINDS
+from stallscope.store import stored
 
 if TYPE_CHECKING:
     from stallscope.model.exposure import Exposure
@@ -46,6 +46,7 @@ STEPS: Final = Schema(
     Column("end_ns", pl.Int64, "end of the wait"),
     Column("restart_s", pl.Float64, "time in `iter(loader)` before the first step of an epoch"),
     Column("steady", pl.Boolean),
+    nullable="worker wait_s pin_s h2d_s step_s other_s restart_s",
 )
 
 DELIVERIES: Final = Schema(
@@ -61,6 +62,8 @@ DELIVERIES: Final = Schema(
     Column("pickle_ns", pl.Int64, "the worker's feeder thread began to pickle it"),
     Column("sent_ns", pl.Int64, "the thread had sent it"),
     Column("arrived_ns", pl.Int64, "the loop had received and unpickled it"),
+    # A worker that was not hooked has no known process
+    nullable="pid worker asked_ns taken_ns made_ns pickle_ns sent_ns arrived_ns",
 )
 
 WAITS: Final = Schema(
@@ -83,6 +86,7 @@ STARTUP: Final = Schema(
     Column("ready_s", pl.Float64, "from the start of its epoch until it was ready"),
     Column("first_sample_s", pl.Float64, "time of its first sample"),
     Column("typical_sample_s", pl.Float64, "median of its later samples"),
+    nullable="worker ready_s first_sample_s typical_sample_s",
 )
 
 DEVICE: Final = Schema(
@@ -92,14 +96,13 @@ DEVICE: Final = Schema(
     Column("kind", pl.Enum(KINDS), "a copy (h2d) or a step; null: unknown"),
     Column("start_ns", pl.Int64, "the event before it"),
     Column("end_ns", pl.Int64, "the event after it"),
+    nullable="device kind",
 )
 """Gaps between rows: the device was idle. A rank without any row computes on the host."""
 
-_NEVER_NULL: Final = {
-    *("rank", "pid", "epoch", "batch", "step", "stage", "kind"),
-    *("start_ns", "end_ns", "complete", "steady", "resource"),
-}
-"""Columns without nulls, in all tables of a run."""
+_BATCHES: Final = Schema(
+    BATCHES.about, *BATCHES.columns, Column("steady", pl.Boolean), nullable="worker"
+)
 LOGS: Final = "logs"
 """Folder inside of a run's folder for the logs of a running recording."""
 
@@ -142,71 +145,29 @@ class Run(SavedResult):
     _folder: ClassVar[Path | None] = None
     """Folder that `ss.load` has read; an attribute of that run alone."""
     _view: ClassVar[str] = "run.VIEW"
-    _contents: ClassVar = Contents(
-        kind="run",
-        noun="run",
-        tables=(
-            StoredTable("all_spans", SPANS, _NEVER_NULL, file="spans"),
-            StoredTable("all_samples", SAMPLES, _NEVER_NULL, file="samples"),
-            StoredTable("batches", {**BATCHES, "steady": pl.Boolean}, _NEVER_NULL),
-            StoredTable("all_steps", STEPS, _NEVER_NULL, file="steps"),
-            StoredTable("waits", WAITS, _NEVER_NULL),
-            # A worker that was not hooked has no known process
-            StoredTable("deliveries", DELIVERIES, _NEVER_NULL - {"pid"}),
-            StoredTable("side_spans", SPANS, _NEVER_NULL),
-            StoredTable("startup", STARTUP, _NEVER_NULL),
-            StoredTable(
-                "all_resources",
-                RESOURCES,
-                _NEVER_NULL,
-                file="resources",
-                words={"resource": NAMES},
-            ),
-            StoredTable("device_work", DEVICE, _NEVER_NULL - {"kind"}, file="device"),
-            StoredTable(
-                "all_stacks",
-                STACKS,
-                set(STACKS) - {"worker", "stage"},
-                file="stacks",
-                is_newer=True,
-            ),
-        ),
-        values={
-            "settings": Settings,
-            "first_batch_s": float | None,
-            "machine": dict[str, Any],
-            "notes": tuple[str, ...],
-        },
-        parts={"others": "run"},
-        beside=(LOGS,),
-    )
+    _noun: ClassVar[str] = "run"
+    _left_alone: ClassVar[tuple[str, ...]] = (LOGS,)
 
-    all_spans: pl.DataFrame
-    """All spans, columns of `run.decode.SPANS`, in the order of writing per process."""
-    all_samples: pl.DataFrame
-    """Origin of each sample, columns of `run.decode.SAMPLES`."""
-    batches: pl.DataFrame
-    """Columns of `run.decode.BATCHES` and `steady`."""
-    all_steps: pl.DataFrame
-    """Columns of `STEPS`."""
-    waits: pl.DataFrame
-    """Columns of `WAITS`."""
-    deliveries: pl.DataFrame
-    """Columns of `DELIVERIES`."""
-    side_spans: pl.DataFrame
-    """Spans of the tracks beside the workers' own, columns of `run.decode.SPANS`: sending (the
-    feeder thread of each worker), pinning, and the training loop: copies to the device, `forward`,
-    `backward`, `optimizer`, the user's own parts, garbage collection, loops over other loaders."""
-    startup: pl.DataFrame
-    """Columns of `STARTUP`."""
+    all_spans: pl.DataFrame = stored(SPANS, "spans")
+    """All spans, in the order of writing per process."""
+    all_samples: pl.DataFrame = stored(SAMPLES, "samples")
+    batches: pl.DataFrame = stored(_BATCHES)
+    all_steps: pl.DataFrame = stored(STEPS, "steps")
+    waits: pl.DataFrame = stored(WAITS)
+    deliveries: pl.DataFrame = stored(DELIVERIES)
+    side_spans: pl.DataFrame = stored(SPANS)
+    """Spans of the tracks beside the workers' own: sending (the feeder thread of each worker),
+    pinning, and the training loop: copies to the device, `forward`, `backward`, `optimizer`, the
+    user's own parts, garbage collection, loops over other loaders."""
+    startup: pl.DataFrame = stored(STARTUP)
     settings: Settings = field(default_factory=Settings)
     """Settings of the recording."""
-    all_resources: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=RESOURCES))
-    """Columns of `RESOURCES`, of all processes of the recording; empty without samples."""
-    device_work: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=DEVICE))
-    """Columns of `DEVICE`; empty where the host is the device."""
-    all_stacks: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=STACKS))
-    """Columns of `STACKS`; only of a training that was watched, which samples itself."""
+    all_resources: pl.DataFrame = stored(RESOURCES, "resources")
+    """Resources of all processes of the recording; empty without samples."""
+    device_work: pl.DataFrame = stored(DEVICE, "device")
+    """Empty where the host is the device."""
+    all_stacks: pl.DataFrame = stored(STACKS, "stacks", is_newer=True)
+    """Samples of a training that was watched; empty otherwise."""
     first_batch_s: float | None = None
     """Seconds from the loader's start to its first batch; None without a batch."""
     machine: dict[str, Any] = field(default_factory=dict)

@@ -44,6 +44,7 @@ STACKS: Final = Schema(
         secret=STACK,
     ),
     Column("hits", pl.Int64, "samples"),
+    nullable="worker stage",
 )
 
 WORKER_LOOP: Final = "torch/utils/data/_utils/worker.py"

@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import polars as pl
 
 from stallscope.apart import computed_apart
-from stallscope.columns import CODE, CODE_FILE, DIGEST, NAME, PATH, STACK, secrecy
+from stallscope.columns import CODE, CODE_FILE, DIGEST, NAME, PATH, STACK
 from stallscope.result import SavedResult
 from stallscope.run.stacks import short
+from stallscope.store import contents_of
 from stallscope.units import LONGEST, printable
 from stallscope.verbs.diagnose.text import GUIDED
 from stallscope.verbs.flame.classify import StackFunction, is_library
@@ -105,13 +106,13 @@ class _Redaction:
 
     def result(self, result: R) -> R:
         """Return the redacted result, with its parts."""
-        contents = result._contents  # noqa: SLF001 - of a result
+        contents = contents_of(type(result))
         new: dict[str, Any] = {
-            table.field: getattr(result, table.field).with_columns(
-                self._column(getattr(result, table.field)[name], how)
-                for name, how in secrecy(table.schema).items()
+            field: getattr(result, field).with_columns(
+                self._column(getattr(result, field)[name], how)
+                for name, how in table.schema.texts().items()
             )
-            for table in contents.tables
+            for field, table in contents.tables.items()
         }
         new |= {name: self._value(name, getattr(result, name)) for name in contents.values}
         for name in contents.parts:
@@ -213,11 +214,10 @@ class _Redaction:
 
 def _text_columns(result: SavedResult) -> Iterator[tuple[str, list[str]]]:
     """Yield kind and values of each column of texts, of a result and of its parts."""
-    contents = result._contents  # noqa: SLF001 - of a result
-    for table in contents.tables:
-        rows = getattr(result, table.field)
-        for name, how in secrecy(table.schema).items():
-            yield how, rows[name].drop_nulls().unique().cast(pl.String).to_list()
+    contents = contents_of(type(result))
+    for field, table in contents.tables.items():
+        for name, how in table.schema.texts().items():
+            yield how, getattr(result, field)[name].drop_nulls().unique().cast(pl.String).to_list()
     for name in contents.parts:
         part = getattr(result, name)
         for nested in part if isinstance(part, tuple) else filter(None, [part]):

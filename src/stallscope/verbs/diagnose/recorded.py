@@ -21,6 +21,7 @@ from stallscope.model.loop_time import loop_breakdown
 from stallscope.model.thresholds import HARDLY
 from stallscope.run.load import is_result, load
 from stallscope.run.result import Run
+from stallscope.store import contents_of
 from stallscope.targets.factory import is_address
 from stallscope.units import count, share
 from stallscope.verbs.diagnose.facts import facts, with_stacks
@@ -171,8 +172,8 @@ def _ranks(run: Run) -> dict[int, Run]:
     ranks = run.all_steps["rank"].unique().sort().to_list()
     if len(ranks) <= 1:
         return {next(iter(ranks), 0): run}
-    tables = [table.field for table in Run._contents.tables]  # noqa: SLF001 - of a result
-    of_rank = [field for field in tables if "rank" in getattr(run, field).columns]
+    tables = contents_of(Run).tables.items()
+    of_rank = [field for field, table in tables if "rank" in table.schema]
     return {
         rank: replace(
             run,

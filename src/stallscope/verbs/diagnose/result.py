@@ -18,15 +18,15 @@ from stallscope.apart import computed_apart
 from stallscope.columns import NAME, Column, Schema, unit_of
 from stallscope.errors import StallscopeError
 from stallscope.result import LoopConditions, SavedResult
-from stallscope.store import Contents, StoredTable
+from stallscope.run.result import Run  # noqa: TC001 - of a field, like the next two
+from stallscope.store import stored
 from stallscope.verbs.diagnose.causes import CAUSES, Cause, handbook
+from stallscope.verbs.flame.result import Flame  # noqa: TC001
+from stallscope.verbs.ladder.result import Ladder  # noqa: TC001
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stallscope.run.result import Run
-    from stallscope.verbs.flame.result import Flame
-    from stallscope.verbs.ladder.result import Ladder
     from stallscope.verbs.tune.result import Tuning
 
 
@@ -46,6 +46,7 @@ SPENT: Final = Schema(
     Column("phase", pl.String),
     Column("seconds", pl.Float64),
     Column("why", pl.String, "why it was needed"),
+    nullable="seconds why",
 )
 
 FIXES: Final = Schema(
@@ -61,6 +62,7 @@ FIXES: Final = Schema(
     Column("gain_low", pl.Float64, "its 95% CI"),
     Column("gain_high", pl.Float64),
     Column("says", pl.String, "word of `bench.comparison`"),
+    nullable="gain gain_low gain_high says",
 )
 
 NOT_MEASURED: Final = "not measured"
@@ -121,20 +123,7 @@ class Diagnosis(SavedResult):
     """Diagnosis: why the loop waits for data, or that it does not, and the measurements."""
 
     _view: ClassVar[str] = "diagnosis.VIEW"
-    _contents: ClassVar = Contents(
-        kind="diagnosis",
-        noun="diagnosis",
-        tables=(
-            StoredTable("spent", SPENT, {"phase"}),
-            StoredTable("fixes", FIXES, FIXES.keys() - {*MEASURED}),
-        ),
-        values={
-            "findings": tuple[Finding, ...],
-            "circumstances": DiagnosisConditions,
-            "notes": tuple[str, ...],
-        },
-        parts={"run": "run", "ladder": "ladder", "flame": "flame"},
-    )
+    _noun: ClassVar[str] = "diagnosis"
 
     findings: tuple[Finding, ...]
     """Verdict first, then the other findings, most costly first; never empty."""
@@ -144,14 +133,13 @@ class Diagnosis(SavedResult):
     """The loop without each of the loader's costs; None where it was not needed."""
     flame: Flame | None = None
     """Stacks of the workers; None where they were not needed."""
-    spent: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=SPENT))
-    """Columns of `SPENT`: use of the budget."""
+    spent: pl.DataFrame = stored(SPENT)
     circumstances: DiagnosisConditions = field(default_factory=DiagnosisConditions)
     """Measured target, machine and budget."""
     notes: tuple[str, ...] = ()
     """Notes on omissions and caveats, in sentences."""
-    fixes: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=FIXES))
-    """Columns of `FIXES`; empty without predictions, as in older results."""
+    fixes: pl.DataFrame = stored(FIXES)
+    """Predictions; empty where there are none."""
     bench: Any = field(default=None, repr=False)
     """Bench for fixes (`fixes.FixBench`); None for a loaded result."""
 

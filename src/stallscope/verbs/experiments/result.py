@@ -25,7 +25,7 @@ from stallscope.bench.comparison import (
 from stallscope.columns import CODE, CODE_FILE, NAME, Column, Schema
 from stallscope.result import LoopConditions, SavedResult
 from stallscope.stats import INTERVAL
-from stallscope.store import Contents, StoredTable
+from stallscope.store import stored
 from stallscope.units import capital, count, seconds, share
 
 if TYPE_CHECKING:
@@ -40,13 +40,14 @@ TRIALS: Final = Schema(
     Column("code", pl.String),
     Column("loss_difference", pl.Float64, "largest of the same steps as it is and changed"),
     Column("why_not", pl.String, "why it was not tried"),
+    nullable="loss_difference why_not",
 )
 
 PAIRS: Final = Schema(
     "One row a pair of laps: the median step as it is, and changed.",
     Column("experiment", pl.String, secret=NAME),
-    Column("before_s", pl.Float64),
-    Column("after_s", pl.Float64),
+    Column("before_s", pl.Float64, is_divisor=True),
+    Column("after_s", pl.Float64, is_divisor=True),
 )
 
 WAITS: Final = Schema(
@@ -96,26 +97,12 @@ class Experiments(SavedResult):
     """Changes that speed a training step up, waiting lines and times of copies."""
 
     _view: ClassVar[str] = "results.EXPERIMENTS"
-    _contents: ClassVar = Contents(
-        kind="experiments",
-        noun="set of experiments",
-        tables=(
-            StoredTable("trials", TRIALS, {"experiment", "code"}),
-            StoredTable("pairs", PAIRS, PAIRS.keys(), positive={"before_s", "after_s"}),
-            StoredTable("waits", WAITS, WAITS.keys()),
-            StoredTable("copy_times", COPY_TIMES, COPY_TIMES.keys()),
-        ),
-        values={"circumstances": ExperimentsConditions, "notes": tuple[str, ...]},
-    )
+    _noun: ClassVar[str] = "set of experiments"
 
-    trials: pl.DataFrame
-    """Columns of `TRIALS`."""
-    pairs: pl.DataFrame
-    """Columns of `PAIRS`."""
-    waits: pl.DataFrame
-    """Columns of `WAITS`."""
-    copy_times: pl.DataFrame
-    """Columns of `COPY_TIMES`."""
+    trials: pl.DataFrame = stored(TRIALS)
+    pairs: pl.DataFrame = stored(PAIRS)
+    waits: pl.DataFrame = stored(WAITS)
+    copy_times: pl.DataFrame = stored(COPY_TIMES)
     circumstances: ExperimentsConditions = field(default_factory=ExperimentsConditions)
     """Target, step and machine of the measurement."""
     notes: tuple[str, ...] = ()

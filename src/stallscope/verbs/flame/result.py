@@ -20,7 +20,7 @@ from stallscope.apart import computed_apart
 from stallscope.columns import CODE_FILE, NAME, STACK, Column, Schema
 from stallscope.result import Conditions, Result, SavedResult
 from stallscope.stats import INTERVAL, wilson
-from stallscope.store import Contents, StoredTable
+from stallscope.store import stored
 from stallscope.units import capital, share
 from stallscope.verbs.flame import classify
 from stallscope.verbs.flame.classify import KINDS, YOURS, kind_shares
@@ -41,7 +41,8 @@ SAMPLES: Final = Schema(
         "frames, root first, `;` between them, each `function (file:line)`, without stallscope's",
         secret=STACK,
     ),
-    Column("hits", pl.Int64, "samples"),
+    Column("hits", pl.Int64, "samples", is_divisor=True),
+    nullable="worker stage",
 )
 
 WINDOW_S: Final = 0.5
@@ -99,23 +100,9 @@ class _Flamegraph(Result):
 class Flame(_Flamegraph, SavedResult):
     """Sampled stacks of all workers: the code that takes their time."""
 
-    _contents: ClassVar = Contents(
-        kind="flame",
-        noun="flame",
-        tables=(
-            StoredTable(
-                "samples",
-                SAMPLES,
-                {"pid", "window", "stack", "hits"},
-                file="stacks",
-                positive={"hits"},
-            ),
-        ),
-        values={"circumstances": FlameConditions, "notes": tuple[str, ...]},
-    )
+    _noun: ClassVar[str] = "flame"
 
-    samples: pl.DataFrame
-    """Columns of `SAMPLES`."""
+    samples: pl.DataFrame = stored(SAMPLES, "stacks")
     circumstances: FlameConditions = field(default_factory=FlameConditions)
     """Conditions of the recording."""
     notes: tuple[str, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
@@ -11,12 +11,12 @@ import polars as pl
 
 from stallscope.apart import computed_apart
 from stallscope.bench.comparison import FASTER, OPEN, SAME, SLOWER, Rate, budget_for, gain_text
-from stallscope.bench.loops import STORED_BLOCKS, blocks_of, rates
+from stallscope.bench.loops import BLOCKS, blocks_of, rates
 from stallscope.bench.loops import compared as compared_blocks
 from stallscope.columns import NAME, Column, Schema
 from stallscope.result import LoopConditions, SavedResult
 from stallscope.stats import INTERVAL
-from stallscope.store import Contents, StoredTable
+from stallscope.store import stored
 from stallscope.units import duration, rate, share, times
 
 if TYPE_CHECKING:
@@ -43,13 +43,20 @@ ON_DEVICE: Final = Rung("batches on the device", "copy to the device")
 RUNGS: Final = (AS_IT_IS, WARM, FETCHED, TRANSFORMED, BATCHES, PINNED, ON_DEVICE)
 """Rungs from the bottom to the top."""
 
+_BLOCKS: Final = Schema(
+    f"{BLOCKS.about} A variant is the number of a rung.",
+    replace(BLOCKS.columns[0], words=range(len(RUNGS))),
+    *BLOCKS.columns[1:],
+    nullable="step_s",
+)
 FACTS: Final = Schema(
     "One row a rung.",
-    Column("rung", pl.String, secret=NAME),
+    Column("rung", pl.String, secret=NAME, words=[rung.name for rung in RUNGS]),
     Column("cached_bytes", pl.Int64, "memory that it kept", "in memory"),
     Column("device_busy_share", pl.Float64, "read from the device; null: there is none", "busy"),
     Column("nvml_busy_share", pl.Float64, "the same by NVML"),
     Column("why_not", pl.String, "why it was not measured"),
+    nullable="cached_bytes device_busy_share nvml_busy_share why_not",
 )
 
 
@@ -58,20 +65,10 @@ class Ladder(SavedResult):
     """Throughput of a loop as it is, and without each of the loader's costs."""
 
     _view: ClassVar[str] = "results.LADDER"
-    _contents: ClassVar = Contents(
-        kind="ladder",
-        noun="ladder",
-        tables=(
-            STORED_BLOCKS._replace(words={"variant": [str(n) for n in range(len(RUNGS))]}),
-            StoredTable("facts", FACTS, {"rung"}, words={"rung": [rung.name for rung in RUNGS]}),
-        ),
-        values={"circumstances": LoopConditions, "notes": tuple[str, ...], "took_s": float},
-    )
+    _noun: ClassVar[str] = "ladder"
 
-    blocks: pl.DataFrame
-    """Columns of `bench.loops.BLOCKS`; a variant is the number of a rung in `RUNGS`."""
-    facts: pl.DataFrame
-    """Columns of `FACTS`."""
+    blocks: pl.DataFrame = stored(_BLOCKS)
+    facts: pl.DataFrame = stored(FACTS)
     circumstances: LoopConditions = field(default_factory=LoopConditions)
     """Target, step and machine of the measurement."""
     notes: tuple[str, ...] = ()

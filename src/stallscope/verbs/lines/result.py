@@ -17,7 +17,7 @@ from stallscope.apart import computed_apart
 from stallscope.columns import CODE, CODE_FILE, NAME, Column, Schema
 from stallscope.result import Conditions, SavedResult
 from stallscope.stats import INTERVAL
-from stallscope.store import Contents, StoredTable
+from stallscope.store import stored
 from stallscope.units import capital, count, printable, seconds, share
 
 FUNCTIONS: Final = Schema(
@@ -28,6 +28,7 @@ FUNCTIONS: Final = Schema(
     Column("stage", pl.String, "stage that it is part of; null: of none", secret=NAME),
     Column("kind", pl.String, "kind of the stage", secret=NAME),
     Column("why_not", pl.String, "why its source cannot be shown"),
+    nullable="stage kind why_not",
 )
 
 LINES: Final = Schema(
@@ -39,6 +40,7 @@ LINES: Final = Schema(
     Column("own_share", pl.Float64, "share, excluding the other listed functions"),
     Column("own_low", pl.Float64, "its 95% CI"),
     Column("own_high", pl.Float64),
+    nullable="hits",
 )
 
 SOURCES: Final = Schema(
@@ -68,23 +70,11 @@ class Lines(SavedResult):
     """Time of each line of a dataset, its transforms and its collate function."""
 
     _view: ClassVar[str] = "lines.VIEW"
-    _contents: ClassVar = Contents(
-        kind="lines",
-        noun="listing of lines",
-        tables=(
-            StoredTable("functions", FUNCTIONS, {"function", "file", "line"}),
-            StoredTable("lines", LINES, LINES.keys() - {"hits"}),
-            StoredTable("sources", SOURCES, SOURCES.keys()),
-        ),
-        values={"circumstances": LinesConditions, "notes": tuple[str, ...]},
-    )
+    _noun: ClassVar[str] = "listing of lines"
 
-    functions: pl.DataFrame
-    """Columns of `FUNCTIONS`."""
-    lines: pl.DataFrame
-    """Columns of `LINES`."""
-    sources: pl.DataFrame
-    """Columns of `SOURCES`."""
+    functions: pl.DataFrame = stored(FUNCTIONS)
+    lines: pl.DataFrame = stored(LINES)
+    sources: pl.DataFrame = stored(SOURCES)
     circumstances: LinesConditions = field(default_factory=LinesConditions)
     """Conditions of the measurement."""
     notes: tuple[str, ...] = ()

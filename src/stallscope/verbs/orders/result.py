@@ -15,12 +15,13 @@ import polars as pl
 from stallscope.apart import computed_apart
 from stallscope.bench import loops, samples
 from stallscope.bench.comparison import FASTER, SLOWER, mean_of
-from stallscope.bench.loops import BLOCKS, STORED_BLOCKS
+from stallscope.bench.loops import BLOCKS
 from stallscope.bench.samples import PAIRS
 from stallscope.columns import CODE_FILE, NAME, Column, Schema
 from stallscope.errors import ArgumentError, StallscopeError
 from stallscope.result import Conditions, SavedResult
-from stallscope.store import Contents, StoredTable
+from stallscope.store import stored
+from stallscope.units import printable
 from stallscope.verbs.orders.variant import (
     EQUIVALENCES,
     KINDS,
@@ -50,24 +51,26 @@ OPS: Final = Schema(
     Column("cost_high_s", pl.Float64, "97.5% point"),
     Column("file", pl.String, "file of its code; null: not written in Python", secret=CODE_FILE),
     Column("line", pl.Int32),
+    nullable="random cost_s cost_low_s cost_high_s file line",
 )
 
 TRIALS: Final = Schema(
     "One row per variant, with the fields of `Variant` and of its grade; 0 is the original.",
     Column("trial", pl.Int32),
-    Column("kind", pl.String),
+    Column("kind", pl.String, words=KINDS),
     Column("positions", pl.List(pl.Int32)),
     Column("order", pl.String),
     Column("change", pl.String),
     Column("changes", pl.String),
     Column("predicted_s", pl.Float64),
-    Column("equivalence", pl.String),
-    Column("max_difference", pl.Float64),
-    Column("psnr_db", pl.Float64),
+    Column("equivalence", pl.String, words=EQUIVALENCES),
+    Column("max_difference", pl.Float64, any_number=True),
+    Column("psnr_db", pl.Float64, any_number=True),
     Column("compared", pl.Int32),
     Column("why", pl.String),
     Column("gains", pl.Boolean),
     Column("code", pl.String),
+    nullable="predicted_s max_difference psnr_db why",
 )
 
 PARTS: Final = Schema(
@@ -148,47 +151,25 @@ class OrdersConditions(Conditions):
     took_s: float = 0.0
     """Time used, seconds."""
 
+    def __post_init__(self) -> None:
+        if self.tolerance not in TOLERANCES:
+            raise ValueError(f"the tolerance is an unknown word ({printable(self.tolerance)})")
+
 
 @dataclass(frozen=True, eq=False)
 class Orders(SavedResult):
     """Orders of a pipeline and other changes to it, with their data's grade and speed."""
 
     _view: ClassVar[str] = "orders.VIEW"
-    _contents: ClassVar = Contents(
-        kind="orders",
-        noun="set of orders",
-        tables=(
-            StoredTable("ops", OPS, {"position", "name", "settings", "takes", "gives"}),
-            StoredTable(
-                "trials",
-                TRIALS,
-                TRIALS.keys() - {"predicted_s", "max_difference", "psnr_db", "why"},
-                unbounded={"max_difference", "psnr_db"},
-                words={"equivalence": EQUIVALENCES, "kind": KINDS},
-            ),
-            StoredTable("pairs", PAIRS, PAIRS.keys(), positive={"as_it_is_s", "seconds"}),
-            STORED_BLOCKS,
-            StoredTable("parts", PARTS, PARTS.keys()),
-        ),
-        values={
-            "rest": FixedCosts,
-            "counts": Counts,
-            "circumstances": OrdersConditions,
-            "notes": tuple[str, ...],
-        },
-        words={"tolerance": TOLERANCES},
-    )
+    _noun: ClassVar[str] = "set of orders"
 
-    ops: pl.DataFrame
-    """Columns of `OPS`."""
-    trials: pl.DataFrame
-    """Columns of `TRIALS`."""
-    pairs: pl.DataFrame
-    """Columns of `bench.samples.PAIRS`; a variant is a trial."""
-    blocks: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=BLOCKS))
-    """Columns of `bench.loops.BLOCKS`: the best trial and the original in the loader's workers."""
-    parts: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=PARTS))
-    """Columns of `PARTS`."""
+    ops: pl.DataFrame = stored(OPS)
+    trials: pl.DataFrame = stored(TRIALS)
+    pairs: pl.DataFrame = stored(PAIRS)
+    """Pairs of the original and a variant, which is a trial."""
+    blocks: pl.DataFrame = stored(BLOCKS)
+    """Blocks of the best trial and the original in the loader's workers."""
+    parts: pl.DataFrame = stored(PARTS)
     rest: FixedCosts = field(default_factory=FixedCosts)
     """Time of a sample outside of its ops."""
     counts: Counts = field(default_factory=Counts)

@@ -20,7 +20,7 @@ from stallscope.columns import NAME, Column, Schema
 from stallscope.errors import ArgumentError
 from stallscope.result import SavedResult
 from stallscope.stats import INTERVAL
-from stallscope.store import Contents, StoredTable
+from stallscope.store import stored
 from stallscope.units import capital, count, duration, size, times
 from stallscope.verbs.storage.reads import COLD, WARM
 from stallscope.verbs.storage.recipes import QUALITY, RECIPES, SHARDS, SMALLER
@@ -53,6 +53,7 @@ WRITTEN: Final = Schema(
     Column("random_access", pl.Boolean, "whether any sample can be read alone"),
     Column("shuffle_share", pl.Float64, "1: a shuffle of the whole dataset is uniform"),
     Column("why_not", pl.String, "why it was not measured"),
+    nullable="bytes convert_s random_access shuffle_share",
 )
 
 LAYOUTS: Final = Schema(
@@ -98,30 +99,21 @@ class LayoutConditions(LoopDemand):
     image_pixels: int | None = None
     """Short side of the images that were stored smaller; None: there are none."""
 
+    def __post_init__(self) -> None:
+        if self.makers < 1:
+            raise ValueError(f"{self.makers} processes make the samples")
+
 
 @dataclass(frozen=True, eq=False)
 class Layouts(SavedResult):
     """The same samples as files, in containers, and with smaller images."""
 
     _view: ClassVar[str] = "results.LAYOUTS"
-    _contents: ClassVar = Contents(
-        kind="layouts",
-        noun="comparison of layouts",
-        tables=(
-            StoredTable("reads", READS, READS.keys()),
-            StoredTable("makes", MAKES, MAKES.keys()),
-            StoredTable("written", WRITTEN, {"layout", "kind", "resized", "why_not"}),
-        ),
-        values={"circumstances": LayoutConditions, "notes": tuple[str, ...]},
-        positive={"makers"},
-    )
+    _noun: ClassVar[str] = "comparison of layouts"
 
-    reads: pl.DataFrame
-    """Columns of `READS`."""
-    makes: pl.DataFrame
-    """Columns of `MAKES`."""
-    written: pl.DataFrame
-    """Columns of `WRITTEN`."""
+    reads: pl.DataFrame = stored(READS)
+    makes: pl.DataFrame = stored(MAKES)
+    written: pl.DataFrame = stored(WRITTEN)
     circumstances: LayoutConditions = field(default_factory=LayoutConditions)
     """The loop that was measured, and its samples."""
     notes: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ from stallscope.bench.comparison import Rate, rate_of
 from stallscope.columns import NAME, PATH, Column, Schema
 from stallscope.result import LoopConditions, SavedResult
 from stallscope.stats import INTERVAL
-from stallscope.store import Contents, StoredTable
+from stallscope.store import stored
 from stallscope.units import count, seconds, share, size, times
 from stallscope.verbs.storage.places import MEMORY
 from stallscope.verbs.storage.reads import COLD, SAMPLE, SEQUENTIAL, WARM
@@ -39,12 +39,13 @@ READINGS: Final = Schema(
     "One row per round of an access pattern.",
     *_PATTERN,
     Column("round", pl.Int32),
-    Column("requests", pl.Int64),
+    Column("requests", pl.Int64, is_divisor=True),
     Column("bytes", pl.Int64),
-    Column("took_s", pl.Float64),
+    Column("took_s", pl.Float64, is_divisor=True),
     Column("latency_s", pl.Float64, "median time of a request"),
     Column("latency_p95_s", pl.Float64),
     Column("cached_share", pl.Float64, "share in the page cache before; null: unknown"),
+    nullable="cached_share",
 )
 
 READS: Final = Schema(
@@ -69,6 +70,7 @@ PLACES: Final = Schema(
     Column("files", pl.Int64, "data files that were checked", "files"),
     Column("bytes", pl.Int64, "their size", "bytes"),
     Column("resident_share", pl.Float64, "share in the page cache before", "in cache"),
+    nullable="resident_share",
 )
 
 _KEYS: Final = [column.name for column in _PATTERN]
@@ -126,25 +128,10 @@ class Storage(SavedResult):
     """Throughput of a loader's storage, cold and warm, and the demand of the loop."""
 
     _view: ClassVar[str] = "results.STORAGE"
-    _contents: ClassVar = Contents(
-        kind="storage",
-        noun="measurement of storage",
-        tables=(
-            StoredTable(
-                "readings",
-                READINGS,
-                READINGS.keys() - {"cached_share"},
-                positive={"requests", "took_s"},
-            ),
-            StoredTable("places", PLACES, PLACES.keys() - {"resident_share"}),
-        ),
-        values={"circumstances": StorageConditions, "notes": tuple[str, ...]},
-    )
+    _noun: ClassVar[str] = "measurement of storage"
 
-    readings: pl.DataFrame
-    """Columns of `READINGS`."""
-    places: pl.DataFrame
-    """Columns of `PLACES`."""
+    readings: pl.DataFrame = stored(READINGS)
+    places: pl.DataFrame = stored(PLACES)
     circumstances: StorageConditions = field(default_factory=StorageConditions)
     """The loop that was measured, and its files."""
     notes: tuple[str, ...] = ()

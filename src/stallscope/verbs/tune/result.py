@@ -14,14 +14,15 @@ import polars as pl
 
 from stallscope.apart import computed_apart
 from stallscope.bench.comparison import FASTER, OPEN, SAME, gain_text, open_title
-from stallscope.bench.loops import STORED_BLOCKS, blocks_of, compared, rates
+from stallscope.bench.loops import BLOCKS, blocks_of, compared, rates
 from stallscope.columns import NAME, Column, Schema
 from stallscope.errors import StallscopeError
 from stallscope.model.settings import Setting, code_of, with_setting
 from stallscope.model.simulator import Estimate
 from stallscope.result import LoopConditions, SavedResult
+from stallscope.run.result import Run  # noqa: TC001 - a field's type, for loading
 from stallscope.stats import INTERVAL
-from stallscope.store import Contents, StoredTable
+from stallscope.store import stored
 from stallscope.units import count, printable, rate, seconds, share, size, speedup
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
     from stallscope.bench.comparison import Rate
     from stallscope.bench.loops import LoopBlock
-    from stallscope.run.result import Run
 
 
 _ARGUMENTS: Final = (
@@ -58,9 +58,10 @@ TRIALS: Final = Schema(
     Column("memory_bytes", pl.Int64, "memory of workers and of batches on their way"),
     Column("outside", pl.String, "why the prediction goes beyond what was recorded"),
     Column("failed", pl.String, "why it was not or cannot be measured"),
+    nullable="prefetch_factor persistent_workers in_order pin_memory threads "
+    "multiprocessing_context predicted_per_s predicted_low_per_s predicted_high_per_s "
+    "stall_share stall_low_share stall_high_share first_batch_s memory_bytes",
 )
-
-_FILLED: Final = {"trial", "num_workers", "change", "outside", "failed"}
 
 SETTINGS: Final = Schema(
     "One row a setting, the recommended one first. Rates hold the start of workers in each epoch.",
@@ -131,22 +132,11 @@ class Tuning(SavedResult):
     """Settings of a loader: predictions, measurements and the best setting."""
 
     _view: ClassVar[str] = "results.TUNING"
-    _contents: ClassVar = Contents(
-        kind="tuning",
-        noun="tuning",
-        tables=(
-            StoredTable("trials", TRIALS, _FILLED),
-            STORED_BLOCKS,
-        ),
-        values={"circumstances": TuneConditions, "notes": tuple[str, ...]},
-        parts={"run": "run"},
-    )
+    _noun: ClassVar[str] = "tuning"
 
-    trials: pl.DataFrame
-    """Columns of `TRIALS`."""
-    blocks: pl.DataFrame
-    """Columns of `bench.loops.BLOCKS`; a variant is a trial. Seconds include each sample's share of
-    an epoch's start."""
+    trials: pl.DataFrame = stored(TRIALS)
+    blocks: pl.DataFrame = stored(BLOCKS)
+    """A variant is a trial. Seconds include each sample's share of an epoch's start."""
     run: Run | None = None
     """The loop as it is; None where it could not be recorded."""
     circumstances: TuneConditions = field(default_factory=TuneConditions)
