@@ -9,7 +9,7 @@ import pytest
 
 import stallscope as ss
 from stallscope.run.load import follow
-from stallscope.views.run_panels import ENDED
+from stallscope.views.panels import ENDED
 
 SUPPORT = Path(__file__).parents[1] / "support"
 SCRIPT = SUPPORT / "training_script.py"

@@ -12,7 +12,7 @@ from surface.built import LOOP
 import stallscope as ss
 from stallscope.model.loop_time import loop_breakdown
 from stallscope.units import share
-from stallscope.views.report import as_json
+from stallscope.views.diagnosis import as_json
 
 LOADERS = {
     "one transform": LOOP,

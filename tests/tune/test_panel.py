@@ -11,7 +11,7 @@ from support.virtual_loop import a_loop
 
 from stallscope.model.costs import costs_of
 from stallscope.verbs.tune.tune import TuneBench
-from stallscope.views.tuning_panel import NO_BENCH, SettingBoard
+from stallscope.views.boards import NO_LOADER, SettingBoard
 
 
 @pytest.fixture(scope="module")
@@ -74,12 +74,12 @@ def test_a_stage_that_was_not_seen_cannot_be_made_faster(board, costs):
 def test_the_button_measures_what_the_sliders_say(board):
     """Beside what was predicted; the setting as it is needs no measuring."""
     board.run.click()
-    assert "as it is" in board.said.value
+    assert "as it is" in board.message.value
 
     board.workers.value = 4
     board.run.click()
 
-    assert "1.9× as now" in board.said.value
+    assert "1.9× as now" in board.message.value
     assert "1.9× as now" in board.answer.value
     assert not board.run.disabled
 
@@ -88,5 +88,5 @@ def test_without_the_loader_it_says_so():
     """A tuning that was loaded has figures only, and its picture."""
     panel = a_full_tuning().panel()
 
-    assert NO_BENCH in panel.children[0].value
+    assert NO_LOADER in panel.children[0].value
     assert panel.still is not None

@@ -15,7 +15,7 @@ from support.chart_texts import check_texts, texts
 
 from stallscope.charts.orders import amplification, comparison_figure
 from stallscope.verbs.orders.text import sentence, verdict
-from stallscope.views.orders import VIEW
+from stallscope.views.results import ORDERS as VIEW
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 LONG = tuple(f"AnOpWhoseNameIsLongerThanAnyPicture{number}" for number in range(5))

@@ -15,7 +15,7 @@ from support.build_orders import (
 )
 from support.chart_texts import check_texts
 
-from stallscope.views.orders_panel import HINT, NO_BENCH, Board
+from stallscope.views.boards import HINT, NO_PIPELINE, OrderBoard
 
 AS_IT_IS = (TO_TENSOR, CROP, MASK, COLOUR, SCALE)
 CROP_FIRST = (CROP, TO_TENSOR, MASK, COLOUR, SCALE)
@@ -26,7 +26,7 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 def a_board(bench=None, **orders):
     bench = bench or PlannedBench()
     made = some_orders(bench=bench, **orders)
-    return Board(made, bench), bench
+    return OrderBoard(made, bench), bench
 
 
 def labels(positions):
@@ -132,5 +132,5 @@ class TestPanel:
         """Figures alone can be looked at, not tried."""
         panel = some_orders().panel()
 
-        assert NO_BENCH in panel.children[0].value
+        assert NO_PIPELINE in panel.children[0].value
         assert panel.still is not None

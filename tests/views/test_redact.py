@@ -23,7 +23,7 @@ import stallscope as ss
 from stallscope.store import KINDS
 from stallscope.units import printable
 from stallscope.verbs.diagnose.result import Finding
-from stallscope.views import report
+from stallscope.views import diagnosis as face
 
 FOLDER = "/srv/Zyxquol Ospedalk/jvepnik"
 NAMES = (
@@ -134,8 +134,8 @@ def everything(result, folder):
         for name in ("f.html", "f.json"):
             written[name] = result.export(folder / name).read_text()
     if isinstance(result, ss.Diagnosis):
-        written["report"] = report.page(result)
-        written["json"] = report.as_json(result)
+        written["report"] = face.page(result)
+        written["json"] = face.as_json(result)
     return {**tables, **heads, **shown, **pictures, **written}
 
 
@@ -164,8 +164,8 @@ def test_no_piece_of_a_name_is_left(planted, kind, tmp_path):
 def test_reports_leave_them_out(planted):
     """`redact` of a report: HTML and JSON."""
     shown = {
-        "html": report.page(planted["diagnosis"], redact=True),
-        "json": report.as_json(planted["diagnosis"], redact=True),
+        "html": face.page(planted["diagnosis"], redact=True),
+        "json": face.as_json(planted["diagnosis"], redact=True),
     }
 
     assert set() == found_in(shown)

@@ -12,7 +12,7 @@ from support.build_flame import HOSTILE, named
 
 from stallscope.verbs.diagnose.result import Finding
 from stallscope.verbs.diagnose.text import NOT_TESTED
-from stallscope.views import report
+from stallscope.views import diagnosis as face
 from stallscope.views.document import ExportError
 
 PATH = "/home/me/secret/photos"
@@ -37,7 +37,7 @@ class Elements(HTMLParser):
 @pytest.fixture(scope="module")
 def page():
     """A report with everything in it."""
-    return report.page(a_diagnosis(DECODE, LOCK, COPY, simulated_step_s=0.05))
+    return face.page(a_diagnosis(DECODE, LOCK, COPY, simulated_step_s=0.05))
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def hostile():
     [
         *("Verdict:", DECODE.title, "46% of the loop", "clear (0.84)", "train.py:31", LOCK.title),
         *(NOT_TESTED, "simulated: a timer of 50 ms", "train:loader", "12.5 s", "certain"),
-        *report.TITLES.values(),
+        *face.TITLES.values(),
         *("Machine and settings", "Linux x86_64", "2.15.0"),
     ],
 )
@@ -90,7 +90,7 @@ def test_only_its_own_script_may_run(page):
     rules = re.search(r"script-src &#39;(sha256-[^&]+)&#39;", page)[1]
     script = page.rpartition("<script>")[2].partition("</script>")[0]
 
-    assert rules in report._rules(script)
+    assert rules in face._rules(script)
     assert 1 == page.count("<script>")
     assert "unsafe-inline" not in re.search(r"script-src[^;]*", page)[0]
 
@@ -98,7 +98,7 @@ def test_only_its_own_script_may_run(page):
 @pytest.mark.slow
 def test_every_name_is_only_text(hostile):
     """A name that is markup makes no element, in the page and in the flamegraph's data."""
-    page = report.page(hostile)
+    page = face.page(hostile)
     found = [tag for tag, _ in Elements(page).found]
     scripts = [tag for tag in found if tag == "script"]
 
@@ -110,7 +110,7 @@ def test_every_name_is_only_text(hostile):
 @pytest.fixture(scope="module")
 def redacted():
     """The report of a diagnosis that is full of paths, for others to read."""
-    return report.page(a_diagnosis(DECODE, **WITH_PATHS), redact=True)
+    return face.page(a_diagnosis(DECODE, **WITH_PATHS), redact=True)
 
 
 class TestRedacted:
@@ -135,7 +135,7 @@ class TestRedacted:
 
     def test_escapes_as_before(self, hostile):
         """Names stay text when the page is written a second time."""
-        page = report.page(hostile, redact=True)
+        page = face.page(hostile, redact=True)
 
         assert HOSTILE not in page
         assert "<script" not in page
@@ -144,7 +144,7 @@ class TestRedacted:
 class TestJson:
     def test_holds_the_findings(self):
         """Each with its evidence as plain numbers; the verdict's code stands on top."""
-        told = json.loads(report.as_json(a_diagnosis(DECODE, LOCK)))
+        told = json.loads(face.as_json(a_diagnosis(DECODE, LOCK)))
 
         assert "decode" == told["verdict"]
         assert dict(DECODE.evidence) == told["findings"][0]["evidence"]
@@ -154,13 +154,13 @@ class TestJson:
     def test_what_is_no_number_is_null(self):
         """JSON has no infinity and no nan."""
         found = Finding("lock", "", 0.1, {"a_s": float("nan"), "b_s": float("inf"), "c_s": None})
-        told = json.loads(report.as_json(a_diagnosis(found)))
+        told = json.loads(face.as_json(a_diagnosis(found)))
 
         assert {"a_s": None, "b_s": None, "c_s": None} == told["findings"][0]["evidence"]
 
     def test_can_be_redacted(self):
         """Every text in it loses its paths."""
-        told = report.as_json(a_diagnosis(DECODE, **WITH_PATHS), redact=True)
+        told = face.as_json(a_diagnosis(DECODE, **WITH_PATHS), redact=True)
 
         assert "secret" not in told
         assert "train.py" not in told

@@ -27,7 +27,7 @@ from stallscope.model.loop_time import loop_breakdown
 from stallscope.stages import COLOURS, STALL_COLOUR, colour_of
 from stallscope.stats import INTERVAL
 from stallscope.units import count, printable, seconds, share, size, times
-from stallscope.verbs.compare.compare import SPEED, STALLS
+from stallscope.verbs.compare import compare
 from stallscope.verbs.diagnose import text as diagnosis_text
 from stallscope.verbs.diagnose.causes import INCONCLUSIVE
 from stallscope.verbs.experiments import result as experiments
@@ -249,7 +249,7 @@ _ROW, _NAME = 0.3, 0.3
 
 
 @styled
-def comparison_figure(comparison: Comparison, title: str) -> Sheet:
+def comparison_figure(comparison: Comparison) -> Sheet:
     """Draw the loops of the first and the last run, and the largest changes."""
     loops = (comparison.loops[0], comparison.loops[-1])
     names = (comparison.names[0], comparison.names[-1])
@@ -259,14 +259,14 @@ def comparison_figure(comparison: Comparison, title: str) -> Sheet:
     ]
     rows = comparison.changes.filter(
         pl.col("run") == pl.col("run").max(),
-        ~pl.col("measure").is_in([SPEED, STALLS]),
+        ~pl.col("measure").is_in([compare.SPEED, compare.STALLS]),
         pl.col("change_low").is_not_null(),
     )
     changes = rows.sort(pl.col("change").abs(), descending=True).head(_MOST_CHANGES).to_dicts()
     heights = [strip.height + _NAME for strip in strips]
     heights += [_ROW * len(changes) + sheet.AXIS + _NAME] * bool(changes)
     differs = [f"differs: {text}" for text in comparison.differs]
-    page = Sheet(title, [*differs, *comparison.notes], heights)
+    page = Sheet(compare.sentence(comparison), [*differs, *comparison.notes], heights)
     for ax, strip, name in zip(page.parts, strips, names, strict=False):
         strip.fill(ax, longest)
         text = f"{printable(name)}: {seconds(strip.total)} of the loop per sample"

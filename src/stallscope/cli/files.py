@@ -117,7 +117,7 @@ def show(
                 sys.stdout.write(_CLEAR)
             view = output.shown(result, as_json=as_json and not pages, redact=redact)
             if pages:
-                from stallscope.views.run_panels import page_of
+                from stallscope.views.panels import page_of
 
                 view = page_of(result.redacted() if redact else result)
             output.print_result(view)

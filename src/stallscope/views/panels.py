@@ -1,4 +1,4 @@
-"""Parts of panels: controls, and a picture and a text that follow them.
+"""Panels: controls, and a picture and a text that follow them; and the panels of a run.
 
 A panel is a thin skin over functions that work without widgets. It draws into an image of its own,
 so nothing of it depends on the cell that shows it, and a cell that runs twice just makes a second,
@@ -7,20 +7,34 @@ equal panel.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import json
+import os
+import subprocess
+import sys
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
 import ipywidgets
+import polars as pl
 
-from stallscope.errors import StallscopeError
-from stallscope.units import printable, said_by
-from stallscope.views.document import html
+from stallscope.charts.loop import parts_of, stall_figure
+from stallscope.charts.timeline import picture as timeline_picture
+from stallscope.columns import Column
+from stallscope.model.loop_time import NO_LOOP
+from stallscope.run.stall_text import title, title_of_steps
+from stallscope.run.timeline import MOST_STEPS, from_step, timed_steps, timeline
+from stallscope.stages import COLOURS, STALL_COLOUR
+from stallscope.units import count, printable, share
+from stallscope.views.document import CellBar, Table, html
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from markupsafe import Markup
 
     from stallscope.charts.sheet import Sheet
     from stallscope.result import Result
+    from stallscope.run.result import Run
 
 
 WIDE: Final = {"description_width": "initial"}
@@ -90,30 +104,6 @@ def saying(sentence: str, still: Sheet | None = None) -> Panel:
     return panel
 
 
-def guarded(say: Callable[[str], None], act: Callable[..., None], *arguments: Any) -> None:
-    """Act, and show errors here: a notebook hides errors of callbacks."""
-    try:
-        act(*arguments)
-    except StallscopeError as error:
-        say(str(error))
-    except Exception as error:  # noqa: BLE001 - the user's own, out of the dataset or an op
-        say(printable(f"That did not work. {type(error).__name__}: {said_by(error)}", 600))
-
-
-@contextmanager
-def measuring(say: Callable[[str], None], button: Any, beside: str) -> Iterator[None]:
-    """Disable a button while the block measures, and say what happens."""
-    button.disabled = True
-    say(f"measuring, in turn with {beside} as it is …")
-    try:
-        yield
-    except BaseException:
-        say("not measured: it was stopped")
-        raise
-    finally:
-        button.disabled = False
-
-
 def dropdown(label: str, options: Sequence[Any], value: Any) -> Any:
     """Return a list to choose from, which begins with `value`."""
     style = {"style": WIDE, "layout": {"max_width": "100%"}}
@@ -137,3 +127,99 @@ def image(sheet: Sheet | None) -> str:
         sheet.png_text(),
         int(sheet.get_figwidth() * 100),
     )
+
+
+# ---- a run: its stalls, its timeline, a training that still runs ---------------------------------
+
+NO_FOLDER: Final = "This run lies in no folder: `ss.load` gives one that can be followed"
+NOW: Final = "<p>The training runs: this is what it has recorded so far.</p>"
+ENDED: Final = "<p>The training has ended.</p>"
+_MOST_PARTS: Final = 8
+_LENGTHS: Final = (3, 6, 12, 24, MOST_STEPS)
+"""Numbers of steps to choose from: a few to look at each, or enough to see a rhythm."""
+_PARTS: Final = (
+    Column("part", pl.String, head="part of the wait", form=printable),
+    Column("share", pl.Float64, head="share", form=share),
+    Column("exposed_s", pl.Float64, head="time"),
+)
+
+
+def stall_panel(run: Run) -> Panel:
+    """Return a slider over the stalls, the longest first, each with its timeline and its parts."""
+    stalls = run.stalls().sort("stall_s", descending=True, maintain_order=True)
+    if stalls.is_empty():
+        return saying(title(run))
+
+    def draw(number: int) -> tuple[Sheet, Markup]:
+        stall = stalls.row(number - 1, named=True)
+        return stall_figure(run, stall), stall_table(run, stall)
+
+    return pick(draw, slider("Stall, the longest first", 1, 1, stalls.height))
+
+
+def stall_table(run: Run, stall: dict[str, Any]) -> Markup:
+    """Return the parts of a stall, as HTML."""
+    parts = parts_of(run, stall)
+    shown = parts.head(_MOST_PARTS).to_dicts()
+    bars = [CellBar(part["share"], COLOURS.get(part["kind"], STALL_COLOUR)) for part in shown]
+    hidden = parts.height - len(shown)
+    rest = f"and {count(hidden, 'more part')}" if hidden else ""
+    return Table.of(_PARTS, shown, bars=bars, key=rest).__html__()
+
+
+def timeline_panel(run: Run) -> Panel:
+    """Return sliders over the steady state of a rank, with the timeline of workers and loop."""
+    excerpt = timeline(run)
+    if excerpt is None:
+        return saying(NO_LOOP)
+    usual = excerpt.window.steps
+    rank = usual["rank"][0]
+    steps = timed_steps(run, rank)["step"]
+    lengths = sorted({usual.height, *(length for length in _LENGTHS if length < steps.len())})
+
+    def draw(length: int, step: int) -> tuple[Sheet, str]:
+        first = min(step, steps[max(steps.len() - length, 0)])
+        shown = from_step(run, rank, first, length)
+        return timeline_picture(run, shown, title_of_steps(run, rank, shown.window.steps)), ""
+
+    choices = slider("From step", usual["step"][0], steps[0], steps[-1])
+    return pick(draw, dropdown("Steps", lengths, usual.height), choices)
+
+
+def live_panel(run: Run) -> Panel:
+    """Follow a running training until it ends or the panel is closed.
+
+    A separate process reads the run: neither the training nor this notebook computes for it.
+    """
+    if run._folder is None:  # noqa: SLF001 - see `ss.load`
+        return saying(NO_FOLDER)
+    message, view, below = ipywidgets.HTML(NOW), ipywidgets.HTML(), ipywidgets.HTML()
+    panel = Panel([message, view, below])
+    panel.still = run.plot("exposed")  # type: ignore[assignment]
+    view.value, below.value = json.loads(page_of(run))
+    command = [sys.executable, "-m", "stallscope", "show", "--follow", "--pages", "--"]
+    folder = str(run._folder)  # noqa: SLF001
+
+    def refresh() -> None:
+        with subprocess.Popen(  # noqa: S603 - ourselves
+            [*command, folder],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONSAFEPATH": "1"},
+            start_new_session=True,  # interrupting a cell does not end it
+        ) as reader:
+            for line in reader.stdout or ():
+                if panel.comm is None:  # closed
+                    reader.terminate()
+                    break
+                view.value, below.value = json.loads(line)
+        message.value = ENDED
+
+    Thread(target=refresh, daemon=True).start()
+    return panel
+
+
+def page_of(run: Run) -> str:
+    """Return a run as a line that `live_panel` reads."""
+    picture: Any = run.plot("exposed")
+    return json.dumps([image(picture), run._repr_mimebundle_()["text/html"]])

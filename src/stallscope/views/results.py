@@ -7,13 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import polars as pl
+
 from stallscope.bench.comparison import FASTER, OPEN, SAME, SLOWER
-from stallscope.columns import NO_VALUE
+from stallscope.columns import NO_VALUE, unit_of
 from stallscope.stages import COLOURS
-from stallscope.stats import INTERVAL
-from stallscope.units import count, file_name, printable, times
+from stallscope.stats import INTERVAL, NOT_DISTINGUISHABLE
+from stallscope.units import count, file_name, printable, seconds, times
+from stallscope.verbs.compare import compare
 from stallscope.verbs.experiments import result as experiments_result
 from stallscope.verbs.ladder import result as ladder_result
+from stallscope.verbs.orders import text as orders_text
+from stallscope.verbs.orders.variant import NEAR
 from stallscope.verbs.storage import layout_result
 from stallscope.verbs.storage import result as storage_result
 from stallscope.verbs.storage.reads import COLD
@@ -21,8 +26,13 @@ from stallscope.verbs.tune import result as tune_result
 from stallscope.views import document as page
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stallscope.verbs.compare.compare import Comparison
     from stallscope.verbs.experiments.result import Experiments
     from stallscope.verbs.ladder.result import Ladder
+    from stallscope.verbs.orders.result import Orders
+    from stallscope.verbs.orders.variant import Variant
     from stallscope.verbs.storage.layout_result import Layouts
     from stallscope.verbs.storage.result import Storage
     from stallscope.verbs.tune.result import Tuning
@@ -125,7 +135,7 @@ TUNING: Final = page.View(
     "a tuning",
     _tuning,
     {"predicted": ("predicted and measured speedups of settings", "results.settings_figure")},
-    {"try": ("the loop with other settings, replayed", "tuning_panel.panel")},
+    {"try": ("the loop with other settings, replayed", "boards.tuning_panel")},
     page.answered(tune_result.sentence, best="best", code="code", settings="settings"),
 )
 
@@ -279,4 +289,142 @@ EXPERIMENTS: Final = page.View(
     {"gains": ("the speedup of the step with each change", "results.gains_figure")},
     {"experiment": ("one change, its code and its speedup", "results.experiments_panel")},
     page.answered(experiments_result.sentence, experiments="table", waits="waits", copies="copies"),
+)
+
+
+_ORDER_HEADS: Final = (
+    "pipeline",
+    "predicted",
+    "measured",
+    INTERVAL,
+    "speedup",
+    "data",
+    "recommended",
+)
+_MOST_ORDERS: Final = 12
+"""Rows of the table on a page; `Orders.table` has all."""
+_MOST_REASONS: Final = 30
+_LONGEST_CHANGE: Final = 70
+
+
+def _orders(orders: Orders) -> page.Document:
+    """Show usable orders as a table; unusable ones, with their reasons, on a click."""
+    usable = [variant for variant in orders.variants if variant.grade.within(NEAR)]
+    unusable = [variant for variant in orders.variants if variant not in usable]
+    rows = usable[:_MOST_ORDERS]
+    hidden = len(orders.variants) - len(rows)
+    hidden_note = [f"not shown: {count(hidden, 'more pipeline')}; .table() has all"] * (hidden > 0)
+    has_guess = any(row.trial and row.speedup is None and row.fast for row in rows)
+    brackets = ["speedup in brackets: predicted, not measured"] * has_guess
+    reasons = [printable(f"{row.order}: {orders_text.verdict(row.grade)}", 400) for row in unusable]
+    further = (
+        [printable(orders_text.beyond(orders), orders_text.TITLE)] if orders.best_variant() else []
+    )
+    return page.Document(
+        "orders",
+        [
+            page.Heading(
+                printable(orders_text.sentence(orders), orders_text.TITLE),
+                [text for text in further if text],
+            ),
+            page.Table(
+                _ORDER_HEADS,
+                [(*_cells(row), "yes" if orders.recommends(row) else "") for row in rows],
+                [page.CellBar(row.predicted_s or 0.0, COLOURS["transform"]) for row in rows],
+            ),
+            page.Notes([*brackets, *hidden_note, *orders_text.notes_of(orders)]),
+            page.Bullets(
+                reasons[:_MOST_REASONS],
+                f"{count(len(unusable), 'pipeline')} that cannot be used, and why",
+            ),
+        ],
+    )
+
+
+def _cells(variant: Variant) -> tuple[str, ...]:
+    """Write a pipeline as a row of the table, without the last column of `_ORDER_HEADS`."""
+    took = variant.measured
+    fast = orders_text.factor_text(variant.fast) if variant.fast else "—"
+    return (
+        printable(variant.change, _LONGEST_CHANGE),
+        seconds(variant.predicted_s),
+        seconds(took.value if took else None),
+        "—" if took is None or took.low is None else _interval(took.low, took.high or took.low),
+        "—" if variant.is_original else fast if variant.speedup or fast == "—" else f"({fast})",
+        "the original" if variant.is_original else variant.grade.equivalence,
+    )
+
+
+def _interval(low: float, high: float) -> str:
+    """Write the ends of an interval of times; a common unit is written once."""
+    first, last = seconds(low), seconds(high)
+    number, _, unit = first.partition(" ")
+    return f"{number if last.endswith(f' {unit}') else first} to {last}"
+
+
+ORDERS: Final = page.View(
+    "orders",
+    _orders,
+    {
+        "orders": ("the best pipelines, part by part", "orders.figure"),
+        "front": ("speed against distance from the original data", "orders.front_figure"),
+    },
+    {"try": ("the ops in any order, with cost and code", "boards.orders_panel")},
+    page.answered(orders_text.sentence, orders="table", best="best"),
+)
+
+
+_NAMES: Final = {
+    compare.SPEED: "samples per second",
+    compare.STALLS: "stalled share",
+    compare.LOOP: "loop, per sample",
+}
+_WITHIN_DRIFT: Final = "may be the machine's"
+"""A change that is significant, but within the drift of the machine."""
+
+
+def _comparison(comparison: Comparison) -> page.Document:
+    """Return the answer, what differs between the runs, and the changes as a table."""
+    blocks: list[Any] = []
+    for run in range(1, len(comparison.names)):
+        heads = ("", "kind", comparison.names[0], comparison.names[run], "change", INTERVAL)
+        before, after = comparison.verdicts[0], comparison.verdicts[run]
+        verdict = f"verdict: {before.code} → {after.code}: {printable(after.title, 400)}"
+        blocks.append(page.Heading(compare.sentence(comparison, run), [verdict]))
+        blocks.append(page.Table(heads, list(_changes(comparison, run))))
+    differs = [f"differs: {text}" for text in comparison.differs]
+    return page.Document("comparison", [*blocks, page.Notes([*differs, *comparison.notes])])
+
+
+def _signed(measure: str, number: float) -> str:
+    """Return a difference with its sign and its unit."""
+    return f"{'-' if number < 0 else '+'}{unit_of(measure)[1](abs(number))}"
+
+
+def _changes(comparison: Comparison, run: int) -> Iterator[tuple[str, ...]]:
+    for row in comparison.changes.filter(pl.col("run") == run).iter_rows(named=True):
+        measure, value = row["measure"], unit_of(row["measure"])[1]
+        low, high = row["change_low"], row["change_high"]
+        ends = NO_VALUE if low is None else f"{_signed(measure, low)} to {_signed(measure, high)}"
+        # A change that is not significant may be chance, or the machine's
+        is_chance = low is None or low <= 0 <= high
+        change = NOT_DISTINGUISHABLE if is_chance else _WITHIN_DRIFT
+        if row["distinguishable"]:
+            change = _signed(measure, row["change"])
+        name = _NAMES.get(measure, printable(measure.removesuffix("_s").replace("/", ": ")))
+        yield name, row["kind"], value(row["before"]), value(row["after"]), change, ends
+
+
+COMPARISON: Final = page.View(
+    "a comparison",
+    _comparison,
+    {"changes": ("a sample's time in each run, and the changes", "results.comparison_figure")},
+    {},
+    lambda comparison: {
+        "answer": compare.sentence(comparison),
+        "names": comparison.names,
+        "changes": comparison.changes,
+        "verdicts": [finding.code for finding in comparison.verdicts],
+        "differs": comparison.differs,
+    },
 )

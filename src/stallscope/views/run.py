@@ -129,9 +129,9 @@ VIEW: Final = page.View(
         "slowest": ("the slowest samples, and what made them slow", "samples.figure"),
     },
     {
-        "stalls": ("the stalls one by one, the longest first", "run_panels.stall_panel"),
-        "timeline": ("workers and loop from any step on", "run_panels.timeline_panel"),
-        "live": ("a training that still runs", "run_panels.live_panel"),
+        "stalls": ("the stalls one by one, the longest first", "panels.stall_panel"),
+        "timeline": ("workers and loop from any step on", "panels.timeline_panel"),
+        "live": ("a training that still runs", "panels.live_panel"),
     },
     page.answered(
         stall_text.title,

@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 
 from stallscope.apart import apart
+from stallscope.bench.comparison import LITTLE
 from stallscope.columns import Column, Schema
 from stallscope.errors import ArgumentError
 from stallscope.model.loop_time import loop_breakdown
@@ -75,7 +76,7 @@ _LIMIT: Final = re.compile(r"\s*([\w/ .:-]+?)\s*([<>])\s*([+-]?)\s*(\d+(?:\.\d*)
 class Comparison(Result):
     """Differences between runs of one training."""
 
-    _view: ClassVar[str] = "comparison.VIEW"
+    _view: ClassVar[str] = "results.COMPARISON"
 
     names: tuple[str, ...]
     """Names of the runs, in order."""
@@ -356,6 +357,30 @@ def _data(run: Run) -> dict[str, float]:
     pixels = (pl.col("width").cast(pl.Float64) * pl.col("height") / 1e6).median()
     size, megapixels = samples.select(pl.col("bytes").median(), pixels.alias("pixels")).row(0)
     return {"bytes a sample": size or 0.0, "megapixels a sample": megapixels or 0.0}
+
+
+def sentence(comparison: Comparison, run: int = -1) -> str:
+    """Return the speedup of a run over the first one, and how long each stalls."""
+    run = run % len(comparison.names)
+    speed, stalls = comparison.of(SPEED, run), comparison.of(STALLS, run)
+    first, later = printable(comparison.names[0]), printable(comparison.names[run])
+    stalled = f"stalls: {share(stalls['before'])} → {share(stalls['after'])} of the time"
+    if speed["change_low"] is None:
+        return f"Too few steps to tell whether {later} is faster than {first}; {stalled}"
+    before = speed["before"]
+    ratios = [
+        max(value, 0.0) / before
+        for value in (speed["after"], before + speed["change_low"], before + speed["change_high"])
+    ]
+    factor, low, high = (f"{ratio:.2f}×" for ratio in ratios)
+    fast = f"{factor} as fast as {first} ({low} to {high})"
+    if speed["distinguishable"]:
+        return f"{later} is {fast}; {stalled}"
+    is_chance = ratios[1] <= 1 <= ratios[2]
+    if is_chance and ratios[2] < LITTLE:
+        return f"{later} is about as fast as {first}: {factor} ({low} to {high}); {stalled}"
+    why = "other processes or the machine may explain: record both again"
+    return f"{later} ran {fast}, which {'may be chance' if is_chance else why}; {stalled}"
 
 
 def _notes(names: tuple[str, ...], blocks: list[_Blocks]) -> Iterator[str]:

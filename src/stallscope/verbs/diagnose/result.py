@@ -212,7 +212,9 @@ class Diagnosis(SavedResult):
         Raises:
             StallscopeError: another ending, or it cannot be written there.
         """
-        written: Path = import_module("stallscope.views.report").export(self, path, redact=redact)
+        written: Path = import_module("stallscope.views.diagnosis").export(
+            self, path, redact=redact
+        )
         return written
 
 

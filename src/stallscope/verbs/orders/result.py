@@ -160,7 +160,7 @@ class OrdersConditions(Conditions):
 class Orders(SavedResult):
     """Orders of a pipeline and other changes to it, with their data's grade and speed."""
 
-    _view: ClassVar[str] = "orders.VIEW"
+    _view: ClassVar[str] = "results.ORDERS"
     _noun: ClassVar[str] = "set of orders"
 
     ops: pl.DataFrame = stored(OPS)
