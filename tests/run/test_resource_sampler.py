@@ -17,10 +17,16 @@ import stallscope as ss
 from stallscope import stages
 from stallscope.hooks.log_place import LogPlace
 from stallscope.hooks.log_reader import read_lines
-from stallscope.run import resource_sampler, resource_sources
-from stallscope.run.resource_process import Samples
-from stallscope.run.resource_sampler import Sampler
-from stallscope.run.resource_sources import Missing, Recorded, Source, gpus, sources
+from stallscope.run import resource_sampler
+from stallscope.run.resource_sampler import (
+    Missing,
+    Recorded,
+    Sampler,
+    Samples,
+    Source,
+    gpus,
+    sources,
+)
 
 
 @pytest.fixture
@@ -89,7 +95,7 @@ class TestSamples:
         self, recorded, tmp_path, monkeypatch
     ):
         """Nothing is read in another way; the loop is recorded as ever."""
-        monkeypatch.setattr(resource_sources, "PROC", tmp_path / "no such file")
+        monkeypatch.setattr(resource_sampler, "PROC", tmp_path / "no such file")
 
         missing, of_gpu = sources(recorded, has_gpu=False)
 

@@ -1,25 +1,42 @@
-"""Starts and ends the process that samples the use of resources during a recording.
+"""Samples of the use of resources during a recording, ten times a second, by a process of its own.
 
-That process runs `resource_process`; the training process only holds a pipe to it.
+That process takes no lock of the training's interpreter, adds no thread before a fork, and no hook
+sees the files of psutil. It ends when its standard input or the training process ends. It slows
+down to limit its overhead, and reports that overhead. It imports this module, so torch and numpy,
+which take seconds, must not be imported at the top.
+
+The sources are psutil, NVML, and parts of /proc that psutil lacks. GPUs are read through NVML if
+its optional Python package (nvidia-ml-py) is installed. Functions and fields:
+docs.nvidia.com/deploy/nvml-api. "Busy" is NVML's `utilization.gpu`: the share of a period (1/6 s to
+1 s) in which a kernel of any process ran.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import subprocess
 import sys
+import threading
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from multiprocessing.spawn import get_executable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from time import perf_counter_ns, process_time_ns
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import torch
+import psutil
 
+from stallscope import stages
 from stallscope.hooks.event_log import JsonLines
 from stallscope.hooks.patches import in_this_process
 from stallscope.interrupts import held_back
+from stallscope.machine import busy_core_s, cpu_groups, memory_groups
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from typing_extensions import Self
 
     from stallscope.hooks.log_place import LogPlace
@@ -28,13 +45,44 @@ if TYPE_CHECKING:
 _COMMAND: Final = """
 import sys
 sys.path[:] = sys.argv[4:]
-from stallscope.run.resource_process import main
+from stallscope.run.resource_sampler import main
 main(*sys.argv[1:4])
 """
 """Command with the import path of this process, so that the current folder adds no modules."""
 _PATIENCE_S: Final = 5.0
 """Seconds for the last sample; a process that has just started on busy cores must import first."""
 _RESOURCES: Final = "the resources"
+EVERY_NS: Final = 100_000_000
+SELDOM: Final = 5
+"""Slowly changing sources are read with every fifth sample."""
+MOST_SHARE: Final = 0.008
+"""Share of one core that sampling may cost; a more expensive sample makes the next pause longer.
+Below the promised 1%, because waking up costs, too."""
+THINNED_AFTER: Final = 6000
+"""Samples (ten minutes) after which the pause doubles each time: a day takes 20 MB at most."""
+_NICE: Final = 10
+"""Added niceness: with two programs on each core, samples are 0.2 s apart at most."""
+PROC: Final = Path("/proc/stat")
+"""File that macOS and Windows lack; without it, only GPUs are sampled."""
+_SHM: Final = "/dev/shm"  # noqa: S108 - only read
+_LOOK_EVERY: Final = 5
+"""Samples between two searches for new workers."""
+_LOCKS_WAIT: Final = ("locks_lock_inode_wait", "flock_lock", "posix_lock", "fcntl_setlk")
+"""Functions of Linux (fs/locks.c) in which a process sleeps until a file's lock is free."""
+_LOG_OF_WORKER: Final = re.compile(r"(\d+)-\d+-\d+-\d+\.events").fullmatch
+_MOST_WORKERS: Final = 4
+"""Workers whose memory is read."""
+_LOOK_NS: Final = 1_200_000_000
+"""Shortest pause between two reads of that memory. A read takes 30 ms per GB of a worker."""
+_MEMORY_SHARES: Final = ((5, 1.0), (20, 0.03), (math.inf, 0.005))
+"""Up to so many reads they may cost this share of a core: a few are made at any cost, and growth is
+judged by those of half a minute."""
+_OF_GPU: Final = (stages.GPU, stages.GPU_MEMORY)
+Readings = dict[str, dict[str, float]]
+"""Counter or value by resource (see `stallscope.stages`) and device."""
+
+
+# ---- in the training process ---------------------------------------------------------------------
 
 
 class Sampler:
@@ -71,6 +119,8 @@ class Sampler:
             process.__exit__(None, None, None)
 
     def _start(self) -> None:
+        import torch  # not at the top: see above
+
         ours = Path(__file__).parents[2]  # an editable installation may use an import hook
         paths = [os.path.abspath(path) for path in (*sys.path, str(ours))]  # noqa: PTH100 - "" too
         has_gpu = str(int(torch.cuda.is_available()))
@@ -102,3 +152,366 @@ class Sampler:
     def _note(self, sentence: str) -> None:
         with suppress(OSError):  # no room for a few kB: notes in the logs say so
             JsonLines(self._place.resources()).say(note=sentence)
+
+
+# ---- in the sampling process ---------------------------------------------------------------------
+
+
+def main(file: str, pid: str, has_gpu: str) -> None:
+    """Sample into a file until the recording ends; `pid` is the training process, the parent."""
+    ended = threading.Event()
+
+    def wait_for_end() -> None:
+        os.read(0, 1)
+        ended.set()
+
+    threading.Thread(target=wait_for_end, daemon=True).start()
+    recorded = Recorded(int(pid), Path(file).parent)
+    samples = Samples(Path(file), sources(recorded, has_gpu=has_gpu == "1"))
+    if hasattr(os, "nice"):
+        os.nice(_NICE)  # not earlier: busy cores would delay the first sample
+    while not ended.wait(samples.pause_s()) and os.getppid() == recorded.main:
+        samples.take()
+    samples.take_last()
+    os._exit(0)  # at once: the training process waits
+
+
+class Samples:
+    """Samples of some sources, each a line of a file."""
+
+    def __init__(self, path: Path, available: list[Source | Missing]) -> None:
+        self._lines = JsonLines(path)
+        self._sources = [source for source in available if isinstance(source, Source)]
+        self._taken = 0
+        self._latest_ns = self._due_ns = 0
+        self._counted_ns = process_time_ns()
+        for source in available:
+            if isinstance(source, Missing):
+                self._lines.say(missing=source.resources)
+                if source.why:
+                    self._lines.say(note=source.why)
+            else:
+                self._lines.say(limits=source.limits)
+
+    def pause_s(self) -> float:
+        """Return the seconds until the next sample is due."""
+        return max(self._due_ns - perf_counter_ns(), 0) / 1e9
+
+    def take(self) -> None:
+        """Write a sample; a source that fails is left out from then on."""
+        self._latest_ns, read = perf_counter_ns(), {stages.SAMPLER: {"": process_time_ns() / 1e9}}
+        with_seldom = self._taken % SELDOM == 0
+        for source in [*self._sources]:  # `_read` removes a source that fails
+            read |= self._read(source) if with_seldom or not source.seldom else {}
+        self._taken += 1
+        self._lines.say(time_ns=self._latest_ns, read=read)
+        pause_ns = EVERY_NS << self._taken // THINNED_AFTER
+        costs_ns = process_time_ns() - self._counted_ns
+        self._counted_ns += costs_ns
+        self._due_ns = self._latest_ns + max(pause_ns, int(costs_ns / MOST_SHARE))
+
+    def take_last(self) -> None:
+        """Write a last sample, unless the latest is recent; a rate needs two samples."""
+        if perf_counter_ns() - self._latest_ns > EVERY_NS // 2 or self._taken == 1:
+            self.take()
+
+    def _read(self, source: Source) -> Readings:
+        before_ns = process_time_ns()
+        try:
+            return source.read()
+        except Exception as error:  # noqa: BLE001 - the other sources go on
+            self._sources.remove(source)
+            self._lines.say(
+                note=f"could not be sampled any more: {words(source.resources)} ({error!r})"
+            )
+            return {}
+        finally:
+            if source.paced:
+                self._counted_ns += process_time_ns() - before_ns
+
+
+# ---- sources -------------------------------------------------------------------------------------
+
+
+class Missing(NamedTuple):
+    """Resources that are not sampled."""
+
+    resources: tuple[str, ...]
+    why: str = ""
+    """Sentence for the reader; empty where the machine has no such resource (GPU, quota)."""
+
+
+class Recorded(NamedTuple):
+    """Processes of a recording."""
+
+    main: int
+    """Process id of the training process."""
+    folder: Path
+    """Folder of the recording, with a log of each worker."""
+
+    def workers(self) -> set[int]:
+        """Return the process ids of the workers that already have a log."""
+        logs = (_LOG_OF_WORKER(path.name) for path in self.folder.iterdir())
+        return {int(log[1]) for log in logs if log}
+
+
+@dataclass
+class Source:
+    """Source of samples."""
+
+    read: Callable[[], Readings]
+    """Returns the current usage; any exception ends the use of this source."""
+    limits: Readings = field(default_factory=dict)
+    """Known limits of the resources."""
+    seldom: bool = False
+    """True to read with every fifth sample only: slow to change, or expensive."""
+    paced: bool = False
+    """True if the source limits its own overhead."""
+    resources: tuple[str, ...] = ()
+
+
+def words(resources: tuple[str, ...]) -> str:
+    """Return words for some resources."""
+    return ", ".join(stages.NAMES[resource] for resource in resources)
+
+
+def sources(recorded: Recorded, *, has_gpu: bool) -> list[Source | Missing]:
+    """Return every source of this machine, or a `Missing` in its place."""
+    makers: dict[tuple[str, ...], Callable[[], Source]] = {
+        (stages.CORE,): _cores,
+        (stages.QUOTA,): _quota,
+        (stages.LOOP, stages.WORKER, stages.QUEUED): lambda: Source(_Processes(recorded).read),
+        (stages.MEMORY,): _memory,
+        (stages.WORKER_MEMORY, stages.WORKER_MAPPED): lambda: _worker_memory(recorded),
+        (stages.SHM,): _shared_memory,
+        (stages.DISK_BUSY, stages.DISK_READ, stages.DISK_WRITE, stages.DISK_OPERATIONS): _disks,
+        (stages.RECEIVED, stages.SENT): _network,
+    }
+    of_gpu = gpus() if has_gpu else Missing(_OF_GPU)
+    if not PROC.exists():
+        everything = tuple(resource for resources in makers for resource in resources)
+        why = "the machine's resources were not sampled: this system has no /proc"
+        return [Missing(everything, why), of_gpu]
+    return [_make(resources, make) for resources, make in makers.items()] + [of_gpu]
+
+
+def _make(resources: tuple[str, ...], make: Callable[[], Source]) -> Source | Missing:
+    try:
+        return replace(make(), resources=resources)
+    except LookupError:
+        return Missing(resources)
+    except (OSError, ValueError, psutil.Error) as error:
+        return Missing(resources, f"not sampled: {words(resources)} ({error})")
+
+
+def _cores() -> Source:
+    """Read the busy seconds of each core that the recorded processes may use."""
+    return Source(
+        lambda: {stages.CORE: busy_core_s()}, {stages.CORE: dict.fromkeys(busy_core_s(), 1.0)}
+    )
+
+
+def _quota() -> Source:
+    """Read the CPU seconds of the container; LookupError without a quota."""
+    group = cpu_groups()[0]
+
+    def read() -> Readings:
+        used_s = group.used_s()
+        return {} if used_s is None else {stages.QUOTA: {"container": used_s}}
+
+    return Source(read, {stages.QUOTA: {"container": group.quota_cores}})
+
+
+def _memory() -> Source:
+    """Read the memory in use of the machine and the container, without droppable caches."""
+    group = next(iter(memory_groups()), None)
+    limits: Readings = {stages.MEMORY: {"machine": psutil.virtual_memory().total}}
+    if group:
+        limits[stages.MEMORY]["container"] = group.limit_bytes
+
+    def read() -> Readings:
+        memory = psutil.virtual_memory()
+        used = {"machine": memory.total - memory.available}
+        if group and (bytes_ := group.used_bytes()) is not None:
+            used["container"] = bytes_
+        return {stages.MEMORY: used}
+
+    return Source(read, limits, seldom=True)
+
+
+def _shared_memory() -> Source:
+    limits: Readings = {stages.SHM: {_SHM: psutil.disk_usage(_SHM).total}}
+    return Source(lambda: {stages.SHM: {_SHM: psutil.disk_usage(_SHM).used}}, limits, seldom=True)
+
+
+def _disks() -> Source:
+    """Read the machine's disks, without partitions and logical volumes."""
+    block = Path("/sys/block")
+    names = {disk.name for disk in block.glob("*") if (disk / "device").exists()}
+
+    def read() -> Readings:
+        every = psutil.disk_io_counters(perdisk=True, nowrap=False)
+        used = {name: disk for name, disk in every.items() if name in names}
+        return {
+            stages.DISK_BUSY: {name: disk.busy_time / 1e3 for name, disk in used.items()},
+            stages.DISK_READ: {name: disk.read_bytes for name, disk in used.items()},
+            stages.DISK_WRITE: {name: disk.write_bytes for name, disk in used.items()},
+            stages.DISK_OPERATIONS: {
+                n: disk.read_count + disk.write_count for n, disk in used.items()
+            },
+        }
+
+    return Source(read, {stages.DISK_BUSY: dict.fromkeys(names, 1.0)})
+
+
+def _network() -> Source:
+    """Read the network interfaces with traffic since boot, without the loopback."""
+    links = psutil.net_io_counters(pernic=True, nowrap=False)
+    names = {name for name, link in links.items() if link.bytes_recv or link.bytes_sent} - {"lo"}
+    megabits = {name: link.speed for name, link in psutil.net_if_stats().items()}
+    # Bytes per second; the speed is 0 where a link is virtual, or down
+    limits = {name: megabits[name] * 1e6 / 8 for name in names if megabits.get(name)}
+
+    def read() -> Readings:
+        every = psutil.net_io_counters(pernic=True, nowrap=False)
+        return {
+            stages.RECEIVED: {
+                name: link.bytes_recv for name, link in every.items() if name in names
+            },
+            stages.SENT: {name: link.bytes_sent for name, link in every.items() if name in names},
+        }
+
+    return Source(read, {stages.RECEIVED: limits, stages.SENT: limits})
+
+
+class _Processes:
+    """Reads the training process, with all its threads, the workers that have a log, and others.
+
+    Others are processes that those started, as a pool of the dataset's: they do the loader's work.
+    """
+
+    def __init__(self, recorded: Recorded) -> None:
+        self._recorded = recorded
+        self._loop = psutil.Process(recorded.main)
+        self._others: dict[int, psutil.Process] = {}
+        self._workers: set[int] = set()
+        self._reads = 0
+
+    def read(self) -> Readings:
+        """Return the usage of each process, without those that have ended."""
+        if self._reads % _LOOK_EVERY == 0:
+            for pid in self._recorded.workers() - self._workers:
+                self._workers.add(pid)
+                with suppress(psutil.Error):
+                    self._others[pid] = psutil.Process(pid)
+            started = {child.pid: child for child in self._loop.children(recursive=True)}
+            for pid in started.keys() - self._workers - {os.getpid()}:
+                self._others.setdefault(pid, started[pid])
+        self._reads += 1
+        names = (
+            stages.LOOP,
+            stages.WORKER,
+            stages.HELPER,
+            stages.QUEUED,
+            stages.THREADS,
+            stages.FILE_LOCK,
+            stages.WORKER_CORES,
+        )
+        readings: Readings = {name: {} for name in names}
+        _count(self._loop, stages.LOOP, readings)
+        for pid, process in list(self._others.items()):
+            try:
+                _count(process, stages.WORKER if pid in self._workers else stages.HELPER, readings)
+            except (OSError, psutil.Error):  # noqa: PERF203 - it has ended
+                del self._others[pid]
+        return readings
+
+
+def _count(process: psutil.Process, resource: str, readings: Readings) -> None:
+    """Add the usage of one process.
+
+    psutil lacks two facts: the time that the main thread was queued (docs.kernel.org/scheduler/
+    sched-stats.html), and the kernel function in which it sleeps. A kernel may have neither.
+    """
+    pid = str(process.pid)
+    times = process.cpu_times()
+    readings[resource][pid] = times.user + times.system
+    if resource == stages.WORKER:
+        readings[stages.THREADS][pid] = process.num_threads()
+        readings[stages.WORKER_CORES][pid] = len(process.cpu_affinity())
+        with suppress(OSError):
+            sleeps_in = Path(f"/proc/{pid}/wchan").read_text(encoding="ascii")
+            readings[stages.FILE_LOCK][pid] = float(sleeps_in.startswith(_LOCKS_WAIT))
+    with suppress(OSError):
+        schedule = Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii")
+        readings[stages.QUEUED][pid] = int(schedule.split()[1]) / 1e9
+
+
+def _worker_memory(recorded: Recorded) -> Source:
+    """Read the memory of the latest workers, rarely: the kernel adds it up page by page."""
+    Path("/proc/self/smaps_rollup").read_bytes()  # OSError where the kernel has none
+    due_ns = looks = 0
+
+    def read() -> Readings:
+        nonlocal due_ns, looks
+        now_ns, before_ns = perf_counter_ns(), process_time_ns()
+        if now_ns < due_ns:
+            return {}
+        readings: Readings = {}
+        for pid in sorted(recorded.workers())[-_MOST_WORKERS:]:
+            for resource, bytes_ in _memory_of(pid).items():
+                readings.setdefault(resource, {})[str(pid)] = bytes_
+        if readings:  # without workers, the next sample tries again
+            looks += 1
+            cost_ns = process_time_ns() - before_ns
+            most = next(part for number, part in _MEMORY_SHARES if looks < number)
+            due_ns = now_ns + int(max(cost_ns / most, _LOOK_NS))
+        return readings
+
+    return Source(read, paced=True)
+
+
+def _memory_of(pid: int) -> dict[str, float]:
+    """Return the memory of a worker in bytes; nothing once it ends.
+
+    psutil lacks the anonymous part, which separates copies from new pages.
+    """
+    with suppress(OSError, KeyError):
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8")
+        fields = re.findall(r"^(\w+): +(\d+) kB", text, re.MULTILINE)
+        sizes = {name: float(kib) * 1024 for name, kib in fields}
+        own = sizes.get("Pss_Anon") or sizes["Private_Dirty"]
+        return {stages.WORKER_MEMORY: own, stages.WORKER_MAPPED: sizes["Anonymous"]}
+    return {}
+
+
+def gpus() -> Source | Missing:
+    """Return the visible GPUs, or the reason why they are not sampled."""
+    try:
+        import pynvml
+
+        return _gpus(pynvml)
+    except ImportError:
+        why = "the GPU was not sampled: there is no NVML (pip install nvidia-ml-py)"
+    except Exception as error:  # noqa: BLE001 - a package of others; nothing depends on it
+        why = f"the GPU was not sampled: NVML failed with {error!r}"
+    return Missing(_OF_GPU, why)
+
+
+def _gpus(nvml: Any) -> Source:
+    """Read busy share and memory of each GPU in CUDA_VISIBLE_DEVICES, by its number or id."""
+    nvml.nvmlInit()
+    gpus = {str(n): nvml.nvmlDeviceGetHandleByIndex(n) for n in range(nvml.nvmlDeviceGetCount())}
+    if (wanted := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        names = tuple(filter(None, map(str.strip, wanted.split(","))))
+        ids = {number: nvml.nvmlDeviceGetUUID(gpu) for number, gpu in gpus.items()}
+        gpus = {n: gpu for n, gpu in gpus.items() if n in names or ids[n].startswith(names)}
+    total = {name: nvml.nvmlDeviceGetMemoryInfo(gpu).total for name, gpu in gpus.items()}
+
+    def read() -> Readings:
+        busy = {n: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100 for n, gpu in gpus.items()}
+        used = {name: nvml.nvmlDeviceGetMemoryInfo(gpu).used for name, gpu in gpus.items()}
+        return {stages.GPU: busy, stages.GPU_MEMORY: used}
+
+    limits = {stages.GPU: dict.fromkeys(gpus, 1.0), stages.GPU_MEMORY: total}
+    return Source(read, limits, seldom=True, resources=_OF_GPU)

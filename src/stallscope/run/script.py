@@ -7,18 +7,27 @@ module imports nothing heavy before the script starts, so that variables that th
 
 Each launch has one folder, with one folder inside per rank. The ranks must agree on its name before
 they can communicate: on one machine they share a launcher, so its start time is in the name.
+
+Under torchrun each rank is a `stallscope run` of its own. A process that the script starts by
+itself (with `torch.multiprocessing.spawn`, say) knows nothing of it, so its target is wrapped on
+the way: it records once it iterates a DataLoader, into a folder `rank<n>`. The parent saves these
+runs when it ends, so that a killed child loses nothing.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import itertools
+import multiprocessing.process
 import os
 import runpy
 import shutil
 import sys
 import time
 import traceback
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -26,9 +35,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stallscope import errors
 from stallscope.files import locked, system_errors_as
-from stallscope.hooks.patches import once_imported
+from stallscope.hooks.patches import Patches, forget_imports, once_imported
 from stallscope.interrupts import held_back
-from stallscope.run.child_ranks import recorded_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +48,8 @@ if TYPE_CHECKING:
 
 RUNS: Final = Path("stallscope-runs")
 """Default folder of runs."""
+_OTHERS: Final = ("multiprocessing.", "concurrent.", "joblib.", "loky.", "torch.utils.data.")
+"""Start of the module of a target that is no loop of the user's: pools, managers, workers."""
 
 
 def run_script(
@@ -168,22 +178,20 @@ def watching(
     logs, pid = folder / "logs", os.getpid()
     with system_errors_as(errors.WorkspaceError, f"no run can be written into {folder}"):
         logs.mkdir(parents=True, exist_ok=True)
-    begun: list[Any] = []
+    ends = ExitStack()
     with locked(folder) as is_ours:
         if not is_ours:
             raise errors.WorkspaceError(f"another process saves into {folder}: give a new folder")
         try:
-            begin = partial(_begin, name, warmup)
             with (
-                recorded_children(children_of(folder), begin) as children,
-                once_imported("torch", lambda: begin(begun, logs)),
+                _recorded_children(children_of(folder), name, warmup) as children,
+                once_imported("torch", lambda: _begin(ends, logs, name, warmup)),
             ):
                 yield
         finally:
             if os.getpid() == pid:  # a forked child that gets here must not end its parent's
-                for recorder in reversed(begun):
-                    recorder.__exit__(None, None, None)
-                run = _saved(folder, logs)
+                ends.close()
+                run = _saved(folder)
                 _save_children(children_of(folder), children, folder if run is None else None)
                 done(run)
 
@@ -201,16 +209,15 @@ def _save_children(place: Path, children: list[Any], instead: Path | None) -> No
     for number, process in enumerate(children):
         folder = place / f"rank{number}"
         if folder.exists() and not process.is_alive():
-            _saved(folder, folder / "logs")
+            _saved(folder)
     if instead is not None and place.exists() and not instead.exists():
         place.rename(instead)
 
 
-def _begin(name: str, warmup: int, begun: list[Any], logs: Path, number: int = 0) -> None:
-    """Start recording; an error does not stop the script from importing torch.
+def _begin(ends: ExitStack, logs: Path, name: str, warmup: int, number: int = 0) -> None:
+    """Record until `ends`; an error does not stop the script from importing torch.
 
-    `begun` gets the recorders, to be left at the end; `number` of the process is its rank, where no
-    launcher has given it one.
+    `number` of the process is its rank, where no launcher has given it one.
     """
     try:
         from stallscope.files import log_capacity
@@ -221,24 +228,22 @@ def _begin(name: str, warmup: int, begun: list[Any], logs: Path, number: int = 0
         from stallscope.run.resource_sampler import Sampler
 
         place = LogPlace(logs, log_capacity(logs, 8), samples_stacks=True)
-        probe, sampler = Probe(place, None), Sampler(place)
-        probe.__enter__()
-        begun.append(probe)
+        probe = ends.enter_context(Probe(place, None))
         with place.failures.within("what the run says of itself"):
             about = RecordingInfo(name=name, warmup=warmup, rank=rank(number))
             about.write_to(probe.marks)
-        sampler.__enter__()
-        begun.append(sampler)
+        ends.enter_context(Sampler(place))
     except Exception as error:  # noqa: BLE001 - the script goes on without us
         _tell(error, "this script is not recorded")
 
 
-def _saved(folder: Path, logs: Path) -> Run | None:
+def _saved(folder: Path) -> Run | None:
     """Save the run and return it; None where nothing was recorded.
 
     Raises:
         WorkspaceError: the script has deleted the folder.
     """
+    logs = folder / "logs"
     if not logs.is_dir():
         raise errors.WorkspaceError(
             f"{folder} was deleted while the script ran, and the recording with it: give --out a "
@@ -258,6 +263,89 @@ def _saved(folder: Path, logs: Path) -> Run | None:
         with suppress(OSError):  # the script may have put files of its own there
             folder.rmdir()
     return run
+
+
+@dataclass(frozen=True)
+class RecordedTarget:
+    """Target of a process, which records the process from its first DataLoader on."""
+
+    target: Callable[..., Any]
+    """Target of the user's."""
+    folder: Path
+    """Folder for the logs."""
+    name: str
+    """Name of the run."""
+    warmup: int
+    number: int
+    """Number of the process; its rank, where torch.distributed does not know better."""
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """Run the target."""
+        forget_imports()  # a forked child has those that its parent waits for
+        ends, patches = ExitStack(), Patches()
+        with once_imported("torch", lambda: self._wait_for_loader(patches, ends)):
+            try:
+                return self.target(*args, **named)
+            finally:
+                patches.undo()
+                with suppress(Exception):
+                    ends.close()
+
+    def _wait_for_loader(self, patches: Patches, ends: ExitStack) -> None:
+        """Begin at the first DataLoader: a process without one costs nothing."""
+        with suppress(Exception):
+            from torch.utils.data import DataLoader
+
+            original = DataLoader.__iter__
+
+            @functools.wraps(original)
+            def first(loader: Any) -> Any:
+                patches.undo()
+                with suppress(Exception):
+                    self.folder.mkdir(parents=True)  # another thread may be first
+                    _begin(ends, self.folder, self.name, self.warmup, self.number)
+                return DataLoader.__iter__(loader)
+
+            patches.put(DataLoader, "__iter__", first)
+
+
+@contextmanager
+def _recorded_children(folder: Path, name: str, warmup: int) -> Iterator[list[Any]]:
+    """Record the processes that this process starts in the block; yield a list that gets them.
+
+    The n-th process, if it iterates a DataLoader, has its logs in `rank<n>/logs`.
+    """
+    started: list[Any] = []
+    numbers, pid, patches = itertools.count(), os.getpid(), Patches()
+    start = multiprocessing.process.BaseProcess.start
+
+    @functools.wraps(start)
+    def recorded(process: Any) -> None:
+        target = None
+        with suppress(Exception):  # a class of the user's: it starts all the same
+            is_users = not str(process._target.__module__).startswith(_OTHERS)  # noqa: SLF001
+            # Of the user's functions, those in a process that may start workers
+            target = process._target if is_users and not process.daemon else None  # noqa: SLF001
+        if target is None or os.getpid() != pid:
+            start(process)
+            return
+        number = next(numbers)
+        logs = folder / f"rank{number}" / "logs"
+        process._target = RecordedTarget(  # noqa: SLF001 - no other way in
+            target, logs, name, warmup, number
+        )
+        try:
+            start(process)
+        except BaseException:
+            process._target = target  # noqa: SLF001
+            raise
+        started.append(process)
+
+    patches.put(multiprocessing.process.BaseProcess, "start", recorded)
+    try:
+        yield started
+    finally:
+        patches.undo()
 
 
 def out_folder(script: str, out: Path | None) -> Path:
