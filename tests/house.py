@@ -23,8 +23,6 @@ PARTS = {"src": "src/stallscope", "tests": "tests"}
 
 
 class Size(NamedTuple):
-    """Size of a folder."""
-
     lines: int
     modules: int
 
@@ -74,7 +72,6 @@ def checked_out(rev: str):
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rev", action="append", default=[], help="another revision beside it")
     columns = {}

@@ -25,7 +25,6 @@ BEGIN, END = "<!-- example: python tests/readme_examples.py --write -->", "<!-- 
 
 
 def example() -> str:
-    """The README's Python example."""
     shown = README.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
     return re.search(r"```python\n(.*?)```", shown, re.DOTALL)[1]
 
@@ -56,7 +55,6 @@ def picture(name: str, source: str) -> bytes:
 
 
 def main() -> None:
-    """Print the output, or write it and the pictures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help="put them where the README has them")
     write, code, printed = parser.parse_args().write, example(), output()

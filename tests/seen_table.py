@@ -80,7 +80,6 @@ def by_hand(library: str, folder: Path) -> tuple[float, float]:
 
 
 def seen(library: str, folder: Path, *, verdict: bool = True) -> Seen:
-    """Try one library."""
     reader = READERS[library]
     reader.write(folder)
     inside_s, whole_s = by_hand(library, folder)
@@ -130,7 +129,6 @@ def why_absent(library: str) -> str:
 
 
 def row(library: str) -> str:
-    """The row of one library."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     reads = READERS[library].reads
@@ -156,7 +154,6 @@ def rows(libraries: list[str]) -> list[str]:
 
 
 def main() -> None:
-    """Print the table, or write it into the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("library", nargs="*", help="these alone", default=list(READERS))
     parser.add_argument("--row", help=argparse.SUPPRESS)

@@ -140,7 +140,6 @@ BATCHES = "in part: batches and their stages, no single samples"
 
 
 def seen(make: Callable[[], Any]) -> str:
-    """How much of a loader the kit sees."""
     try:
         run = ss.record(make(), batches=6, warmup=0)
     except UnsupportedError:
@@ -159,7 +158,6 @@ def seen(make: Callable[[], Any]) -> str:
 
 
 def seen_of(library: str) -> str:
-    """How much of another library's loader the kit sees."""
     found = _seen_of(library)
     return BY_CHANCE if library == OWN_THREAD and found in (WAITS, "full") else found
 
@@ -180,7 +178,6 @@ def _seen_of(library: str) -> str:
 
 
 def seen_in(training: str) -> str:
-    """How much of another library's own training loop the kit sees."""
     with contextlib.redirect_stdout(io.StringIO()), ss.instrumented(warmup=0) as watch:
         third_party_loaders.TRAININGS[training]()
     steps = watch.run.all_steps
@@ -189,7 +186,6 @@ def seen_in(training: str) -> str:
 
 
 def table() -> str:
-    """The support table in Markdown."""
     rows = [(name, seen(make)) for name, make in LOADERS.items()]
     rows += [(name, seen_of(name)) for name in third_party_loaders.LIBRARIES]
     rows += [(name, seen_in(name)) for name in third_party_loaders.TRAININGS]
@@ -203,7 +199,6 @@ def on_page() -> str:
 
 
 def main() -> None:
-    """Print the table, or write it into the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help="put it into the page")
     found = table()

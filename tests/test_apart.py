@@ -31,7 +31,6 @@ class TestAChild:
         assert frame.equals(found)
 
     def test_that_asks_for_another(self):
-        """It computes that itself."""
         outer, inner = apart(lambda: (os.getpid(), apart(os.getpid)))
 
         assert outer == inner

@@ -51,7 +51,6 @@ class TestWatcher:
         assert watcher.diagnosis.verdict.title
 
     def test_a_training_that_ends_within_a_window(self):
-        """What was seen is logged."""
         logged = []
         with callbacks.Watcher(lambda *told: logged.append(told), steps=50, every=50) as watcher:
             train(watcher, 12)
@@ -74,14 +73,12 @@ class TestWatcher:
 
     @pytest.mark.parametrize(("steps", "every"), [(50, 10), (4, 10), (0, 0)])
     def test_windows_that_cannot_be(self, steps, every):
-        """One sentence that names what was given."""
         with pytest.raises(StallscopeError, match=f"steps={steps}, every={every}"):
             callbacks.Watcher(steps=steps, every=every)
 
 
 @pytest.mark.slow
 def test_lightning(tmp_path):
-    """Its own logger gets the numbers; the losses are the same."""
     lightning = pytest.importorskip("lightning.pytorch")
     from lightning.pytorch.loggers import CSVLogger
 

@@ -12,7 +12,6 @@ from stallscope import cases
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
-    """Two small archives."""
     return cases.make_shards(tmp_path_factory.mktemp("case-a"), 2, images=4)
 
 
@@ -43,7 +42,6 @@ class TestCaseA:
         assert torch.float32 == batch.dtype
 
     def test_the_same_shards_are_made_again(self, shards, tmp_path):
-        """Nothing in them is left to chance."""
         again = cases.make_shards(tmp_path, 1, images=1)
 
         with tarfile.open(shards[0]) as one, tarfile.open(again[0]) as other:

@@ -23,13 +23,11 @@ class TestCaseB:
         assert found.dtype == torch.float32
 
     def test_the_published_order_is_the_published_one(self):
-        """The five transforms stand in the order in which they were published."""
         names = [type(op).__name__ for op in demo.case_b_pipeline().transforms]
 
         assert names == ["PILToTensor", "RandomCrop", "RandomMask", "ConvertColor", "Scale"]
 
     def test_the_loader_gives_one_image_many_times(self):
-        """The loader of case B has as many entries as asked for, all of one file."""
         loader = demo.case_b_loader("crop_first", num_workers=0, batch_size=4, entries=8)
 
         images, labels = next(iter(loader))

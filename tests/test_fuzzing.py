@@ -179,8 +179,6 @@ def a_log(folder):
 
 
 class Opened(NamedTuple):
-    """How the opening of a mutated result ended."""
-
     number: int
     mutations: list[str]
     said: str
@@ -242,7 +240,6 @@ def opened(sources, tmp_path, numbers):
 
 
 def is_bad(one):
-    """Whether it did not end as it should."""
     text = one.said.startswith("TRACEBACK") or "\n" in one.said or "\x1b" in one.said
     slow = one.seconds > MOST_S or one.cpu_s > MOST_CPU_S
     return text or slow or one.used_bytes > MOST_BYTES

@@ -21,7 +21,6 @@ EVIL = "\x1b]52;c;ZXZpbA==\x07\x9b2J\u202e"
 
 @pytest.fixture
 def saved(tmp_path):
-    """A saved run."""
     return built("run").save(tmp_path / "run")
 
 
@@ -83,7 +82,6 @@ class TestTexts:
         assert run.all_spans["stage"][0].endswith("crop")
 
     def test_of_an_error(self, saved):
-        """Nor does the sentence that refuses."""
         (saved / "run.json").write_text(json.dumps({"kind": EVIL, "schema_version": 3}))
 
         with pytest.raises(RunFormatError) as caught:
@@ -199,7 +197,6 @@ CHANGES = {
 class TestColumns:
     @pytest.mark.parametrize(("name", "change"), CHANGES.values(), ids=CHANGES)
     def test_of_a_foreign_table(self, saved, name, change):
-        """A table without its columns, or with values that break a picture, is one sentence."""
         file = saved / f"{name}.arrow"
         change(pl.read_ipc(file)).write_ipc(file)
 

@@ -25,7 +25,6 @@ class Trainer:
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 1)
 
     def step(self, batch: torch.Tensor) -> None:
-        """Train on one batch."""
         self.optimizer.zero_grad()
         self.model(batch).sum().backward()
         self.optimizer.step()
@@ -33,7 +32,6 @@ class Trainer:
 
 
 def global_step(batch: torch.Tensor) -> None:
-    """Trains a global model."""
     MODEL(batch).sum().backward()
 
 
@@ -54,7 +52,6 @@ class Frozen(dict):
     """A configuration, as some libraries keep it on a model."""
 
     def update(self, *_: Any, **__: Any) -> None:
-        """Not allowed."""
         raise TypeError("frozen")
 
 
@@ -76,7 +73,6 @@ class Net(torch.nn.Module):
         self.table = np.broadcast_to(np.zeros(2), (3, 2))
 
     def training_step(self, batch: torch.Tensor) -> None:
-        """Train on one batch."""
         loss = self.layer(batch).sum() * self.rng.random()
         loss.backward()
         self.optimizers[0].step()
@@ -130,7 +126,6 @@ def test_training_is_undone():
 
 
 def test_generators_of_the_users_are_put_back():
-    """The loader's generator and those of the dataset's transforms, of every make."""
     own = {
         "torch": torch.Generator().manual_seed(1),
         "numpy": np.random.default_rng(1),
@@ -172,7 +167,6 @@ def test_every_tensor_moves_and_nothing_else_changes():
 
 
 def test_record_moves_the_batch_before_the_step():
-    """With `device` the step gets the batch there."""
     devices = []
 
     ss.record(DataLoader(Noise(), 4), lambda b: devices.append(b.device.type), device="meta")

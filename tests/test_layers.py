@@ -115,7 +115,6 @@ def _edges():
 
 
 def test_imports_go_down_only():
-    """A module imports its own layer and those below."""
     upwards = {
         f"{module} {other}"
         for module, other in _edges()
@@ -126,7 +125,6 @@ def test_imports_go_down_only():
 
 
 def test_each_layer_has_its_packages():
-    """What is neither Python's own nor on the list of its layer is imported nowhere."""
     foreign = [
         f"{module}: {name}"
         for module, imports in IMPORTS.items()
@@ -141,7 +139,6 @@ def test_each_layer_has_its_packages():
 
 
 def test_no_module_imports_itself_by_way_of_others():
-    """There is no circle of imports, not even of lazy ones."""
     graph = {module: set() for module in FILES}
     for module, other in _edges():
         graph[module].add(other)

@@ -72,7 +72,6 @@ class TestCores:
         assert float(CORES) == cores_available(plant(files))
 
     def test_a_large_quota_gives_no_cores_that_are_not_there(self, plant):
-        """The affinity limits, too."""
         root = plant(version_2() | {"sys/fs/cgroup/cpu.max": "99900000 100000"})
 
         assert float(CORES) == cores_available(root)
@@ -107,7 +106,6 @@ class TestMemory:
 
 
 def test_of_this_machine():
-    """Real files give numbers that are possible."""
     assert 0 < cores_available() <= (os.cpu_count() or 1)
     assert 0 <= memory_available_bytes() <= psutil.virtual_memory().total
 

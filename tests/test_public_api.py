@@ -34,13 +34,11 @@ def test_there_are_no_others():
 
 
 def test_each_says_what_it_is():
-    """Each public name has a docstring that says more than its name."""
     for name in NAMES:
         assert len(inspect.getdoc(getattr(stallscope, name)).splitlines()[0]) > len(name)
 
 
 def test_a_verb_says_what_it_takes():
-    """The docstring of a verb explains each parameter and the errors."""
     for name in filter(str.islower, NAMES):
         verb = getattr(stallscope, name)
         text = inspect.getdoc(verb)
@@ -50,7 +48,6 @@ def test_a_verb_says_what_it_takes():
 
 
 def test_a_run_says_what_its_methods_take():
-    """Each method of a run is documented, and its parameters with it."""
     for name, method in vars(stallscope.Run).items():
         if inspect.isfunction(method) and not name.startswith("_"):
             text = inspect.getdoc(method)
@@ -59,6 +56,5 @@ def test_a_run_says_what_its_methods_take():
 
 
 def test_an_unknown_name_is_said():
-    """A name that is not there is an AttributeError that names it."""
     with pytest.raises(AttributeError, match="No stallscope attribute orders_of"):
         stallscope.orders_of  # noqa: B018

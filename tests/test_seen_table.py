@@ -20,7 +20,6 @@ def test_what_a_library_takes_is_named(library, tmp_path):
 
 
 def test_every_row_of_the_page_is_a_reader():
-    """The page has a row for each library that can be tried, whether it was installed or not."""
     page = seen_table.PAGE.read_text(encoding="utf-8")
     rows = page.partition(seen_table.BEGIN)[2].partition(seen_table.END)[0].splitlines()[3:]
 

@@ -16,7 +16,6 @@ from stallscope.stats import (
 
 
 def binomial_tail(hits, tries, share):
-    """By its definition."""
     ways = range(hits, tries + 1)
     return sum(comb(tries, n) * share**n * (1 - share) ** (tries - n) for n in ways)
 
@@ -46,7 +45,6 @@ class TestLogBinomialBound:
         assert abs(float(bound[0]) - 4 * np.log(0.25)) < 1e-9
 
     def test_is_never_below_the_true_chance(self):
-        """It may be too careful, and is never too sure."""
         for tries in (1, 5, 20, 60):
             for hits in range(tries + 1):
                 for share in (0.05, 0.3, 0.7):
@@ -55,7 +53,6 @@ class TestLogBinomialBound:
                     assert bound >= binomial_tail(hits, tries, share) - 1e-12
 
     def test_has_no_opinion_without_tries(self):
-        """Nothing tried is no evidence."""
         zeros = np.zeros(2)
         assert [0.0, 0.0] == log_binomial_bound(zeros, zeros, np.array([0.2, 0.0])).tolist()
 
@@ -71,7 +68,6 @@ class TestRankSumTail:
         assert abs(rank_sum_tail(higher, lower) - exact) < 0.01
 
     def test_is_high_when_there_is_no_difference(self):
-        """Equal values, or none, are no evidence."""
         assert rank_sum_tail(np.ones(5), np.ones(9)) == 1.0
         assert rank_sum_tail(np.ones(5), np.array([])) == 1.0
         assert rank_sum_tail(np.array([]), np.ones(5)) == 1.0

@@ -37,7 +37,6 @@ def kind(request):
 
 @pytest.fixture
 def saved(kind, tmp_path):
-    """A saved result of that kind."""
     return built(kind).save(tmp_path / "result")
 
 
@@ -60,7 +59,6 @@ def refusal(folder, words):
 
 
 def everything(folder):
-    """Every file in a folder, with its bytes."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
@@ -68,7 +66,6 @@ def everything(folder):
 class TestRoundTrip:
     @pytest.mark.parametrize(("kind", "name"), EACH)
     def test_comes_back(self, kind, name, tmp_path):
-        """Of the same class, with the same tables, conditions, notes and text."""
         before = built(name)
 
         after = ss.load(before.save(tmp_path / "result"))
@@ -93,7 +90,6 @@ class TestRoundTrip:
             assert str(ss.load(folder / part)) == str(getattr(built("diagnosis"), part))
 
     def test_a_diagnosis_without_parts(self, tmp_path):
-        """What was not measured is None again."""
         after = ss.load(built("diagnosis_inconclusive").save(tmp_path / "result"))
 
         assert (after.run, after.ladder, after.flame) == (None, None, None)
@@ -113,14 +109,12 @@ class TestRoundTrip:
 
 class TestHostileFolders:
     def test_a_missing_table(self, saved):
-        """Says which."""
         table = min(saved.glob("*.arrow"))
         table.unlink()
 
         refusal(saved, f"{table.name} is missing")
 
     def test_a_table_of_other_values(self, saved):
-        """A column that cannot be what it has to be."""
         for table in saved.glob("*.arrow"):
             frame = pl.read_ipc(table)
             odd = [pl.lit("soon").alias(name) for name in frame.columns if name != "stack"]
@@ -129,14 +123,12 @@ class TestHostileFolders:
         refusal(saved, "is not a whole")
 
     def test_a_truncated_table(self, saved):
-        """Only half of a file."""
         for table in saved.glob("*.arrow"):
             table.write_bytes(table.read_bytes()[: table.stat().st_size // 2])
 
         refusal(saved, "is not a whole")
 
     def test_a_truncated_head(self, saved):
-        """Only half of it."""
         head_of(saved).write_text(head_of(saved).read_text()[:40])
 
         refusal(saved, "cannot be read")
@@ -166,7 +158,6 @@ class TestHostileFolders:
         refusal(saved, "only a link")
 
     def test_a_pipe(self, saved):
-        """It is not waited for."""
         table = min(saved.glob("*.arrow"))
         table.unlink()
         os.mkfifo(table)
@@ -174,7 +165,6 @@ class TestHostileFolders:
         refusal(saved, f"{table.name} is no file")
 
     def test_a_circle_of_parts(self, tmp_path):
-        """A run that is among its own others."""
         folder = built("run").save(tmp_path / "run")
         (folder / "others").mkdir()
         (folder / "others" / "1").symlink_to(folder)
@@ -190,7 +180,6 @@ class TestHostileFolders:
         refusal(folder, "run is missing")
 
     def test_nothing_there(self, tmp_path):
-        """Says what can be opened."""
         refusal(tmp_path, r"is not a saved result: it has no run\.json, .*diagnosis\.json")
         refusal(tmp_path / "no", "is not a saved result: there is no such folder")
         (tmp_path / "file").touch()

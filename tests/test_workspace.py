@@ -53,6 +53,5 @@ def _leave(folder) -> int:
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):
-    """One sentence names the folder and what to do."""
     with pytest.raises(WorkspaceError, match="TMPDIR"), workspace(tmp_path / "none"):
         pass

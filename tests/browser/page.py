@@ -40,7 +40,6 @@ class LabPage:
         self._base = self._base.rpartition("/lab/tree/")[0]
 
     def open(self, name):
-        """Open a notebook, and wait for its kernel."""
         self.page.goto(f"{self._base}/lab/tree/{name}?{self._token}&reset")
         self.page.wait_for_function("() => window.jupyterapp?.shell?.currentWidget")
         self._run_command("application:set-mode", "{mode: 'single-document'}")
@@ -63,12 +62,10 @@ class LabPage:
         return self.page.evaluate(_ERRORS)
 
     def pictures(self):
-        """All pictures in the outputs that have a size, from top to bottom."""
         shown = self.page.locator(_PICTURES)
         return [shown.nth(i) for i in range(shown.count()) if shown.nth(i).bounding_box()]
 
     def answer(self):
-        """The first result that shows itself as a table."""
         return self.page.locator(_ANSWERS).first
 
     def redrawn(self, part, before):

@@ -112,7 +112,6 @@ def put_notebook(address, name, outputs=()):
 
 
 def test_every_control_of_the_widget_works(lab, address):
-    """Each control works, and nothing is asked of another machine."""
     asked = []
     lab.page.on("request", lambda request: asked.append(request.url))
     put_notebook(address, "flame.ipynb")

@@ -23,7 +23,6 @@ class Sliders:
         return self.shown.locator(".widget-slider", has_text=label).locator(".noUi-handle")
 
     def changes(self, act, *arguments):
-        """What is done shows other numbers."""
         before = self.numbers()
         act(*arguments)
         self.page.wait_for_function(
@@ -37,7 +36,6 @@ class Sliders:
         self.page.keyboard.press(key)
 
     def click(self, label, share):
-        """Click so far along a slider's track."""
         track = self.shown.locator(".widget-slider", has_text=label).locator(".noUi-target")
         box = track.bounding_box()
         self.page.mouse.click(box["x"] + share * box["width"], box["y"] + box["height"] / 2)

@@ -58,7 +58,6 @@ class TryPanel:
         self.shown.locator(".widget-readout").filter(has_text=grade).wait_for(timeout=60_000)
 
     def press(self, name):
-        """Press a button by the keyboard."""
         button = self.shown.get_by_role("button", name=name)
         button.click(trial=True)  # waits until it can be pressed
         button.focus()
@@ -109,7 +108,6 @@ def reordered_by_hand(lab):
 
 
 def measured_longer(panel):
-    """The order was measured at once, and can be measured longer."""
     panel.waits_for_picture("interval")
     panel.press("Measure longer")
     panel.waits_for_picture("interval")

@@ -19,7 +19,6 @@ def loader(batch_s, *, values=4, **named):
 
 
 def time_of(run):
-    """What the steady state of a run consists of."""
     return loop_breakdown(run.steps(), run.stalls())
 
 

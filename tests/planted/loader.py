@@ -29,6 +29,7 @@ from torch.utils.data import (
     get_worker_info,
 )
 
+from planted.sound import NAMES
 from stallscope.hooks.training_step import stage
 from stallscope.loops.devices import Cpu
 from stallscope.loops.timed_loop import TimedLoop, started
@@ -152,36 +153,15 @@ _VALUES: Final = 3 * 8 * 8
 # --- transforms -----------------------------------------------------------------------------------
 
 
-class Blur(BusyOp):
-    """A transform that computes."""
-
-
-class Warp(BusyOp):
-    """A transform that computes."""
-
-
-class Recolour(BusyOp):
-    """A transform that computes."""
-
-
-class AddNoise(BusyOp):
-    """A transform that computes."""
-
-
-class Sharpen(BusyOp):
-    """A transform that computes."""
-
-
-OPS: Final[dict[str, type[BusyOp]]] = {
-    op.__name__: op for op in (Blur, Warp, Recolour, AddNoise, Sharpen)
-}
+OPS: Final = {name: type(name, (BusyOp,), {"__module__": __name__}) for name in NAMES}
+"""Transforms that compute, each a class of its own."""
+globals().update(OPS)  # a started worker imports them by their names
 
 
 class Corner:
     """A corner of an image, as a tensor; whoever touches its pixels first decodes it."""
 
     def __call__(self, image: Any) -> torch.Tensor:
-        """An image as float32 of shape (3, 8, 8)."""
         corner = np.asarray(image.convert("RGB").crop((0, 0, 8, 8)), dtype=np.float32)
         return torch.from_numpy(corner).permute(2, 0, 1).contiguous()
 
@@ -201,7 +181,6 @@ class Lookup:
         self.lock = lock
 
     def __call__(self, sample: Any) -> Any:
-        """The same sample."""
         alone: AbstractContextManager[Any] = self.lock or nullcontext()
         with alone:
             (busy if self.computes else waiting)(self.seconds)
@@ -226,14 +205,12 @@ class Smooth:
         self.regions = regions
 
     def __call__(self, sample: Any) -> Any:
-        """The same sample."""
         thread = threading.Thread(target=self.compute)
         thread.start()
         thread.join()
         return sample
 
     def compute(self) -> None:
-        """Do the work, in this thread and those of OpenMP."""
         work = torch.ones(self.VALUES)
         for _ in range(self.regions):
             work = torch.sin(work)
@@ -252,7 +229,6 @@ class Collate:
     """See `recipe.Sending`."""
 
     def __call__(self, samples: list[Any]) -> Any:
-        """The batch."""
         busy(self.cpu_s)
         if self.sending == "tensor":
             return default_collate(samples)
@@ -271,7 +247,6 @@ class Start:
     """Runs on the first so many cores only, as a scheduler's settings may have it."""
 
     def __call__(self, worker: int) -> None:
-        """Start."""
         waiting(self.wait_s)
         if self.cores:
             os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: self.cores])
@@ -302,7 +277,6 @@ class LoggingStep(SimulatedStep):
     """CPU time of logging, seconds."""
 
     def __call__(self, batch: Any) -> None:
-        """Use a batch: wait, then log."""
         super().__call__(batch)
         with stage("logging"):
             busy(self.logging_s)

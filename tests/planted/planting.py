@@ -152,8 +152,6 @@ def plant_pair(
 
 
 class Together(NamedTuple):
-    """A loop with two causes."""
-
     both: Two
     """Without any, and with both."""
     first: Recipe

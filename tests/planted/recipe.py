@@ -153,7 +153,6 @@ class Recipe:
         return math.pow(-math.log(1 - drawn), self.spread) / math.gamma(1 + self.spread)
 
     def is_slow(self, index: int) -> bool:
-        """Whether a sample is one of the slow ones."""
         return self.slow is not None and index in _slow_of(
             self.seed, index // _STRETCH, self.slow.every
         )
@@ -252,7 +251,6 @@ class _Clock:
     """Of each step."""
 
     def epoch(self, batches: int) -> None:
-        """Use so many batches."""
         recipe = self.recipe
         if self.ends and not recipe.persistent:
             self.now += recipe.init_s

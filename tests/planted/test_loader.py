@@ -19,13 +19,11 @@ def waited(monkeypatch):
 
 
 def samples(**numbers):
-    """The dataset of a recipe."""
     return build(Recipe(**{"step_s": 0.01, "batch": 4, "workers": 0, **numbers}))[0].dataset
 
 
 class TestSamples:
     def test_one_worker_waits_longer(self, waited, monkeypatch):
-        """The first worker waits for each sample, the others do not."""
         data = samples(workers=2, read_s=0.5, slow_worker_s=2.0)
         for worker in (0, 1):
             monkeypatch.setattr(loader, "get_worker_info", lambda n=worker: SimpleNamespace(id=n))
@@ -35,7 +33,6 @@ class TestSamples:
 
     @pytest.mark.parametrize("every", [7, 50])
     def test_one_in_so_many_is_slow(self, every):
-        """Among many samples one in so many is slow, in no rhythm."""
         recipe = Recipe(0.01, 4, 0, slow=SlowSamples(every, 1.0, computes=False))
         slow = [index for index in range(20_000) if recipe.is_slow(index)]
         distances = {later - earlier for earlier, later in itertools.pairwise(slow)}

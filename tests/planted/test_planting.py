@@ -85,7 +85,6 @@ class TestEveryCause:
 
     @pytest.mark.parametrize("code", sorted(PLANTED))
     def test_is_all_that_is_changed(self, code):
-        """The loops with and without it differ in nothing else."""
         for seed in range(4):
             without, spoilt = two(code, seed=seed)
             changed = {
@@ -99,7 +98,6 @@ class TestEveryCause:
 
     @pytest.mark.parametrize("code", sorted({*PLANTED} - MEASURED))
     def test_can_be_planted_near_the_threshold(self, code):
-        """A weak one slows its loop down as much as it was asked to, within a tenth."""
         for strength in (1.25, 1.5):
             _, spoilt = two(code, strength=strength, cores=4)
 
@@ -116,7 +114,6 @@ class TestEveryCause:
 class TestPairs:
     @pytest.mark.parametrize("pair", PAIRS, ids="+".join)
     def test_the_first_costs_more(self, pair):
-        """Taking the first of the causes away gains more than taking away the second."""
         first, second = (PLANTED[code] for code in pair)
         for cores in (2, 16):
             draw = Random("+".join(pair))
@@ -131,7 +128,6 @@ class TestPairs:
 class TestHealthy:
     @pytest.mark.parametrize("kind", HEALTHY, ids=lambda kind: kind.__name__)
     def test_nothing_is_wrong(self, kind):
-        """The loop takes hardly longer than its steps."""
         for cores, seed in product(CORES, range(2)):
             draw = Random(seed)
 
@@ -140,7 +136,6 @@ class TestHealthy:
 
 class TestPlant:
     def test_a_seed_is_always_the_same_loop(self):
-        """The same seed gives the same numbers, another one others."""
         assert plant("lock", 5).recipe == plant("lock", 5).recipe
         assert plant("lock", 5).recipe != plant("lock", 6).recipe
 

@@ -26,7 +26,6 @@ def test_a_real_loop_gets_a_verdict_with_its_numbers():
 
 
 def test_every_cause_is_a_target_by_name():
-    """Each cause can be asked for by its name as a function's, and an unknown one is none."""
     for code in (planted.HEALTHY_CODE, *planted.PLANTED):
         assert callable(getattr(planted, code.replace("-", "_")))
     assert not hasattr(planted, "copy")

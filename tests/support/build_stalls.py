@@ -5,7 +5,7 @@ All times are milliseconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,8 +13,8 @@ import polars as pl
 
 from stallscope.model.attribution import PARTS, find_stalls
 from stallscope.model.step_series import Evidence
-from stallscope.run.decode import SPANS
-from stallscope.run.result import DELIVERIES, STEPS
+from stallscope.stages import GARBAGE
+from support.build_run import deliveries_of, spans_of, steps_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,8 +53,6 @@ class Stopped:
     """Batches in a file (shard) of each worker; 0: every sample is a file."""
     garbage: Mapping[int, float] = field(default_factory=dict)
     """Collections of the main process at the beginning of some waits, by step."""
-    parts: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
-    """Named parts of some steps, by name and step."""
     exposed: Mapping[int, float] = field(default_factory=dict)
     """Garbage collections of the workers: their part of some stalls, by step."""
 
@@ -62,40 +60,32 @@ class Stopped:
 def stopped(waits, **how) -> Evidence:
     """What is known about a loop, as `Stopped` describes it."""
     loop = Stopped(waits, **how)
-    steps = steps_of(loop)
+    steps = _steps(loop)
+    ready_ns = steps["end_ns"].to_numpy()
+    taken_ns = None if loop.makes is None else ready_ns - _ns(loop.makes)
     return Evidence(
         steps=steps,
         parts=_parts(loop, steps),
         samples=_samples(loop, steps),
-        deliveries=_deliveries(loop, steps),
-        side_spans=_side_spans(loop, steps),
+        deliveries=deliveries_of() if taken_ns is None else _deliveries(steps, taken_ns, ready_ns),
+        side_spans=_collections(loop, steps),
         num_workers=loop.workers,
     )
 
 
-def steps_of(loop: Stopped) -> pl.DataFrame:
+def _steps(loop: Stopped) -> pl.DataFrame:
     """The steps, one after the other from the beginning of the run."""
-    waits = np.asarray(loop.waits, dtype=float)
-    number = np.arange(waits.size)
-    busy = np.broadcast_to(np.asarray(loop.busy, dtype=float), waits.shape)
+    number = np.arange(len(loop.waits))
     batch = number % loop.per_epoch
-    restart = np.where(batch == 0, loop.restart, 0.0)
-    ends = np.cumsum(waits + busy + restart) - busy
-    return _table(
-        STEPS,
-        waits.size,
-        step=number,
-        epoch=number // loop.per_epoch,
-        batch=batch,
-        worker=batch % loop.workers if loop.workers else [None] * waits.size,
-        wait_s=waits / 1e3,
-        step_s=busy / 1e3,
-        other_s=np.zeros(waits.size),
-        rank=np.full(waits.size, loop.rank),
-        start_ns=_ns(ends - waits),
-        end_ns=_ns(ends),
+    return steps_of(
+        (np.asarray(loop.waits, dtype=float) / 1e3).tolist(),
+        epoch=(number // loop.per_epoch).tolist(),
+        batch=batch.tolist(),
+        worker=(batch % loop.workers).tolist() if loop.workers else None,
+        step_s=(np.broadcast_to(loop.busy, number.shape) / 1e3).tolist(),
+        other_s=0.0,
+        rank=loop.rank,
         restart_s=[None if place else loop.restart / 1e3 for place in batch],
-        steady=np.ones(waits.size, dtype=bool),
     )
 
 
@@ -104,7 +94,7 @@ def _parts(loop: Stopped, steps: pl.DataFrame) -> pl.DataFrame:
     garbage = pl.Series([loop.exposed.get(step, 0.0) / 1e3 for step in found["step"]], dtype=float)
     rest = found.select("rank", "step", part=pl.lit("decode"), kind=pl.lit("decode"))
     rest = rest.with_columns(exposed_s=found["stall_s"] - garbage)
-    own = found.select("rank", "step", part=pl.lit("garbage collection"), kind=pl.lit("other"))
+    own = found.select("rank", "step", part=pl.lit(GARBAGE.name), kind=pl.lit("other"))
     both = pl.concat([rest, own.with_columns(exposed_s=garbage)])
     return both.filter(pl.col("exposed_s") > 0).cast(PARTS)
 
@@ -126,39 +116,26 @@ def _samples(loop: Stopped, steps: pl.DataFrame, size: int = 4) -> pl.DataFrame:
     return pl.DataFrame(rows, SAMPLES, orient="row")
 
 
-def _deliveries(loop: Stopped, steps: pl.DataFrame) -> pl.DataFrame:
-    if loop.makes is None:
-        return _table(DELIVERIES, 0)
-    ready_ns = steps["end_ns"].to_numpy()
-    return _table(
-        DELIVERIES,
-        steps.height,
-        **{name: steps[name] for name in ("rank", "worker", "epoch", "batch")},
-        taken_ns=ready_ns - _ns(np.asarray(loop.makes, dtype=float)),
-        made_ns=ready_ns,
-        arrived_ns=ready_ns,
+def _deliveries(steps: pl.DataFrame, taken_ns: np.ndarray, made_ns: np.ndarray) -> pl.DataFrame:
+    about = steps.select("rank", "worker", "epoch", "batch").to_dicts()
+    times = zip(taken_ns.tolist(), made_ns.tolist(), strict=True)
+    return deliveries_of(
+        *(
+            row | {"taken_ns": taken, "made_ns": made, "arrived_ns": made}
+            for row, (taken, made) in zip(about, times, strict=True)
+        )
     )
 
 
-def _side_spans(loop: Stopped, steps: pl.DataFrame) -> pl.DataFrame:
-    rows = [
-        ("garbage collection", step, int(steps["start_ns"][step]), ms)
-        for step, ms in loop.garbage.items()
-    ] + [
-        (name, step, int(steps["end_ns"][step]) + 1000, ms)
-        for name, at in loop.parts.items()
-        for step, ms in at.items()
-    ]
-    return _table(
-        SPANS,
-        len(rows),
-        rank=[loop.rank] * len(rows),
-        epoch=[steps["epoch"][row[1]] for row in rows],
-        batch=[steps["batch"][row[1]] for row in rows],
-        stage=[row[0] for row in rows],
-        kind=["step" if row[0] in ("forward", "backward") else "other" for row in rows],
-        start_ns=[row[2] for row in rows],
-        end_ns=[row[2] + round(row[3] * 1e6) for row in rows],
+def _collections(loop: Stopped, steps: pl.DataFrame) -> pl.DataFrame:
+    rows = steps.select("rank", "epoch", "batch", "start_ns").rows(named=True)
+    return spans_of(
+        *(
+            rows[step]
+            | {"stage": GARBAGE.name, "worker": None}
+            | {"end_ns": rows[step]["start_ns"] + round(ms * 1e6)}
+            for step, ms in loop.garbage.items()
+        )
     )
 
 
@@ -190,20 +167,8 @@ def looped(makes, busy=5.0, *, workers=4, per_epoch=1 << 30, ahead=2, restart=0.
             now += waits[-1]
             asked.append(now)
             now += busy[len(waits) - 1]
-    loop = Stopped(waits, busy, per_epoch, workers, restart)
-    steps = steps_of(loop)
-    deliveries = _table(
-        DELIVERIES,
-        steps.height,
-        **{name: steps[name] for name in ("rank", "worker", "epoch", "batch")},
-        taken_ns=_ns(np.array(taken)),
-        made_ns=_ns(np.array(made)),
-        arrived_ns=_ns(np.array(made)),
-    )
-    empty = stopped([], workers=workers)
-    return Evidence(
-        steps, _parts(loop, steps), empty.samples, deliveries, empty.side_spans, workers
-    )
+    found = stopped(waits, busy=busy, per_epoch=per_epoch, workers=workers, restart=restart)
+    return replace(found, deliveries=_deliveries(found.steps, _ns(taken), _ns(made)))
 
 
 def together(*ranks: Evidence) -> Evidence:
@@ -213,13 +178,5 @@ def together(*ranks: Evidence) -> Evidence:
     return Evidence(**joined, num_workers=ranks[0].num_workers)
 
 
-def _table(schema, height: int, **columns) -> pl.DataFrame:
-    known = {name: pl.Series(name, values) for name, values in columns.items()}
-    nulls = {name: pl.Series(name, [None] * height) for name in schema if name not in known}
-    return pl.DataFrame(nulls | known).select(
-        pl.col(name).cast(kind) for name, kind in schema.items()
-    )
-
-
-def _ns(times: np.ndarray) -> np.ndarray:
-    return np.rint(times * 1e6).astype(np.int64)
+def _ns(times: Sequence[float] | np.ndarray) -> np.ndarray:
+    return np.rint(np.asarray(times, dtype=float) * 1e6).astype(np.int64)

@@ -35,8 +35,6 @@ def spin(seconds: float) -> None:
 
 
 class Sixty:
-    """A transform that takes 60% of a sample's time."""
-
     def __init__(self, sample_s: float) -> None:
         self.seconds = 0.6 * sample_s
 
@@ -44,14 +42,11 @@ class Sixty:
         return self.sixty(sample)
 
     def sixty(self, sample: Any) -> Any:
-        """The named function."""
         spin(self.seconds)
         return sample
 
 
 class TwentyFive:
-    """A transform that takes 25% of a sample's time."""
-
     def __init__(self, sample_s: float) -> None:
         self.seconds = 0.25 * sample_s
 
@@ -59,7 +54,6 @@ class TwentyFive:
         return self.twenty_five(sample)
 
     def twenty_five(self, sample: Any) -> Any:
-        """The named function."""
         spin(self.seconds)
         return sample
 
@@ -112,7 +106,6 @@ def plain_py_spy(folder: Path) -> Path:
 
 
 def program() -> str:
-    """The real py-spy."""
     return str(pyspy_calls.executable())
 
 

@@ -29,7 +29,6 @@ class WatchedStep(SimulatedStep):
     """`perf_counter_ns()` of each call."""
 
     def __call__(self, batch: Any) -> None:
-        """Use a batch."""
         self.begins_ns.append(perf_counter_ns())
         super().__call__(batch)
 

@@ -26,15 +26,12 @@ VERBS = ["record", "given", "all"]
 
 @dataclass
 class Used:
-    """How a loop over a loader went."""
-
     batches: list[Any]
     run: ss.Run | None = None
     error: BaseException | None = None
 
     @property
     def notes(self) -> str:
-        """What was added to the exception."""
         return "\n".join(getattr(self.error, "__notes__", []))
 
 

@@ -32,7 +32,6 @@ class Hangs(Noise):
         return super().__getitem__(index)
 
     def load_for_ever(self) -> None:
-        """Hang."""
         time.sleep(3600)
 
 
@@ -61,7 +60,6 @@ class Swallows(Noise):
 
 
 def without_none(samples: list[Any]) -> torch.Tensor:
-    """Collate the samples that there are."""
     return torch.stack([sample for sample in samples if sample is not None])
 
 
@@ -98,12 +96,10 @@ class Parsed(Noise):
 
     @ss.stage("down")
     def down(self, left: int) -> int:
-        """Call itself."""
         return 1 + self.down(left - 1) if left else 0
 
     @ss.stage("refuses")
     def refuses(self) -> None:
-        """Raise."""
         raise ValueError
 
 
@@ -120,7 +116,6 @@ class Movable(Opaque):
     moved = False
 
     def to(self, device: Any) -> None:
-        """Move."""
         self.moved = True
 
 
@@ -131,7 +126,6 @@ class Record(dict):
 
 
 def as_record(samples: list[torch.Tensor]) -> Record:
-    """Collate into a class of the user's."""
     record = Record(x=torch.stack(samples))
     record.size = len(samples)
     return record
@@ -143,7 +137,6 @@ def as_nested(samples: list[torch.Tensor]) -> Any:
 
 
 def as_texts(samples: list[torch.Tensor]) -> list[str]:
-    """Collate into what is no tensor."""
     return [f"{sample.sum():.3f}" for sample in samples]
 
 
@@ -153,7 +146,6 @@ def as_ragged(samples: list[torch.Tensor]) -> torch.Tensor:
 
 
 def as_number(samples: list[torch.Tensor]) -> int:
-    """Collate into a single number."""
     return len(samples)
 
 
@@ -166,7 +158,6 @@ class StandsStill(Hangs):
         self.stands = multiprocessing.Event()
 
     def load_for_ever(self) -> None:
-        """Hang as asked."""
         self.stands.set()
         if self.how == "goes on":
             return

@@ -41,7 +41,6 @@ class Event(SimulatedEvent):
         self.device = device
 
     def elapsed_time(self, later: Any) -> float:
-        """Milliseconds from here."""
         super().elapsed_time(later)
         shows = self.device.shows
         distance = (shows(later.reached_ns) - shows(self.reached_ns)) / 1e6

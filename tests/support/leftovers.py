@@ -111,7 +111,6 @@ def _is_ours(thing: object) -> bool:
 
 
 def traces() -> set[str]:
-    """Processes, threads, folders."""
     return _children() | _threads() | _folders()
 
 

@@ -14,7 +14,6 @@ generator in between."""
 
 
 def called(name: str) -> str:
-    """What people call the library of a loader."""
     return name.partition(" ")[0].partition("'")[0].strip(",")
 
 

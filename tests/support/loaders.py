@@ -37,8 +37,6 @@ class Noise(Dataset):
 
 
 class BulkNoise(Noise):
-    """The same with `__getitems__`."""
-
     def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
         return [self[index] for index in indices]
 
@@ -88,8 +86,6 @@ class Backwards(Sampler):
 
 
 class Fails(Noise):
-    """Raises on one sample."""
-
     def __init__(self, entries: int = 64, bad: int = 17, transform: Any = None) -> None:
         super().__init__(entries, transform)
         self.bad = bad
@@ -100,7 +96,6 @@ class Fails(Noise):
         return super().__getitem__(index)
 
     def give_up(self, index: int) -> None:
-        """Raise."""
         raise KeyError(f"no sample {index}")
 
 
@@ -116,7 +111,6 @@ class Dies(Noise):
         return super().__getitem__(index)
 
     def augment_it(self, index: int) -> None:
-        """Kill this process on the bad sample."""
         if index == self.bad:
             os.kill(os.getpid(), signal.SIGKILL)
 

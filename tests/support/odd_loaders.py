@@ -80,7 +80,6 @@ class PatchQueue(Dataset):
         return self.kept.pop()
 
     def start(self) -> Any:
-        """An iterator of a loader that is not held."""
         return iter(DataLoader(self.dataset_of_volumes, None, num_workers=self.num_workers))
 
     def next_volume(self) -> torch.Tensor:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 
 class Scale:
-    """An op with a class."""
-
     def __init__(self, by: float) -> None:
         self.by = by
 
@@ -28,7 +26,6 @@ class Scale:
 
 
 def plus_one(x: torch.Tensor) -> torch.Tensor:
-    """An op that is a function."""
     return x + 1
 
 
@@ -53,14 +50,11 @@ class Pictures(Dataset):
         return nn.Sequential(self.transform)(x)
 
     def load_picture(self) -> torch.Tensor:
-        """Read and decode."""
         with PIL.Image.open(self.picture) as picture:
             return torch.tensor(np.asarray(picture.resize((1, 1))).reshape(3) / 255.0).float()
 
 
 class Bulk(Pictures):
-    """Makes a batch at once."""
-
     def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
         return [self[index] for index in indices]
 

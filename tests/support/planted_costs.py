@@ -40,7 +40,6 @@ class BusyOp:
         self.name = name
 
     def __call__(self, value: Any) -> Any:
-        """The same object, after `seconds` of CPU time."""
         busy(self.seconds)
         return value
 
@@ -55,7 +54,6 @@ class BusyCollate:
         self.seconds = seconds
 
     def __call__(self, samples: list[Any]) -> Any:
-        """The batch, after `seconds` of CPU time."""
         busy(self.seconds)
         return default_collate(samples)
 

@@ -96,14 +96,12 @@ class Book:
             self._came = mmap.mmap(file.fileno(), 0)
 
     def fail(self, name: str) -> None:
-        """Raise, if it never has."""
         number = self._numbers[name]
         if not self._came[number]:
             self._came[number] = 1
             raise PlantedError(name)
 
     def came(self) -> set[str]:
-        """All that have failed by now."""
         return {name for name, number in self._numbers.items() if self._came[number]}
 
     def rounds(self) -> Iterator[Callable[[], set[str]]]:

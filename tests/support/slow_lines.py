@@ -14,15 +14,12 @@ SLEEP_S = 0.02
 
 
 class Sleeper:
-    """A transform with one slow line."""
-
     def __call__(self, value: torch.Tensor) -> torch.Tensor:
         first = value + 1
         time.sleep(SLEEP_S)  # the planted line
         return self.after(first)
 
     def after(self, value: torch.Tensor) -> torch.Tensor:
-        """Do next to nothing."""
         doubled = value * 2
         return doubled - 1
 
@@ -41,8 +38,6 @@ class Locks:
 
 
 class Slow:
-    """A transform that takes a twentieth of a second."""
-
     def __call__(self, value: torch.Tensor) -> torch.Tensor:
         time.sleep(0.05)
         return value
@@ -78,8 +73,6 @@ class Items(Dataset):
 
 
 class Bulk(Items):
-    """The same with `__getitems__`."""
-
     def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
         return [self[index] for index in indices]
 
@@ -98,8 +91,6 @@ class Stream(IterableDataset):
 
 
 class Recursive:
-    """Calls itself."""
-
     def __call__(self, value: torch.Tensor, depth: int = 3) -> torch.Tensor:
         if depth:
             return self(value, depth - 1)
@@ -108,8 +99,6 @@ class Recursive:
 
 
 def noted(function: Any) -> Any:
-    """A decorator."""
-
     @functools.wraps(function)
     def wrapper(*arguments: Any) -> Any:
         return function(*arguments)
@@ -118,8 +107,6 @@ def noted(function: Any) -> Any:
 
 
 class Decorated:
-    """A transform behind a decorator."""
-
     @noted
     def __call__(self, value: torch.Tensor) -> torch.Tensor:
         time.sleep(0.003)
@@ -127,14 +114,11 @@ class Decorated:
 
 
 def plain(value: torch.Tensor) -> torch.Tensor:
-    """A transform that is a function."""
     time.sleep(0.003)
     return value
 
 
 def closing_over(sleep_s: float) -> Any:
-    """A transform that is a closure."""
-
     def waits(value: torch.Tensor) -> torch.Tensor:
         time.sleep(sleep_s)
         return value
@@ -143,6 +127,5 @@ def closing_over(sleep_s: float) -> Any:
 
 
 def slow_collate(samples: list[Any]) -> Any:
-    """A collate function with one slow line."""
     time.sleep(SLEEP_S)
     return default_collate(samples)

@@ -25,7 +25,8 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-from support.loaders import LONGER, SLOW_OP_S
+from support.loaders import LONGER, SLOW_OP_S, Noise
+from support.odd_loaders import PatchQueue
 from support.planted_costs import busy
 
 if TYPE_CHECKING:
@@ -93,7 +94,6 @@ def _remove(folder: Path, owner: int) -> None:
 
 
 def photographs() -> Path:
-    """A folder with two classes of image files."""
     folder = scratch() / "photographs"
     for index in range(ENTRIES):
         file = folder / ("cat", "dog")[index % 2] / f"{index:03}.jpg"
@@ -104,7 +104,6 @@ def photographs() -> Path:
 
 
 def shards() -> str:
-    """Tar shards as a brace range."""
     folder = scratch() / "shards"
     folder.mkdir(parents=True, exist_ok=True)
     each = ENTRIES // SHARDS
@@ -128,16 +127,12 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 class Speckle:
-    """An op of the user's on a tensor: draws from torch."""
-
     def __call__(self, image: Any) -> Any:
         busy(SLOW_OP_S)
         return image + torch.rand(()) / 8
 
 
 class Shift(Speckle):
-    """An op of the user's on a dictionary."""
-
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
         return {**sample, "image": super().__call__(sample["image"])}
 
@@ -149,17 +144,14 @@ def to_tensor(image: Any) -> torch.Tensor:
 
 
 def mirror(image: torch.Tensor) -> torch.Tensor:
-    """A function of the user's on a tensor."""
     return image.flip(-1)
 
 
 def first(samples: list[Any]) -> Any:
-    """A collate function that takes a sample out of its batch of one."""
     return samples[0]
 
 
 def read_image(index: int) -> Image.Image:
-    """The image of this number, still encoded."""
     return Image.open(io.BytesIO(jpeg(index)))
 
 
@@ -178,19 +170,14 @@ class Photographs(Dataset):
         return (self.transform(image) if self.transform else to_tensor(image)), index % 2
 
 
-class Vectors(Dataset):
+class Vectors(Noise):
     """Samples that depend on every generator a worker has, with the user's op."""
 
     def __init__(self, entries: int = ENTRIES) -> None:
-        self.entries = entries
-        self.transform = Speckle()
-
-    def __len__(self) -> int:
-        return self.entries
+        super().__init__(entries, Speckle())
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        drawn = [float(index), torch.rand(1).item(), np.random.rand(), random.random()]
-        return self.transform(torch.tensor(drawn * 8))
+        return super().__getitem__(index).repeat(8)
 
 
 class Arrays(Dataset):
@@ -223,7 +210,6 @@ class LateCompose:
 
 
 def compose() -> Any:
-    """Ops of torchvision's and one of the user's."""
     from torchvision.transforms import v2
 
     return v2.Compose(
@@ -238,54 +224,13 @@ def compose() -> Any:
 
 
 def prepare_example(example: dict[str, Any]) -> dict[str, Any]:
-    """A mapped function of the user's: decodes one example."""
     busy(SLOW_OP_S)
     return {"image": to_tensor(example["image"]), "label": example["label"]}
 
 
 def speckle_examples(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """A batched mapped function of the user's."""
     speckle = Speckle()
     return {"image": [speckle(image) for image in batch["image"]]}
-
-
-class Patches(Dataset):
-    """Owns a loader, as torchio's Queue does: its samples are cut out of what that one makes.
-
-    Iterated with `num_workers=0`, because the inner loader has workers of its own.
-    """
-
-    def __init__(self, patches: int = 4, ahead: int = 2) -> None:
-        self.patches, self.ahead = patches, ahead
-        self.volumes = DataLoader(
-            Vectors(ENTRIES // patches), batch_size=1, num_workers=WORKERS, collate_fn=first
-        )
-        self.iterator: Any = None
-        self.kept: list[torch.Tensor] = []
-
-    def __len__(self) -> int:
-        return ENTRIES
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        if not self.kept:
-            self.fill()
-        return self.kept.pop()
-
-    def fill(self) -> None:
-        """Take volumes from the inner loader and cut them up."""
-        for _ in range(self.ahead):
-            volume = self.next_volume()
-            self.kept += volume.reshape(self.patches, -1)
-
-    def next_volume(self) -> torch.Tensor:
-        """The next volume; the inner loader starts anew when it is exhausted."""
-        try:
-            if self.iterator is None:
-                self.iterator = iter(self.volumes)
-            return next(self.iterator)
-        except StopIteration:
-            self.iterator = iter(self.volumes)
-            return next(self.iterator)
 
 
 class Streamed(IterableDataset):
@@ -304,7 +249,6 @@ class Streamed(IterableDataset):
 
 @library("timm's PrefetchLoader", "RandomResizedCropAndInterpolation")
 def timm_prefetch(**options: Any) -> Any:
-    """The PrefetchLoader of timm on the CPU, with its default training transforms."""
     from timm.data import create_loader
 
     return create_loader(
@@ -333,7 +277,6 @@ def timm_multi_epochs() -> Any:
 
 @library("timm without the prefetcher", "RandomResizedCropAndInterpolation")
 def timm_plain() -> Any:
-    """No prefetcher: a DataLoader over timm's transforms."""
     return timm_prefetch(use_prefetcher=False)
 
 
@@ -380,7 +323,6 @@ def web_dataset() -> Any:
 
 @library("webdataset's DataPipeline", "_web_image")
 def web_pipeline() -> Any:
-    """A DataPipeline, stage by stage, with a map over whole samples."""
     import webdataset as wds
 
     dataset = wds.DataPipeline(
@@ -423,7 +365,6 @@ def hf_map() -> Any:
 
 @library("Hugging Face, formatted", "")
 def hf_formatted() -> Any:
-    """Hugging Face's map-style dataset that only formats: no function of the user's."""
     dataset = _examples().map(prepare_example, keep_in_memory=True, remove_columns=["image"])
     return DataLoader(dataset.with_format("torch"), batch_size=SIZE, num_workers=WORKERS)
 
@@ -495,7 +436,6 @@ def nodes_processes() -> Any:
 
 @library("albumentations", "RandomCrop")
 def albumentations() -> Any:
-    """A dataset with albumentations, nested choices included."""
     import albumentations as album
 
     transform = album.Compose(
@@ -538,7 +478,6 @@ def monai() -> Any:
 
 @library("MONAI's CacheDataset", "Shift")
 def monai_cache() -> Any:
-    """MONAI's CacheDataset: what is not random was computed when it was made."""
     from monai import data
 
     dataset = data.CacheDataset(_monai_items(), _monai_transform(), progress=False, num_workers=1)
@@ -569,12 +508,10 @@ def monai_thread_workers() -> Any:
 
 @library("fastai", "Resize")
 def fastai() -> Any:
-    """The training loader of fastai over image files: item and batch transforms."""
     return fastai_both().train
 
 
 def fastai_both() -> Any:
-    """The DataLoaders of fastai: training and validation."""
     from fastai.vision import all as fast
 
     block = fast.DataBlock(
@@ -597,7 +534,6 @@ def fastai_both() -> Any:
 
 
 def lightning_datamodule() -> Any:
-    """A LightningDataModule with a training and a validation loader."""
     import lightning
 
     class Data(lightning.LightningDataModule):
@@ -612,7 +548,6 @@ def lightning_datamodule() -> Any:
 
 @library("Lightning's DataModule")
 def lightning_loader() -> Any:
-    """What a LightningDataModule gives its trainer: torch's own loader."""
     return lightning_datamodule().train_dataloader()
 
 
@@ -628,7 +563,6 @@ def lightning_combined() -> Any:
 
 @library("accelerate")
 def accelerate() -> Any:
-    """A loader that accelerate has prepared: one batch ahead of the loop."""
     from accelerate import Accelerator
 
     loader = DataLoader(Vectors(), batch_size=SIZE, shuffle=True, num_workers=WORKERS)
@@ -640,13 +574,12 @@ def accelerate() -> Any:
 
 @library("a dataset that owns a loader")
 def inner_loader() -> Any:
-    """A dataset that owns a loader with workers; the outer loader has none."""
-    return DataLoader(Patches(), batch_size=SIZE, num_workers=0)
+    patches = PatchQueue(Vectors(ENTRIES // SIZE), num_workers=WORKERS)
+    return DataLoader(patches, batch_size=SIZE, num_workers=0)
 
 
 @library("a loader inside of the workers")
 def inner_loader_in_worker() -> Any:
-    """A stream that iterates a loader inside of the workers."""
     return DataLoader(Streamed(), batch_size=SIZE, num_workers=WORKERS)
 
 
@@ -654,7 +587,6 @@ def inner_loader_in_worker() -> Any:
 
 
 def lightning_fit() -> Any:
-    """Train a tiny model with Lightning's Trainer; returns the trainer."""
     import lightning
     from lightning.pytorch.demos.boring_classes import BoringModel
 
@@ -676,7 +608,6 @@ def lightning_fit() -> Any:
 
 
 def fastai_fit() -> Any:
-    """Train a tiny model with fastai's Learner; returns the learner."""
     from fastai.vision import all as fast
 
     seed()
@@ -689,7 +620,6 @@ def fastai_fit() -> Any:
 
 
 def accelerate_fit() -> Any:
-    """Train a tiny model in a loop over a prepared loader; returns the losses."""
     from accelerate import Accelerator
 
     seed()
@@ -709,15 +639,11 @@ def accelerate_fit() -> Any:
 
 
 class Labelled(Vectors):
-    """Samples as transformers' Trainer wants them."""
-
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         return {"x": super().__getitem__(index), "labels": torch.tensor(index % 2)}
 
 
 class TinyModel(torch.nn.Module):
-    """A model as transformers' Trainer wants it."""
-
     def __init__(self) -> None:
         super().__init__()
         self.linear = torch.nn.Linear(32, 2)
@@ -728,7 +654,6 @@ class TinyModel(torch.nn.Module):
 
 
 def transformers_fit() -> Any:
-    """Train a tiny model with transformers' Trainer; returns the trainer."""
     from transformers import Trainer, TrainingArguments
 
     seed()

@@ -46,7 +46,6 @@ def ns(us):
 
 
 def slices(trace, *cats):
-    """The slices of these categories; of all, where none is given."""
     return [
         event
         for event in trace["traceEvents"]

@@ -27,7 +27,6 @@ class Numbers(Dataset):
 
 
 def main() -> None:  # noqa: C901 - as people write them
-    """Train, print the losses, and end as asked."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--workers", type=int, default=2)

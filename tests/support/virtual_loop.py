@@ -94,7 +94,6 @@ class Simulation:
         self.batches: list[tuple] = []
 
     def run(self) -> Run:
-        """The tables of everything that happened."""
         loop = self.loop
         for epoch in range(loop.epochs):
             self._epoch(epoch)

@@ -35,7 +35,6 @@ class Clock:
         return self.ns
 
     def spend(self, ns: int) -> None:
-        """Let time pass."""
         self.ns += ns
 
 

@@ -61,7 +61,6 @@ class TestBest:
         assert "num_workers=2 is as fast with 6 workers fewer (1.00×" in sentence(found)
 
     def test_another_order_is_never_recommended(self):
-        """It is named, with its gain."""
         found = measured({NOW: STEADY, PASSING: times(1.5)})
 
         assert 0 == found.best["trial"]
@@ -99,7 +98,6 @@ class TestBest:
 
 class TestTable:
     def test_has_its_columns(self):
-        """Also of nothing but the loader as it is."""
         found = a_tuning(settings=()).settings()
 
         assert list(SETTINGS.items()) == list(found.schema.items())
