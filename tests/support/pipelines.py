@@ -320,8 +320,7 @@ def evaluator_of(dataset: Any, samples: int = 16) -> OrderEvaluator:
     loader = DataLoader(dataset, batch_size=4)
     site, captured, _ = capture(loader, samples, ROOM)
     evaluator = OrderEvaluator(loader, site, captured)
-    for lane in evaluator.lanes:
-        lane.run_original(lambda: False)
+    evaluator.row.run_original(lambda: False)
     return evaluator
 
 

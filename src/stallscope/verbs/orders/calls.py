@@ -20,17 +20,10 @@ from stallscope.loops.cached_values import bytes_of, fresh, is_image
 from stallscope.targets.loaders import copied
 from stallscope.units import count, repr_of
 from stallscope.verbs.orders.capture import CapturedSample, decoded, seeded
-from stallscope.verbs.orders.deferred_calls import (
-    CallSite,
-    CodeCall,
-    NoticedCalls,
-    OrderedCalls,
-    Waiting,
-)
+from stallscope.verbs.orders.deferred_calls import CallSite, CodeCall, NoticedCalls, OrderedCalls
 from stallscope.verbs.orders.equivalence import digest
 from stallscope.verbs.orders.pipeline import Op, Place, numbered
 from stallscope.verbs.orders.run_ops import OpInput, clocked, states_of
-from stallscope.verbs.orders.search import Lane
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,9 +46,10 @@ _LONGEST: Final = 60
 
 @dataclass(frozen=True, eq=False)
 class CallOp:
-    """A call as an op; its input is the sample and the arguments of all the sample's calls."""
+    """A call as an op; it is called with its chain's value and all calls of the sample."""
 
     site: CallSite
+    chain: int
     text: str
     """Arguments of the first sample."""
     call_site: tuple[str, int]
@@ -67,35 +61,13 @@ class CallOp:
     def __name__(self) -> str:
         return find_ops.name_of(self.function) if self.function else self.site.name
 
-    def __call__(self, value: Any, beside: Mapping[CallSite, CodeCall]) -> Any:
+    def __call__(self, value: Any, calls: Mapping[CallSite, CodeCall]) -> Any:
         """Make the call; a sample that skipped the call stays unchanged."""
-        call = beside.get(self.site)
+        call = calls.get(self.site)
         return value if call is None else call.made(value, self.function)
 
     def __repr__(self) -> str:
         return f"{self.site.name}({self.text})"
-
-
-# ---- the calls of a sample -----------------------------------------------------------------------
-
-
-@dataclass(eq=False)
-class SeenCall:
-    """Call during the recording of a sample."""
-
-    call: CodeCall
-    first: Any
-    line: tuple[str, int]
-    """File and line."""
-    argument: Any
-    """Copy of the first argument."""
-    decode_s: float
-    inside: int | None
-    """Number of the call of the method around it."""
-    result: Any = None
-    took_s: float = 0.0
-    draws: bool = False
-    """True if the call moved a random generator."""
 
 
 class RecordedCalls(NoticedCalls):
@@ -103,44 +75,44 @@ class RecordedCalls(NoticedCalls):
 
     def __init__(self, dataset: Any) -> None:
         super().__init__(dataset)
-        self.calls: list[SeenCall] = []
+        self.calls: list[CodeCall] = []
         self._inside: int | None = None
 
-    def called(self, call: CodeCall, first: Any, frame: types.FrameType) -> Any:
+    def called(self, call: CodeCall) -> Any:
         """Make a call, and record it."""
+        first = call.first
         if not _is_plane(first):
             return call.made(first)
-        _, decode_s = decoded(first)
-        line = frame.f_code.co_filename, frame.f_lineno
-        seen = SeenCall(call, first, line, fresh(first), decode_s, self._inside)
+        call.decode_s = decoded(first)[1]
+        call.argument, call.inside = fresh(first), self._inside
         self._inside = len(self.calls)
-        self.calls.append(seen)
+        self.calls.append(call)
         before = states_of()
-        seen.result, seen.took_s = clocked(lambda: call.made(first))
-        seen.draws = states_of() != before
-        self._inside = seen.inside
-        return seen.result
+        call.result, call.took_s = clocked(lambda: call.made(first))
+        call.draws = states_of() != before
+        self._inside = call.inside
+        return call.result
 
-    def rows(self) -> list[list[SeenCall]]:
+    def rows(self) -> list[list[CodeCall]]:
         """Return rows of calls, each on the result of the call before."""
         calls = self._without_inner()
-        sites = [seen.call.site for seen in calls]
+        sites = [call.site for call in calls]
         sources = [
-            next((each for each in reversed(calls[:number]) if each.result is seen.first), None)
-            for number, seen in enumerate(calls)
+            next((each for each in reversed(calls[:number]) if each.result is call.first), None)
+            for number, call in enumerate(calls)
         ]
-        rows: list[list[SeenCall]] = []
-        for seen, source in zip(calls, sources, strict=True):
-            if seen.draws or sites.count(seen.call.site) > 1:
+        rows: list[list[CodeCall]] = []
+        for call, source in zip(calls, sources, strict=True):
+            if call.draws or sites.count(call.site) > 1:
                 continue
             row = next((row for row in rows if row[-1] is source), None)
             if row is None or sources.count(source) > 1:
-                rows.append([seen])
+                rows.append([call])
             else:
-                row.append(seen)
+                row.append(call)
         return rows
 
-    def _without_inner(self) -> list[SeenCall]:
+    def _without_inner(self) -> list[CodeCall]:
         """Return the calls; a method that is a row of calls itself is replaced by that row."""
         opened = {
             after.inside
@@ -150,21 +122,15 @@ class RecordedCalls(NoticedCalls):
             if after is not before
         }
         return [
-            seen
-            for number, seen in enumerate(self.calls)
-            if number not in opened and (seen.inside is None or seen.inside in opened)
+            call
+            for number, call in enumerate(self.calls)
+            if number not in opened and (call.inside is None or call.inside in opened)
         ]
 
 
 def _is_plane(value: Any) -> bool:
-    if isinstance(value, Waiting):
-        return False
-    return is_image(value) or (
-        isinstance(value, (torch.Tensor, np.ndarray)) and value.ndim >= _PLANE
-    )
-
-
-# ---- the pipeline --------------------------------------------------------------------------------
+    is_array = isinstance(value, (torch.Tensor, np.ndarray)) and value.ndim >= _PLANE
+    return is_array or is_image(value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,12 +149,20 @@ class CallsPlace:
         name = type(self.place.value).__name__
         return f"{name}.__getitem__, {count(len(self.chains), 'chain')} of calls"
 
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        """Ops of all chains."""
+        return tuple(op for chain in self.chains for op in chain)
+
+    @property
+    def groups(self) -> list[tuple[int, ...]]:
+        """Positions of the ops of each chain."""
+        return [tuple(op.position for op in chain) for chain in self.chains]
+
     def loader_with(self, variant: Variant, loader: Any) -> Any:
         """Return a loader whose dataset makes its calls in the variant's order."""
         places = {
-            op.call.site: (number, variant.positions.index(op.position))
-            for number, chain in enumerate(self.chains)
-            for op in chain
+            op.call.site: (op.call.chain, variant.positions.index(op.position)) for op in self.ops
         }
         replaced = {op.site: op.function for op in variant.replaced.values()}
         ordered = OrderedCalls(self.place.found_in(loader.dataset), places, replaced)
@@ -219,8 +193,8 @@ class CallsPlace:
 
 def find_calls(
     dataset: Any, indices: Sequence[Any], room_bytes: int
-) -> tuple[CallsPlace, list[CapturedSample], list[Lane]] | None:
-    """Record the calls of some samples; return the place, the samples, and a lane of each chain.
+) -> tuple[CallsPlace, list[CapturedSample]] | None:
+    """Record the calls of some samples; return the place of the chains, and the samples.
 
     None: there are no chains. `room_bytes` is for the samples and all intermediate results.
     """
@@ -237,8 +211,8 @@ def find_calls(
 
 def _in_dataset(
     place: Place, dataset: Any, indices: Sequence[Any], room_bytes: int
-) -> tuple[CallsPlace, list[CapturedSample], list[Lane]] | None:
-    recorded: list[list[list[SeenCall]]] = []
+) -> tuple[CallsPlace, list[CapturedSample]] | None:
+    recorded: list[list[list[CodeCall]]] = []
     samples: list[CapturedSample] = []
     watched = RecordedCalls(place.value)
     outer = place.filled(dataset, watched)
@@ -246,14 +220,14 @@ def _in_dataset(
         watched.calls = []
         finished, whole_s = clocked(lambda at=index, n=number: seeded(outer, at, n))  # type: ignore[misc]
         rows = watched.rows()
-        seen = [seen for row in rows for seen in row]
-        room_bytes -= bytes_of([each.result for each in seen]) + bytes_of(finished)
+        calls = [call for row in rows for call in row]
+        room_bytes -= bytes_of([call.result for call in calls]) + bytes_of(finished)
         if room_bytes < 0 and samples:
             break
-        decode_s = sum(each.decode_s for each in seen)
-        fetch_s = max(whole_s - sum(each.took_s for each in seen) - decode_s, 0.0)
-        for each in seen:
-            each.first = each.result = None
+        decode_s = sum(call.decode_s for call in calls)
+        fetch_s = max(whole_s - sum(call.took_s for call in calls) - decode_s, 0.0)
+        for call in calls:
+            call.first = call.result = None
         recorded.append(rows)
         empty = OpInput((), {})
         samples.append(CapturedSample(empty, decode_s=decode_s, fetch_s=fetch_s, finished=finished))
@@ -261,18 +235,18 @@ def _in_dataset(
     for _ in range(_ROUNDS):
         chains, is_right = _tried(place, dataset, indices, samples, chains)
         if is_right:
-            return _found(place, chains, recorded, samples) if chains else None
+            return _as_ops(place, chains, recorded, samples) if chains else None
     return None
 
 
-def _merged(recorded: list[list[list[SeenCall]]]) -> list[Chain]:
+def _merged(recorded: list[list[list[CodeCall]]]) -> list[Chain]:
     """Join the rows of all samples, as some samples skip calls."""
     chains: list[Chain] = []
     broken: set[int] = set()
     for rows in recorded:
         used: set[int] = set()
         for row in rows:
-            sites = [seen.call.site for seen in row]
+            sites = [call.site for call in row]
             chain = next((chain for chain in chains if set(chain) & set(sites)), None)
             if chain is None:
                 chains.append(chain := [])
@@ -321,31 +295,29 @@ def _tried(
     return [piece for piece in pieces if len(piece) >= _FEWEST], False
 
 
-def _found(
+def _as_ops(
     place: Place,
     chains: list[Chain],
-    recorded: list[list[list[SeenCall]]],
+    recorded: list[list[list[CodeCall]]],
     samples: list[CapturedSample],
-) -> tuple[CallsPlace, list[CapturedSample], list[Lane]]:
-    """Return the chains as lanes of ops, with the samples as their inputs."""
-    by_sample = [{seen.call.site: seen for row in rows for seen in row} for rows in recorded]
+) -> tuple[CallsPlace, list[CapturedSample]]:
+    """Return the calls as ops, and the samples with a value for each chain."""
+    by_sample = [{call.site: call for row in rows for call in row} for rows in recorded]
     names = numbered([site.name for chain in chains for site in chain])
-    ops: list[Op] = []
-    lanes = []
-    for chain in chains:
-        for site in chain:
-            seen = next(calls[site] for calls in by_sample if site in calls)
-            call = CallOp(site, _arguments(seen.call), seen.line)
-            ops.append(Op(len(ops), names[len(ops)], call))
-        inputs = []
-        for calls in by_sample:
-            mine = [calls[site] for site in chain if site in calls]
-            beside = {seen.call.site: seen.call for seen in mine}
-            inputs.append(OpInput((mine[0].argument,), {}, beside))
-        lanes.append(Lane(ops[-len(chain) :], inputs))
-    for sample, op_input in zip(samples, lanes[0].inputs, strict=True):
-        sample.input = op_input
-    return CallsPlace(place, tuple(tuple(lane.ops.values()) for lane in lanes)), samples, lanes
+    ops: list[tuple[Op, ...]] = []
+    for number, chain in enumerate(chains):
+        calls = [next(calls[site] for calls in by_sample if site in calls) for site in chain]
+        start = sum(map(len, ops))
+        ops.append(
+            tuple(
+                Op(at, names[at], CallOp(call.site, number, _arguments(call), call.line))
+                for at, call in enumerate(calls, start)
+            )
+        )
+    for sample, beside in zip(samples, by_sample, strict=True):
+        firsts = [next(beside[site] for site in chain if site in beside) for chain in chains]
+        sample.input = OpInput(tuple(call.argument for call in firsts), {}, beside)
+    return CallsPlace(place, tuple(ops)), samples
 
 
 def _arguments(call: CodeCall) -> str:

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from torch.utils.data import Dataset
 
-from stallscope.hooks.find_ops import own_attributes
+from stallscope.hooks.find_ops import names_in, own_attributes
 from stallscope.loops.cached_values import mapped
 from stallscope.verbs.orders.pipeline import is_no_tool, shallow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 _LIBRARIES: Final = frozenset({"torch", "torchvision", "builtins", "abc", "typing"})
 """Packages whose methods contain none of the user's calls."""
@@ -43,14 +43,29 @@ class CallSite(NamedTuple):
 
 @dataclass(eq=False)
 class CodeCall:
-    """One call, without its first argument."""
+    """One call in the user's code."""
 
     site: CallSite
+    line: tuple[str, int]
+    """File and line."""
     function: Any
+    first: Any
+    """First argument, during the sample."""
     args: tuple[Any, ...]
+    """The other arguments."""
     named: dict[str, Any]
-    keyword: str = ""
+    keyword: str
     """Name of the first argument, if it is a keyword argument."""
+    argument: Any = None
+    """Copy of the first argument."""
+    decode_s: float = 0.0
+    inside: int | None = None
+    """Number of the call of the method around it."""
+    result: Any = None
+    """Result, during the sample."""
+    took_s: float = 0.0
+    draws: bool = False
+    """True if the call moved a random generator."""
 
     def made(self, value: Any, function: Any = None) -> Any:
         """Call the function, or another one, with this first argument."""
@@ -74,27 +89,19 @@ class _Globals(dict[str, Any]):
         return self._own[name]
 
 
-class _Module:
-    """Wrapper of a module whose functions report their calls."""
-
-    def __init__(self, module: Any, dataset: NoticedCalls) -> None:
-        self._module, self._dataset = module, dataset
-
-    def __getattr__(self, name: str) -> Any:
-        return self._dataset.noticed(getattr(self._module, name))
-
-
 class _Noticed:
-    """Wrapper of a callable that reports each call."""
+    """Wrapper of a callable that reports each call, or of a module with such callables."""
 
-    def __init__(self, function: Any, dataset: NoticedCalls) -> None:
-        self._function, self._dataset = function, dataset
+    def __init__(self, value: Any, dataset: NoticedCalls) -> None:
+        self._value, self._dataset = value, dataset
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        return self._dataset.call(self._function, sys._getframe(1), args, named)  # noqa: SLF001
+        return self._dataset.call(self._value, sys._getframe(1), args, named)  # noqa: SLF001
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._function, name)
+        value = getattr(self._value, name)
+        is_module = isinstance(self._value, types.ModuleType)
+        return self._dataset.noticed(value) if is_module else value
 
 
 class NoticedCalls(Dataset[Any]):
@@ -108,7 +115,7 @@ class NoticedCalls(Dataset[Any]):
         self.dataset = dataset
         self._clone: Any = None
 
-    def called(self, call: CodeCall, first: Any, frame: types.FrameType) -> Any:
+    def called(self, call: CodeCall) -> Any:
         """Return the result of a call in the user's code, or a placeholder."""
         raise NotImplementedError
 
@@ -128,25 +135,26 @@ class NoticedCalls(Dataset[Any]):
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
-    def call(self, function: Any, frame: types.FrameType, *arguments: Any) -> Any:
+    def call(
+        self, function: Any, frame: types.FrameType, args: tuple[Any, ...], named: dict[str, Any]
+    ) -> Any:
         """Hand a call on to `called`."""
-        args, named = arguments
         if not args and not named:
             return function()
-        site = CallSite(frame.f_code.co_name, frame.f_lasti, _name_of(function))
+        code = frame.f_code
+        site = CallSite(code.co_name, frame.f_lasti, getattr(function, "__name__", _kind(function)))
         keyword = "" if args else next(iter(named))
-        first = args[0] if args else named[keyword]
-        rest = {name: value for name, value in named.items() if name != keyword}
-        return self.called(CodeCall(site, function, args[1:], rest, keyword), first, frame)
+        first = args[0] if args else named.pop(keyword)
+        line = code.co_filename, frame.f_lineno
+        return self.called(CodeCall(site, line, function, first, args[1:], named, keyword))
 
     def noticed(self, value: Any) -> Any:
         """Return the wrapper of a global value, or the value itself."""
         if isinstance(value, types.ModuleType):
-            package = value.__name__.partition(".")[0]
-            return value if package in sys.stdlib_module_names else _Module(value, self)
-        if callable(value) and not isinstance(value, type) and is_no_tool(value):
-            return _Noticed(value, self)
-        return value
+            is_wrapped = value.__name__.partition(".")[0] not in sys.stdlib_module_names
+        else:
+            is_wrapped = callable(value) and not isinstance(value, type) and is_no_tool(value)
+        return _Noticed(value, self) if is_wrapped else value
 
     def _copy_of_dataset(self) -> Any:
         """Return a copy of the dataset whose attributes and methods report their calls."""
@@ -172,8 +180,9 @@ class NoticedCalls(Dataset[Any]):
 
     def _copied(self, function: types.FunctionType) -> types.FunctionType:
         own = function.__globals__
-        names = {name for code in _codes(function.__code__) for name in code.co_names}
-        stands = {name: self.noticed(own[name]) for name in names if name in own}
+        stands = {
+            name: self.noticed(own[name]) for name in names_in(function.__code__) if name in own
+        }
         visible = {**stands, "__builtins__": own.get("__builtins__", __builtins__)}
         new = types.FunctionType(
             function.__code__,
@@ -196,24 +205,17 @@ class NoticedCalls(Dataset[Any]):
         return staticmethod(method) if is_static else method
 
 
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for const in code.co_consts:
-        if isinstance(const, types.CodeType):
-            yield from _codes(const)
+def _kind(value: Any) -> str:
+    return type(value).__name__
 
 
 def _sets_globals(function: types.FunctionType) -> bool:
     """Return true if a function writes global names, which a copy would write elsewhere."""
-    return any(
-        step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")
-        for code in _codes(function.__code__)
-        for step in dis.get_instructions(code)
-    )
-
-
-def _name_of(function: Any) -> str:
-    return str(getattr(function, "__name__", type(function).__name__))
+    codes = [function.__code__]
+    for code in codes:
+        codes += [const for const in code.co_consts if isinstance(const, types.CodeType)]
+    opnames = {step.opname for code in codes for step in dis.get_instructions(code)}
+    return not opnames.isdisjoint({"STORE_GLOBAL", "DELETE_GLOBAL"})
 
 
 # ---- deferred calls ------------------------------------------------------------------------------
@@ -305,8 +307,9 @@ class OrderedCalls(NoticedCalls):
         self.places, self.replaced = places, replaced
         self.cuts: set[tuple[CallSite, CallSite]] = set()
 
-    def called(self, call: CodeCall, first: Any, _: types.FrameType) -> Any:
+    def called(self, call: CodeCall) -> Any:
         """Defer a call of a chain; make any other call."""
+        first, call.first = call.first, None
         call.args, call.named = looked_at(call.args), looked_at(call.named)
         if call.site not in self.places:
             return call.made(looked_at(first))

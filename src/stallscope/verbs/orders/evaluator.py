@@ -4,13 +4,12 @@ Everything runs in this process, on the captured samples, with one torch thread,
 own stream of random numbers. The search and the proposals run inside of one `guarded` block; the
 methods for the panel guard themselves. Nothing here changes an object of the user's.
 
-A pipeline that a dataset holds is one lane of ops. A pipeline that `__getitem__` writes as calls
-may have several lanes, such as image and mask, whose ops never exchange places.
+A pipeline that `__getitem__` writes as calls may have several groups of ops, such as those of image
+and mask, which never exchange places.
 """
 
 from __future__ import annotations
 
-from collections import ChainMap
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -31,16 +30,14 @@ from stallscope.verbs.orders.equivalence import pictures
 from stallscope.verbs.orders.pipeline import passed_on
 from stallscope.verbs.orders.result import NoSuchOrderError, timed
 from stallscope.verbs.orders.run_ops import OpInput, named_by, restored, restores_of
-from stallscope.verbs.orders.search import Lane, NotComparableError
+from stallscope.verbs.orders.search import NotComparableError, OpRow
 from stallscope.verbs.orders.variant import (
     BATCH,
     CACHE,
     DECODE,
     DIFFERENT,
-    EQUIVALENCES,
     FAILS,
     FETCH,
-    IDENTICAL,
     NEAR,
     ROUNDING,
     CostPart,
@@ -54,8 +51,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from stallscope.verbs.orders.capture import CapturedSample
-    from stallscope.verbs.orders.run_ops import Stream
-    from stallscope.verbs.orders.search import TriedOp
     from stallscope.verbs.orders.variant import Picture, Site
 
 _LONGEST: Final = 160
@@ -88,12 +83,9 @@ def preserving_state(loader: Any) -> Iterator[None]:
 class OrderEvaluator:
     """The ops of one pipeline, on the samples that were captured.
 
-    Without `lanes`, the ops of the site are one lane.
-
     Attributes:
+        row: the ops, and what they gave.
         fixed: cost of a sample outside of its ops.
-        outcomes: of each op in the original pipeline, by position.
-        inputs_of: inputs of each op in the original pipeline, by position.
         variants: all pipelines; the first is the original.
     """
 
@@ -103,15 +95,12 @@ class OrderEvaluator:
         site: Site,
         samples: Sequence[CapturedSample],
         tolerance: str = ROUNDING,
-        lanes: Sequence[Lane] = (),
     ) -> None:
         self.loader, self.site, self.samples = loader, site, samples
         self.tolerance = tolerance
-        self.lanes = list(lanes) or [Lane(site.chain.ops, [sample.input for sample in samples])]
-        self.ops = tuple(op for lane in self.lanes for op in lane.ops.values())
-        self.as_it_is = tuple(range(len(self.ops)))
-        self.outcomes = ChainMap(*(lane.outcomes for lane in self.lanes))
-        self.inputs_of = ChainMap(*(lane.inputs_of for lane in self.lanes))
+        self.row = OpRow(site.ops, site.groups, [sample.input for sample in samples])
+        self.ops, self.as_it_is = self.row.ops, self.row.as_it_is
+        self.outcomes, self.inputs_of = self.row.outcomes, self.row.inputs_of
         self.fixed = FixedCosts()
         self.variants: list[Variant] = []
         self._rewritten_s: dict[tuple[int, int], float] = {}
@@ -120,19 +109,14 @@ class OrderEvaluator:
     @contextmanager
     def guarded(self) -> Iterator[None]:
         """Use one torch thread, as in a worker, and restore the state that ops change."""
-        streams = [stream for lane in self.lanes for stream, _ in lane.streams.values()]
-        restores = [restore for stream in streams for restore in stream.restores()]
+        streams = self.row.streams.values()
+        restores = [restore for stream, _ in streams for restore in stream.restores()]
         with preserving_state(self.loader), restored(restores), one_thread():
             yield
 
-    def stream(self, position: int, op: Any = None) -> Stream:
-        """Return the stream of an op, or of an object that replaces it."""
-        lane = next(lane for lane in self.lanes if position in lane.ops)
-        return lane.stream(position, op)
-
     def time_rewrite(self, position: int, op: Any, inputs: Sequence[OpInput]) -> float:
         """Return the seconds per sample of an object that replaces an op."""
-        took_s = self.stream(position, op).measure(inputs).seconds
+        took_s = self.row.stream(position, op).measure(inputs).seconds
         self._rewritten_s[position, id(op)] = took_s
         return took_s
 
@@ -144,10 +128,6 @@ class OrderEvaluator:
     def whole_s(self) -> float:
         """Seconds per sample of the original pipeline, including everything around the ops."""
         return self.fixed.total_s + self.seconds_of(self.as_it_is)
-
-    def op_seconds(self, order: Sequence[int]) -> list[tuple[int, TriedOp | None, float]]:
-        """Follow an order in all lanes; see `Lane.op_seconds`."""
-        return [step for lane in self.lanes for step in lane.op_seconds(order)]
 
     # ---- variants -----------------------------------------------------------------------------
 
@@ -191,7 +171,7 @@ class OrderEvaluator:
             return variant
         fixed, whole_s, names = self.fixed, variant.predicted_s, self._names_in(variant)
         ops = []
-        for position, tried, seconds in self.op_seconds(variant.positions):
+        for position, tried, seconds in self.row.op_seconds(variant.positions):
             if whole_s is None and (tried is None or tried.seconds is None):
                 break
             if names[position] and position not in variant.on_batch:
@@ -214,11 +194,11 @@ class OrderEvaluator:
 
     def of_order(self, order: tuple[int, ...], why_not: str = "") -> Variant:
         """Return the variant of an order whose ops were tried, without a grade."""
-        rows = ([position for position in order if position in lane.ops] for lane in self.lanes)
+        rows = ([position for position in order if position in group] for group in self.row.groups)
         names = [op.name for op in self.ops]
         changed = [change_of(row, names) for row in rows if row != sorted(row)]
         drawing = [position for position in order if self.outcomes[position].is_random]
-        seconds = None if why_not else sum(op_s for _, _, op_s in self.op_seconds(order))
+        seconds = None if why_not else sum(op_s for _, _, op_s in self.row.op_seconds(order))
         return Variant(
             order,
             change="; ".join(changed) or "as it is",
@@ -232,15 +212,12 @@ class OrderEvaluator:
     def judged(self, variant: Variant, *, shows: bool = False, samples: int = 0) -> Variant:
         """Grade a variant's data against the original's, on some or (0) all samples."""
         n = samples or len(self.samples)
-        grades, shown = [], []
+        shown: list[tuple[Picture, Picture]] = []
         try:
-            for lane in self.lanes:
-                if len(self.lanes) == 1 or lane.is_changed_by(variant):
-                    outputs = partial(self._outputs, lane, variant, n)
-                    new = outputs(0)
-                    grades.append(lane.graded(new, outputs))
-                    shown += _pictures(lane.original, new) if shows else []
-            grade = _worst(grades, n)
+            outputs = partial(self._outputs, variant, n)
+            new = outputs(0)
+            grade = self.row.graded(new, outputs)
+            shown = _pictures(self.row.original, new) if shows else []
         except NotComparableError as error:
             grade = Grade(DIFFERENT, compared=n, why=str(error))
         except Exception as error:  # noqa: BLE001 - an op may raise anything on unusual input
@@ -249,12 +226,12 @@ class OrderEvaluator:
         predicted_s = variant.predicted_s if grade.works else None
         return replace(variant, grade=grade, pictures=tuple(shown), predicted_s=predicted_s)
 
-    def _outputs(self, lane: Lane, variant: Variant, n: int, turn: int) -> list[OpInput]:
+    def _outputs(self, variant: Variant, n: int, turn: int) -> list[OpInput]:
         """Return a variant's outputs for the first samples."""
-        inputs = lane.inputs[:n]
+        inputs = self.row.inputs[:n]
         if variant.draft is not None:
             inputs = [OpInput((variant.draft(x.source()),), {}) for x in self.samples[:n]]
-        values = lane.outputs(variant, inputs, turn)
+        values = self.row.outputs(variant, inputs, turn)
         return self._on_batch(variant, values) if variant.on_batch else values
 
     def _on_batch(self, variant: Variant, inputs: Sequence[OpInput]) -> list[OpInput]:
@@ -285,12 +262,10 @@ class OrderEvaluator:
         for variant in self.variants:
             if variant.is_order and variant.positions == order and variant.predicted_s is not None:
                 return self.with_parts(variant)
-        if any(tried is None for _, tried, _ in self.op_seconds(order)):
+        if any(tried is None for _, tried, _ in self.row.op_seconds(order)):
             with self.guarded():
-                for lane in self.lanes:
-                    mine = [position for position in order if position in lane.ops]
-                    lane.graph.walk(mine, lane.inputs[: lane.searched])
-        reasons = (tried.why_not for _, tried, _ in self.op_seconds(order) if tried)
+                self.row.walk(order)
+        reasons = (tried.why_not for _, tried, _ in self.row.op_seconds(order) if tried)
         variant = self.of_order(order, next(filter(None, reasons), ""))
         return self.with_parts(self._completed(variant))
 
@@ -374,21 +349,12 @@ class OrderEvaluator:
                 f"{list(order)} is not an order of this pipeline: give each of its ops once, by "
                 f"its position ({names})"
             )
-        return tuple(op for lane in self.lanes for op in order if op in lane.ops)
+        return tuple(op for group in self.row.groups for op in order if op in group)
 
 
 def name_of(op: Any) -> str:
     """Return the name of an object that replaces an op."""
     return str(getattr(op, "__name__", type(op).__name__))
-
-
-def _worst(grades: Sequence[Grade], n: int) -> Grade:
-    """Return the grade of whole samples, from the grades of their lanes."""
-    same = Grade(IDENTICAL, compared=n)
-    worst = max(grades, key=lambda grade: EQUIVALENCES.index(grade.equivalence), default=same)
-    far = [grade.max_difference for grade in grades if grade.max_difference is not None]
-    noisy = [grade.psnr_db for grade in grades if grade.psnr_db is not None]
-    return worst._replace(max_difference=max(far, default=None), psnr_db=min(noisy, default=None))
 
 
 def _pictures(original: list[OpInput], outputs: list[OpInput]) -> list[tuple[Picture, Picture]]:

@@ -44,6 +44,7 @@ from stallscope.verbs.orders.result import (
     parts_table,
     trials_table,
 )
+from stallscope.verbs.orders.run_ops import own_value
 from stallscope.verbs.orders.variant import DECODE, ROUNDING, key_of
 
 if TYPE_CHECKING:
@@ -51,8 +52,9 @@ if TYPE_CHECKING:
 
     from stallscope.bench.comparison import Factor
     from stallscope.verbs.orders.capture import CapturedSample
+    from stallscope.verbs.orders.pipeline import Op
     from stallscope.verbs.orders.run_ops import OpInput
-    from stallscope.verbs.orders.search import Lane
+    from stallscope.verbs.orders.search import OpRow
 
 
 _SEARCH_UNTIL: Final = 0.35
@@ -161,26 +163,25 @@ class OrderSearch:
     def analyze(self, samples: int, alternatives: Mapping[Any, Any] | None) -> None:
         """Analyze the ops, and find and compare variants, all in this process."""
         n_samples = self._affordable(samples)
-        site, captured, lanes = self._captured(n_samples)
+        site, captured = self._captured(n_samples)
         self._evaluator = evaluator = OrderEvaluator(
-            self._target.loaders[0], site, captured, self._tolerance, lanes
+            self._target.loaders[0], site, captured, self._tolerance
         )
         rewrites = list(proposals.rewrites_of(evaluator, alternatives))
         is_searched = partial(self._measurement.has_used, _SEARCH_UNTIL)
         is_compared = partial(self._measurement.has_used, _COMPARE_UNTIL)
         with evaluator.guarded():
-            for lane in evaluator.lanes:
-                lane.run_original(is_searched)
-            self._limit_search(evaluator)
+            began_s = self._measurement.used_s
+            evaluator.row.run_original(is_searched)
+            self._limit_search(evaluator.row, self._measurement.used_s - began_s)
             evaluator.fixed = fixed_costs(self._loader, captured)
             proposals.add_original(evaluator)
             proposals.add_alternatives(evaluator, rewrites)
-            for lane in evaluator.lanes:
-                lane.search(is_searched)
+            evaluator.row.search(is_searched)
             proposals.add_orders(evaluator, is_compared)
             proposals.add_candidates(evaluator, self._notes, is_compared)
 
-    def _captured(self, samples: int) -> tuple[Any, list[CapturedSample], list[Lane]]:
+    def _captured(self, samples: int) -> tuple[Any, list[CapturedSample]]:
         """Capture samples of a pipeline that the dataset holds, or else writes as calls.
 
         Ops in several attributes are a pipeline that `__getitem__` writes as calls.
@@ -199,7 +200,7 @@ class OrderSearch:
             raise no_pipeline
         site, captured, notes = held
         self._notes += notes
-        return site, captured, []
+        return site, captured
 
     def _affordable(self, samples: int) -> int:
         """Return the number of samples that the budget allows, judged by the first ones."""
@@ -221,14 +222,16 @@ class OrderSearch:
                 )
         return max(min(int(_COMPARE_UNTIL * budget_s / (took_s * _PASSES)), samples), 1)
 
-    def _limit_search(self, evaluator: OrderEvaluator) -> None:
-        """Limit the search to as many samples as allow trying all orders of commuting ops."""
-        n_samples = len(evaluator.samples)
+    def _limit_search(self, row: OpRow, took_s: float) -> None:
+        """Limit the search to as many samples as allow trying all orders of commuting ops.
+
+        `took_s` is the time for running the original ops on all samples.
+        """
+        n_samples, n_ops = len(row.inputs), len(row.ops)
         left_s = _SEARCH_UNTIL * self._measurement.budget_s - self._measurement.used_s
-        needs_s = sum(lane.took_s * 2 ** (len(lane.ops) - 1) for lane in evaluator.lanes)
-        fitting = int(left_s / (needs_s / n_samples))
-        for lane in evaluator.lanes:
-            lane.searched = min(max(fitting, _FEWEST_SEARCHED), _MOST_SEARCHED, n_samples)
+        tries = sum(len(group) * 2 ** (len(group) - 1) for group in row.groups)
+        fitting = int(left_s / (took_s / n_samples * tries / n_ops))
+        row.searched = min(max(fitting, _FEWEST_SEARCHED), _MOST_SEARCHED, n_samples)
 
     def measure(self) -> None:
         """Time the finalists on pairs of samples, combine those that gain, confirm the best."""
@@ -310,11 +313,9 @@ class OrderSearch:
     def partial_result(self) -> Orders | None:
         """Return a partial result; None: not even the original was measured."""
         evaluator = getattr(self, "_evaluator", None)
-        if evaluator is None or not all(lane.digest for lane in evaluator.lanes):
+        if evaluator is None or not evaluator.row.original:
             return None
-        for lane in evaluator.lanes:
-            if not lane.graph.measurements:
-                lane.search(lambda: True)  # uses what was measured; calls no op
+        evaluator.row.search(lambda: True)  # uses what was measured; calls no op
         if not evaluator.variants:
             proposals.add_original(evaluator)
         return self.result()
@@ -322,7 +323,7 @@ class OrderSearch:
     def result(self) -> Orders:
         """Return the result of everything that was measured so far."""
         evaluator = self._evaluator
-        loader, graphs = evaluator.loader, [lane.graph for lane in evaluator.lanes]
+        loader, graphs = evaluator.loader, evaluator.row.graphs
         variants = [
             evaluator.with_parts(variant) if variant.grade.works else variant
             for variant in evaluator.variants
@@ -407,8 +408,8 @@ def _ops_table(evaluator: OrderEvaluator) -> pl.DataFrame:
                 op.name,
                 outcome.is_random,
                 op.settings,
-                _kinds(evaluator.inputs_of[op.position]),
-                _kinds(outcome.results),
+                _kinds(op, evaluator.inputs_of[op.position]),
+                _kinds(op, outcome.results),
                 outcome.seconds,
                 low,
                 high,
@@ -418,9 +419,9 @@ def _ops_table(evaluator: OrderEvaluator) -> pl.DataFrame:
     return pl.DataFrame(rows, OPS, orient="row")
 
 
-def _kinds(inputs: Sequence[OpInput]) -> str:
-    """Return the kind of the samples in words; of several kinds the first, and their number."""
-    kinds = list(dict.fromkeys(described(op_input.value) for op_input in inputs))
+def _kinds(op: Op, inputs: Sequence[OpInput]) -> str:
+    """Return the kind of an op's samples in words; of several the first, and their number."""
+    kinds = list(dict.fromkeys(described(own_value(op, op_input)) for op_input in inputs))
     return kinds[0] if len(kinds) == 1 else f"{kinds[0]} and {count(len(kinds) - 1, 'other kind')}"
 
 
@@ -444,12 +445,11 @@ def _notes_on_ops(evaluator: OrderEvaluator) -> Iterator[str]:
         outcome = evaluator.outcomes[op.position]
         if outcome.unsteady:
             yield f"{outcome.unsteady}: it is only compared on its original inputs"
-        if not evaluator.stream(op.position).copied:
+        if not evaluator.row.stream(op.position).copied:
             yield f"{op.name} cannot be copied: the object itself ran, and was restored"
-    for lane in evaluator.lanes:
-        if lane.idle_text:
-            yield f"{lane.idle_text}, so its effect could not be compared"
-    searched = evaluator.lanes[0].searched
+    if evaluator.row.idle:
+        yield f"{evaluator.row.idle_text}, so its effect could not be compared"
+    searched = evaluator.row.searched
     if searched < len(evaluator.samples):
         yield (
             f"orders were searched on {count(searched, 'sample')}, and the best compared on "

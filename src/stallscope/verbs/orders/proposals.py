@@ -114,7 +114,7 @@ def rewrites_of(
             call = evaluator.ops[position].call
             if isinstance(call, CallOp):  # the rewrite gets the arguments of the old call
                 op = replace(call, function=op)  # noqa: PLW2901
-            evaluator.stream(position, op)
+            evaluator.row.stream(position, op)
             yield position, op, f"alternatives[{key!r}]{place}"
 
 
@@ -123,40 +123,37 @@ def rewrites_of(
 
 def add_orders(evaluator: OrderEvaluator, is_over: Callable[[], bool]) -> None:
     """Add the cheapest orders with the original's data, with other data, and some that raise."""
-    for lane in evaluator.lanes:
-        classes = lane.graph.cheapest(_MOST_COMPARED)
-        as_it_is = [tried for _, tried in lane.graph.follow(lane.as_it_is)][-1]
+    for graph in evaluator.row.graphs:
+        classes = graph.cheapest(_MOST_COMPARED)
+        as_it_is = [tried for _, tried in graph.follow(graph.positions)][-1]
         digest = as_it_is.state.digest if as_it_is and as_it_is.state else ""
         same = 0
         for _, order in classes.pop(digest, []):
             if same >= _MOST_SAME or is_over():
                 break
-            if order != lane.as_it_is:
-                whole = _within(evaluator, order)
-                same += evaluator.add(_of_order(evaluator, whole)).grade.equivalence == IDENTICAL
+            if order != graph.positions:
+                same += _add_order(evaluator, order).grade.equivalence == IDENTICAL
         left = dict.fromkeys(EQUIVALENCES, _MOST_OTHERS)
         for (_, order), digest in sorted((orders[0], digest) for digest, orders in classes.items()):
-            grade = lane.grades.get(digest, DIFFERENT)
+            grade = evaluator.row.grades.get(digest, DIFFERENT)
             left[grade] -= 1
             if left[grade] >= 0 and not is_over():
-                evaluator.add(_of_order(evaluator, _within(evaluator, order)))
-        for beginning, why in lane.graph.failures()[: 2 * _MOST_OTHERS]:
-            rest = (p for p in lane.as_it_is if p not in beginning)
+                _add_order(evaluator, order)
+        for beginning, why in graph.failures()[: 2 * _MOST_OTHERS]:
+            rest = (p for p in graph.positions if p not in beginning)
             whole = _within(evaluator, (*beginning, *rest))
             evaluator.add(evaluator.of_order(whole, why))
 
 
-def _of_order(evaluator: OrderEvaluator, order: tuple[int, ...]) -> Variant:
-    return evaluator.judged(evaluator.of_order(order))
+def _add_order(evaluator: OrderEvaluator, order: tuple[int, ...]) -> Variant:
+    variant = evaluator.of_order(_within(evaluator, order))
+    return evaluator.add(evaluator.judged(variant))
 
 
 def _within(evaluator: OrderEvaluator, order: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the whole order, with a new order of one lane."""
-    return tuple(
-        position
-        for lane in evaluator.lanes
-        for position in (order if order[0] in lane.ops else lane.as_it_is)
-    )
+    """Return the whole order, with a new order of one group."""
+    whole = evaluator.as_it_is
+    return (*whole[: min(order)], *order, *whole[min(order) + len(order) :])
 
 
 # ---- changes beyond the order --------------------------------------------------------------------
@@ -310,7 +307,7 @@ def cached_head(evaluator: OrderEvaluator) -> Iterator[Variant]:
         if outcome.is_random or outcome.unsteady:
             break
         cut += 1
-    inputs = evaluator.inputs_of.get(cut, evaluator.lanes[0].original)
+    inputs = evaluator.inputs_of.get(cut, evaluator.row.original)
     values = [op_input.value for op_input in inputs]
     entries = len(evaluator.loader.dataset)
     needs = size(bytes_of(values) / len(values) * entries)
@@ -349,7 +346,7 @@ def choose_finalists(evaluator: OrderEvaluator) -> list[int]:
     first: dict[Any, Variant] = {}
     for variant in can:
         key: Any = variant.kind
-        if variant.is_order:  # the fastest of each grade in each lane
+        if variant.is_order:  # the fastest of each grade in each group
             key = (variant.grade.equivalence, _parts_changed(evaluator, variant))
         first.setdefault(key, variant)
     firsts = sorted(first.values(), key=lambda variant: not variant.gains)
@@ -394,21 +391,23 @@ def add_together(evaluator: OrderEvaluator, measured: Mapping[int, float]) -> li
 
 
 def _parts_changed(evaluator: OrderEvaluator, variant: Variant) -> frozenset[Any]:
-    """Return what only one change can change: lanes of an order, replaced ops, or its kind."""
+    """Return what only one change can change: groups of an order, replaced ops, or its kind."""
     if not variant.is_order:
         return frozenset(variant.replaced or [variant.kind])
-    return frozenset(id(lane) for lane in evaluator.lanes if lane.is_changed_by(variant))
+    return frozenset(g for g in evaluator.row.groups if _order_of(g, variant) != g)
+
+
+def _order_of(group: tuple[int, ...], variant: Variant) -> tuple[int, ...]:
+    return tuple(position for position in variant.positions if position in group)
 
 
 def _joined(evaluator: OrderEvaluator, before: Variant, change: Variant) -> Variant:
-    """Return both changes combined, with the order of `change` in the lanes that it reorders."""
+    """Return both changes combined, with the order of `change` in the groups that it reorders."""
+    reordered = _parts_changed(evaluator, change) if change.is_order else frozenset()
     positions = [
         position
-        for lane in evaluator.lanes
-        for position in (
-            change if change.kind == "order" and lane.is_changed_by(change) else before
-        ).positions
-        if position in lane.ops
+        for group in evaluator.row.groups
+        for position in _order_of(group, change if group in reordered else before)
     ]
     moved = before.on_batch or change.on_batch
     return replace(

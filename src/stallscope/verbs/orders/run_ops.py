@@ -71,7 +71,8 @@ class OpInput(NamedTuple):
     args: tuple[Any, ...]
     named: dict[str, Any]
     beside: Any = None
-    """Arguments of the sample's recorded calls, a second argument of `CallOp`; None: other ops."""
+    """The sample's recorded calls, a second argument of `CallOp`, which works on the value of its
+    chain in `args`; None: other ops."""
 
     @property
     def value(self) -> Any:
@@ -132,20 +133,29 @@ class Outcome:
         )
 
 
+def own_value(op: Op, op_input: OpInput) -> Any:
+    """Return the value that an op works on: of several chains of calls, that of its own."""
+    return op_input.value if op_input.beside is None else op_input.args[op.call.chain]
+
+
 def apply(op: Op, call: Any, op_input: OpInput) -> OpInput:
     """Call an op, or a copy of it, as its compose would; return the input of the next op."""
     args, named, beside = op_input
-    if op.maps_items and len(args) == 1 and isinstance(args[0], (list, tuple)):
-        result: Any = [call(item) for item in args[0]]
+    if beside is not None:
+        result: Any = call(args[op.call.chain], beside)
+    elif op.maps_items and len(args) == 1 and isinstance(args[0], (list, tuple)):
+        result = [call(item) for item in args[0]]
     else:
-        result = call(*args, **named) if beside is None else call(*args, beside)
+        result = call(*args, **named)
     if result is None:
         raise OpResultError(
             f"{op.name} returns None, so the op after it gets no sample: let its __call__ return "
             "the sample"
         )
+    if beside is not None:
+        return OpInput((*args[: op.call.chain], result, *args[op.call.chain + 1 :]), {}, beside)
     if op.is_only or (len(args) == 1 and not named):
-        return OpInput((result,), {}, beside)
+        return OpInput((result,), {})
     if named and isinstance(result, Mapping):
         return OpInput((), dict(result))
     if not named and isinstance(result, (tuple, list)) and len(result) == len(args):

@@ -13,7 +13,6 @@ Karp, 1962, use sets instead of orders; the state of the data is our addition.)
 from __future__ import annotations
 
 import heapq
-import time
 from contextlib import suppress
 from functools import cache
 from math import factorial
@@ -23,7 +22,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from stallscope.loops.cached_values import bytes_of
 from stallscope.units import said_by
 from stallscope.verbs.orders.equivalence import State, compare_outputs, described
-from stallscope.verbs.orders.run_ops import OpInput, Outcome, Stream, digest_of, state_of
+from stallscope.verbs.orders.run_ops import (
+    OpInput,
+    Outcome,
+    Stream,
+    digest_of,
+    own_value,
+    state_of,
+)
 from stallscope.verbs.orders.variant import DIFFERENT, IDENTICAL, Grade, Variant
 
 if TYPE_CHECKING:
@@ -62,7 +68,7 @@ class SearchNode(NamedTuple):
 
 
 class OrderGraph:
-    """Graph of the ops that a lane tried in each node.
+    """Graph of ops that may exchange places: those that were tried in each node.
 
     Attributes:
         start: the node before any op.
@@ -71,13 +77,13 @@ class OrderGraph:
         unexplored: number of untried ops in nodes that were reached.
     """
 
-    def __init__(self, positions: Sequence[int], state: State, lane: Lane) -> None:
+    def __init__(self, positions: Sequence[int], state: State, row: OpRow) -> None:
         self.positions = tuple(positions)
         self.start = SearchNode(frozenset(), state)
         self.edges: dict[SearchNode, dict[int, TriedOp]] = {}
         self.reached_by: dict[SearchNode, tuple[int, ...]] = {self.start: ()}
         self.unexplored = 0
-        self._lane = lane
+        self._row = row
         self._visited: set[SearchNode] = set()
 
     @property
@@ -128,12 +134,12 @@ class OrderGraph:
         """Try an op in a node, or run it again there."""
         edges, applied = self.edges.setdefault(node, {}), self.reached_by[node]
         if position not in edges:
-            tried = self._lane.attempt(position, applied, samples, node.state)
+            tried = self._row.attempt(position, applied, samples, node.state)
             edges[position] = tried._replace(value=None)
         else:
             tried = edges[position]
             if tried.state is not None:
-                tried = tried._replace(value=self._lane.again(position, samples))
+                tried = tried._replace(value=self._row.again(position, samples))
         if tried.state is not None:
             self.reached_by.setdefault(node.after(position, tried.state), (*applied, position))
         return tried
@@ -194,32 +200,31 @@ class NotComparableError(Exception):
     """An op that keeps a state gets another input than in the original pipeline."""
 
 
-class Lane:
+class OpRow:
     """Ops, each called on the result of the one before, and the input samples.
 
     Attributes:
-        outcomes: of each op in the original pipeline.
-        inputs_of: inputs of each op in the original pipeline.
+        groups: positions of the ops that may exchange places.
+        outcomes: of each op in the original pipeline, by position.
+        inputs_of: inputs of each op in the original pipeline, by position.
         original: outputs of the original pipeline.
-        graph: the ops that were tried; `predict` extends it.
-        grades: grade by digest of the output, on the searched samples.
+        graphs: the ops of each group that were tried; `OrderEvaluator.predict` extends them.
+        grades: grade by digest of a group's output, on the searched samples.
         searched: number of samples on which orders are searched.
-        took_s: seconds for running the original ops on all samples.
         idle: names of random ops that changed no sample in any draw.
     """
 
-    def __init__(self, ops: Sequence[Op], inputs: Sequence[OpInput]) -> None:
-        self.ops = {op.position: op for op in ops}
-        self.as_it_is = tuple(self.ops)
-        self.inputs = list(inputs)
+    def __init__(
+        self, ops: Sequence[Op], groups: Sequence[tuple[int, ...]], inputs: Sequence[OpInput]
+    ) -> None:
+        self.ops, self.groups, self.inputs = tuple(ops), groups, list(inputs)
+        self.as_it_is = tuple(range(len(self.ops)))
         self.outcomes: dict[int, Outcome] = {}
         self.inputs_of: dict[int, list[OpInput]] = {}
         self.original: list[OpInput] = []
-        self.digest = ""
-        self.graph = OrderGraph(self.as_it_is, State(""), self)
+        self.graphs: list[OrderGraph] = []
         self.grades: dict[str, str] = {}
         self.searched = len(self.inputs)
-        self.took_s = 0.0
         self.idle: list[str] = []
         # the object keeps its `id`, which is part of the key
         self.streams: dict[tuple[int, int], tuple[Stream, Any]] = {}
@@ -239,9 +244,8 @@ class Lane:
 
     def run_original(self, is_over: Callable[[], bool]) -> None:
         """Run the original ops, before any other method."""
-        began_s = time.perf_counter()
         inputs = self.inputs
-        for position, op in self.ops.items():
+        for position, op in enumerate(self.ops):
             stream = self.stream(position)
             outcome = stream.measure(inputs)
             if outcome.is_random and not outcome.unsteady:
@@ -252,32 +256,43 @@ class Lane:
                     self.idle.append(op.name)
             self.outcomes[position], self.inputs_of[position] = outcome, inputs
             inputs = list(outcome.results)
-        self.original, self.digest = inputs, digest_of(inputs)
-        self.took_s = time.perf_counter() - began_s
+        self.original = inputs
 
     # ---- orders, op by op ---------------------------------------------------------------------
 
     def search(self, is_over: Callable[[], bool]) -> None:
-        """Try the ops in all orders that differ, until the time is used up."""
-        inputs = self.inputs[: self.searched]
-        self.graph = OrderGraph(self.as_it_is, state_of(inputs), self)
-        self.graph.search(self._usual_orders(), inputs, is_over)
+        """Try the ops of each group in all orders that differ, until the time is used up."""
+        starts = [self.inputs_of[group[0]][: self.searched] for group in self.groups]
+        self.graphs = self.graphs or [
+            OrderGraph(group, state_of(inputs), self)
+            for group, inputs in zip(self.groups, starts, strict=True)
+        ]
+        for graph, inputs in zip(self.graphs, starts, strict=True):
+            if not graph.measurements:
+                graph.search(self._usual_orders(graph.positions), inputs, is_over)
 
-    def _usual_orders(self) -> list[tuple[int, ...]]:
+    def walk(self, order: Sequence[int]) -> None:
+        """Try the ops in this order."""
+        for graph in self.graphs:
+            inputs = self.inputs_of[graph.positions[0]][: self.searched]
+            graph.walk([position for position in order if position in graph.positions], inputs)
+
+    def _usual_orders(self, group: tuple[int, ...]) -> list[tuple[int, ...]]:
         """Return the original order, then first what shrinks samples, then last what grows them."""
         growth = {
             position: bytes_of([result.value for result in self.outcomes[position].results])
             - bytes_of([op_input.value for op_input in self.inputs_of[position]])
-            for position in self.as_it_is
+            for position in group
         }
-        small_first = sorted(self.as_it_is, key=lambda op: growth[op] >= 0)
+        small_first = sorted(group, key=lambda op: growth[op] >= 0)
         large_last = sorted(small_first, key=lambda op: growth[op] > 0)
-        return list(dict.fromkeys([self.as_it_is, tuple(small_first), tuple(large_last)]))
+        return list(dict.fromkeys([group, tuple(small_first), tuple(large_last)]))
 
     def attempt(self, position: int, applied: Sequence[int], value: Any, state: State) -> TriedOp:
-        """Try an op on samples in a state; `applied` are the positions of the ops before."""
+        """Try an op on samples in a state; `applied` are the ops of its group before it."""
         op, outcome = self.ops[position], self.outcomes[position]
-        if tuple(applied) == self.as_it_is[: self.as_it_is.index(position)]:
+        group = next(group for group in self.groups if position in group)
+        if tuple(applied) == group[: group.index(position)]:
             return _tried(outcome.first(self.searched))
         before = self.inputs_of[position][: self.searched]
         if outcome.unsteady and state.digest != digest_of(before):
@@ -286,24 +301,22 @@ class Lane:
             tried = _tried(self.stream(position).measure(value))
         except Exception as error:  # noqa: BLE001 - an op may raise anything on unusual input
             text = said_by(error) or "no text"
-            sample = described(value[0].value) if value else "nothing"
+            sample = described(own_value(op, value[0])) if value else "nothing"
             why = f"{op.name} raises {type(error).__name__} on {sample}: {text[:_LONGEST]}"
             return TriedOp(None, None, why_not=why)
-        if len(applied) == len(self.ops) - 1:
-            self._grade(tried)
+        if len(applied) == len(group) - 1:
+            self._grade(tried, self.outcomes[group[-1]].results[: self.searched])
         return tried
 
     def again(self, position: int, value: Any) -> Any:
         """Run an op again that was tried on these samples."""
         return self.stream(position).outputs(value)
 
-    def _grade(self, tried: TriedOp) -> None:
-        """Compare the output of an order with the original's."""
+    def _grade(self, tried: TriedOp, original: Sequence[OpInput]) -> None:
+        """Compare the output of a group's order with the original's."""
         if tried.state is not None and tried.state.digest not in self.grades:
-            rows = (self.original[: self.searched], tried.value)
             with suppress(Exception):  # values of the user's own kind; they count as different
-                grade = compare_outputs(*([op_input.value for op_input in row] for row in rows))
-                self.grades[tried.state.digest] = grade.equivalence
+                self.grades[tried.state.digest] = _compared(original, tried.value).equivalence
 
     def op_seconds(self, order: Sequence[int]) -> Iterator[tuple[int, TriedOp | None, float]]:
         """Yield each op of an order, its result, and its cost on all samples.
@@ -311,18 +324,19 @@ class Lane:
         The other samples may be larger than the searched ones, so an op's time is scaled by the
         ratio of both in the original pipeline.
         """
-        for position, tried in self.graph.follow([op for op in order if op in self.ops]):
-            times_s = self.outcomes[position].times_s
-            searched_s = fmean(times_s[: self.searched])
-            seconds = (tried and tried.seconds) or 0.0
-            yield position, tried, seconds * fmean(times_s) / searched_s if searched_s else seconds
+        for graph in self.graphs:
+            mine = [position for position in order if position in graph.positions]
+            for position, tried in graph.follow(mine):
+                times_s = self.outcomes[position].times_s
+                searched_s = fmean(times_s[: self.searched])
+                took_s = (tried and tried.seconds) or 0.0
+                yield (
+                    position,
+                    tried,
+                    took_s * fmean(times_s) / searched_s if searched_s else took_s,
+                )
 
     # ---- whole rows of ops: their data ----------------------------------------------------------
-
-    def is_changed_by(self, variant: Variant) -> bool:
-        """Return true if a variant changes the order or an op of this lane."""
-        order = tuple(position for position in variant.positions if position in self.ops)
-        return order != self.as_it_is or any(position in self.ops for position in variant.replaced)
 
     def outputs(self, variant: Variant, inputs: Sequence[OpInput], turn: int = 0) -> list[OpInput]:
         """Run a variant's ops on samples, in turn 0 on the draws on which pipelines are compared.
@@ -332,8 +346,6 @@ class Lane:
         """
         values = list(inputs)
         for position in variant.per_sample:
-            if position not in self.ops:
-                continue
             unsteady = self.outcomes[position].unsteady
             usual = self.inputs_of[position][: len(values)]
             if unsteady and not turn and digest_of(values) != digest_of(usual):
@@ -355,8 +367,7 @@ class Lane:
                 return Grade(IDENTICAL, compared=2 * n, why=self.idle_text)
         elif unsteady:
             return Grade(DIFFERENT, compared=n, why=f"not comparable: {unsteady}")
-        grade = compare_outputs(*([op_input.value for op_input in row] for row in (original, new)))
-        return grade._replace(compared=n)
+        return _compared(original, new)._replace(compared=n)
 
     @property
     def idle_text(self) -> str:
@@ -367,3 +378,7 @@ class Lane:
 
 def _tried(outcome: Outcome) -> TriedOp:
     return TriedOp(outcome.seconds, outcome.state, list(outcome.results))
+
+
+def _compared(original: Sequence[OpInput], new: Sequence[OpInput]) -> Grade:
+    return compare_outputs(*([op_input.value for op_input in row] for row in (original, new)))

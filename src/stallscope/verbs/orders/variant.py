@@ -198,6 +198,16 @@ class Site(NamedTuple):
         """Place and kind in words."""
         return f"{self.place.text}, {self.chain.kind}"
 
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        """Its ops."""
+        return self.chain.ops
+
+    @property
+    def groups(self) -> list[tuple[int, ...]]:
+        """Positions of the ops that may exchange places: all."""
+        return [tuple(range(len(self.ops)))]
+
     def op(self, variant: Variant, position: int) -> Any:
         """Return an op, or the object that replaces it."""
         return variant.replaced.get(position, self.chain.ops[position].call)
