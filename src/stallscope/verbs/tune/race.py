@@ -14,6 +14,7 @@ import polars as pl
 import torch
 from torch.utils.data import DataLoader
 
+from stallscope.bench.comparison import LITTLE
 from stallscope.bench.loops import AS_IT_IS, BLOCKS, FEWEST_SWEEPS, InTurns, compared, why_raised
 from stallscope.isolation import isolated
 from stallscope.loops.cached_loaders import going_on
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 _CLEAR, _NARROW = 0.12, 0.06
 """Half-widths of the interval of a gain: the first separates gains from each other, the second is
 narrow enough to stop."""
+_SURPRISE: Final = 1.1
+"""Ratio of a predicted gain to its measured interval from which on predictions count as wrong: most
+are nearer (`tests/benchmarks/prediction.py`)."""
 _TOO_MANY: Final = "This DataLoader will create"
 """Start of torch's warning about more workers than cores."""
 _STARTS: Final = 2
@@ -95,20 +99,41 @@ class SettingRace:
         self._recorded, self._trials, self._measurement = recorded, trials, measurement
         self._turns = InTurns(measurement, {n: trial.change for n, trial in enumerate(trials)})
 
-    def run(self, finalists: list[int]) -> None:
-        """Measure trials, given by their numbers, the most decisive first."""
+    def run(self, finalists: list[int], decisive: int) -> None:
+        """Measure trials until the best is clear.
+
+        Args:
+            finalists: numbers of the trials, the most decisive first.
+            decisive: how many of them decide; the rest is measured only where a gain of these
+                differs from the predicted one.
+        """
         # A few settings with several starts give more than many settings with a single start
         fitting = int(self._measurement.left_s / (_STARTS * self._expected_start_s())) - 1
         finalists = finalists[: max(fitting, 1)]
+
+        def asked(reach: float) -> list[int]:
+            first = finalists[:decisive]
+            open_ = self._open(first, reach)
+            return open_ if open_ or self._are_as_predicted(first) else self._open(finalists, reach)
+
         with isolated(self._recorded.target) as target, warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=_TOO_MANY)  # our settings, not the user's
             for place in (AS_IT_IS, *finalists):
                 self._add(place, target)
-            self._turns.run(
-                lambda: self._open(finalists, _CLEAR), lambda: self._open(finalists, _NARROW)
-            )
+            self._turns.run(lambda: asked(_CLEAR), lambda: asked(_NARROW))
         for place, why in self._turns.failed.items():
             self._trials[place].failed = why
+
+    def _are_as_predicted(self, places: list[int]) -> bool:
+        """Return whether the measured gains agree with the predicted ones."""
+        blocks, now = self.blocks(), self._trials[AS_IT_IS]
+        for place in places:
+            predicted, gain = self._trials[place].per_s, compared(blocks, place)
+            if predicted and now.per_s and gain.low is not None and gain.high is not None:
+                ratio = predicted / now.per_s
+                if not gain.low / _SURPRISE <= ratio <= gain.high * _SURPRISE:
+                    return False
+        return True
 
     def _add(self, place: int, target: Target) -> None:
         trial, loader = self._trials[place], target.loader
@@ -139,7 +164,7 @@ class SettingRace:
             for place, gain in gains.items()
             if gain.high is None
             or (
-                (gain.half_width > reach or not gain.is_settled)
+                (gain.half_width > reach or (not gain.is_settled and gain.high > LITTLE))
                 and gain.high >= AS_FAST * best
                 # A setting that is slower than the loader as it is has to be smaller
                 and (gain.high >= AS_FAST or self._trials[place].setting.num_workers < now)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from stallscope.apart import apart
-from stallscope.bench.comparison import ALIKE
+from stallscope.bench.comparison import LITTLE
 from stallscope.bench.loops import BLOCKS
 from stallscope.bench.measurement import Measurement, memory_limit
 from stallscope.hooks.device_time import Accelerator
@@ -38,7 +38,7 @@ from stallscope.verbs.tune.race import RecordedLoop, SettingRace, Trial, loop_of
 from stallscope.verbs.tune.result import AS_FAST, TRIALS, TuneConditions, Tuning
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from stallscope.model.simulator import LoaderCosts
     from stallscope.targets.target import Target
@@ -114,7 +114,7 @@ def tune(  # noqa: PLR0913 - the public signature
         measurement.result = search.partial_result
         search.record()
         search.predict()
-        search.measure(search.finalists())
+        search.measure(*search.finalists())
         return search.result()
 
 
@@ -276,58 +276,63 @@ class SettingSearch:
 
     # ---- settings to measure ----------------------------------------------------------------
 
-    def finalists(self) -> list[Trial]:
-        """Return the trials to measure, the most decisive first."""
+    def finalists(self) -> tuple[list[Trial], list[Trial]]:
+        """Return the trials to measure, and those to add where a measurement differs from these.
+
+        The first ones decide, if the predictions hold: the smallest of the fast settings, the
+        fastest, and what cannot be predicted. The most decisive are the first of each list.
+        """
         own, now = self.trials[0], self._now
         possible = [trial for trial in self.trials[1:] if not trial.failed]
-        if self._given:
-            return possible
         predicted = [trial for trial in possible if trial.per_s]
-        if not predicted:
-            return possible[:_MOST]
+        if self._given or not predicted:
+            return possible if self._given else possible[:_MOST], []
         # The same batches in the same order, from equal threads
         order_of = attrgetter("in_order", "pin_memory", "threads")
         same = [trial for trial in predicted if order_of(trial.setting) == order_of(now)]
-        if self._is_full:  # only a predicted gain is worth a measurement
-            same = [trial for trial in same if trial.per_s > (1 + ALIKE) * own.per_s]
+        if self._is_full:  # else only a setting that gains for sure, or takes less memory, helps
+            same = [t for t in same if t.per_s > LITTLE * own.per_s or t.setting.size < now.size]
         best = max(trial.per_s for trial in (own, *same))
         fastest = [trial for trial in same if trial.per_s >= AS_FAST * best]
-        wanted = [min(fastest, key=_size)] if fastest else []
+        decisive = [min(fastest, key=_size)] if fastest else []
         # Many more workers than enough would only fill memory
         enough = [t.setting.num_workers for t in same if t.per_s >= _NEAR * best]
         most = _MOST_TIMES * max(min(enough, default=0), 1)
         same = [trial for trial in same if trial.setting.num_workers <= most]
-        same.sort(key=lambda trial: -trial.per_s)
-        wanted += same[:1]
-        by_count: dict[int, Trial] = {now.num_workers: own}
-        for trial in sorted(same, key=lambda trial: (-trial.per_s, _size(trial))):
-            least = _NEAR if trial.setting.num_workers else _WORTH_A_LOOK
-            is_new = by_count.setdefault(trial.setting.num_workers, trial) is trial
-            wanted += [trial] * (is_new and trial.per_s >= least * best)
+        same.sort(key=lambda trial: (-trial.per_s, _size(trial)))
+        if not self._is_full:
+            decisive += same[:1]
         if (self._use.threads or 0) > MANY_THREADS and now.num_workers and now.threads is None:
             setting = replace(now, threads=1)
             self.trials.append(Trial(setting, now.text(setting)))
-            wanted.insert(1, self.trials[-1])
+            decisive.insert(1, self.trials[-1])
         passing = [trial for trial in predicted if not trial.setting.in_order]
         if now.in_order and passing:
             first = max(passing, key=lambda trial: trial.per_s)
-            wanted += [first] * (first.per_s > own.per_s / _NEAR)
-        wanted += [trial for trial in possible if trial.setting.pin_memory][:1]
-        return list({id(trial): trial for trial in wanted}.values())[:_MOST]
+            decisive += [first] * (first.per_s > own.per_s / _NEAR)
+        decisive += [trial for trial in possible if trial.setting.pin_memory][:1]
+        others, by_count = [], {now.num_workers: own}
+        for trial in same:
+            least = _NEAR if trial.setting.num_workers else _WORTH_A_LOOK
+            is_new = by_count.setdefault(trial.setting.num_workers, trial) is trial
+            others += [trial] * (is_new and trial.per_s >= least * best)
+        decisive = list({id(trial): trial for trial in decisive}.values())
+        return decisive, [trial for trial in others if trial not in decisive]
 
-    def measure(self, finalists: list[Trial]) -> None:
+    def measure(self, decisive: list[Trial], others: Sequence[Trial] = ()) -> None:
         """Let settings take turns with the loader as it is, until the best is clear."""
-        if self._run is None or self._costs is None or not finalists:
+        if self._run is None or self._costs is None or not decisive:
             return
         recorded = RecordedLoop(self._target, self._run, self._costs)
         self._race = SettingRace(recorded, self.trials, self._measurement)
         places = {id(trial): place for place, trial in enumerate(self.trials)}
-        self._race.run([places[id(trial)] for trial in finalists])
-        others = self._costs.others_cores
-        if others > OTHERS * self._cores:
+        finalists = [places[id(trial)] for trial in (*decisive, *others)][:_MOST]
+        self._race.run(finalists, len(decisive))
+        others_cores = self._costs.others_cores
+        if others_cores > OTHERS * self._cores:
             self._notes.append(
-                f"other processes used {others:.1f} of {self._cores:g} cores during the recording: "
-                "predictions leave these cores to them"
+                f"other processes used {others_cores:.1f} of {self._cores:g} cores during the "
+                "recording: predictions leave these cores to them"
             )
 
     # ---- results ----------------------------------------------------------------------------
