@@ -18,26 +18,28 @@ import statistics
 import time
 import warnings
 from contextlib import nullcontext
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 os.environ.setdefault("TQDM_DISABLE", "1")
 
+import torch
 from benchkit.command import Option, arguments, table
 from benchkit.neighbour import neighbour
 from support.planted_costs import SlowFetchDataset
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 from tqdm import tqdm
 
 import stallscope as ss
-from stallscope.bench.comparison import FASTER, OPEN, SLOWER, UNKNOWN, Factor
-from stallscope.bench.loops import AS_IT_IS, InTurns, compared
+from stallscope.bench.comparison import FASTER, LITTLE, OPEN, SAME, SLOWER, UNKNOWN, Factor
+from stallscope.bench.loops import AS_IT_IS, InTurns, blocks_of, compared
 from stallscope.bench.measurement import Measurement
 from stallscope.bench.samples import Contest, PairedSamples
-from stallscope.demo import FasterRandomMask, case_b_loader
+from stallscope.demo import FasterRandomMask, RandomMask, case_b_loader
 from stallscope.loops.timed_loop import TimedLoop
 from stallscope.machine import usable_cores
+from stallscope.verbs.ladder.result import RUNGS, WARM
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +66,7 @@ def main() -> None:
         __doc__,
         tries=Option(10, 1, "of each question on the quiet machine"),
         neighbour=Option(5, 0, "of each beside the neighbour"),
-        same=Option(30, 1, "of each that is compared with itself"),
+        same=Option(12, 1, "of each that is compared with itself"),
         budget=Option(60.0, 2.0, "of each, seconds"),
         only=Option([*QUESTIONS], ["orders"], "these"),
     )
@@ -82,7 +84,13 @@ def main() -> None:
                 rows.append(_row(what, found, truth))
                 print("  ".join(rows[-1]), flush=True)
     print(table(HEAD, rows))
-    same = {"a loader": _loader_itself, "work on samples": _samples_themselves}
+    same = {
+        "a loader": _loader_itself,
+        "work on samples": _samples_themselves,
+        "ladder, data in memory": _data_in_memory,
+        "orders, the same op": _op_itself,
+        "tune, the same setting": _setting_itself,
+    }
     print(table(SAME_HEAD, [_same_row(name, ask, given.same) for name, ask in same.items()]))
 
 
@@ -148,7 +156,16 @@ def _slow_ladder(budget_s: float) -> Factor:
 
 def _tune(workers: int, budget_s: float) -> Factor:
     loader = case_b_loader(num_workers=workers)
-    return _factor(ss.tune(loader, ss.simulated_step(STEP_S), budget_s=budget_s).best, "gain")
+    found = ss.tune(loader, ss.simulated_step(STEP_S), budget_s=budget_s)
+    best, rows = found.best, found.settings().drop_nulls("gain_low").to_dicts()
+    if best["trial"]:  # a recommendation is an answer: faster, or smaller and as fast
+        gain = _factor(best, "gain")
+        return gain if gain.is_settled else gain._replace(says=SAME)
+    # To keep the loader is an answer if nothing gains much, or the cores are full anyway
+    highs = [row["gain_high"] for row in rows]
+    is_answer = max(highs, default=1.0) < LITTLE or found.circumstances.full_cores
+    low, high = min([1.0, *(row["gain_low"] for row in rows)]), max([1.0, *highs])
+    return Factor(1.0, low, high, SAME if is_answer else OPEN)
 
 
 def _layouts(budget_s: float) -> Factor:
@@ -187,6 +204,32 @@ def _samples_themselves() -> Factor:
         pairs.run({1: Contest("itself", made, made, list(islice(range(len(dataset)), 64)))})
         pairs.close()
     return pairs.factor(1)
+
+
+def _data_in_memory() -> Factor:
+    """Compare repeated samples with new ones, where all of them are in memory anyway."""
+    data = TensorDataset(torch.zeros(4_096, 3, 64, 64))
+    found = ss.ladder(DataLoader(data, 32, num_workers=2), budget_s=SAME_S)
+    return compared(blocks_of(found.blocks), RUNGS.index(WARM))
+
+
+def _op_itself() -> Factor:
+    loader = case_b_loader(num_workers=2)
+    found = ss.orders(loader, alternatives={"RandomMask": RandomMask()}, budget_s=2 * SAME_S)
+    rows = found.table().filter(kind="alternative").to_dicts()
+    return _factor(rows[0] if rows else None, "speedup")
+
+
+def _setting_itself() -> Factor:
+    again = _tuned().bench
+    now = again.trial({"num_workers": 2})
+    found = again.measure(now, 2 * SAME_S)
+    return compared(blocks_of(found.blocks), len(found.trials) - 1)
+
+
+@cache
+def _tuned() -> Any:
+    return ss.tune(case_b_loader(num_workers=2), settings=[], budget_s=SAME_S)
 
 
 if __name__ == "__main__":

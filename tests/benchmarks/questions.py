@@ -6,6 +6,8 @@ each answer, then the rights by kind of cause with Wilson's 95% interval.
 
     python tests/benchmarks/questions.py
     python tests/benchmarks/questions.py --only pandas --answers answers.json
+    python tests/benchmarks/questions.py --every 4 --prove      # and try the changes that help
+    python tests/benchmarks/questions.py --only glob zarr --times 5     # the same cause each time?
 """
 
 from __future__ import annotations
@@ -14,11 +16,12 @@ import json
 import multiprocessing
 import os
 import warnings
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from statistics import quantiles
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("TQDM_DISABLE", "1")
 
@@ -31,6 +34,10 @@ from stallscope.units import BUDGET_S
 if TYPE_CHECKING:
     from real_questions.question import Question
 
+    Answered = tuple[judge.Answer, list[tuple[str, ...]]]
+
+SAME_HEAD = ("asked again", "causes", "the same", "of")
+FIX_HEAD = ("question", "verdict", "change", "predicted", "measured", "intervals meet", "says")
 fork = multiprocessing.get_context("fork")
 
 
@@ -39,18 +46,23 @@ def main() -> None:
     given = arguments(
         __doc__,
         budget=Option(BUDGET_S, 1.0, "of each, seconds"),
-        only=Option("", "model-bound", "questions whose name holds this"),
+        only=Option([""], ["model-bound"], "questions whose name holds one of these"),
         every=Option(1, 1, "ask every k-th question"),
         times=Option(1, 1, "ask each so many times"),
         answers=Option("", "", "file for the answers, JSON"),
+        prove=Option(False, False, "measure the change that helps most, too"),
     )
     warnings.filterwarnings("ignore")
-    answers = []
-    for question in all_questions(given.only)[:: given.every]:
+    answers: list[judge.Answer] = []
+    tried: list[tuple[str, ...]] = []
+    asked = [one for one in all_questions() if any(part in one.name for part in given.only)]
+    for question in asked[:: given.every]:
         for _ in range(given.times):
-            answer = _ask(question, given.budget)
-            if answer is not None:
+            answered = _ask(question, given.budget, given.prove)
+            if answered is not None:
+                answer, fixes = answered
                 answers.append(answer)
+                tried += [(question.name, answer.code, *fix) for fix in fixes]
                 print(judge.text(question, answer), flush=True)
     if given.answers:
         Path(given.answers).write_text(json.dumps([asdict(answer) for answer in answers], indent=1))
@@ -62,19 +74,37 @@ def main() -> None:
         if answer.missed
     ]
     print(table(("wrong", "answered", "missed"), wrong))
+    if given.times > 1:
+        print(table(SAME_HEAD, _repeated(answers)))
+    if given.prove:
+        print(table(FIX_HEAD, tried))
     quartiles = [f"{value:.0f}" for value in quantiles([one.wall_s for one in answers] * 2)]
     print(
         table(("seconds to the verdict", "first quartile", "median", "third"), [("", *quartiles)])
     )
 
 
-def _ask(question: Question, budget_s: float) -> judge.Answer | None:
+def _repeated(answers: list[judge.Answer]) -> list[tuple[str, ...]]:
+    """Return how often each question got its most frequent cause."""
+    codes: dict[str, Counter[str]] = {}
+    for answer in answers:
+        codes.setdefault(answer.name, Counter())[answer.code] += 1
+    rows = [(name, ", ".join(found), *_most(found)) for name, found in codes.items()]
+    same, of = (sum(int(row[place]) for row in rows) for place in (2, 3))
+    return [*rows, ("all", "", str(same), str(of))]
+
+
+def _most(found: Counter[str]) -> tuple[str, str]:
+    return str(max(found.values())), str(found.total())
+
+
+def _ask(question: Question, budget_s: float, prove: bool) -> Answered | None:
     """Answer in a new process, as users do; None where it has no answer.
 
     Memory that earlier questions have freed would be taken for the dataset's.
     """
     ours, theirs = fork.Pipe()
-    process = fork.Process(target=lambda: theirs.send(_answer(question, budget_s)))
+    process = fork.Process(target=lambda: theirs.send(_answer(question, budget_s, prove)))
     process.start()
     theirs.close()
     try:
@@ -85,7 +115,7 @@ def _ask(question: Question, budget_s: float) -> judge.Answer | None:
         process.join()
 
 
-def _answer(question: Question, budget_s: float) -> judge.Answer | None:
+def _answer(question: Question, budget_s: float, prove: bool) -> Answered | None:
     """Diagnose the question's loop; None where a library is missing."""
     with TemporaryDirectory(prefix="questions-") as folder:
         try:
@@ -94,10 +124,30 @@ def _answer(question: Question, budget_s: float) -> judge.Answer | None:
             print(f"{question.name} ({question.source}): left out, it needs {missing.name}")
             return None
         step = question.step() if question.step else ss.simulated_step(question.step_s)
-        diagnosis = ss.diagnose(loader, step, budget_s=budget_s, prove=False)
+        diagnosis = ss.diagnose(loader, step, budget_s=budget_s, prove=prove)
     verdict = diagnosis.verdict
     said = {"code": verdict.code, "title": verdict.title, "next_step": verdict.next_step}
-    return judge.judged(question, said, diagnosis.circumstances.wall_s)
+    fixes = [
+        (
+            fix["fix"],
+            _gain(fix, "predicted_gain"),
+            _gain(fix, "gain"),
+            "yes" if _meet(fix) else "no",
+            fix["says"],
+        )
+        for fix in diagnosis.fixes.to_dicts()
+        if fix["gain_low"] is not None
+    ]
+    return judge.judged(question, said, diagnosis.circumstances.wall_s), fixes
+
+
+def _meet(fix: dict[str, Any]) -> bool:
+    above = fix["gain_low"] > fix["predicted_gain_high"]
+    return not above and fix["gain_high"] >= fix["predicted_gain_low"]
+
+
+def _gain(fix: dict[str, Any], name: str) -> str:
+    return f"{fix[name]:.2f} [{fix[f'{name}_low']:.2f}, {fix[f'{name}_high']:.2f}]"
 
 
 if __name__ == "__main__":
