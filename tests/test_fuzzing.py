@@ -21,7 +21,7 @@ from support.loaders import Noise
 from surface.built import built
 from torch.utils.data import DataLoader
 
-from stallscope.hooks.log_place import LogPlace
+from stallscope.hooks.recording_folder import LogPlace
 from stallscope.run import script
 
 MANY = int(os.environ.get("STALLSCOPE_MUTATIONS", "40"))

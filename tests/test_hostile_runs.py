@@ -12,7 +12,7 @@ from surface.built import built
 import stallscope as ss
 from stallscope import store
 from stallscope.errors import RunFormatError, TargetError
-from stallscope.hooks.failures import Failures
+from stallscope.hooks.recording_folder import Failures
 from stallscope.views.run import VIEW
 
 EVIL = "\x1b]52;c;ZXZpbA==\x07\x9b2J\u202e"

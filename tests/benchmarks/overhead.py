@@ -55,9 +55,9 @@ from stallscope.files import log_capacity, workspace
 from stallscope.hooks.event_log import MAIN, ProcessLog
 from stallscope.hooks.fetchers import Hooks
 from stallscope.hooks.hot_path import Recorder
-from stallscope.hooks.log_place import LogPlace
 from stallscope.hooks.ops import Ops
 from stallscope.hooks.patches import Patches
+from stallscope.hooks.recording_folder import LogPlace
 from stallscope.stages import Stage
 from stallscope.targets.sample import sample_folder
 

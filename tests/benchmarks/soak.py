@@ -56,11 +56,11 @@ while done < steps:
 LAUNCHER = """
 import functools, sys
 from stallscope.cli.main import main
-from stallscope.hooks import log_place
+from stallscope.hooks import recording_folder
 
 most_bytes, stretch_ns = int(sys.argv.pop(1)), int(sys.argv.pop(1))
-log_place.LogPlace = functools.partial(
-    log_place.LogPlace, most_bytes=most_bytes, stretch_ns=stretch_ns
+recording_folder.LogPlace = functools.partial(
+    recording_folder.LogPlace, most_bytes=most_bytes, stretch_ns=stretch_ns
 )
 sys.exit(main())
 """
@@ -77,7 +77,7 @@ def main() -> None:
         piece=Option(5_000, 20, "steps between two looks"),
         epoch=Option(2_000, 30, "steps of an epoch"),
         most_mb=Option(24, 24, "all logs together, MB"),
-        stretch_s=Option(1.0, 1.0, "length of a stretch, see `hooks/log_place.py`"),
+        stretch_s=Option(1.0, 1.0, "length of a stretch, see `hooks/recording_folder.py`"),
         workers=Option(["persistent", "respawned"], ["respawned"], "these"),
     )
     rows, said = [], []

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from stallscope.errors import RunFormatError
-from stallscope.hooks.event_log import Mark, ProcessLog, Tag
-from stallscope.hooks.log_place import LogPlace
-from stallscope.hooks.log_reader import read_log
+from stallscope.hooks.event_log import Mark, ProcessLog, Tag, read_log
+from stallscope.hooks.recording_folder import LogPlace
 from stallscope.run.decode import MarkRow, marks
 from stallscope.stages import FORWARD
 

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, dataloader
 import stallscope as ss
 import stallscope.files
 from stallscope.errors import WorkspaceError
-from stallscope.hooks.failures import Failures
+from stallscope.hooks.recording_folder import Failures
 from stallscope.run.script import watching
 
 try:

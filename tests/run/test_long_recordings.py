@@ -11,11 +11,10 @@ import pytest
 from torch.utils.data import DataLoader
 
 import stallscope as ss
-from stallscope.hooks import log_place
-from stallscope.hooks.event_log import MAIN, Mark, ProcessLog
+from stallscope.hooks import recording_folder
+from stallscope.hooks.event_log import MAIN, Mark, ProcessLog, read_log
 from stallscope.hooks.loader_access import shut_down
-from stallscope.hooks.log_place import LogPlace
-from stallscope.hooks.log_reader import read_log
+from stallscope.hooks.recording_folder import LogPlace
 from stallscope.run import record
 from stallscope.run.read_logs import collect
 
@@ -35,7 +34,7 @@ def steps_of(monkeypatch):
     monkeypatch.setattr(record, "LogPlace", small)
     monkeypatch.setattr(LogPlace, "stretch", lambda _: steps.value // STEPS_PER_STRETCH)
     monkeypatch.setattr(LogPlace, "stretch_ends_ns", lambda _: 0)  # so it is looked at each mark
-    monkeypatch.setattr(log_place, "_LEAST_BYTES", 16384)
+    monkeypatch.setattr(recording_folder, "_LEAST_BYTES", 16384)
     return steps
 
 
@@ -95,7 +94,7 @@ def test_a_step_does_not_reach_over_a_gap(tmp_path):
     """Where files of the loop were deleted, the step before is left out, and none is that long."""
     place = LogPlace(tmp_path, 100, stretch_ns=1)
     log = ProcessLog(place, MAIN)
-    key = log_place.epoch_key(1, 0)
+    key = recording_folder.epoch_key(1, 0)
     log.mark(Mark.ITER, key)
     log.mark(Mark.ITERATED, key)
     for number in range(12):

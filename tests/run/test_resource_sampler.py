@@ -15,8 +15,7 @@ from torch.utils.data import DataLoader
 
 import stallscope as ss
 from stallscope import stages
-from stallscope.hooks.log_place import LogPlace
-from stallscope.hooks.log_reader import read_lines
+from stallscope.hooks.recording_folder import LogPlace, read_lines
 from stallscope.run import resource_sampler
 from stallscope.run.resource_sampler import (
     Missing,

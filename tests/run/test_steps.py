@@ -6,12 +6,13 @@ import pytest
 from stallscope.hooks.event_log import (
     CODE_SHIFT,
     INDEX_OFFSET,
+    LogPages,
     Mark,
+    ProcessNames,
     Tag,
     numbers,
 )
-from stallscope.hooks.log_place import AROUND, OUTER, epoch_key
-from stallscope.hooks.log_reader import LogPages, ProcessNames
+from stallscope.hooks.recording_folder import AROUND, OUTER, epoch_key
 from stallscope.run.loop_events import events
 from stallscope.run.steps import Who, loaders, loop
 from stallscope.stages import BACKWARD, FORWARD, GARBAGE, H2D, OPTIMIZER, PIN, STEP, Stage

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import stallscope.hooks
-from stallscope.hooks import failures, hot_path, libraries
+from stallscope.hooks import hot_path, libraries, recording_folder
 from stallscope.hooks.event_log import TAGS, Mark, ProcessLog
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ AROUND = {
     "worker.WorkerEntry.__setstate__",
 }
 """What stands between the user's caller and the user's function: what it calls can fail, not it."""
-OF_PYTHON = {"event_log.JsonLines.__del__", "ops.Ops._forget"}
+OF_PYTHON = {"recording_folder.JsonLines.__del__", "ops.Ops._forget"}
 """Python calls these when an object dies or at a fork, and lets nothing out that they raise."""
-LAST_RESORT = "failures."
+LAST_RESORT = ("recording_folder.Failures.", "recording_folder._text_of")
 """What notes failures has nobody to note its own: it suppresses them."""
 HOT = ("at_work", "read_cpu", "enter_batch", "leave", "clock_with_cpu",
        "file", "begin_key", "pixels", "call")  # fmt: skip
@@ -136,7 +136,7 @@ def planted(path: Path) -> Iterator[Book]:
     marks = [f"mark {mark.name}" for mark in Mark]
     book = Book(path, [*found, *(f"hot_path.{name}" for name in HOT), *marks, "clock", "place"])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(failures, "_MOST_TOLD", 1000)
+        patch.setattr(recording_folder, "_MOST_TOLD", 1000)
         for called, (owner, name, function) in found.items():
             failing = _failing(book, called, function)
             for there, known_as in [(owner, name), *_imported(owner, function)]:

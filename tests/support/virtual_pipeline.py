@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import Dataset, default_collate, default_convert
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
-from stallscope.hooks.event_log import ProcessLog
+from stallscope.hooks.event_log import LogPages, ProcessLog, read_log
 from stallscope.hooks.fetchers import Hooks
 from stallscope.hooks.hot_path import Recorder
-from stallscope.hooks.log_place import LogPlace
-from stallscope.hooks.log_reader import LogPages, read_log
+from stallscope.hooks.recording_folder import LogPlace
 from stallscope.run.decode import Decoded, decode
 
 if TYPE_CHECKING:

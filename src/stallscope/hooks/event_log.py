@@ -1,4 +1,4 @@
-"""Event log: the threads of a process write it while they work; `log_reader.py` reads it.
+"""Event log: the threads of a process write it while they work; `read_log` reads it.
 
 Each thread has a log of its own, so a log needs no lock. A log is a file of 64-bit words, mapped
 into the process: the words stay readable when the process is killed or hangs, and the notebook
@@ -15,38 +15,39 @@ mark            its `Mark`      `perf_counter_ns()`; `Tag.EPOCH` and `Tag.NUMBER
 other words     its `Tag`       a number, see the tags
 
 A log begins a new file after some seconds or when a file is half full, always between two
-batches, so that the oldest files can be deleted (`log_place.py`). Each process has a `.names` file
-of JSON lines: the codes' stages, its loaders, notes. Paths of the user's files are in `.paths`
-beside a log's file, one per line, because there are too many to keep for ever.
+batches, so that the oldest files can be deleted (`recording_folder.py`). Each process has a
+`.names` file of JSON lines: the codes' stages, its loaders, notes. Paths of the user's files are
+in `.paths` beside a log's file, one per line, because there are too many to keep for ever.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import mmap
 import os
 import struct
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
 from itertools import chain, count, repeat
 from json.encoder import encode_basestring_ascii as quoted
 from threading import get_ident
-from time import perf_counter_ns, time_ns
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from stallscope.files import open_to_append
-from stallscope.machine import machine as machine_here
-from stallscope.machine import rank as rank_here
+import numpy as np
+
+from stallscope.errors import RunFormatError
+from stallscope.files import read_file
+from stallscope.hooks.recording_folder import JsonLines, json_lines, read_lines
 from stallscope.stages import OTHER_NAMES, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from stallscope.hooks.log_place import LogPlace
+    from stallscope.hooks.recording_folder import LogPlace
 
 
 MAIN: Final = -1
@@ -84,7 +85,7 @@ class Tag(IntEnum):
     BATCH = 2 << TAG_SHIFT
     """A batch begins; its number in the epoch."""
     EPOCH = 3 << TAG_SHIFT
-    """Later batches and marks belong to this epoch, see `log_place.epoch_key`."""
+    """Later batches and marks belong to this epoch, see `recording_folder.epoch_key`."""
     SAMPLE = 4 << TAG_SHIFT
     """A sample begins; its index in the dataset, offset by `INDEX_OFFSET`."""
     UNINDEXED = 5 << TAG_SHIFT
@@ -192,35 +193,6 @@ def reserve(path: Path, length: int) -> mmap.mmap:
         raise
     finally:
         os.close(descriptor)
-
-
-class JsonLines:
-    """Append-only file with one JSON value per line.
-
-    It is closed when nobody holds this object: a thread that still writes holds it, so it never
-    writes into another file that got the number of a closed one.
-    """
-
-    _descriptor = -1
-
-    def __init__(self, path: Path) -> None:
-        self._descriptor = open_to_append(path)
-
-    def __del__(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-
-    def say(self, **line: Any) -> None:
-        """Append one line, which survives the end of the process."""
-        self.write(json.dumps(line) + "\n")
-
-    def write(self, lines: str) -> None:
-        """Append lines of ASCII in one write.
-
-        Never raises: a full disk costs a name, but not the user's run.
-        """
-        with contextlib.suppress(OSError):
-            os.write(self._descriptor, lines.encode("ascii"))
 
 
 # ---- writing -------------------------------------------------------------------------------------
@@ -474,21 +446,98 @@ def stop_hooks(place: LogPlace) -> None:
             log.write(struct.pack("q", 1))
 
 
+# ---- reading -------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
-class RecordingInfo:
-    """Description of a run, saved with it."""
+class ProcessNames:
+    """Names and notes that a process wrote beside its logs."""
 
-    name: str = ""
-    warmup: int = 0
-    """Batches at the start, before the steady state."""
-    simulated_step_s: float | None = None
-    """Seconds of the simulated step; None: no simulation."""
-    has_step: bool = True
-    notes: tuple[str, ...] = ()
-    rank: int = field(default_factory=rank_here)
-    machine: dict[str, Any] = field(default_factory=machine_here)
-    unix_offset_ns: int | None = field(default_factory=lambda: time_ns() - perf_counter_ns())
+    stages: dict[int, Stage] = field(default_factory=dict)
+    loaders: dict[int, dict[str, Any]] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)
+    """Fields of `recording_folder.RecordingInfo`."""
+    notes: list[str] = field(default_factory=list)
+    """Sentences on gaps in the recording."""
+    devices: list[str | None] = field(default_factory=list)
+    """Names of asynchronous devices; a None at the end: there were more, unwatched devices."""
+    errors: dict[int, str] = field(default_factory=dict)
+    """Type of the first exception that left each stage, by the stage's code."""
+    every: list[int] = field(default_factory=list)
+    """One batch in this many was recorded."""
 
-    def write_to(self, log: ProcessLog) -> None:
-        """Write the description into the log, so that readers do not need this process."""
-        log.say(about=asdict(self))
+
+@dataclass(frozen=True, kw_only=True)
+class LogPages:
+    """Content of one file of a thread's log."""
+
+    pid: int
+    worker: int
+    born_ns: int
+    words: np.ndarray
+    """int64, in the order of time, none of them 0."""
+    started_ns: int = 0
+    """Enter, begin and end words count from here: the start of the process's recording."""
+    thread: int = 0
+    turn: int = 0
+    is_full: bool = False
+    """True if later words are missing."""
+    other_threads: int = 0
+    """Unrecorded calls of hooked functions in other threads."""
+    paths: list[Any] = field(default_factory=list)
+    """Paths of the user's files, by number from 1; a value of another type is a damaged line."""
+    names: ProcessNames = field(default_factory=ProcessNames)
+
+
+def read_log(path: Path, names_read: dict[str, ProcessNames] | None = None) -> LogPages:
+    """Read one file of a log, also while a process writes it.
+
+    `names_read` is a cache of processes' names, by their file.
+
+    Raises:
+        RunFormatError: the file is not an event log, or one of another version.
+    """
+    data = read_file(path)
+    raw = np.frombuffer(data, np.int64, len(data) // 8)
+    if raw.size <= HEADER_WORDS or raw[Header.MAGIC] != MAGIC:
+        raise RunFormatError(f"{path} is not an event log of this version of stallscope")
+    head, words = raw[:HEADER_WORDS].tolist(), raw[HEADER_WORDS + 1 :]
+    name = names_of(head[Header.PID], head[Header.WORKER], head[Header.STARTED_NS])
+    names = (names_read or {}).get(name) or _read_names(path.with_name(name))
+    if names_read is not None:
+        names_read[name] = names
+    return LogPages(
+        pid=head[Header.PID],
+        worker=head[Header.WORKER],
+        born_ns=head[Header.BORN_NS],
+        words=words[words != 0],
+        started_ns=head[Header.STARTED_NS],
+        thread=head[Header.THREAD],
+        turn=head[Header.TURN],
+        is_full=bool(raw[HEADER_WORDS]),
+        other_threads=head[Header.OTHER_THREADS],
+        paths=list(json_lines(path.with_suffix(".paths"))),
+        names=names,
+    )
+
+
+def _read_names(path: Path) -> ProcessNames:
+    names = ProcessNames()
+    for entry in read_lines(path):
+        match entry:
+            case {"code": code, "stage": stage}:
+                with contextlib.suppress(TypeError):
+                    names.stages[code] = Stage(*stage)
+            case {"raised": str(kind), "code": int(code)}:
+                names.errors[code] = kind
+            case {"loader": int(number)}:
+                names.loaders[number] = entry
+            case {"about": dict(about)}:
+                names.about.update(about)
+            case {"note": str(note)}:
+                names.notes.append(note)
+            case {"device": str() | None as device}:
+                names.devices.append(device)
+            case {"every": int(every)}:
+                names.every.append(every)
+    return names

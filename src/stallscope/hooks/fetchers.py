@@ -23,9 +23,9 @@ from stallscope.hooks import libraries
 from stallscope.hooks.event_log import LONGEST_NS, Header, Mark, Tag
 from stallscope.hooks.library_calls import Libraries
 from stallscope.hooks.loader_access import StandIn
-from stallscope.hooks.log_place import is_chosen
 from stallscope.hooks.ops import Ops
 from stallscope.hooks.patches import Patches, around, under, unseen
+from stallscope.hooks.recording_folder import is_chosen
 from stallscope.hooks.training_step import listeners
 from stallscope.stages import BATCH, COLLATE, GARBAGE, GETITEM
 
@@ -164,7 +164,7 @@ class Hooks:
                 self._recorder.retire()
 
     def begin_epoch(self, key: int) -> None:
-        """Begin an epoch, to which all later batches belong: see `log_place.epoch_key`."""
+        """Begin an epoch, to which all later batches belong: see `recording_folder.epoch_key`."""
         self.number, self._epoch = -1, key
 
     def _collects(self, phase: str, about: dict[str, int]) -> None:

@@ -31,8 +31,8 @@ from torch.utils.data.dataloader import (
 from stallscope.hooks.device_time import Edge
 from stallscope.hooks.event_log import Mark, numbers
 from stallscope.hooks.loader_access import described, value_of
-from stallscope.hooks.log_place import AROUND, epoch_key
 from stallscope.hooks.patches import around, unseen
+from stallscope.hooks.recording_folder import AROUND, epoch_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

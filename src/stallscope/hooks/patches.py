@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
     from importlib.machinery import ModuleSpec
 
-    from stallscope.hooks.failures import Failures
+    from stallscope.hooks.recording_folder import Failures
     from stallscope.stages import Stage
 
 

@@ -25,8 +25,8 @@ from stallscope.hooks.fetchers import Hooks
 from stallscope.hooks.hot_path import Recorder
 from stallscope.hooks.iterators import Iteration, Iterations
 from stallscope.hooks.loader_access import shut_down, value_of
-from stallscope.hooks.log_place import OUTER, epoch_key
 from stallscope.hooks.patches import Patches, around, in_this_process
+from stallscope.hooks.recording_folder import OUTER, epoch_key
 from stallscope.hooks.self_sampler import SelfSampler
 from stallscope.hooks.training_step import StepParts
 from stallscope.hooks.worker import WorkerEntry
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from stallscope.hooks.device_time import AsyncDevice
-    from stallscope.hooks.log_place import LogPlace
+    from stallscope.hooks.recording_folder import LogPlace
     from stallscope.stages import Stage
 
 

@@ -25,8 +25,8 @@ from operator import attrgetter, itemgetter, truth
 from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.files import whole_file
-from stallscope.hooks.failures import Failures
 from stallscope.hooks.patches import in_this_process
+from stallscope.hooks.recording_folder import Failures
 from stallscope.interrupts import no_collection
 
 if TYPE_CHECKING:

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from stallscope.hooks.event_log import ProcessLog
-    from stallscope.hooks.failures import Failures
     from stallscope.hooks.iterators import Waits
     from stallscope.hooks.patches import Patches
+    from stallscope.hooks.recording_folder import Failures
 
     _Register = Callable[..., Any]
 

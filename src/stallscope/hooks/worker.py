@@ -30,7 +30,7 @@ from stallscope.interrupts import no_collection
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stallscope.hooks.log_place import LogPlace
+    from stallscope.hooks.recording_folder import LogPlace
 
 
 _queues: Any = multiprocessing.queues

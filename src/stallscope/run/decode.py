@@ -28,13 +28,13 @@ from stallscope.hooks.event_log import (
     Mark,
     Tag,
 )
-from stallscope.hooks.log_place import EPOCHS
+from stallscope.hooks.recording_folder import EPOCHS
 from stallscope.stages import GAUGES, KINDS, NAMES, SHARES, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stallscope.hooks.log_reader import LogPages
+    from stallscope.hooks.event_log import LogPages
 
 
 UNKNOWN = Stage("unnamed", "other")
@@ -192,7 +192,7 @@ class MarkRow(NamedTuple):
     """`event_log.Mark`."""
     thread: int
     key: int
-    """Loader and epoch, see `log_place.epoch_key`; 0 where it does not matter."""
+    """Loader and epoch, see `recording_folder.epoch_key`; 0 where it does not matter."""
     number: int
     extra: int
     """Code of a part, or see `Mark`."""

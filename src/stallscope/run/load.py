@@ -16,7 +16,7 @@ from stallscope import store
 from stallscope.errors import RunFormatError, TargetError
 from stallscope.files import workspace
 from stallscope.hooks.event_log import MAIN
-from stallscope.hooks.log_place import LogPlace
+from stallscope.hooks.recording_folder import LogPlace
 from stallscope.run.read_logs import collect
 from stallscope.run.result import LOGS, Run
 from stallscope.targets.factory import is_address

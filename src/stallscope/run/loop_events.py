@@ -12,14 +12,14 @@ import numpy as np
 
 from stallscope.hooks.device_time import Edge
 from stallscope.hooks.event_log import NUMBER, Mark
-from stallscope.hooks.log_place import AROUND, OUTER, epoch_key, loader_and_epoch
+from stallscope.hooks.recording_folder import AROUND, OUTER, epoch_key, loader_and_epoch
 from stallscope.run.decode import UNKNOWN, MarkRow, marks
 from stallscope.stages import GARBAGE, H2D, PIN, STEP, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from stallscope.hooks.log_reader import LogPages
+    from stallscope.hooks.event_log import LogPages
 
 
 _TIME: Final = MarkRow._fields.index("time_ns")
@@ -45,7 +45,7 @@ class Batch(NamedTuple):
     """Batch of a loader."""
 
     key: int
-    """Loader and epoch, see `log_place.epoch_key`."""
+    """Loader and epoch, see `recording_folder.epoch_key`."""
     number: int
     """Number in the epoch, from 0."""
 

@@ -16,9 +16,8 @@ import polars as pl
 from stallscope.apart import computed_apart
 from stallscope.errors import RunFormatError
 from stallscope.files import sizes
-from stallscope.hooks.event_log import RecordingInfo
-from stallscope.hooks.log_place import epoch_key, loader_and_epoch
-from stallscope.hooks.log_reader import LogPages, ProcessNames, read_lines, read_log
+from stallscope.hooks.event_log import LogPages, ProcessNames, read_log
+from stallscope.hooks.recording_folder import RecordingInfo, epoch_key, loader_and_epoch, read_lines
 from stallscope.model.reasons import ordinal
 from stallscope.run import decode
 from stallscope.run import steps as loops
@@ -31,7 +30,7 @@ from stallscope.units import count, seconds
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stallscope.hooks.log_place import LogPlace
+    from stallscope.hooks.recording_folder import LogPlace
     from stallscope.run.decode import Decoded, LostSamples
 
 _OF_LOADER: Final = (

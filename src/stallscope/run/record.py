@@ -14,10 +14,9 @@ import torch
 
 from stallscope.errors import NoBatchError, StallscopeError, UnsupportedError
 from stallscope.files import log_capacity, workspace
-from stallscope.hooks.event_log import RecordingInfo
 from stallscope.hooks.loader_access import value_of
-from stallscope.hooks.log_place import COST_SHARE_DRIVEN, LogPlace
 from stallscope.hooks.probe import Probe
+from stallscope.hooks.recording_folder import COST_SHARE_DRIVEN, LogPlace, RecordingInfo
 from stallscope.isolation import isolated, modules_of
 from stallscope.loops.batch_timeout import time_limit
 from stallscope.loops.devices import device_of
@@ -226,7 +225,7 @@ def _begin(
         sampler.__enter__()
     if recording is not None:
         with place.failures.within("what the run says of itself"):
-            RecordingInfo(warmup=warmup).write_to(recording.marks)
+            recording.marks.say(about=vars(RecordingInfo(warmup=warmup)))
     return recording
 
 

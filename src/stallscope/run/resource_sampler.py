@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import psutil
 
 from stallscope import stages
-from stallscope.hooks.event_log import JsonLines
 from stallscope.hooks.patches import in_this_process
+from stallscope.hooks.recording_folder import JsonLines
 from stallscope.interrupts import held_back
 from stallscope.machine import busy_core_s, cpu_groups, memory_groups
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from stallscope.hooks.log_place import LogPlace
+    from stallscope.hooks.recording_folder import LogPlace
 
 
 _COMMAND: Final = """

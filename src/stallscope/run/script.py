@@ -221,9 +221,8 @@ def _begin(ends: ExitStack, logs: Path, name: str, warmup: int, number: int = 0)
     """
     try:
         from stallscope.files import log_capacity
-        from stallscope.hooks.event_log import RecordingInfo
-        from stallscope.hooks.log_place import LogPlace
         from stallscope.hooks.probe import Probe
+        from stallscope.hooks.recording_folder import LogPlace, RecordingInfo
         from stallscope.machine import rank
         from stallscope.run.resource_sampler import Sampler
 
@@ -231,7 +230,7 @@ def _begin(ends: ExitStack, logs: Path, name: str, warmup: int, number: int = 0)
         probe = ends.enter_context(Probe(place, None))
         with place.failures.within("what the run says of itself"):
             about = RecordingInfo(name=name, warmup=warmup, rank=rank(number))
-            about.write_to(probe.marks)
+            probe.marks.say(about=vars(about))
         ends.enter_context(Sampler(place))
     except Exception as error:  # noqa: BLE001 - the script goes on without us
         _tell(error, "this script is not recorded")
@@ -251,7 +250,7 @@ def _saved(folder: Path) -> Run | None:
         )
     run = None
     if any(logs.glob("*.events")):
-        from stallscope.hooks.log_place import LogPlace
+        from stallscope.hooks.recording_folder import LogPlace
         from stallscope.run.read_logs import collect
 
         collected = collect(LogPlace(logs, 0)).run

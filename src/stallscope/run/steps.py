@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import polars as pl
 
 from stallscope import stages
-from stallscope.hooks.log_place import AROUND, OUTER, loader_and_epoch
+from stallscope.hooks.recording_folder import AROUND, OUTER, loader_and_epoch
 from stallscope.run.decode import SPANS
 from stallscope.run.loop_events import Interval
 from stallscope.run.result import DELIVERIES, STEPS, WAITS

@@ -23,9 +23,9 @@ from stallscope.bench.measurement import Measurement
 from stallscope.errors import ArgumentError, TargetError, UnsupportedError
 from stallscope.files import log_capacity, workspace
 from stallscope.hooks.loader_access import end
-from stallscope.hooks.log_place import LogPlace
 from stallscope.hooks.patches import under
 from stallscope.hooks.probe import Probe
+from stallscope.hooks.recording_folder import LogPlace
 from stallscope.isolation import isolated
 from stallscope.loops import cached_loaders
 from stallscope.loops.batch_timeout import limited, time_limit
