@@ -18,8 +18,7 @@ from stallscope.bench.loops import InTurns, blocks_of, compared, rate
 from stallscope.bench.measurement import Measurement
 from stallscope.errors import ArgumentError
 from stallscope.loops.cached_loaders import going_on
-from stallscope.loops.timed_loop import TimedLoop
-from stallscope.loops.training_loop import check_step_s
+from stallscope.loops.training_loop import TimedLoop, check_step_s
 from stallscope.targets.target import Target
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are stopped on Linux")

@@ -54,8 +54,8 @@ from tqdm import tqdm
 from stallscope.files import log_capacity, workspace
 from stallscope.hooks.event_log import MAIN, ProcessLog
 from stallscope.hooks.fetchers import Hooks
+from stallscope.hooks.find_ops import Ops
 from stallscope.hooks.hot_path import Recorder
-from stallscope.hooks.ops import Ops
 from stallscope.hooks.patches import Patches
 from stallscope.hooks.recording_folder import LogPlace
 from stallscope.stages import Stage

@@ -37,7 +37,7 @@ from stallscope.bench.loops import AS_IT_IS, InTurns, blocks_of, compared
 from stallscope.bench.measurement import Measurement
 from stallscope.bench.samples import Contest, PairedSamples
 from stallscope.demo import FasterRandomMask, RandomMask, case_b_loader
-from stallscope.loops.timed_loop import TimedLoop
+from stallscope.loops.training_loop import TimedLoop
 from stallscope.machine import usable_cores
 from stallscope.verbs.ladder.result import RUNGS, WARM
 

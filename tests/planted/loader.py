@@ -32,7 +32,7 @@ from torch.utils.data import (
 from planted.sound import NAMES
 from stallscope.hooks.training_step import stage
 from stallscope.loops.devices import Cpu
-from stallscope.loops.timed_loop import TimedLoop, started
+from stallscope.loops.training_loop import TimedLoop, started
 from stallscope.targets.images import torchvision_transforms, worker_settings
 from stallscope.targets.sample import photographs
 from stallscope.targets.target import SimulatedStep, simulated_step

@@ -37,7 +37,7 @@ NOT_CALLED = {
     "iterators.Iterations._adopted",
     "iterators.Iterations.living",
     "iterators.Iterations.raised",
-    "ops.Ops._cannot",
+    "find_ops.Ops._cannot",
 }
 """Functions of the central classes that a training that goes well does without."""
 
@@ -79,10 +79,15 @@ def test_each_function_of_ours_may_fail(picture, tmp_path):
             assert plain == recorded
             assert [] == leftovers.hooks()
             assert [] == _unsaid(came(), watch.run)
-    reached = ("fetchers.Hooks.", "iterators.Iterations.", "ops.Ops.", "library_calls.Libraries.")
+    reached = (
+        "fetchers.Hooks.",
+        "iterators.Iterations.",
+        "find_ops.Ops.",
+        "library_calls.Libraries.",
+    )
     missed = {name for name in set(book.names) - book.came() if name.startswith(reached)}
     assert missed <= NOT_CALLED
-    assert any(name.startswith("worker.Tasks.") for name in book.came())
+    assert any(name.startswith("probe.Tasks.") for name in book.came())
 
 
 def _unsaid(came: set[str], run: ss.Run) -> list[str]:

@@ -43,12 +43,12 @@ AROUND = {
     "training_step.stage.__enter__",
     "training_step.stage.__exit__",
     "training_step.stage.__init__",
-    "worker.WorkerEntry.__call__",
-    "worker.WorkerEntry.__getstate__",
-    "worker.WorkerEntry.__setstate__",
+    "probe.WorkerEntry.__call__",
+    "probe.WorkerEntry.__getstate__",
+    "probe.WorkerEntry.__setstate__",
 }
 """What stands between the user's caller and the user's function: what it calls can fail, not it."""
-OF_PYTHON = {"recording_folder.JsonLines.__del__", "ops.Ops._forget"}
+OF_PYTHON = {"recording_folder.JsonLines.__del__", "find_ops.Ops._forget"}
 """Python calls these when an object dies or at a fork, and lets nothing out that they raise."""
 LAST_RESORT = ("recording_folder.Failures.", "recording_folder._text_of")
 """What notes failures has nobody to note its own: it suppresses them."""

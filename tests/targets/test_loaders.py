@@ -17,7 +17,7 @@ import stallscope as ss
 from stallscope.bench.measurement import Measurement
 from stallscope.errors import UnsupportedError
 from stallscope.loops.devices import Cpu
-from stallscope.loops.timed_loop import TimedLoop, started
+from stallscope.loops.training_loop import TimedLoop, started
 from stallscope.targets.loaders import private_copy
 from stallscope.targets.target import Target
 from stallscope.verbs.diagnose.diagnose import Examination

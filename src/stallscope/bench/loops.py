@@ -35,7 +35,7 @@ from stallscope.hooks.loader_access import ask_to_end
 from stallscope.loops.batch_timeout import status_of, waits_at_most
 from stallscope.loops.cached_loaders import is_plain
 from stallscope.loops.cached_values import samples_in
-from stallscope.loops.timed_loop import TimedPass, device_busy, started
+from stallscope.loops.training_loop import TimedPass, device_busy, started
 from stallscope.machine import CpuUse, memory_available_bytes, shared_memory_free
 from stallscope.targets.loaders import copied
 from stallscope.units import count as count_of
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from stallscope.bench.comparison import Factor
     from stallscope.bench.measurement import Measurement
-    from stallscope.loops.timed_loop import TimedLoop
+    from stallscope.loops.training_loop import TimedLoop
 
 
 BLOCKS: Final = Schema(

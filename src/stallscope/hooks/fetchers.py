@@ -21,9 +21,9 @@ from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFe
 
 from stallscope.hooks import libraries
 from stallscope.hooks.event_log import LONGEST_NS, Header, Mark, Tag
+from stallscope.hooks.find_ops import Ops
 from stallscope.hooks.library_calls import Libraries
 from stallscope.hooks.loader_access import StandIn
-from stallscope.hooks.ops import Ops
 from stallscope.hooks.patches import Patches, around, under, unseen
 from stallscope.hooks.recording_folder import is_chosen
 from stallscope.hooks.training_step import listeners

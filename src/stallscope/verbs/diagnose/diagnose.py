@@ -24,8 +24,7 @@ from stallscope.errors import ArgumentError, NoBatchError, StallscopeError
 from stallscope.isolation import isolated
 from stallscope.loops.cached_values import batch_bytes
 from stallscope.loops.devices import device_of
-from stallscope.loops.timed_loop import TimedLoop, started
-from stallscope.loops.training_loop import Enough, Limits, check_step_s
+from stallscope.loops.training_loop import Enough, Limits, TimedLoop, check_step_s, started
 from stallscope.machine import machine, require_single_rank
 from stallscope.model.batch_times import making
 from stallscope.model.exposure import computed_s, waiting_s

@@ -26,7 +26,7 @@ from stallscope.hooks.patches import Patches
 from stallscope.isolation import as_before, isolated, modules_of, reached
 from stallscope.loops.cached_loaders import CachedBatches
 from stallscope.loops.devices import BatchMemory, device_of
-from stallscope.loops.timed_loop import TimedLoop, started
+from stallscope.loops.training_loop import TimedLoop, started
 from stallscope.machine import require_single_rank
 from stallscope.targets import target as targets
 from stallscope.units import BUDGET_S, repr_of, times

@@ -29,7 +29,7 @@ from stallscope.hooks.recording_folder import LogPlace
 from stallscope.isolation import isolated
 from stallscope.loops import cached_loaders
 from stallscope.loops.batch_timeout import limited, time_limit
-from stallscope.loops.timed_loop import TimedLoop, started
+from stallscope.loops.training_loop import TimedLoop, started
 from stallscope.machine import machine, require_single_rank
 from stallscope.run.stacks import collapsed
 from stallscope.stages import STEP

@@ -24,8 +24,7 @@ from stallscope.loops import cached_loaders
 from stallscope.loops.cached_loaders import CachedBatches
 from stallscope.loops.cached_values import bytes_of
 from stallscope.loops.devices import BatchMemory, device_of
-from stallscope.loops.timed_loop import TimedLoop, started
-from stallscope.loops.training_loop import check_step_s
+from stallscope.loops.training_loop import TimedLoop, check_step_s, started
 from stallscope.machine import require_single_rank
 from stallscope.result import LoopConditions
 from stallscope.targets import target as targets

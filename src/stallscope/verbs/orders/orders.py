@@ -22,8 +22,7 @@ from stallscope.bench.samples import NARROW, PAIRS, Contest, PairedSamples
 from stallscope.errors import ArgumentError
 from stallscope.isolation import one_thread
 from stallscope.loops.cached_loaders import check_plain, is_stream, next_indices, warm
-from stallscope.loops.timed_loop import TimedLoop
-from stallscope.loops.training_loop import check_whole
+from stallscope.loops.training_loop import TimedLoop, check_whole
 from stallscope.machine import machine, memory_available_bytes, require_single_rank
 from stallscope.stats import ENDS
 from stallscope.targets import target as targets

@@ -29,8 +29,7 @@ from stallscope.hooks.find_ops import own_attributes
 from stallscope.isolation import isolated
 from stallscope.loops.cached_loaders import check_plain, is_stream, packed
 from stallscope.loops.devices import device_of
-from stallscope.loops.timed_loop import TimedLoop, started
-from stallscope.loops.training_loop import check_whole
+from stallscope.loops.training_loop import TimedLoop, check_whole, started
 from stallscope.machine import memory_available_bytes, require_single_rank, usable_cores
 from stallscope.targets import target as targets
 from stallscope.targets.object_graph import children, walk

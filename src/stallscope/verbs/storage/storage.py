@@ -21,8 +21,7 @@ from stallscope.bench.measurement import Measurement
 from stallscope.isolation import isolated
 from stallscope.loops.cached_values import samples_in
 from stallscope.loops.devices import device_of
-from stallscope.loops.timed_loop import TimedLoop, started
-from stallscope.loops.training_loop import Enough, Limits
+from stallscope.loops.training_loop import Enough, Limits, TimedLoop, started
 from stallscope.machine import require_single_rank
 from stallscope.model.costs import recorded_per_s
 from stallscope.run.record import record_target

@@ -19,7 +19,7 @@ from stallscope.bench.loops import AS_IT_IS, BLOCKS, FEWEST_SWEEPS, InTurns, com
 from stallscope.isolation import isolated
 from stallscope.loops.cached_loaders import going_on
 from stallscope.loops.devices import device_of
-from stallscope.loops.timed_loop import TimedLoop, started
+from stallscope.loops.training_loop import TimedLoop, started
 from stallscope.model.costs import Handover
 from stallscope.model.settings import with_setting
 from stallscope.verbs.tune.result import AS_FAST

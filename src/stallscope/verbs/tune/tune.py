@@ -22,8 +22,7 @@ from stallscope.isolation import isolated
 from stallscope.loops.cached_loaders import check_plain, is_plain, is_stream
 from stallscope.loops.cached_values import bytes_of, leaves
 from stallscope.loops.devices import device_of
-from stallscope.loops.timed_loop import started
-from stallscope.loops.training_loop import Enough, Limits, check_step_s
+from stallscope.loops.training_loop import Enough, Limits, check_step_s, started
 from stallscope.machine import cores_available, require_single_rank, shared_memory_free
 from stallscope.model.costs import MANY_THREADS, Handover, costs_of, recorded_per_s
 from stallscope.model.machine_use import MachineUse, use
