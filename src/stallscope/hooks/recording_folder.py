@@ -302,11 +302,13 @@ class Failures:
             yield f"{len(times) - _MOST_TOLD:,} more internal errors are not listed"
 
     def _all(self) -> Iterator[_Failure]:
-        with suppress(OSError, ValueError):
-            for line in read_lines(self.folder / _FILE):
-                with suppress(ValueError, TypeError, KeyError):  # a file may be anybody's
-                    texts = str(line["missing"]), str(line["error"])
-                    yield _Failure(*texts, int(line["pid"]), int(line["times"]))
+        lines: list[dict[str, Any]] = []
+        with self.within("the failures of other processes"):
+            lines += read_lines(self.folder / _FILE)
+        for line in lines:
+            with suppress(ValueError, TypeError, KeyError):  # a file may be anybody's
+                texts = str(line["missing"]), str(line["error"])
+                yield _Failure(*texts, int(line["pid"]), int(line["times"]))
         mine = self.folder, os.getpid()
         yield from (failure for key, failure in list(_met.items()) if key[:2] == mine)
 
