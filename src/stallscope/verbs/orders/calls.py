@@ -83,7 +83,7 @@ class RecordedCalls(NoticedCalls):
         first = call.first
         if not _is_plane(first):
             return call.made(first)
-        call.decode_s = decoded(first)[1]
+        *_, call.decode_s = decoded(first)
         call.argument, call.inside = fresh(first), self._inside
         self._inside = len(self.calls)
         self.calls.append(call)

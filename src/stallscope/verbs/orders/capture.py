@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain as flat
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from PIL import Image
@@ -199,21 +199,6 @@ def _shared(leaf: Any) -> Any:
 # ---- watching the calls of a dataset -------------------------------------------------------------
 
 
-class Lazy(NamedTuple):
-    """Image that was still encoded when the pipeline got it."""
-
-    file: Any
-    """Its path, or its bytes; None: it cannot be read a second time."""
-    format: str | None
-    """PIL's name of the format."""
-    size: tuple[int, int]
-    """Width and height."""
-
-    def open(self) -> Any:
-        """Return the image as the pipeline got it: open, and not yet decoded."""
-        return Image.open(io.BytesIO(self.file) if isinstance(self.file, bytes) else self.file)
-
-
 @dataclass(eq=False)
 class CapturedSample:
     """Sample that went through a pipeline."""
@@ -222,8 +207,10 @@ class CapturedSample:
     """Arguments of the pipeline, decoded; a copy."""
     first: Any = None
     """Original first argument, during the call."""
-    lazy: Lazy | None = None
-    """The image, if it was still encoded."""
+    lazy: str = ""
+    """Format and size of the image, if it was still encoded: "JPEG 288×256"."""
+    file: Any = None
+    """Path or bytes of the encoded image, or the path that a reader read; None: unknown."""
     decode_s: float = 0.0
     """Seconds for decoding the image."""
     took_s: float = 0.0
@@ -239,14 +226,14 @@ class CapturedSample:
     where: tuple[Any, ...] | None = None
     """Keys and numbers that lead to the pipeline's result in the finished sample; None: the sample
     does not hold the unchanged result."""
-    path: Any = None
-    """File from which a reader read the image; None: no reader did."""
     reader: Place | None = None
-    """Place of the reader."""
+    """Place of the function that read the image from a path; None: there is none."""
 
     def source(self) -> Any:
         """Return what a `Draft` decodes: the path, or the image as the pipeline got it."""
-        return self.path or (self.lazy and self.lazy.open())
+        if self.reader is not None:
+            return self.file
+        return Image.open(io.BytesIO(self.file) if isinstance(self.file, bytes) else self.file)
 
 
 @dataclass(eq=False)
@@ -278,7 +265,7 @@ class Watched:
         for each in reads:
             for read in each.calls:
                 if read.result is call.first and isinstance(read.first, (str, os.PathLike)):
-                    call.reader, call.path = each.place, read.first
+                    call.reader, call.file = each.place, read.first
         call.finished, call.fetch_s = finished, rest_s
         call.where = _path_to(finished, call.result)
         call.first = call.result = None
@@ -322,10 +309,11 @@ class _WatchedOp:
     def __call__(self, *args: Any, **named: Any) -> Any:
         began_ns = time.perf_counter_ns()
         if self._is_first:
-            lazy, decode_s = (None, 0.0) if self._reads else decoded((args, named))
-            arguments = OpInput(*fresh((args, named)))
-            first = next(iter(args), None)
-            self._calls.append(CapturedSample(arguments, first, lazy, decode_s))
+            sample = CapturedSample(OpInput((), {}), next(iter(args), None))
+            if not self._reads:
+                sample.lazy, sample.file, sample.decode_s = decoded((args, named))
+            sample.input = OpInput(*fresh((args, named)))
+            self._calls.append(sample)
         result = self._op(*args, **named)
         if self._calls:
             call = self._calls[-1]
@@ -338,14 +326,15 @@ class _WatchedOp:
         return getattr(self._op, name)
 
 
-def decoded(value: Any) -> tuple[Lazy | None, float]:
-    """Decode the images of a value; return the first encoded image, and the seconds for all."""
-    encoded, took_s = None, 0.0
+def decoded(value: Any) -> tuple[str, Any, float]:
+    """Decode the images of a value; return kind and file of the first, and the seconds for all."""
+    kind, file, took_s = "", None, 0.0
     for leaf in leaves(value):
         if is_image(leaf) and getattr(leaf, "tile", None):
-            encoded = encoded or Lazy(_file_of(leaf), leaf.format, leaf.size)
+            if not kind:
+                kind, file = f"{leaf.format} {leaf.width}×{leaf.height}", _file_of(leaf)
             took_s += clocked(leaf.load)[1]
-    return encoded, took_s
+    return kind, file, took_s
 
 
 def _file_of(image: Any) -> Any:

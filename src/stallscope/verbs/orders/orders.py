@@ -12,10 +12,9 @@ from contextlib import closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import polars as pl
 
-from stallscope.bench.comparison import FASTER
+from stallscope.bench.comparison import FASTER, mean_of
 from stallscope.bench.loops import AS_IT_IS, BLOCKS, InTurns, compared
 from stallscope.bench.measurement import Measurement
 from stallscope.bench.samples import NARROW, PAIRS, Contest, PairedSamples
@@ -24,7 +23,6 @@ from stallscope.isolation import one_thread
 from stallscope.loops.cached_loaders import check_plain, is_stream, next_indices, warm
 from stallscope.loops.training_loop import TimedLoop, check_whole
 from stallscope.machine import machine, memory_available_bytes, require_single_rank
-from stallscope.stats import ENDS
 from stallscope.targets import target as targets
 from stallscope.targets.loaders import private_copy
 from stallscope.units import BUDGET_S, count, seconds
@@ -47,13 +45,12 @@ from stallscope.verbs.orders.run_ops import own_value
 from stallscope.verbs.orders.variant import DECODE, ROUNDING, key_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from stallscope.bench.comparison import Factor
     from stallscope.verbs.orders.capture import CapturedSample
     from stallscope.verbs.orders.pipeline import Op
     from stallscope.verbs.orders.run_ops import OpInput
-    from stallscope.verbs.orders.search import OpRow
 
 
 _SEARCH_UNTIL: Final = 0.35
@@ -75,15 +72,8 @@ _CLEAR: Final = 0.1
 """Half width of the interval of the loader's speedup at which measuring ends."""
 _CACHED: Final = 16
 """Samples that are made repeatedly for a variant that caches them."""
-_FEWEST_SEARCHED: Final = 4
-"""Samples on which orders are searched, at least ..."""
-_MOST_SEARCHED: Final = 6
-"""... and at most: the orders are then compared on all samples, and timed on others."""
 _MEMORY_SHARE: Final = 0.25
 """Share of the available memory for the captured samples and their intermediate results."""
-_DRAWS: Final = 1_000
-"""Resamplings for the interval of an op's cost."""
-_SEED: Final = 20_240_229
 
 
 def orders(
@@ -170,9 +160,7 @@ class OrderSearch:
         is_searched = partial(self._measurement.has_used, _SEARCH_UNTIL)
         is_compared = partial(self._measurement.has_used, _COMPARE_UNTIL)
         with evaluator.guarded():
-            began_s = self._measurement.used_s
             evaluator.row.run_original(is_searched)
-            self._limit_search(evaluator.row, self._measurement.used_s - began_s)
             evaluator.fixed = fixed_costs(self._loader, captured)
             proposals.add_original(evaluator)
             proposals.add_alternatives(evaluator, rewrites)
@@ -220,17 +208,6 @@ class OrderSearch:
                     f"pipelines give {least} or more"
                 )
         return max(min(int(_COMPARE_UNTIL * budget_s / (took_s * _PASSES)), samples), 1)
-
-    def _limit_search(self, row: OpRow, took_s: float) -> None:
-        """Limit the search to as many samples as allow trying all orders of commuting ops.
-
-        `took_s` is the time for running the original ops on all samples.
-        """
-        n_samples, n_ops = len(row.inputs), len(row.ops)
-        left_s = _SEARCH_UNTIL * self._measurement.budget_s - self._measurement.used_s
-        tries = sum(len(group) * 2 ** (len(group) - 1) for group in row.groups)
-        fitting = int(left_s / (took_s / n_samples * tries / n_ops))
-        row.searched = min(max(fitting, _FEWEST_SEARCHED), _MOST_SEARCHED, n_samples)
 
     def measure(self) -> None:
         """Time the finalists on pairs of samples, combine those that gain, confirm the best."""
@@ -387,34 +364,18 @@ def _room_bytes() -> int:
 def _ops_table(evaluator: OrderEvaluator) -> pl.DataFrame:
     """Return a table with the columns of `result.OPS`."""
     rows: list[tuple[Any, ...]] = []
-    lazy = [
-        (sample.lazy, sample.decode_s) for sample in evaluator.samples if sample.lazy is not None
-    ]
+    lazy = [sample for sample in evaluator.samples if sample.lazy]
     if lazy:
-        first, _ = lazy[0]
-        takes = f"{first.format} {first.size[0]}×{first.size[1]}"
         gives = described(evaluator.samples[0].input.value)
-        low, high = _interval([each_s for _, each_s in lazy], np.median)
-        rows.append(
-            (-1, DECODE, None, "", takes, gives, evaluator.fixed.decode_s, low, high, None, None)
-        )
+        cost = mean_of([each.decode_s for each in lazy]).moved_to(evaluator.fixed.decode_s)
+        decode = (-1, DECODE, None, "", lazy[0].lazy, gives)
+        rows.append((*decode, cost.value, cost.low, cost.high, None, None))
     for op in evaluator.ops:
         outcome = evaluator.outcomes[op.position]
-        low, high = _interval(list(outcome.times_s))
-        rows.append(
-            (
-                op.position,
-                op.name,
-                outcome.is_random,
-                op.settings,
-                _kinds(op, evaluator.inputs_of[op.position]),
-                _kinds(op, outcome.results),
-                outcome.seconds,
-                low,
-                high,
-                *op.source,
-            )
-        )
+        kinds = (_kinds(op, evaluator.inputs_of[op.position]), _kinds(op, outcome.results))
+        cost = mean_of(outcome.times_s)
+        about = (op.position, op.name, outcome.is_random, op.settings, *kinds)
+        rows.append((*about, cost.value, cost.low, cost.high, *op.source))
     return pl.DataFrame(rows, OPS, orient="row")
 
 
@@ -422,18 +383,6 @@ def _kinds(op: Op, inputs: Sequence[OpInput]) -> str:
     """Return the kind of an op's samples in words; of several the first, and their number."""
     kinds = list(dict.fromkeys(described(own_value(op, op_input)) for op_input in inputs))
     return kinds[0] if len(kinds) == 1 else f"{kinds[0]} and {count(len(kinds) - 1, 'other kind')}"
-
-
-def _interval(
-    times_s: list[float], centre: Callable[..., Any] = np.mean
-) -> tuple[float | None, float | None]:
-    """Return the interval of the centre, from resampled samples; None for a single sample."""
-    if len(times_s) < 2:  # noqa: PLR2004 - a single sample has no spread
-        return None, None
-    rng = np.random.default_rng(_SEED)
-    resampled = centre(rng.choice(times_s, size=(_DRAWS, len(times_s))), axis=1)
-    low, high = np.percentile(resampled, ENDS)
-    return float(low), float(high)
 
 
 def _notes_on_ops(evaluator: OrderEvaluator) -> Iterator[str]:

@@ -255,8 +255,7 @@ def smaller_decoding(evaluator: OrderEvaluator) -> Iterator[Variant]:
     if own is not None:
         is_possible = all(sample.input.value.mode == "RGB" for sample in samples)
     else:
-        images = [sample.lazy for sample in samples]
-        is_possible = all(lazy and lazy.file and lazy.format == "JPEG" for lazy in images)
+        is_possible = all(s.file and s.lazy.startswith("JPEG ") for s in samples)
     if not is_possible:
         return
 

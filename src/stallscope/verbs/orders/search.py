@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
     OrdersByDigest = dict[str, list[tuple[float, tuple[int, ...]]]]
 
+_SEARCHED: Final = 5
+"""Most samples on which orders are searched; the orders are then compared on all samples, and timed
+on others."""
 _LONGEST: Final = 160
 """Characters of an error's text."""
 
@@ -224,7 +227,7 @@ class OpRow:
         self.original: list[OpInput] = []
         self.graphs: list[OrderGraph] = []
         self.grades: dict[str, str] = {}
-        self.searched = len(self.inputs)
+        self.searched = min(_SEARCHED, len(self.inputs))
         self.idle: list[str] = []
         # the object keeps its `id`, which is part of the key
         self.streams: dict[tuple[int, int], tuple[Stream, Any]] = {}
