@@ -58,6 +58,14 @@ def test_two_calls_on_one_draw_give_the_same(kind):
     assert 12 == len({round(value, 3) for value in added})
 
 
+def test_a_generator_without_a_seed_makes_an_op_unsteady():
+    """Python's `SystemRandom` has no state that could be read or set."""
+    op = OwnNoise("system")
+    op.generator = random.SystemRandom()
+
+    assert "unknown generator" in tried(op).unsteady
+
+
 def test_an_op_that_draws_nothing_is_not_random():
     """Whatever the generators do elsewhere."""
     assert not tried(halve).is_random

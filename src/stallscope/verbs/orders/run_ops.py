@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 _LATER: Final = 1_000_000
 """First round that is never a telling draw."""
 _STRIDE: Final = 7
-_PRIVATE = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 _GLOBAL: Final = (
     torch.default_generator,
     np.random.mtrand._rand,  # noqa: SLF001
@@ -187,7 +186,7 @@ class Stream:
         self.telling: dict[int, int] = {}
         """Round of a draw on which the op changes the sample, for samples unchanged on the first
         draw: otherwise an op that rarely acts would be compared on unchanged samples."""
-        own = [held for held in walk(self.call, children) if isinstance(held, _PRIVATE)]
+        own = _generators_in(self.call)
         named = [generator for generator in named_by(self.call) if generator not in own]
         self._generators = [*_GLOBAL, *own, *named]
         self._shared = named if self.copied else [*named, *own]
@@ -339,9 +338,13 @@ def named_by(op: Any) -> list[Any]:
             continue
         for value in (*cells.nonlocals.values(), *cells.globals.values()):
             if not inspect.ismodule(value):  # a module's own generator is a global one
-                inside = walk(value, children)
-                generators.update({id(held): held for held in inside if isinstance(held, _PRIVATE)})
+                generators.update({id(held): held for held in _generators_in(value)})
     return list(generators.values())
+
+
+def _generators_in(value: Any) -> list[Any]:
+    """Return the generators in an object that can be seeded, so no `random.SystemRandom`."""
+    return [held for held in walk(value, children) if restore_of(held)]
 
 
 def _seed(number: int, draw: Draw) -> int:
