@@ -34,7 +34,6 @@ import stallscope as ss
 from stallscope.bench.measurement import Measurement
 from stallscope.units import seconds, size
 from stallscope.verbs.storage import reads
-from stallscope.verbs.storage.places import data_files
 from stallscope.verbs.storage.reads import (
     COLD,
     MOST_BYTES,
@@ -42,6 +41,7 @@ from stallscope.verbs.storage.reads import (
     SAMPLE,
     SEQUENTIAL,
     WARM,
+    data_files,
     make_cold,
     requests,
     timed,
@@ -190,7 +190,7 @@ def beside_fio(path: Path, rounds: int) -> None:
                 if (number + number // 2) % 2 == 0:  # ours, fio, fio, ours
                     found = _ours(files, access, length, state, number)
                     really_warm += state == COLD and (found.cached_share or 0.0) > 0.1
-                    ours.append((found.bytes / found.seconds, median(found.latencies_s)))
+                    ours.append((found.bytes / found.took_s, found.latency_s))
                 elif fio:
                     theirs.append(_fio(fio, path, mode, length, state))
             mine = [median(column) for column in zip(*ours, strict=True)]

@@ -19,12 +19,10 @@ from torch.utils.data import DataLoader, Dataset
 
 import stallscope as ss
 from stallscope.loops.cached_values import same
-from stallscope.verbs.storage import serving
-from stallscope.verbs.storage.containers import KINDS, missing
-from stallscope.verbs.storage.layout_result import sentence
+from stallscope.verbs.storage import containers
+from stallscope.verbs.storage.containers import KINDS, RawSamples, ReadTimes, missing
+from stallscope.verbs.storage.layout_result import RECIPES, sentence
 from stallscope.verbs.storage.reads import COLD
-from stallscope.verbs.storage.recipes import RECIPES
-from stallscope.verbs.storage.serving import RawSamples, ReadTimes
 
 PIXELS = 96
 BLOBS = [[bytes([number]) * (number * 700 + 1), b"two"] for number in range(20)]
@@ -78,7 +76,7 @@ class FromBytes(Dataset):
         return len(self.raws)
 
     def __getitem__(self, number):
-        return serving.made_of(self.dataset, self.raws[number])
+        return containers.made_of(self.dataset, self.raws[number])
 
 
 def raws_of(dataset, indices):
@@ -103,10 +101,7 @@ class TestContainers:
 
         assert set(order) == {number for number, _ in found} and 20 == len(found)
         assert all(took_s > 0 for _, took_s in found)
-        if kind.is_random:
-            assert [BLOBS[at] for at in (3, 0, 19)] == [container.get(at, 2) for at in (3, 0, 19)]
-        else:
-            assert dict(enumerate(BLOBS)) == dict(container.stream(5))
+        assert dict(enumerate(BLOBS)) == dict(container.read(order, [2] * 20))
         assert sum(len(blob) for parts in BLOBS for blob in parts) <= sum(
             path.stat().st_size for path in container.files()
         )

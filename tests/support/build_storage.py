@@ -5,8 +5,15 @@ from __future__ import annotations
 import polars as pl
 
 from stallscope.verbs.storage.layout_result import MAKES, READS, WRITTEN, LayoutConditions, Layouts
-from stallscope.verbs.storage.places import MEMORY, SOLID
-from stallscope.verbs.storage.reads import COLD, RANDOM, SAMPLE, SEQUENTIAL, WARM
+from stallscope.verbs.storage.reads import (
+    COLD,
+    MEMORY,
+    RANDOM,
+    SAMPLE,
+    SEQUENTIAL,
+    SOLID,
+    WARM,
+)
 from stallscope.verbs.storage.result import PLACES, READINGS, Storage, StorageConditions
 
 MACHINE = {"cores": 4, "system": "Linux x86_64", "python": "3.11.7", "torch": "2.15.0"}

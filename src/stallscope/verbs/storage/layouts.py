@@ -2,7 +2,7 @@
 
 The files of some samples are read as the dataset opens them, written into a temporary folder in
 each layout, and read back by its library, one sample after the other in a worker process. The time
-that the dataset takes to make a sample from bytes in memory is measured once (`storage.serving`):
+that the dataset takes to make a sample from bytes in memory is measured once (`storage.containers`):
 it is the same whichever container the bytes came from.
 """
 
@@ -16,7 +16,7 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
@@ -34,18 +34,10 @@ from stallscope.machine import memory_available_bytes, require_single_rank, usab
 from stallscope.targets import target as targets
 from stallscope.targets.object_graph import children, walk
 from stallscope.units import BUDGET_S, said_by
-from stallscope.verbs.storage import serving
-from stallscope.verbs.storage.containers import (
-    KINDS,
-    Container,
-    PlainFiles,
-    WebDatasetShards,
-    missing,
-    shuffle_share,
-)
+from stallscope.verbs.storage import containers
+from stallscope.verbs.storage.containers import KINDS, Container, PlainFiles, WebDatasetShards
 from stallscope.verbs.storage.layout_result import MAKES, READS, WRITTEN, LayoutConditions, Layouts
-from stallscope.verbs.storage.page_cache import REALLY_COLD, drop, resident_share
-from stallscope.verbs.storage.reads import COLD, WARM
+from stallscope.verbs.storage.reads import COLD, REALLY_COLD, WARM, drop, resident_share
 from stallscope.verbs.storage.storage import demand_of, record_briefly
 
 if TYPE_CHECKING:
@@ -53,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from stallscope.targets.target import Target
-    from stallscope.verbs.storage.serving import RawSample
+    from stallscope.verbs.storage.containers import RawSample
 
 
 _MEMORY_SHARE: Final = 0.2
@@ -132,15 +124,6 @@ def layouts(  # noqa: PLR0913 - the public signature
         return search.result()
 
 
-class _Layout(NamedTuple):
-    """One layout of the samples, as written."""
-
-    container: Container
-    resized: bool
-    bytes: int
-    convert_s: float
-
-
 class LayoutSearch:
     """One comparison of layouts; the target's loader is a plain one with an index."""
 
@@ -150,8 +133,10 @@ class LayoutSearch:
         self._dataset_samples = len(target.loader.dataset)  # type: ignore[attr-defined]  # a plain DataLoader
         self._raws: list[RawSample] = []
         self._shrunk: list[list[bytes]] | None = None
-        self._layouts: list[_Layout] = []
-        self._not_written: dict[str, str] = {}
+        self._containers: dict[int, Container] = {}
+        """Containers that were written, by the number of their layout."""
+        self._written: list[dict[str, Any]] = []
+        """Rows of `WRITTEN`."""
         self._makes: list[tuple[bool, int, float]] = []
         self.reads: list[tuple[str, int, int, float]] = []
         """Rows of `READS`."""
@@ -178,8 +163,10 @@ class LayoutSearch:
         indices = sorted(rng.sample(range(self._dataset_samples), number))
         batches = [indices[first : first + 8] for first in range(0, number, 8)]
         rng.shuffle(batches)  # if time or memory ends early, the samples are still from everywhere
-        dataset = serving.RawSamples(loader.dataset)
-        capturing = serving.loader_over(loader, dataset, batch_sampler=batches, collate_fn=packed)
+        dataset = containers.RawSamples(loader.dataset)
+        capturing = containers.loader_over(
+            loader, dataset, batch_sampler=batches, collate_fn=packed
+        )
         disk = _DISK_SHARE * shutil.disk_usage(place).free
         room = min(_MEMORY_SHARE * memory_available_bytes(), disk)
         until_s = time.perf_counter() + _CAPTURE_SHARE * self._measurement.budget_s
@@ -210,7 +197,7 @@ class LayoutSearch:
         pixels, began_s = _image_size(loader.dataset), time.perf_counter()
         if pixels is None:
             return
-        shrunk = [[serving.smaller(blob, pixels) for blob in parts] for parts in blobs]
+        shrunk = [[containers.smaller(blob, pixels) for blob in parts] for parts in blobs]
         if shrunk != blobs:
             self._pixels, self._shrunk = pixels, shrunk
             shrink_s = time.perf_counter() - began_s
@@ -224,21 +211,33 @@ class LayoutSearch:
         shrink_s: float | None = None,
     ) -> None:
         """Write layouts; `shrink_s`: seconds that making images smaller took."""
-        resized = shrink_s is not None
         suffixes = tuple(Path(path).suffix for path in self._raws[0].paths)
         for kind in kinds:
-            why = missing(kind)
             container = kind(Path(tempfile.mkdtemp(dir=place)), suffixes)
+            number, resized, why = (
+                len(self._written),
+                shrink_s is not None,
+                containers.missing(kind),
+            )
             try:
                 write_s = 0.0 if why else container.write(blobs)
             except Exception as error:  # noqa: BLE001 - of a library
                 why = f"{type(error).__name__}: {said_by(error):.160}"
+            row = {"layout": number, "kind": kind.name, "resized": resized, "why_not": why}
             if why:
-                self._not_written.setdefault(kind.name, why)
-                continue
-            written = sum(path.stat().st_size for path in container.files())
-            convert_s = (write_s + (shrink_s or 0.0)) * self._dataset_samples / len(blobs)
-            self._layouts.append(_Layout(container, resized, written, convert_s))
+                if any(
+                    before["kind"] == kind.name and before["why_not"] for before in self._written
+                ):
+                    continue
+            else:
+                self._containers[number] = container
+                row |= {
+                    "bytes": sum(path.stat().st_size for path in container.files()),
+                    "convert_s": (write_s + (shrink_s or 0.0)) * self._dataset_samples / len(blobs),
+                    "random_access": kind.is_random,
+                    "shuffle_share": containers.shuffle_share(kind, self._dataset_samples),
+                }
+            self._written.append(row)
 
     # ---- timing -----------------------------------------------------------------------------
 
@@ -249,7 +248,7 @@ class LayoutSearch:
             (number, self._raws[number], self._shrunk[number] if self._shrunk else None)
             for number in self._shuffled()
         ]
-        for row in self._rows(loader, serving.MakeTimes(loader.dataset, samples), _MAKE_SHARE):
+        for row in self._rows(loader, containers.MakeTimes(loader.dataset, samples), _MAKE_SHARE):
             self._makes.append(row)
             if len(self._makes) % _FEWEST == 0 and self._is_enough():
                 return
@@ -268,18 +267,17 @@ class LayoutSearch:
         """Time reading each layout as a first epoch would: cold, where nothing stays in memory."""
         parts = [len(raw.paths) for raw in self._raws]
         # Cold reads of some layouts cannot be compared with warm ones of others
-        containers = [layout.container for layout in self._layouts]
-        state = COLD if all(map(_is_dropped, containers)) else WARM
+        state = COLD if all(map(_is_dropped, self._containers.values())) else WARM
         if state == WARM:
             self._measurement.note(
                 "what was written stayed in the page cache (a temporary folder in memory?), so no "
                 "read was cold: give another folder"
             )
-        for number, layout in enumerate(self._layouts):
-            container = layout.container
-            self._measurement.now(f"{container.name}{', smaller' * layout.resized}, {state}")
-            timing = serving.ReadTimes(container, parts, self._shuffled())
-            share = 1 / (len(self._layouts) - number)
+        for place, (number, container) in enumerate(self._containers.items()):
+            smaller = ", smaller" * self._written[number]["resized"]
+            self._measurement.now(f"{container.name}{smaller}, {state}")
+            timing = containers.ReadTimes(container, parts, self._shuffled())
+            share = 1 / (len(self._containers) - place)
             # The first samples of a stream pay for those in its shuffle buffer
             least = min(_FEWEST, len(parts)) if container.is_random else len(parts) // 2
             rows = [(state, number, *row) for row in self._rows(loader, timing, share, least)]
@@ -289,7 +287,7 @@ class LayoutSearch:
     def _rows(self, loader: Any, timing: Any, share: float, least: int = 0) -> Iterator[Any]:
         """Yield a worker's timings, for a share of the time that is left; at least so many."""
         until_s = self._measurement.used_s + share * self._measurement.left_s
-        timed = serving.loader_over(
+        timed = containers.loader_over(
             loader, timing, batch_size=_SENT, collate_fn=list, num_workers=1
         )
         with self._started(timed) as batches:
@@ -302,18 +300,11 @@ class LayoutSearch:
 
     def result(self) -> Layouts:
         """Return what has been measured so far."""
-        written: list[tuple[Any, ...]] = []
-        for container, *sizes in self._layouts:
-            kind = type(container)
-            shuffle = shuffle_share(kind, self._dataset_samples, serving.SHUFFLE_BUFFER)
-            written.append((len(written), kind.name, *sizes, kind.is_random, shuffle, ""))
-        for name, why in self._not_written.items():
-            written.append((len(written), name, False, None, None, None, None, why))
         raw_bytes = sum(len(blob) for raw in self._raws for blob in raw.blobs)
         return Layouts(
             pl.DataFrame(self.reads, READS, orient="row"),
             pl.DataFrame(self._makes, MAKES, orient="row"),
-            pl.DataFrame(written, WRITTEN, orient="row"),
+            pl.DataFrame(self._written, WRITTEN),
             LayoutConditions.of(
                 self._target,
                 device=device_of(self._target).name,

@@ -21,8 +21,7 @@ from stallscope.result import LoopConditions, SavedResult
 from stallscope.stats import INTERVAL
 from stallscope.store import stored
 from stallscope.units import count, seconds, share, size, times
-from stallscope.verbs.storage.places import MEMORY
-from stallscope.verbs.storage.reads import COLD, SAMPLE, SEQUENTIAL, WARM
+from stallscope.verbs.storage.reads import COLD, MEMORY, SAMPLE, SEQUENTIAL, WARM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

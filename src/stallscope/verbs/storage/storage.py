@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import numpy as np
 import polars as pl
 
 from stallscope.apart import apart
@@ -27,9 +26,16 @@ from stallscope.model.costs import recorded_per_s
 from stallscope.run.record import record_target
 from stallscope.targets import target as targets
 from stallscope.units import BUDGET_S, count, share
-from stallscope.verbs.storage import places, reads
-from stallscope.verbs.storage.page_cache import REALLY_COLD, resident_share
-from stallscope.verbs.storage.reads import COLD, RANDOM, SAMPLE, SEQUENTIAL, WARM
+from stallscope.verbs.storage import reads
+from stallscope.verbs.storage.reads import (
+    COLD,
+    RANDOM,
+    REALLY_COLD,
+    SAMPLE,
+    SEQUENTIAL,
+    WARM,
+    resident_share,
+)
 from stallscope.verbs.storage.result import PLACES, READINGS, UNPROVEN, Storage, StorageConditions
 
 if TYPE_CHECKING:
@@ -37,8 +43,7 @@ if TYPE_CHECKING:
 
     from stallscope.run.result import Run
     from stallscope.targets.target import Target
-    from stallscope.verbs.storage.places import DataFile, Mount
-    from stallscope.verbs.storage.reads import Reading
+    from stallscope.verbs.storage.reads import DataFile, Mount
 
 
 _WARMUP: Final = 4
@@ -105,8 +110,8 @@ class AccessPattern(NamedTuple):
     """Kind of access, size of a request, number of readers, and page cache state."""
 
     access: str
-    length: int | None
-    """Bytes of a request; None: whole files."""
+    request_bytes: int
+    """Size of a request; 0: whole files."""
     readers: int
     state: str
 
@@ -147,41 +152,18 @@ def demand_of(run: Run) -> dict[str, float | None]:
     return {**dict(zip(names, medians, strict=True)), "loop_per_s": rate, "wanted_per_s": wanted}
 
 
-@dataclass
-class _Data:
-    """The files under a loader."""
-
-    files: list[DataFile] = field(default_factory=list)
-    mounts: dict[str, Mount] = field(default_factory=dict)
-    """Mount of each file, by its path."""
-    resident: dict[str, float] = field(default_factory=dict)
-    """Share in the page cache of files that the recording did not read."""
-    is_whole: bool = True
-
-    @property
-    def media(self) -> set[str]:
-        """Kinds of media on which files are."""
-        return {mount.medium for mount in self.mounts.values()}
-
-    def rows(self) -> list[tuple[Any, ...]]:
-        """Return the rows of `PLACES`, the mount with the most files first."""
-        by_mount: dict[Mount, list[DataFile]] = {}
-        for file in self.files:
-            by_mount.setdefault(self.mounts[file.path], []).append(file)
-        rows: list[tuple[Any, ...]] = []
-        for mount, files in by_mount.items():
-            shares = [self.resident[file.path] for file in files if file.path in self.resident]
-            rows.append((*mount, len(files), sum(file.size for file in files), _mean(shares)))
-        return sorted(rows, key=lambda row: -row[4])
-
-
 class StorageProbe:
     """One measurement of the storage under a loader."""
 
     def __init__(self, target: Target, measurement: Measurement) -> None:
         self._target, self._measurement = target, measurement
         self._demand: dict[str, Any] = {}
-        self._data = _Data()
+        self._files: list[DataFile] = []
+        self._mounts: dict[str, Mount] = {}
+        """Mount of each file, by its path."""
+        self._resident: dict[str, float] = {}
+        """Share in the page cache of files that the recording did not read."""
+        self._is_whole = True
         self.readings: list[dict[str, Any]] = []
         """Rows of `READINGS`."""
         self._stayed = 0.0
@@ -197,45 +179,55 @@ class StorageProbe:
         self._demand = apart(lambda: demand_of(run))
         paths = apart(lambda: run.all_samples["path"].drop_nulls().cast(pl.String).to_list())
         self._find_files(paths)
-        if self._data.files:
+        if self._files:
             self._read()
 
     def result(self) -> Storage:
         """Return what has been measured so far."""
-        data = self._data
         return Storage(
             pl.DataFrame(self.readings, READINGS),
-            pl.DataFrame(data.rows(), PLACES, orient="row"),
+            pl.DataFrame(self._places(), PLACES, orient="row"),
             StorageConditions.of(
                 self._target,
                 device=device_of(self._target).name,
                 budget_s=self._measurement.budget_s,
                 took_s=self._measurement.used_s,
-                files=len(data.files),
-                data_bytes=sum(file.size for file in data.files),
-                resident_share=_mean([*data.resident.values()]),
-                is_whole=data.is_whole,
+                files=len(self._files),
+                data_bytes=sum(file.size for file in self._files),
+                resident_share=_mean([*self._resident.values()]),
+                is_whole=self._is_whole,
                 **self._demand,
             ),
             (*self._target.notes, *self._measurement.notes, *self._notes()),
         )
 
+    def _places(self) -> list[tuple[Any, ...]]:
+        """Return the rows of `PLACES`, the mount with the most files first."""
+        by_mount: dict[Mount, list[DataFile]] = {}
+        for file in self._files:
+            by_mount.setdefault(self._mounts[file.path], []).append(file)
+        rows: list[tuple[Any, ...]] = []
+        for mount, files in by_mount.items():
+            shares = [self._resident[file.path] for file in files if file.path in self._resident]
+            rows.append((*mount, len(files), sum(file.size for file in files), _mean(shares)))
+        return sorted(rows, key=lambda row: -row[4])
+
     # ---- the files --------------------------------------------------------------------------
 
     def _find_files(self, paths: Sequence[str]) -> None:
-        files = places.data_files(paths)
+        files = reads.data_files(paths)
         containers, sample_bytes = self._look()
         read = [file for file in files if file.was_read]
-        of_shards = places.tar_sample_bytes([*read, *containers])
+        of_shards = reads.tar_sample_bytes([*read, *containers])
         sample_bytes = of_shards or sample_bytes
         mean_bytes = _mean([file.size for file in read])
         # A sample that reads less than its file is one of many in it
-        is_whole = (
+        self._is_whole = (
             of_shards is None
             and mean_bytes is not None
             and (sample_bytes is None or mean_bytes <= 2 * sample_bytes + _PART_SLACK_BYTES)
         )
-        if not is_whole:
+        if not self._is_whole:
             self._demand["sample_bytes"] = sample_bytes
             files = sorted({*containers, *read})
             if files:
@@ -243,7 +235,8 @@ class StorageProbe:
                     "samples are parts of larger files: pieces are read of the files that the "
                     "loader's processes open, hold open or have mapped"
                 )
-        self._data = _Data(files, places.mounts_of(files), self._residency(files), is_whole)
+        self._files, self._mounts = files, reads.mounts_of(files)
+        self._resident = self._residency(files)
 
     def _look(self) -> tuple[list[DataFile], float | None]:
         """Return the containers that the loader holds open, and the bytes that a sample reads."""
@@ -253,16 +246,16 @@ class StorageProbe:
             isolated(replace(self._target, step=None)) as target,
             started(TimedLoop.of(target)) as batches,
         ):
-            samples, before = 0, places.bytes_read()
+            samples, before = 0, reads.bytes_read()
             for number, batch in enumerate(islice(batches, 4 * workers), 1):
                 if number == workers:  # each worker has opened its files
-                    before = places.bytes_read()
+                    before = reads.bytes_read()
                 elif number > workers:
                     samples += samples_in(batch, target.batch_size)
                 if time.perf_counter() > until_s:
                     break
-            after = places.bytes_read()
-            containers = places.open_containers()
+            after = reads.bytes_read()
+            containers = reads.open_containers()
         if not samples or before is None or after is None:
             return containers, None
         return containers, (after - before) / samples
@@ -287,8 +280,8 @@ class StorageProbe:
 
     def _patterns(self) -> Iterator[AccessPattern]:
         """Yield the access patterns, the most telling first."""
-        length = None
-        if not self._data.is_whole:
+        length = 0
+        if not self._is_whole:
             usual = self._demand["sample_bytes"] or _USUAL_BYTES
             length = int(min(max(usual, reads.SMALL_BYTES), reads.LARGE_BYTES))
         readers = {1, 2, 4, _MOST_READERS, min(max(self._target.num_workers, 1), _MOST_WORKERS)}
@@ -305,7 +298,7 @@ class StorageProbe:
         The first round is read whatever the recording took: a slow loader gets an answer, too.
         """
         patterns = list(self._patterns())
-        if self._data.media == {places.MEMORY}:
+        if self._media == {reads.MEMORY}:
             patterns = [pattern for pattern in patterns if pattern.state == WARM]
         reading_s = max(min(_READING_S, self._left_s / (3 * len(patterns))), _SHORTEST_S)
         for number in range(_ROUNDS):
@@ -316,9 +309,13 @@ class StorageProbe:
                 self._measurement.now(pattern.access)
                 self._read_once(pattern, number, max(min(reading_s, left_s), _SHORTEST_S))
 
+    @property
+    def _media(self) -> set[str]:
+        return {mount.medium for mount in self._mounts.values()}
+
     def _read_once(self, pattern: AccessPattern, number: int, seconds: float) -> None:
         state = pattern.state
-        wanted = reads.requests(self._data.files, pattern.access, pattern.length, number)
+        wanted = reads.requests(self._files, pattern.access, pattern.request_bytes, number)
         if not wanted:
             return
         if state == COLD:
@@ -331,16 +328,17 @@ class StorageProbe:
                 return
         else:
             warming = reads.timed(wanted, pattern.readers, seconds)
-            wanted = wanted[: max(len(warming.latencies_s), 1)]
-        readahead = pattern.length != reads.SMALL_BYTES
+            wanted = wanted[: max(warming.requests, 1)]
+        readahead = pattern.request_bytes != reads.SMALL_BYTES
         reading = reads.timed(wanted, pattern.readers, seconds, readahead=readahead)
         self._failed += reading.failed
-        if reading.latencies_s and reading.seconds > 0:
-            self.readings.append(_row(pattern, state, number, reading))
+        if reading.took_s > 0:
+            about = pattern._replace(state=state)._asdict()
+            self.readings.append(about | {"round": number} | reading._asdict())
 
     def _notes(self) -> list[str]:
-        media, notes = self._data.media, []
-        if places.MEMORY in media:
+        media, notes = self._media, []
+        if reads.MEMORY in media:
             notes.append("files on tmpfs are in memory, so cold reads cannot be measured")
         if self._stayed:
             notes.append(
@@ -352,9 +350,9 @@ class StorageProbe:
                 "the files are not yours, so the kernel does not tell what is in the page cache: "
                 "'dropped' was asked for, not checked"
             )
-        if places.VIRTUAL in media:
+        if reads.VIRTUAL in media:
             notes.append("a virtual disk: the cache of its host cannot be seen")
-        if places.NETWORK in media:
+        if reads.NETWORK in media:
             notes.append("a network: the cache of its server cannot be seen")
         if self._failed:
             notes.append(
@@ -362,14 +360,6 @@ class StorageProbe:
                 "and were left out"
             )
         return notes
-
-
-def _row(pattern: AccessPattern, state: str, number: int, reading: Reading) -> dict[str, Any]:
-    latencies_s = reading.latencies_s
-    key = pattern.access, pattern.length or 0, pattern.readers, state
-    times = reading.seconds, *map(float, np.quantile(latencies_s, [0.5, 0.95]))
-    row = (*key, number, len(latencies_s), reading.bytes, *times, reading.cached_share)
-    return dict(zip(READINGS, row, strict=True))
 
 
 def _mean(values: Sequence[float]) -> float | None:
