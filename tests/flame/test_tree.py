@@ -13,9 +13,9 @@ from stallscope.verbs.flame.classify import (
     kind,
     kind_shares,
     table,
+    tree,
 )
 from stallscope.verbs.flame.result import CHANGES, SAMPLES, Flame, sentence
-from stallscope.verbs.flame.tree import tree
 
 PYTHON = "/usr/lib/python3.12"
 KINDS = {

@@ -18,8 +18,9 @@ from support.build_flame import (
 from support.chart_texts import check_texts
 
 import stallscope as ss
+from stallscope.verbs.flame.classify import COLOURS
 from stallscope.verbs.flame.result import IN_PROCESS, SAMPLES, Flame
-from stallscope.verbs.flame.tree import COLOURS, of_difference, of_flame
+from stallscope.views.flame import viewer_data
 from stallscope.views.panels import image
 
 AFTER = {JPEG: 0.5, CROP: 0.2, COLLATE: 0.3}
@@ -88,19 +89,19 @@ def test_a_change_that_cannot_be_told_from_chance_is_said_so():
 class TestData:
     def test_every_frame_has_a_colour(self):
         """Of its kind."""
-        data = of_flame(FLAMES["planted"])
+        data = viewer_data(FLAMES["planted"])
 
         assert set(data["kind"]) <= set(COLOURS)
         assert ["your code", COLOURS["yours"]] in data["key"]
 
     def test_the_hits_are_all_there(self):
         """Of every recording, in groups of a worker and a stage."""
-        data = of_flame(FLAMES["planted"])
+        data = viewer_data(FLAMES["planted"])
 
         assert 500 == sum(data["recordings"][0]["counts"])
         assert ["worker 0", "worker 1"] == data["workers"]
         assert "RandomMask" in data["stages"]
-        assert 2 == len(of_difference(DIFFERENCES["planted"])["recordings"])
+        assert 2 == len(viewer_data(DIFFERENCES["planted"])["recordings"])
 
 
 class TestPanel:

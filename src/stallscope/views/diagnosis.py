@@ -25,9 +25,8 @@ from stallscope.errors import StallscopeError
 from stallscope.files import __version__, packaged_folder
 from stallscope.units import printable, seconds, unbroken
 from stallscope.verbs.diagnose import text
-from stallscope.verbs.flame.tree import of_flame
 from stallscope.views.document import Document, Notes, View, fill, static, write
-from stallscope.views.flame_viewer import page_script, to_json
+from stallscope.views.flame import page_script, to_json, viewer_data
 from stallscope.views.redact import redacted
 
 if TYPE_CHECKING:
@@ -220,7 +219,7 @@ def page(diagnosis: Diagnosis, *, redact: bool = False) -> str:
     """Return the report; without pictures and names if redacted, see `views.redact`."""
     diagnosis = redacted(diagnosis) if redact else diagnosis
     verdict, *others = text.all_words(diagnosis)
-    flame = None if redact or diagnosis.flame is None else of_flame(diagnosis.flame)
+    flame = None if redact or diagnosis.flame is None else viewer_data(diagnosis.flame)
     program = page_script() if flame else ""
     return fill(
         "report.html",

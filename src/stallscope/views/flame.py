@@ -1,6 +1,8 @@
 """Flamegraphs in a notebook, in a terminal and as files for others; of one recording, or of two.
 
-A difference has the same picture, viewer and table as a flamegraph, with the changes.
+A difference has the same picture, viewer and table as a flamegraph, with the changes. The viewer is
+a thin skin over `static/viewer.js`, as a widget and as an HTML page that needs no kernel and no
+network. The page forbids itself every request, so that what it shows stays on the machine.
 """
 
 from __future__ import annotations
@@ -13,26 +15,31 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from stallscope.stats import NOT_DISTINGUISHABLE, WILSON, WINDOWS
-from stallscope.units import printable, share
-from stallscope.verbs.flame.classify import KINDS as SAMPLE_KINDS
-from stallscope.verbs.flame.classify import TABLE, StackFunction, kind_shares
-from stallscope.verbs.flame.result import CHANGES, Flame, difference_sentence, sentence
-from stallscope.verbs.flame.tree import COLOURS, difference_notes, notes_of, of_difference, of_flame
+from stallscope.units import printable, share, worker_name
+from stallscope.verbs.flame.classify import (
+    CHANGE_COLOURS,
+    COLOURS,
+    KINDS,
+    TABLE,
+    StackFunction,
+    kind_shares,
+    tree,
+)
+from stallscope.verbs.flame.result import CHANGES, Flame, notes_of, recordings_of, title
 from stallscope.views import document as page
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stallscope.charts.sheet import Sheet
     from stallscope.verbs.flame.result import FlameDifference
 
 
 MOST_ROWS: Final = 20
-LONGEST_TITLE: Final = 300
 SPEEDSCOPE: Final = "https://www.speedscope.app/file-format-schema.json"
 """The name of the format, which its files carry; nothing is fetched from there."""
 
-
+_NAME_LENGTH: Final = 200
+_UNKNOWN: Final = "stage not known"
 _KEY: Final = (
     "share: with what torch, numpy and others compute for it; decode, libraries' transforms, "
     "reading and sending stand apart"
@@ -49,27 +56,6 @@ FILE: Final = page.RowText(
 )
 
 
-def plot(flame: Flame | FlameDifference) -> Sheet:
-    """Draw the picture; in a difference, what grew is orange and what shrank is blue."""
-    from stallscope.charts import flame as chart
-
-    return chart.figure(flame) if isinstance(flame, Flame) else chart.difference_figure(flame)
-
-
-def panel(flame: Flame | FlameDifference) -> Any:
-    """Return the viewer: zoom, search, details, switches; see `views.flame_viewer`."""
-    from stallscope.views.flame_viewer import FlameViewer
-    from stallscope.views.panels import Panel
-
-    viewer = Panel([FlameViewer(data=_tree(flame))])
-    viewer.still = plot(flame)
-    return viewer
-
-
-def _tree(flame: Flame | FlameDifference) -> dict[str, Any]:
-    return of_flame(flame) if isinstance(flame, Flame) else of_difference(flame)
-
-
 def document(flame: Flame | FlameDifference) -> page.Document:
     """Return the user's functions as a table."""
     rows = flame.table().head(MOST_ROWS).to_dicts()
@@ -80,18 +66,13 @@ def document(flame: Flame | FlameDifference) -> page.Document:
     else:
         shares, interval = CHANGES.shown("before_share after_share"), CHANGES.shown("change_low")
         bars, columns = [], [*shares, page.RowText("change", _change), *interval]
-        notes = difference_notes(flame)
+        notes = notes_of(flame)
     table = page.Table.of([NAME, *columns, FILE], rows, bars=bars)
-    return page.Document("flames", [page.Heading(_title(flame)), table, page.Notes(notes)])
+    return page.Document("flames", [page.Heading(title(flame)), table, page.Notes(notes)])
 
 
 def _change(row: dict[str, Any]) -> str:
     return f"{100 * row['change']:+.1f} points" if row["distinguishable"] else NOT_DISTINGUISHABLE
-
-
-def _title(flame: Flame | FlameDifference) -> str:
-    text = sentence(flame) if isinstance(flame, Flame) else difference_sentence(flame)
-    return printable(text, LONGEST_TITLE)
 
 
 def _notes(flame: Flame) -> list[str]:
@@ -99,7 +80,7 @@ def _notes(flame: Flame) -> list[str]:
         return list(flame.notes)
     rows = flame.table()
     kinds = kind_shares(flame.samples)
-    parts = ", ".join(f"{SAMPLE_KINDS[name]} {share(part)}" for name, part in kinds.items())
+    parts = ", ".join(f"{KINDS[name]} {share(part)}" for name, part in kinds.items())
     notes = [f"of all samples: {parts}"]
     if not rows.is_empty():
         notes += [f"{_KEY} · interval: {_INTERVALS[rows['interval'][0]]}"]
@@ -108,16 +89,85 @@ def _notes(flame: Flame) -> list[str]:
     return [*notes, *notes_of(flame)]
 
 
+# ---- the viewer ----------------------------------------------------------------------------------
+
+
+def viewer_script() -> str:
+    """Return the viewer with the library that it draws with; it defines `mountFlame`."""
+    return f"{page.static('d3-flame-graph.min.js')}\n{page.static('viewer.js')}"
+
+
+def viewer_data(flame: Flame | FlameDifference) -> dict[str, Any]:
+    """Return plain lists for the viewer, which sums the hits that it shows."""
+    shown = tree(*(recording.samples for recording in recordings_of(flame)))
+    names = [
+        (function.function, function.place) if function else ("all", "") for function in shown.names
+    ]
+    workers = sorted({worker for worker, _ in shown.groups}, key=_none_last)
+    stages = sorted({stage for _, stage in shown.groups}, key=_none_last)
+    kinds = shown.kinds()
+    key = {name: COLOURS[kind] for kind, name in KINDS.items() if kind in kinds[1:]}
+    return {
+        "title": title(flame),
+        "notes": notes_of(flame),
+        "key": [*map(list, (key if isinstance(flame, Flame) else CHANGE_COLOURS).items())],
+        "workers": [worker_name(worker) for worker in workers],
+        "stages": [_UNKNOWN if stage is None else printable(stage) for stage in stages],
+        "groups": [[workers.index(worker), stages.index(stage)] for worker, stage in shown.groups],
+        "frames": [[printable(part, _NAME_LENGTH) for part in name] for name in names],
+        "frame": shown.name.tolist(),
+        "parents": shown.parents.tolist(),
+        "kind": kinds,
+        "kindNames": KINDS,
+        "colours": COLOURS,
+        "recordings": [
+            {
+                "places": [place for place, _ in hits],
+                "groups": [group for _, group in hits],
+                "counts": list(hits.values()),
+            }
+            for hits in shown.recordings
+        ],
+    }
+
+
+def _none_last(value: Any) -> tuple[bool, Any]:
+    return value is None, value
+
+
+def to_json(data: dict[str, Any]) -> str:
+    """Return data for an element `script` of a page, which only "</" could end."""
+    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def page_script() -> str:
+    """Return the viewer for a page: it draws the element `data` into the element `flame`."""
+    data = 'JSON.parse(document.getElementById("data").textContent)'
+    return f'{viewer_script()}\nmountFlame(document.getElementById("flame"), {data});\n'
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
 def export(flame: Flame | FlameDifference, path: str | Path) -> Path:
     """Write a flamegraph; see `Flame.export`."""
-    from stallscope.views import flame_viewer
-
-    makers: dict[str, Callable[[], str]] = {
-        ".html": lambda: flame_viewer.page(_tree(flame), document(flame).html())
-    }
+    makers: dict[str, Callable[[], str]] = {".html": lambda: _html(flame)}
     if isinstance(flame, Flame):
         makers[".json"] = lambda: json.dumps(speedscope(flame), separators=(",", ":"))
     return page.write(Path(path), makers)
+
+
+def _html(flame: Flame | FlameDifference) -> str:
+    """Return the page: the graph, and the table below."""
+    data = viewer_data(flame)
+    return page.fill(
+        "flame.html",
+        title=data["title"],
+        style=page.static("viewer.css"),
+        data=to_json(data),
+        script=page_script(),
+        below=document(flame).html(),
+    )
 
 
 def speedscope(flame: Flame) -> dict[str, Any]:
@@ -161,7 +211,7 @@ _SHOWS: Final = "the merged stacks of all workers"
 VIEW: Final = page.View(
     "a flamegraph",
     document,
-    {"flame": (_SHOWS, plot)},
-    {"flame": (_SHOWS, "flame.panel")},
-    page.answered(_title, functions="table"),
+    {"flame": (_SHOWS, "flame.figure")},
+    {"flame": (_SHOWS, "panels.flame_panel")},
+    page.answered(title, functions="table"),
 )

@@ -1,4 +1,4 @@
-"""Panels: controls, and a picture and a text that follow them; and the panels of a run.
+"""Panels: controls, and a picture and a text that follow them; panels of a run and of a flamegraph.
 
 A panel is a thin skin over functions that work without widgets. It draws into an image of its own,
 so nothing of it depends on the cell that shows it, and a cell that runs twice just makes a second,
@@ -12,11 +12,14 @@ import os
 import subprocess
 import sys
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+import anywidget
 import ipywidgets
 import polars as pl
+import traitlets
 
+from stallscope.charts import flame as flame_chart
 from stallscope.charts.loop import parts_of, stall_figure
 from stallscope.charts.timeline import picture as timeline_picture
 from stallscope.columns import Column
@@ -25,7 +28,8 @@ from stallscope.run.stall_text import title, title_of_steps
 from stallscope.run.timeline import MOST_STEPS, from_step, timed_steps, timeline
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.units import count, printable, share
-from stallscope.views.document import CellBar, Table, html
+from stallscope.views import flame as flame_view
+from stallscope.views.document import CellBar, Table, html, static
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
     from stallscope.charts.sheet import Sheet
     from stallscope.result import Result
     from stallscope.run.result import Run
+    from stallscope.verbs.flame.result import Flame, FlameDifference
 
 
 WIDE: Final = {"description_width": "initial"}
@@ -223,3 +228,22 @@ def page_of(run: Run) -> str:
     """Return a run as a line that `live_panel` reads."""
     picture: Any = run.plot("exposed")
     return json.dumps([image(picture), run._repr_mimebundle_()["text/html"]])
+
+
+# ---- a flamegraph --------------------------------------------------------------------------------
+
+
+class FlameViewer(anywidget.AnyWidget):  # type: ignore[misc]  # its base, ipywidgets, has no types
+    """Zoom, search, details, and switches for workers and stages."""
+
+    _esm: ClassVar[str] = f"{flame_view.viewer_script()}\n{static('widget.js')}"
+    _css: ClassVar[str] = static("viewer.css")
+    data = traitlets.Dict().tag(sync=True)
+    """Graph, from `views.flame.viewer_data`."""
+
+
+def flame_panel(flame: Flame | FlameDifference) -> Panel:
+    """Return the viewer of a flamegraph, or of two recordings in one."""
+    panel = Panel([FlameViewer(data=flame_view.viewer_data(flame))])
+    panel.still = flame_chart.figure(flame)
+    return panel

@@ -1,6 +1,7 @@
 """Frames of stacks: the user's or a library's, what they do, and which functions take the time.
 
-A saved stack is text alone, so a recording of another machine reads the same.
+A saved stack is text alone, so a recording of another machine reads the same. Stacks merge into one
+tree: stacks with the same outer frames share these, and hits add up.
 """
 
 from __future__ import annotations
@@ -8,17 +9,23 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from stallscope.columns import CODE_FILE, NAME, Column, Schema
 from stallscope.run.stacks import in_package, library_at, parts_of
+from stallscope.stages import COLOURS as STAGE_COLOURS
+from stallscope.stages import STALL_COLOUR
 from stallscope.stats import INTERVAL, share_intervals
 from stallscope.units import share
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 YOURS: Final = "yours"
 KINDS: Final = {
@@ -232,3 +239,101 @@ def kind_shares(samples: pl.DataFrame) -> dict[str, float]:
     for stack, number in samples.select("stack", "hits").iter_rows():
         hits[kind(owner(stack))] += number
     return {name: number / hits.total() for name, number in hits.most_common()}
+
+
+# ---- one tree of all stacks ----------------------------------------------------------------------
+
+_SEVERAL: Final = object()
+
+Group = tuple["int | None", "str | None"]
+"""A worker (None: the main process) and a stage (None: unknown)."""
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The merged stacks of one or more recordings; frame 0 is the root of all stacks.
+
+    Parents come before their children, so that every sum over the tree is one pass from the end.
+    """
+
+    names: tuple[StackFunction | None, ...]
+    """The distinct functions; the first is None, the root's."""
+    name: NDArray[np.int64]
+    """Index of each frame's function in `names`."""
+    parents: NDArray[np.int64]
+    """Parent of each frame, with a smaller number than its own; the root's is -1."""
+    groups: tuple[Group, ...]
+    recordings: tuple[Counter[tuple[int, int]], ...]
+    """Hits of each recording by the last frame of a stack and the index of its group."""
+
+    @property
+    def depth(self) -> NDArray[np.int64]:
+        """Number of frames above each frame."""
+        depth = [0]
+        for parent in self.parents[1:].tolist():
+            depth.append(depth[parent] + 1)
+        return np.array(depth)
+
+    def totals(self) -> list[NDArray[np.int64]]:
+        """Return the hits of each frame and all frames below it, for each recording."""
+        totals = [np.zeros(len(self.name), np.int64) for _ in self.recordings]
+        for hits, total in zip(self.recordings, totals, strict=True):
+            for (place, _), number in hits.items():
+                total[place] += number
+            for place in range(len(total) - 1, 0, -1):
+                total[self.parents[place]] += total[place]
+        return totals
+
+    def kinds(self) -> list[str]:
+        """Return the kind of each frame; a frame of kind "other" takes that of its only stage."""
+        stages: list[Any] = [None] * len(self.name)
+
+        def add(place: int, stage: Any) -> None:
+            stages[place] = stage if stages[place] in (None, stage) else _SEVERAL
+
+        for place, group in (key for hits in self.recordings for key in hits):
+            add(place, self.groups[group][1] or _SEVERAL)
+        parents = self.parents.tolist()
+        for place in range(len(stages) - 1, 0, -1):
+            add(parents[place], stages[place])
+        by_name = [kind(name) if name else "other" for name in self.names]
+        kinds = [by_name[name] for name in self.name.tolist()]
+        return [
+            STAGE_KINDS.get(stage, "other") if name == "other" else name
+            for name, stage in zip(kinds, stages, strict=True)
+        ]
+
+
+def tree(*recordings: pl.DataFrame) -> Tree:
+    """Merge stacks of recordings, each with the columns `worker, stage, stack, hits`."""
+    names: dict[StackFunction | None, int] = {None: 0}
+    groups: dict[Group, int] = {}
+    places = {(-1, 0): 0}  # of a frame, by its parent and name
+    merged = []
+    for samples in recordings:
+        hits: Counter[tuple[int, int]] = Counter()
+        for worker, stage, stack, number in samples["worker", "stage", "stack", "hits"].iter_rows():
+            place = 0
+            for function in frames(stack):
+                name = names.setdefault(function, len(names))
+                place = places.setdefault((place, name), len(places))
+            hits[place, groups.setdefault((worker, stage), len(groups))] += number
+        merged.append(hits)
+    parents, name_of = np.array(list(places)).T
+    return Tree(tuple(names), name_of, parents, tuple(groups), tuple(merged))
+
+
+COLOURS: Final = {
+    "yours": "#332288",
+    "transform": STAGE_COLOURS["transform"],
+    "decode": STAGE_COLOURS["decode"],
+    "io": STAGE_COLOURS["fetch"],
+    "collate": STAGE_COLOURS["collate"],
+    "torch": "#B9AFA0",
+    "idle": "#F2F2F2",
+    "other": "#D6D6D6",
+}
+"""Colour of each kind of frame: the stage's colour if it is a stage. The indigo of the user's code
+is Paul Tol's ("Colour schemes", 2021), darker than all others."""
+CHANGE_COLOURS: Final = {"grew": STALL_COLOUR, "shrank": STAGE_COLOURS["fetch"], "alike": "#E8E8E8"}
+"""Colours in a difference of two recordings."""

@@ -21,7 +21,7 @@ from stallscope.columns import CODE_FILE, NAME, STACK, Column, Schema
 from stallscope.result import Conditions, Result, SavedResult
 from stallscope.stats import INTERVAL, wilson
 from stallscope.store import stored
-from stallscope.units import capital, share
+from stallscope.units import capital, count, printable, share
 from stallscope.verbs.flame import classify
 from stallscope.verbs.flame.classify import KINDS, YOURS, kind_shares
 
@@ -51,6 +51,8 @@ sampling period), so intervals are computed over windows."""
 
 PY_SPY: Final = "py-spy"
 IN_PROCESS: Final = "in-process sampler"
+_TITLE, _NOTE = 300, 1000
+"""Most characters of a title and of a note: names in them may be long."""
 _NOTABLE: Final = 0.05
 """Smallest share of a user's function that the title names."""
 
@@ -178,8 +180,18 @@ def _ends(row: dict[str, Any] | None, hits: int) -> tuple[float, float, float]:
     return row["self_share"], row["self_share_low"], row["self_share_high"]
 
 
-def sentence(flame: Flame) -> str:
-    """Return the answer: the user's slowest function, and the largest kind if it takes more."""
+def recordings_of(flame: Flame | FlameDifference) -> tuple[Flame, ...]:
+    """Return the recording, or the two of a difference, the later first."""
+    return (flame,) if isinstance(flame, Flame) else (flame.after, flame.before)
+
+
+def sentence(flame: Flame | FlameDifference) -> str:
+    """Return the answer: the user's slowest function, and the largest kind if it takes more.
+
+    Of a difference, the largest significant change.
+    """
+    if not isinstance(flame, Flame):
+        return _largest_change(flame)
     whose = "the workers' time" if flame.circumstances.num_workers else "the process's time"
     if flame.samples.is_empty():
         return "No stack was sampled"
@@ -197,8 +209,7 @@ def sentence(flame: Flame) -> str:
     return f"{mine}; {KINDS[largest]}: {share(kinds[largest])}" if is_less else mine
 
 
-def difference_sentence(difference: FlameDifference) -> str:
-    """Return the largest significant change."""
+def _largest_change(difference: FlameDifference) -> str:
     significant = difference.table().filter(pl.col("distinguishable"))
     if significant.is_empty():
         return "Before and after are not distinguishable in any of your functions"
@@ -206,3 +217,30 @@ def difference_sentence(difference: FlameDifference) -> str:
     word = "shrank" if top["change"] < 0 else "grew"
     ends = f"{share(top['before_share'])} to {share(top['after_share'])}"
     return f"`{top['function']}` (yours) {word} from {ends} of the time"
+
+
+def title(flame: Flame | FlameDifference) -> str:
+    """Return the answer in printable characters."""
+    return printable(sentence(flame), _TITLE)
+
+
+def notes_of(flame: Flame | FlameDifference) -> list[str]:
+    """Return the basis of the shares, with the conditions of a recording, and the caveats."""
+    recordings = recordings_of(flame)
+    samples = [count(int(each.samples["hits"].sum()), "sample") for each in recordings]
+    if isinstance(flame, Flame):
+        conditions = flame.circumstances
+        idle = "waiting included" if conditions.idle else "waiting left out"
+        head = (
+            f"width: share of {samples[0]} of "
+            f"{count(flame.samples['pid'].n_unique(), 'process')} in {conditions.seconds:.3g} s, "
+            f"{conditions.rate_hz:.3g} per second by {conditions.how}; {idle}"
+            f"{', native frames included' if conditions.native else ''}"
+        )
+    else:
+        head = (
+            f"width: mean of the shares before ({samples[1]}) and after ({samples[0]}); functions "
+            "are matched by name and file"
+        )
+    notes = dict.fromkeys(note for each in reversed(recordings) for note in each.notes)
+    return [head, *(printable(note, _NOTE) for note in notes)]

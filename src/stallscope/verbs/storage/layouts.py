@@ -2,8 +2,8 @@
 
 The files of some samples are read as the dataset opens them, written into a temporary folder in
 each layout, and read back by its library, one sample after the other in a worker process. The time
-that the dataset takes to make a sample from bytes in memory is measured once (`storage.containers`):
-it is the same whichever container the bytes came from.
+that the dataset takes to make a sample from bytes in memory is measured once: it is the same
+whichever container the bytes came from.
 """
 
 from __future__ import annotations
