@@ -6,15 +6,15 @@ import random
 
 import matplotlib as mpl
 import numpy as np
+import polars as pl
 import pytest
 from PIL import Image
 from support.build_run import a_run
 from support.chart_texts import check_texts, texts
 
-from stallscope.charts import samples as slowest
 from stallscope.charts import stages
 from stallscope.charts.sheet import DOTS, WIDTH
-from stallscope.charts.stages import MOST_DOTS, thinned
+from stallscope.charts.stages import LOADING, MOST_DOTS, naive, slowest, thinned
 from stallscope.run.result import Run
 from stallscope.views.run import VIEW
 
@@ -122,7 +122,7 @@ class TestSlowest:
         samples = [{"decode": 1.0}] * 6 + [{"decode": 9.0}, {"decode": 8.0}]
         run = a_run(samples, paths=["/gone.jpg"] * 6 + [str(image), "/gone.jpg"], pixels=[(40, 30)])
 
-        figure = slowest.figure(run)
+        figure = stages.slowest_figure(run)
 
         found = [text.get_text() for text in texts(figure)]
         assert "cat_$1$.jpg" in found
@@ -135,10 +135,77 @@ class TestSlowest:
         text.write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")
         run = a_run([{"decode": 1.0}] * 3 + [{"decode": 5.0}], paths=[str(text), str(tmp_path)])
 
-        found = [text.get_text() for text in texts(slowest.figure(run))]
+        found = [text.get_text() for text in texts(stages.slowest_figure(run))]
 
         assert (2, 2) == (found.count("no picture"), found.count("no file"))
 
     def test_says_when_no_sample_is_slow(self):
         """Even times have no culprit."""
-        assert "Even the slowest" in slowest.figure(a_run([{"A": 1.0}] * 20)).title
+        assert "Even the slowest" in stages.slowest_figure(a_run([{"A": 1.0}] * 20)).title
+
+    def test_blames_the_stage_that_took_more_than_usual(self):
+        """Not the longest stage is the cause, but the one with the largest excess."""
+        usual = {"decode": 10.0, "fetch": 1.0}
+        run = a_run([usual, usual, usual, {"decode": 10.5, "fetch": 8.0}])
+
+        (row,) = slowest(run.samples(), run.unit_times).head(1).iter_rows(named=True)
+
+        assert (3, "fetch") == (row["index"], row["cause"])
+        assert abs(row["excess_s"] - 0.007) < 1e-9
+
+    def test_ranks_have_samples_of_their_own(self):
+        """The same place in the same batch of another rank is another sample."""
+        slow = a_run([{"decode": 10.0, "fetch": 1.0}] * 7 + [{"decode": 10.0, "fetch": 8.0}])
+        other = a_run([{"decode": 10.0, "fetch": 1.0}] * 7 + [{"decode": 50.0, "fetch": 1.0}])
+        rank = pl.lit(1, pl.Int16).alias("rank")
+        samples = pl.concat([slow.samples(), other.samples().with_columns(rank)])
+        times = pl.concat([slow.unit_times, other.unit_times.with_columns(rank)])
+
+        found = slowest(samples, times).head(2)
+
+        assert [(1, "decode"), (0, "fetch")] == found.select("rank", "cause").rows()
+
+    def test_gives_the_slowest_first(self):
+        """The order is by total time."""
+        run = a_run([{"A": float(ms)} for ms in (2, 9, 4, 7)])
+
+        assert [1, 3, 2] == slowest(run.samples(), run.unit_times).head(3)["index"].to_list()
+
+
+LAZY = [("getitem", 1.0), ("fetch", 1.0), ("Crop", 0.5), ("decode", 5.0), ("fetch", 1.0)]
+LAZY += [("decode", 1.0), ("Crop", 0.5), ("Flip", 2.0)]
+
+
+def blame(samples):
+    table = naive(a_run(samples).work)
+    return dict(table.select("blamed", "blamed_share").unique().iter_rows())
+
+
+class TestNaive:
+    def test_charges_the_transform_that_touches_the_pixels(self):
+        """Reading and decoding inside of a transform are charged to it."""
+        assert {"Crop": 8 / 12, "Flip": 2 / 12, LOADING: 2 / 12} == pytest.approx(blame([LAZY] * 3))
+
+    def test_moves_the_blame_with_the_order(self):
+        """The same decoding is charged to whichever transform stands first."""
+        swapped = [(name.replace("Crop", "?").replace("Flip", "Crop"), ms) for name, ms in LAZY]
+        swapped = [(name.replace("?", "Flip"), ms) for name, ms in swapped]
+
+        assert blame([swapped] * 3)["Flip"] == pytest.approx(8 / 12)
+
+    def test_calls_everything_outside_of_transforms_loading(self):
+        """A decoding in the dataset's own code, and a library's call there, are loading."""
+        eager = [("fetch", 1.0), ("PIL.convert", 1.0), ("decode", 4.0), ("PIL.convert", 2.0)]
+
+        assert {LOADING: 0.8, "Flip": 0.2} == pytest.approx(blame([[*eager, ("Flip", 2.0)]]))
+
+    def test_says_what_was_inside(self):
+        """The true stages are listed under the blamed one and add up to it."""
+        table = naive(a_run([LAZY]).work)
+
+        inside = {row[2]: row[4] for row in table.iter_rows() if row[0] == "Crop"}
+        assert {"decode": 6 / 12, "fetch": 1 / 12, "Crop": 1 / 12} == pytest.approx(inside)
+
+    def test_is_empty_without_samples(self):
+        """Where samples cannot be told apart there is no such table."""
+        assert naive(a_run([{"fetch": 1.0}], per_batch=True).work).is_empty()

@@ -11,41 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from matplotlib.patches import Rectangle
 
-from stallscope.charts.sheet import (
-    AXIS,
-    FAINT,
-    INK,
-    PAPER,
-    ROOM,
-    RULE,
-    TEXT_SIZE,
-    Sheet,
-    draw_interval,
-    draw_key,
-    fitting,
-    hide_rows,
-    ink_on,
-    linear_time,
-    styled,
-    text_width,
-)
+from stallscope.charts import sheet
+from stallscope.charts.sheet import Sheet, styled
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.stats import INTERVAL
 from stallscope.units import printable, seconds
-from stallscope.verbs.orders.text import (
-    TITLE,
-    factor_text,
-    notes_of,
-    sentence,
-    verdict,
-)
-from stallscope.verbs.orders.variant import (
-    CACHE,
-    DIFFERENT,
-    IDENTICAL,
-    NEAR,
-    ROUNDING,
-)
+from stallscope.verbs.orders.text import TITLE, factor_text, notes_of, sentence, verdict
+from stallscope.verbs.orders.variant import CACHE, DIFFERENT, IDENTICAL, NEAR, ROUNDING
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -68,7 +40,7 @@ _LABELS: Final = {
 }
 _MOST_INTERVAL: Final = 1.6
 """Width of the chart, as a multiple of the longest bar; a longer interval is cut with an arrow."""
-_WIDTH: Final = ROOM - 0.4
+_WIDTH: Final = sheet.ROOM - 0.4
 """Length of the longest bar, about, inches."""
 _NAME, _BAR, _LINE, _ORDER, _GAP = 0.22, 0.34, 0.15, 0.22, 0.2
 """Heights of a row's parts from the top, and of the gap below the row, inches."""
@@ -90,14 +62,14 @@ def bars_figure(
 ) -> Sheet:
     """Draw pipelines under each other; the names of the trials in `strong` are bold."""
     height = sum(map(_height, rows)) + 0.05
-    sheet = Sheet(title, notes, [height + AXIS + 0.35])
-    (ax,) = sheet.parts
+    page = Sheet(title, notes, [height + sheet.AXIS + 0.35])
+    (ax,) = page.parts
     bars = [max(_bar_s(row), row.measured.value if row.measured else 0.0) for row in rows]
     ends = [row.measured.high or 0.0 for row in rows if row.measured]
     # a wide interval must not make the bars too small to see
-    linear_time(ax, 1.01 * min(max([*bars, *ends]), _MOST_INTERVAL * max(bars)) or 1e-3)
+    sheet.linear_time(ax, 1.01 * min(max([*bars, *ends]), _MOST_INTERVAL * max(bars)) or 1e-3)
     ax.set_ylim(height, 0)  # inches
-    hide_rows(ax)
+    sheet.hide_rows(ax)
     ax.set_xlabel("seconds of one worker per sample")
     top = 0.1
     for row in rows:
@@ -107,8 +79,8 @@ def bars_figure(
     looks = {label: COLOURS[kind] for kind, label in _LABELS.items() if kind in kinds}
     if any(row.predicted_s and not row.parts for row in rows):
         looks["as a whole"] = _UNSPLIT
-    draw_key(ax, looks)
-    return sheet
+    sheet.draw_key(ax, looks)
+    return page
 
 
 def _height(row: Variant) -> float:
@@ -125,9 +97,9 @@ def _draw_row(ax: Axes, row: Variant, top: float, *, bold: bool) -> None:
     about = "the original" if row.is_original else f"{row.grade.equivalence} · {fast}"
     if row.predicted_s and not row.grade.works:
         about = fast  # no grade yet
-    room = _WIDTH - 0.3 - text_width(about, TEXT_SIZE)
-    name = fitting(printable(row.change, 150), room, TEXT_SIZE, bold=bold)
-    look: dict[str, Any] = {"size": TEXT_SIZE, "va": "top"}
+    room = _WIDTH - 0.3 - sheet.text_width(about, sheet.TEXT_SIZE)
+    name = sheet.fitting(printable(row.change, 150), room, sheet.TEXT_SIZE, bold=bold)
+    look: dict[str, Any] = {"size": sheet.TEXT_SIZE, "va": "top"}
     ax.text(0, top, name, weight="bold" if bold else "normal", **look)
     ax.text(end, top, about, ha="right", **look)
     top += _NAME
@@ -145,27 +117,29 @@ def _draw_row(ax: Axes, row: Variant, top: float, *, bold: bool) -> None:
     top += _BAR
     if row.measured:
         middle, high, down = row.measured.value, row.measured.high, top + _LINE / 2 + 0.02
-        draw_interval(ax, middle, down, (row.measured.low, high))
+        sheet.draw_interval(ax, middle, down, (row.measured.low, high))
         if high is not None and high > end:
-            ax.plot([end], [down], ">", ms=4, color=INK, clip_on=False)
-        ax.plot([middle], [down], "o", ms=4, color=PAPER, mec=INK, mew=1.0, zorder=4)
+            ax.plot([end], [down], ">", ms=4, color=sheet.INK, clip_on=False)
+        ax.plot([middle], [down], "o", ms=4, color=sheet.PAPER, mec=sheet.INK, mew=1.0, zorder=4)
         top += _LINE
     if row.kind == "order":
-        order = fitting(printable(row.order, 160), _WIDTH)
-        ax.text(0, top + 0.07, order, va="top", color=FAINT)
+        order = sheet.fitting(printable(row.order, 160), _WIDTH)
+        ax.text(0, top + 0.07, order, va="top", color=sheet.FAINT)
 
 
 def _draw_part(ax: Axes, part: CostPart, start: float, top: float) -> None:
     colour = COLOURS[part.kind]
     ax.add_patch(Rectangle((start, top), part.seconds, _BAR, facecolor=colour, linewidth=0))
-    ax.plot([start, start], [top, top + _BAR], color=PAPER, linewidth=1.2, solid_capstyle="butt")
+    ax.plot(
+        [start, start], [top, top + _BAR], color=sheet.PAPER, linewidth=1.2, solid_capstyle="butt"
+    )
     room = part.seconds * _WIDTH / ax.get_xlim()[1] - 0.08
     name = "dataset" if part.kind == "fetch" else printable(part.name, 30)
-    lines = [line for line in (name, seconds(part.seconds)) if text_width(line, 8.2) <= room]
+    lines = [line for line in (name, seconds(part.seconds)) if sheet.text_width(line, 8.2) <= room]
     if name in lines:
         look: dict[str, Any] = {"ha": "center", "va": "center", "size": 8.2}
         middle = start + part.seconds / 2
-        ax.text(middle, top + _BAR / 2, "\n".join(lines), color=ink_on(colour), **look)
+        ax.text(middle, top + _BAR / 2, "\n".join(lines), color=sheet.ink_on(colour), **look)
 
 
 def _chosen(orders: Orders) -> list[Variant]:
@@ -198,8 +172,8 @@ def front_figure(orders: Orders) -> Sheet:
     # a cache costs memory, which is another trade-off
     free = [variant for variant in orders.variants if variant.grade.works and variant.kind != CACHE]
     rows = [variant for variant in free if variant.fast or not variant.trial]
-    sheet = Sheet(printable(sentence(orders), TITLE), [_FRONT_KEY], [3.0 + AXIS])
-    (ax,) = sheet.parts
+    page = Sheet(printable(sentence(orders), TITLE), [_FRONT_KEY], [3.0 + sheet.AXIS])
+    (ax,) = page.parts
     fast = [_speed_or_one(row) for row in rows]
     low, high = min([0.9, *fast]), max([1.2, *fast])
     ax.set_ylim(low - 0.08 * (high - low), high + 0.25 * (high - low))
@@ -208,10 +182,10 @@ def front_figure(orders: Orders) -> Sheet:
     ax.tick_params(axis="x", length=0)
     ax.set_xlabel("difference of the data from the original's")
     ax.yaxis.set_major_formatter("{x:g}×")
-    ax.axhline(1.0, color=FAINT, linewidth=1.2, linestyle="--")
+    ax.axhline(1.0, color=sheet.FAINT, linewidth=1.2, linestyle="--")
     named: list[Variant] = []
     for number, grade in enumerate(_GRADES):
-        ax.axvspan(number, number + 1, color=RULE, alpha=0.5 * (number % 2), linewidth=0)
+        ax.axvspan(number, number + 1, color=sheet.RULE, alpha=0.5 * (number % 2), linewidth=0)
         its = [row for row in rows if row.grade.equivalence == grade]
         named += [row for row in its if not row.trial]
         fastest = max(its, key=_speed_or_one, default=None)
@@ -219,20 +193,20 @@ def front_figure(orders: Orders) -> Sheet:
             named.append(fastest)
         for row in its:
             _draw_dot(ax, row, number + 0.5, is_named=row in named)
-    return sheet
+    return page
 
 
 def _draw_dot(ax: Axes, row: Variant, place: float, *, is_named: bool) -> None:
     factor, is_measured = _speed_or_one(row), row.speedup is not None or not row.trial
-    colour = COLOURS["transform"] if is_measured else PAPER
+    colour = COLOURS["transform"] if is_measured else sheet.PAPER
     ends = (row.speedup.low, row.speedup.high) if row.speedup else (None, None)
-    draw_interval(ax, place, factor, ends, vertical=True)
-    ax.plot([place], [factor], "o", ms=7, mfc=colour, mec=INK, mew=0.8, zorder=4)
+    sheet.draw_interval(ax, place, factor, ends, vertical=True)
+    ax.plot([place], [factor], "o", ms=7, mfc=colour, mec=sheet.INK, mew=0.8, zorder=4)
     if is_named:
         name = f"{row.change}, {factor_text(row.fast)}" if row.trial else "as it is"
         is_left = place < len(_GRADES) / 2
         look: dict[str, Any] = {"ha": "left" if is_left else "right", "va": "bottom"}
-        text = fitting(printable(name, 150), 4.2, TEXT_SIZE)
+        text = sheet.fitting(printable(name, 150), 4.2, sheet.TEXT_SIZE)
         ax.text(place + (0.06 if is_left else -0.06), factor, text, **look)
 
 
@@ -259,16 +233,16 @@ def comparison_figure(variant: Variant) -> Sheet:
     size = f"difference times {factor}" if factor > 1 else "no difference in 256 shades"
     note = f"each row is one sample on the same draws: original, new, {size} (black: the same)"
     height = len(pairs) * (_PICTURE + _BETWEEN) + _HEAD
-    sheet = Sheet(title, [note], [height])
-    (ax,) = sheet.parts
-    ax.set_xlim(0, ROOM)  # inches, as for y
+    page = Sheet(title, [note], [height])
+    (ax,) = page.parts
+    ax.set_xlim(0, sheet.ROOM)  # inches, as for y
     ax.set_ylim(height, 0)
     ax.set_axis_off()
     wide = max(picture.shape[1] / picture.shape[0] for pair in pairs for picture in pair)
-    column = min((ROOM - 2 * _BETWEEN) / 3, wide * _PICTURE)
+    column = min((sheet.ROOM - 2 * _BETWEEN) / 3, wide * _PICTURE)
     heads = ("original", "new", f"difference × {factor}" if factor > 1 else "difference")
     for place, head in enumerate(heads):
-        ax.text(place * (column + _BETWEEN), _HEAD - 0.05, head, va="bottom", color=FAINT)
+        ax.text(place * (column + _BETWEEN), _HEAD - 0.05, head, va="bottom", color=sheet.FAINT)
     for number, (original, new) in enumerate(pairs):
         far = np.clip(_distance(original, new) * factor, 0, 255).astype(np.uint8)
         top = _HEAD + number * (_PICTURE + _BETWEEN)
@@ -278,7 +252,7 @@ def comparison_figure(variant: Variant) -> Sheet:
             box = (left, left + broad * inch, top + high * inch, top)
             # pixels as they are: a smoothed difference would look smaller than it is
             ax.imshow(picture, extent=box, aspect="auto", interpolation="nearest")
-    return sheet
+    return page
 
 
 def amplification(pairs: tuple[tuple[Picture, Picture], ...]) -> int:

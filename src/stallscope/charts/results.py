@@ -1,4 +1,4 @@
-"""Pictures of results whose rows are bars, dots or lines: lines, settings, storage, findings, runs.
+"""Pictures of results whose rows are bars, dots or lines: all but those of runs, flames and orders.
 
 The verdict is a bar of the loop's time, with the cost of each finding below. A comparison is two
 such bars on the same scale, with the changes below.
@@ -6,11 +6,15 @@ such bars on the same scale, with the changes below.
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
+from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import ScaledTranslation
 
-from stallscope.bench.comparison import FASTER, SLOWER
+from stallscope.bench.comparison import FASTER, OPEN, SAME, SLOWER
+from stallscope.bench.loops import blocks_of
 from stallscope.charts import sheet
 from stallscope.charts.bars import (
     LabelledBar,
@@ -31,6 +35,7 @@ from stallscope.verbs.compare import compare
 from stallscope.verbs.diagnose import text as diagnosis_text
 from stallscope.verbs.diagnose.causes import INCONCLUSIVE
 from stallscope.verbs.experiments import result as experiments
+from stallscope.verbs.ladder import result as ladder_result
 from stallscope.verbs.lines import result as lines_result
 from stallscope.verbs.storage import layout_result
 from stallscope.verbs.storage import result as storage_result
@@ -45,6 +50,7 @@ if TYPE_CHECKING:
     from stallscope.verbs.compare.compare import Comparison
     from stallscope.verbs.diagnose.result import Diagnosis
     from stallscope.verbs.experiments.result import Experiments
+    from stallscope.verbs.ladder.result import Ladder
     from stallscope.verbs.lines.result import Lines
     from stallscope.verbs.storage.layout_result import Layouts
     from stallscope.verbs.storage.result import Storage
@@ -52,6 +58,130 @@ if TYPE_CHECKING:
 
 _LONGEST_TITLE: Final = 400
 _LONGEST_CODE: Final = 82
+
+# The ladder: between two bars are the removed cost and its speedup; a dot is a block of steps
+
+_KIND_OF: Final = {
+    ladder_result.WARM.name: "fetch",
+    ladder_result.FETCHED.name: "decode",
+    ladder_result.TRANSFORMED.name: "transform",
+    ladder_result.BATCHES.name: "collate",
+    ladder_result.PINNED.name: "pin",
+    ladder_result.ON_DEVICE.name: "h2d",
+}
+"""Kind of stage that gives a removed cost its colour."""
+_RUNG: Final = "#5B666E"
+_LONGEST_WORD: Final = len("significant")
+"""Letters of the longest word under a bar: lines break between words only."""
+_MOST_DOTS: Final = 24
+_RUNG_WIDTH: Final = 0.56
+_LINE: Final = 0.165
+"""Height of a line under a bar, inches."""
+
+
+@styled
+def ladder_figure(ladder: Ladder) -> Sheet:
+    """Draw the ladder."""
+    table = ladder.table().filter(pl.col("samples_per_s").is_not_null())
+    if table.is_empty():
+        return Sheet(ladder_result.sentence(ladder), ladder_result.notes_of(ladder))
+    rows = table.to_dicts()
+    room = max(104 // len(rows), _LONGEST_WORD)
+    names = [textwrap.fill(row["rung"], room) for row in rows]
+    gains = {row["rung"]: row for row in ladder.gains().to_dicts()}
+    removed = [_removed(gains.get(row["rung"]), room) for row in rows]
+    top = _LINE * (max(name.count("\n") for name in names) + 1) + 0.2
+    below = top + _LINE * max(len(lines) for lines, _ in removed) + _LINE
+    page = Sheet(ladder_result.sentence(ladder), _ladder_notes(ladder, table), [3.1 + below])
+    (ax,) = page.parts
+    highest = max(row["samples_per_s_high"] or row["samples_per_s"] for row in rows)
+    ax.set_xlim(-0.5, len(rows) - 0.5)
+    ax.set_ylim(0, highest * 1.16)
+    ax.yaxis.set_major_locator(MaxNLocator(5))
+    ax.yaxis.set_major_formatter("{x:,.4g}")
+    ax.grid(axis="y")
+    ax.set_ylabel("samples per second")
+    ax.set_xticks(range(len(rows)), names)
+    ax.tick_params(axis="x", length=0)
+    blocks = blocks_of(ladder.blocks)
+    for place, (row, texts) in enumerate(zip(rows, removed, strict=True)):
+        its = [block for block in blocks if ladder_result.RUNGS[block.variant].name == row["rung"]][
+            -_MOST_DOTS:
+        ]
+        _draw_rung(ax, place, row, [block.samples / block.seconds for block in its])
+        if row["rung"] in gains:
+            colour = COLOURS[_KIND_OF[row["rung"]]]
+            # From the height of the previous bar to the height of this bar
+            before, after = (rows[at]["samples_per_s"] for at in (place - 1, place))
+            across = place - _RUNG_WIDTH / 2 - 0.09
+            arrow = {"arrowstyle": "-|>", "color": colour, "lw": 2, "shrinkA": 0, "shrinkB": 0}
+            ax.annotate("", (across, after), (across, before), arrowprops=arrow)
+            ax.hlines(before, place - 1 + _RUNG_WIDTH / 2, across, color=colour, lw=0.8, ls=":")
+            _write_removed(ax, (place, top), texts, colour)
+    return page
+
+
+def _removed(gain: dict[str, Any] | None, room: int) -> tuple[list[str], str]:
+    """Return the lines that name the cost removed by a rung, and its speedup."""
+    if gain is None:
+        return [], ""
+    lines = textwrap.wrap(f"without {gain['removes']}", room)
+    if gain["says"] in (SAME, OPEN):
+        return [*lines, *textwrap.wrap(gain["says"], room)], ""
+    ends = f"[{gain['factor_low']:.2f}, {gain['factor_high']:.2f}]"
+    return lines, f"{times(gain['factor'])} {ends}"
+
+
+def _write_removed(
+    ax: Axes, at: tuple[int, float], removed: tuple[list[str], str], colour: str
+) -> None:
+    """Write below a bar and a rule in the cost's colour, at a distance in inches."""
+    (place, down), (lines, factor) = at, removed
+
+    def below(inches: float) -> dict[str, Any]:
+        offset = ScaledTranslation(0, -inches, ax.figure.dpi_scale_trans)
+        return {"transform": ax.get_xaxis_transform() + offset}
+
+    rule: dict[str, Any] = {"color": colour, "lw": 2.5, "clip_on": False}
+    ax.plot([place - 0.3, place + 0.3], [0, 0], **rule, **below(down))
+    look: dict[str, Any] = {"ha": "center", "va": "top"}
+    ax.text(place, 0, "\n".join(lines), color=sheet.FAINT, **look, **below(down + 0.05))
+    end = down + 0.05 + len(lines) * _LINE
+    ax.text(place, 0, factor, weight="bold", **look, **below(end))
+
+
+def _ladder_notes(ladder: Ladder, rows: pl.DataFrame) -> list[str]:
+    starts, blocks = int(rows["starts"].max() or 0), int(rows["blocks"].sum())  # type: ignore[arg-type]
+    shown = (
+        f"bars: samples per second over {count(starts, 'start')} a rung, {count(blocks, 'block')}"
+    )
+    has_device = rows["device_busy_share"].is_not_null().any()
+    what = "device busy" if has_device else "the loop in the step"
+    percent = "" if rows["step_share"].is_null().all() else f" · %: {what}"
+    head = f"{shown} in all · dots: single blocks · lines: {INTERVAL}{percent}"
+    return [head, *ladder_result.notes_of(ladder)]
+
+
+def _draw_rung(ax: Axes, place: int, row: dict[str, Any], dots: list[float]) -> None:
+    """Draw a bar with its interval, its blocks and the device's busy share."""
+    rate = row["samples_per_s"]
+    ax.bar(
+        place,
+        rate,
+        _RUNG_WIDTH,
+        color=COLOURS["step"] if row["rung"] in ladder_result.WHOLE else _RUNG,
+    )
+    ends = (row["samples_per_s_low"], row["samples_per_s_high"])
+    sheet.draw_interval(ax, place, rate, ends, cap=6.0, vertical=True)
+    step = _RUNG_WIDTH * 0.7 / max(len(dots) - 1, 1)
+    across = [place - _RUNG_WIDTH * 0.35 + step * number for number in range(len(dots))]
+    ax.plot(across, dots, "o", ms=3, color=sheet.PAPER, mec=sheet.INK, mew=0.6, zorder=4)
+    busy = row["device_busy_share"]
+    busy = row["step_share"] if busy is None else busy
+    label = f"{rate:,.0f}" if busy is None else share(busy)
+    height = max(ends[1] or rate, *dots, rate) + ax.get_ylim()[1] * 0.0215
+    ax.text(place, height, label, ha="center", va="bottom", weight="bold", size=sheet.TEXT_SIZE + 1)
+
 
 # Lines of code, and changes of a step
 

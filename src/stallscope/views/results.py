@@ -58,13 +58,13 @@ def _gain_text(gain: dict[str, Any] | None) -> str:
 
 def rungs_panel(ladder: Ladder) -> Any:
     """Return widgets to choose two rungs, and their speedup."""
-    from stallscope.charts import ladder as chart
+    from stallscope.charts.results import ladder_figure
     from stallscope.views.panels import dropdown, pick, saying
 
     names = list(ladder.rates)
     if len(names) < 2:  # noqa: PLR2004 - two to compare
         return saying(ladder_result.sentence(ladder))
-    picture = chart.figure(ladder)
+    picture = ladder_figure(ladder)
     return pick(
         lambda upper, lower: (
             picture,
@@ -90,7 +90,7 @@ def compared(ladder: Ladder, lower: str, upper: str) -> str:
 LADDER: Final = page.View(
     "a ladder",
     _ladder,
-    {"ladder": ("the loop without each of the loader's costs", "ladder.figure")},
+    {"ladder": ("the loop without each of the loader's costs", "results.ladder_figure")},
     {"compare": ("any two rungs against each other", "results.rungs_panel")},
     page.answered(ladder_result.sentence, rungs="table", gains="gains"),
 )

@@ -126,7 +126,7 @@ VIEW: Final = page.View(
         "timeline": ("workers and loop over a few seconds", "timeline.figure"),
         "resources": ("what was saturated while the loop stalled", "resources.figure"),
         "waits": ("every step's wait, and the patterns in them", "loop.waits_figure"),
-        "slowest": ("the slowest samples, and what made them slow", "samples.figure"),
+        "slowest": ("the slowest samples, and what made them slow", "stages.slowest_figure"),
     },
     {
         "stalls": ("the stalls one by one, the longest first", "panels.stall_panel"),
