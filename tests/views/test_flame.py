@@ -20,7 +20,7 @@ from support.chart_texts import check_texts
 import stallscope as ss
 from stallscope.verbs.flame.classify import COLOURS
 from stallscope.verbs.flame.result import IN_PROCESS, SAMPLES, Flame
-from stallscope.views.flame import viewer_data
+from stallscope.views.code import viewer_data
 from stallscope.views.panels import image
 
 AFTER = {JPEG: 0.5, CROP: 0.2, COLLATE: 0.3}

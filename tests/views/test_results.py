@@ -13,7 +13,7 @@ from surface.built import BUILT, EACH_KIND, built
 import stallscope as ss
 from stallscope.verbs.ladder.result import AS_IT_IS, BATCHES, FETCHED, RUNGS, TRANSFORMED, WARM
 from stallscope.verbs.lines.result import in_order
-from stallscope.views.lines import listing
+from stallscope.views.code import listing
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 FULL = {AS_IT_IS: 0.4, WARM: 0.4, FETCHED: 0.2, TRANSFORMED: 0.15, BATCHES: 0.1}

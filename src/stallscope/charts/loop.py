@@ -41,7 +41,7 @@ UNATTRIBUTED: Final[dict[str, Any]] = {
     "linewidth": 0.8,
 }
 """Look of the unexplained part."""
-_WAITS: Final = {"stall": STALL_COLOUR, "wait": "#F3C6A5"}
+WAITS: Final = {"stall": STALL_COLOUR, "wait": "#F3C6A5"}
 """Waits too short to be stalls have a pale stall colour."""
 _MOST_ROWS: Final = 10
 _OPENING: Final = 0.35
@@ -83,7 +83,7 @@ def loop_strip(time: LoopBreakdown) -> Strip:
     for name, kind, sum_s in time.pieces(NOTHING):
         part = time.share(sum_s)
         numbers = f"{share(part)} · {seconds(sum_s / time.steps)}"
-        colour = _WAITS.get(kind) or colour_of(name, kind)
+        colour = WAITS.get(kind) or colour_of(name, kind)
         pieces.append(StripPiece(printable(name), part, numbers, colour, short=share(part)))
     return Strip(pieces, sheet.ROOM)
 

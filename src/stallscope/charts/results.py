@@ -25,7 +25,7 @@ from stallscope.charts.bars import (
     draw_bars,
     fit_figure,
 )
-from stallscope.charts.loop import loop_strip
+from stallscope.charts.loop import WAITS, loop_strip
 from stallscope.charts.sheet import Sheet, styled
 from stallscope.model.loop_time import loop_breakdown
 from stallscope.stages import COLOURS, STALL_COLOUR, colour_of
@@ -372,7 +372,6 @@ def layouts_figure(layouts: Layouts) -> Sheet:
 
 # Runs side by side
 
-_WAITS: Final = {"stall": STALL_COLOUR, "wait": sheet.RULE}
 _MOST_CHANGES: Final = 10
 _ROW, _NAME = 0.3, 0.3
 """Heights of a row of changes and of a run's name, inches."""
@@ -410,7 +409,7 @@ def _loop_pieces(loop: Mapping[tuple[str, str], float]) -> list[StripPiece]:
     """Return the parts of the loop's time; waits shorter than a stall are pale."""
     return [
         StripPiece(
-            printable(name), part_s, seconds(part_s), _WAITS.get(kind) or colour_of(name, kind)
+            printable(name), part_s, seconds(part_s), WAITS.get(kind) or colour_of(name, kind)
         )
         for (name, kind), part_s in loop.items()
         if part_s > 0
@@ -418,7 +417,7 @@ def _loop_pieces(loop: Mapping[tuple[str, str], float]) -> list[StripPiece]:
 
 
 def _draw_changes(ax: Axes, rows: list[dict[str, Any]]) -> None:
-    colours = {**COLOURS, **_WAITS, "loop": sheet.FAINT}
+    colours = {**COLOURS, **WAITS, "loop": sheet.FAINT}
     names = [printable(row["measure"].removesuffix("_s"), 40).replace("/", ": ") for row in rows]
     sheet.name_rows(ax, names)
     for at, row in enumerate(rows):

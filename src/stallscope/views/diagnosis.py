@@ -25,8 +25,8 @@ from stallscope.errors import StallscopeError
 from stallscope.files import __version__, packaged_folder
 from stallscope.units import printable, seconds, unbroken
 from stallscope.verbs.diagnose import text
+from stallscope.views.code import page_script, to_json, viewer_data
 from stallscope.views.document import Document, Notes, View, fill, static, write
-from stallscope.views.flame import page_script, to_json, viewer_data
 from stallscope.views.redact import redacted
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Panels: controls, and a picture and a text that follow them; panels of a run and of a flamegraph.
+"""Panels: controls, and a picture and a text that follow them; panels of a run and of code.
 
 A panel is a thin skin over functions that work without widgets. It draws into an image of its own,
 so nothing of it depends on the cell that shows it, and a cell that runs twice just makes a second,
@@ -21,6 +21,7 @@ import traitlets
 
 from stallscope.charts import flame as flame_chart
 from stallscope.charts.loop import parts_of, stall_figure
+from stallscope.charts.results import lines_figure
 from stallscope.charts.timeline import picture as timeline_picture
 from stallscope.columns import Column
 from stallscope.model.loop_time import NO_LOOP
@@ -28,7 +29,8 @@ from stallscope.run.stall_text import title, title_of_steps
 from stallscope.run.timeline import MOST_STEPS, from_step, timed_steps, timeline
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.units import count, printable, share
-from stallscope.views import flame as flame_view
+from stallscope.verbs.lines import result as lines_result
+from stallscope.views import code
 from stallscope.views.document import CellBar, Table, html, static
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from stallscope.result import Result
     from stallscope.run.result import Run
     from stallscope.verbs.flame.result import Flame, FlameDifference
+    from stallscope.verbs.lines.result import Lines
 
 
 WIDE: Final = {"description_width": "initial"}
@@ -230,20 +233,36 @@ def page_of(run: Run) -> str:
     return json.dumps([image(picture), run._repr_mimebundle_()["text/html"]])
 
 
-# ---- a flamegraph --------------------------------------------------------------------------------
+# ---- code: a flamegraph, timed lines -------------------------------------------------------------
 
 
 class FlameViewer(anywidget.AnyWidget):  # type: ignore[misc]  # its base, ipywidgets, has no types
     """Zoom, search, details, and switches for workers and stages."""
 
-    _esm: ClassVar[str] = f"{flame_view.viewer_script()}\n{static('widget.js')}"
+    _esm: ClassVar[str] = f"{code.viewer_script()}\n{static('widget.js')}"
     _css: ClassVar[str] = static("viewer.css")
     data = traitlets.Dict().tag(sync=True)
-    """Graph, from `views.flame.viewer_data`."""
+    """Graph, from `views.code.viewer_data`."""
 
 
 def flame_panel(flame: Flame | FlameDifference) -> Panel:
     """Return the viewer of a flamegraph, or of two recordings in one."""
-    panel = Panel([FlameViewer(data=flame_view.viewer_data(flame))])
+    panel = Panel([FlameViewer(data=code.viewer_data(flame))])
     panel.still = flame_chart.figure(flame)
     return panel
+
+
+def lines_panel(lines: Lines) -> Panel:
+    """Return widgets to choose a function; the one with the hottest lines is the first."""
+    functions = lines_result.in_order(lines)
+    if not functions:
+        return saying(lines_result.title(lines))
+    options = [
+        (f"{printable(row['function'], 60)} ({share(row['own_share'] or 0.0)})", place)
+        for place, row in enumerate(functions)
+    ]
+    return pick(
+        lambda place: (None, html("{}", code.Listings(lines, [functions[place]]))),
+        dropdown("Function", options, 0),
+        still=lines_figure(lines),
+    )

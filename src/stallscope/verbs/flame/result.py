@@ -78,7 +78,7 @@ class FlameConditions(Conditions):
 class _Flamegraph(Result):
     """A result that can be drawn as a flamegraph."""
 
-    _view: ClassVar[str] = "flame.VIEW"
+    _view: ClassVar[str] = "code.FLAME"
 
     @computed_apart
     def export(self, path: str | Path) -> Path:
@@ -94,7 +94,7 @@ class _Flamegraph(Result):
         Raises:
             StallscopeError: the suffix is unknown, or the file cannot be written.
         """
-        written: Path = import_module("stallscope.views.flame").export(self, path)
+        written: Path = import_module("stallscope.views.code").export(self, path)
         return written
 
 

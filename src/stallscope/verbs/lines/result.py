@@ -69,7 +69,7 @@ class LinesConditions(Conditions):
 class Lines(SavedResult):
     """Time of each line of a dataset, its transforms and its collate function."""
 
-    _view: ClassVar[str] = "lines.VIEW"
+    _view: ClassVar[str] = "code.LINES"
     _noun: ClassVar[str] = "listing of lines"
 
     functions: pl.DataFrame = stored(FUNCTIONS)

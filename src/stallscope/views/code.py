@@ -1,21 +1,27 @@
-"""Flamegraphs in a notebook, in a terminal and as files for others; of one recording, or of two.
+"""Code in a notebook, in a terminal and as files: flamegraphs, and listings of timed lines.
 
 A difference has the same picture, viewer and table as a flamegraph, with the changes. The viewer is
 a thin skin over `static/viewer.js`, as a widget and as an HTML page that needs no kernel and no
 network. The page forbids itself every request, so that what it shows stays on the machine.
+
+Listings have heat. A long function is shown as its hot lines and the lines around them.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from textwrap import dedent
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
+from stallscope.stages import COLOURS as STAGE_COLOURS
 from stallscope.stats import NOT_DISTINGUISHABLE, WILSON, WINDOWS
-from stallscope.units import printable, share, worker_name
+from stallscope.units import count, file_name, printable, share, worker_name
 from stallscope.verbs.flame.classify import (
     CHANGE_COLOURS,
     COLOURS,
@@ -26,12 +32,16 @@ from stallscope.verbs.flame.classify import (
     tree,
 )
 from stallscope.verbs.flame.result import CHANGES, Flame, notes_of, recordings_of, title
+from stallscope.verbs.lines import result as lines_result
 from stallscope.views import document as page
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from markupsafe import Markup
 
     from stallscope.verbs.flame.result import FlameDifference
+    from stallscope.verbs.lines.result import Lines
 
 
 MOST_ROWS: Final = 20
@@ -56,7 +66,7 @@ FILE: Final = page.RowText(
 )
 
 
-def document(flame: Flame | FlameDifference) -> page.Document:
+def _flame(flame: Flame | FlameDifference) -> page.Document:
     """Return the user's functions as a table."""
     rows = flame.table().head(MOST_ROWS).to_dicts()
     if isinstance(flame, Flame):
@@ -166,7 +176,7 @@ def _html(flame: Flame | FlameDifference) -> str:
         style=page.static("viewer.css"),
         data=to_json(data),
         script=page_script(),
-        below=document(flame).html(),
+        below=_flame(flame).html(),
     )
 
 
@@ -208,10 +218,141 @@ def _speedscope_frame(text: str) -> dict[str, Any]:
 
 
 _SHOWS: Final = "the merged stacks of all workers"
-VIEW: Final = page.View(
+FLAME: Final = page.View(
     "a flamegraph",
-    document,
+    _flame,
     {"flame": (_SHOWS, "flame.figure")},
     {"flame": (_SHOWS, "panels.flame_panel")},
     page.answered(title, functions="table"),
+)
+
+
+# ---- timed lines ---------------------------------------------------------------------------------
+
+_COLUMNS: Final = lines_result.TABLE.shown("hits time_s share own_share")
+LINE_HEADS: Final = ("line", *(column.head for column in _COLUMNS), "source")
+MOST_FUNCTIONS: Final = 6
+"""Listings in a terminal; a notebook has all, and opens the first."""
+
+LONG: Final = 30
+"""Lines up to which a function is shown in full."""
+AROUND: Final = 2
+HOT: Final = 0.01
+"""Share of a sample's time below which a long listing may leave out a line."""
+SHORTEST_GAP: Final = 3
+TAB: Final = 4
+
+_HEAT: Final = "80"
+"""Half transparent, so that a light and a dark ground both leave the text readable."""
+
+
+def _lines(lines: Lines) -> page.Document:
+    """Return the listings, the one with the hottest lines first."""
+    blocks = [
+        page.Heading(lines_result.title(lines)),
+        Listings(lines, lines_result.in_order(lines)),
+        page.Notes(lines_result.notes_of(lines)),
+    ]
+    return page.Document("lines", blocks)
+
+
+class Shown(NamedTuple):
+    """A line of a listing."""
+
+    line: int
+    source: str
+    """Without the indentation that all lines share; empty where there is no source."""
+    own_share: float = 0.0
+    cells: tuple[str, ...] = ("",) * 4
+    """Hits, time, share and own share; empty for a line that never ran (a comment, another
+    branch)."""
+
+
+def listing(lines: Lines, function: dict[str, Any]) -> list[Shown | str]:
+    """Return the lines of a function (a row of `in_order`); a sentence where some are left out."""
+    all_lines = _all(lines, function["function"])
+    wanted = set(range(len(all_lines)))
+    if len(all_lines) > LONG:  # the first lines, the hot ones, and those around
+        hottest = max(range(len(all_lines)), key=lambda place: all_lines[place].own_share)
+        hot = [place for place, line in enumerate(all_lines) if line.own_share >= HOT] or [hottest]
+        wanted = {near for at in [0, *hot] for near in range(at - AROUND, at + AROUND + 1)}
+    shown: list[Shown | str] = []
+    for is_shown, places in groupby(range(len(all_lines)), wanted.__contains__):
+        part = [all_lines[place] for place in places]
+        few = len(part) < SHORTEST_GAP  # leaving them out would save nothing
+        shown += part if is_shown or few else [f"… {count(len(part), 'line')} not shown"]
+    return shown
+
+
+def _all(lines: Lines, name: str) -> list[Shown]:
+    ran = {
+        row["line"]: (row["own_share"] or 0.0, tuple(column.cell(row) for column in _COLUMNS))
+        for row in lines.table().filter(pl.col("function") == name).iter_rows(named=True)
+    }
+    sources = lines.sources.filter(pl.col("function") == name)
+    texts = {line: text.expandtabs(TAB) for _, line, text in sources.iter_rows()}
+    texts = dict(zip(texts, dedent("\n".join(texts.values())).split("\n"), strict=False))
+    return [Shown(at, texts.get(at, ""), *ran.get(at, ())) for at in sorted({*texts, *ran})]
+
+
+@dataclass(frozen=True)
+class Listings:
+    """Functions, each of which opens and closes in a notebook; the first is open."""
+
+    lines: Lines
+    functions: Sequence[dict[str, Any]]
+    """Rows of `lines.result.in_order`."""
+
+    def __str__(self) -> str:
+        form = "{:>6} {:>9} {:>9} {:>6} {:>6}   {}"
+        blocks = []
+        for function in self.functions[:MOST_FUNCTIONS]:
+            rows = [self._head(function), form.format(*LINE_HEADS)]
+            for line in listing(self.lines, function):
+                if isinstance(line, str):
+                    rows.append(f"{'':>40}   {line}")
+                else:
+                    cells = (line.line, *line.cells, printable(line.source, 100))
+                    rows.append(form.format(*cells).rstrip())
+            blocks.append("\n".join(rows))
+        if hidden := self.functions[MOST_FUNCTIONS:]:
+            names = ", ".join(printable(row["function"], 60) for row in hidden)
+            blocks.append(f"not shown: {count(len(hidden), 'more function')} ({names})")
+        return "\n\n".join(blocks)
+
+    def __html__(self) -> Markup:
+        listings = []
+        for function in self.functions:
+            rows = [
+                line if isinstance(line, str) else line._replace(source=printable(line.source, 200))
+                for line in listing(self.lines, function)
+            ]
+            hottest = max((row.own_share for row in rows if isinstance(row, Shown)), default=0.0)
+            colour = STAGE_COLOURS.get(function["kind"] or "other", STAGE_COLOURS["other"]) + _HEAT
+            listings.append((self._head(function), colour, hottest, rows))
+        return page.fill("lines.html", heads=LINE_HEADS, listings=listings)
+
+    def _head(self, function: dict[str, Any]) -> str:
+        """Return the heading of a listing: the function, its share, its stage, its place."""
+        unit = self.lines.circumstances.unit
+        own = f"{share(function['own_share'] or 0.0)} of a {unit}'s time is its own"
+        parts = [f"{function['function']}: {own}"]
+        if function["stage"] and function["stage"] != function["function"]:
+            parts.append(f"stage {function['stage']}")
+        parts.append(f"{file_name(function['file'], 60)}:{function['line']}")
+        if function["why_not"]:
+            parts.append(f"its source is not shown: {function['why_not']}")
+        return printable(" · ".join(parts), 300)
+
+
+LINES: Final = page.View(
+    "lines",
+    _lines,
+    {"lines": ("the lines with most time of their own", "results.lines_figure")},
+    {"listing": ("one function with the heat of its lines", "panels.lines_panel")},
+    lambda lines: {
+        "answer": lines_result.title(lines),
+        "functions": lines_result.in_order(lines),
+        "lines": lines.table().to_dicts(),
+    },
 )
