@@ -14,7 +14,7 @@ from stallscope.hooks.event_log import (
 )
 from stallscope.hooks.recording_folder import AROUND, OUTER, epoch_key
 from stallscope.run.loop_events import events
-from stallscope.run.steps import Who, loaders, loop
+from stallscope.run.steps import loaders, loop
 from stallscope.stages import BACKWARD, FORWARD, GARBAGE, H2D, OPTIMIZER, PIN, STEP, Stage
 
 LOOP, ELSEWHERE = 1, 2
@@ -70,7 +70,7 @@ def read(*marks):
 
 
 def tables(*marks, loader=TRAIN):
-    return loop(read(*marks), loader, Who(rank=0, pid=7, origin_ns=0))
+    return loop(read(*marks), loader)
 
 
 def ms(frame, column):

@@ -309,7 +309,7 @@ def lost_in(words: DecodedWords) -> LostSamples:
 def decode(log: LogPages, *, origin_ns: int, rank: int = 0) -> Decoded:
     """Turn a file of a log into spans; their times count from `origin_ns`."""
     tags, payload = log.words & TAGS, log.words & PAYLOAD
-    ready = payload[tags == Mark.READY].tolist()
+    ready = (payload[tags == Mark.READY] - origin_ns).tolist()
     keys = np.unique((payload[tags == Tag.EPOCH] - INDEX_OFFSET) // EPOCHS).tolist()
     worked_for, ready_ns = frozenset(keys), next(iter(ready), None)
     if not np.isin(tags, (Tag.BATCH, Tag.SKIPPED)).any():  # a thread that makes no batches

@@ -1,7 +1,8 @@
-"""Turn marks into events in one pass: waits, iterators, parts, deliveries."""
+"""Turn marks into events in one pass: waits, iterators, parts, and each batch on its way."""
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
+import polars as pl
 
 from stallscope.hooks.device_time import Edge
 from stallscope.hooks.event_log import NUMBER, Mark
@@ -39,6 +41,7 @@ TIMES: Final[dict[int, str]] = {
     Mark.SENT: "sent_ns",
     Mark.ARRIVED: "arrived_ns",
 }
+"""Columns of deliveries, by the marks of a batch on its way."""
 
 
 class Batch(NamedTuple):
@@ -95,8 +98,14 @@ class Interval(NamedTuple):
 
 @dataclass
 class Events:
-    """Events of a recording, of all loaders. Times are `perf_counter_ns()`."""
+    """Events of a recording, of all loaders. Times count from the start of the run."""
 
+    rank: int
+    pid: int
+    """Process id of the training process."""
+    deliveries: pl.DataFrame
+    """One row per batch (`key, number`, see `Batch`): its `worker`, its `pid`, the times of `TIMES`
+    and of its copying into pinned memory, `pinning_ns` and `pinned_ns`; null where not seen."""
     waits: list[Wait] = field(default_factory=list)
     """Outermost waits of the loop, in the order in which they began."""
     iterators: list[tuple[int, int, int, int]] = field(default_factory=list)
@@ -107,10 +116,6 @@ class Events:
     """Parts that an exception or the end of the process cut off."""
     collections: list[Interval] = field(default_factory=list)
     """Garbage collections."""
-    deliveries: dict[Batch, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
-    """Worker, process and known times of each batch on its way: columns of `DELIVERIES`."""
-    pins: dict[Batch, tuple[int, int]] = field(default_factory=dict)
-    """Copying of a batch into pinned memory: begin and end."""
     last_ns: dict[int, int] = field(default_factory=dict)
     """Time of the last mark of each thread of the loop."""
     edges: list[tuple[int, int, int]] = field(default_factory=list)
@@ -145,22 +150,59 @@ class Events:
                 yield _WORKS[edge], start_ns, until_ns
 
 
-def events(pages: Iterable[LogPages]) -> Events:
-    """Return the events of all threads and processes of a recording."""
-    recording, loops = Events(), defaultdict(list)
+class _Marked(NamedTuple):
+    """File of a log with its marks, whose times count from the start of the run."""
+
+    page: LogPages
+    born_ns: int
+    rows: np.ndarray
+    """Columns of `MarkRow`."""
+
+
+def events(pages: Iterable[LogPages], *, rank: int = 0, origin_ns: int = 0) -> Events:
+    """Return the events of all threads and processes of a recording that began at `origin_ns`."""
+    files, loops = [], defaultdict(list)
     for page in pages:
+        files.append(_Marked(page, page.born_ns - origin_ns, rows := marks(page)))
+        rows[:, _TIME] -= origin_ns
         if page.worker < 0:
-            loops[page.pid, page.started_ns].append(page)
-            continue
-        for what, _, key, number, _, time_ns in marks(page).tolist():
-            if what in TIMES:
-                its = {"worker": page.worker, "pid": page.pid, TIMES[what]: time_ns}
-                recording.deliveries[Batch(key, number)] |= its
+            loops[page.pid, page.started_ns].append(files[-1])
+    pid = next((page.pid for page, *_ in files if page.worker < 0), 0)
+    recording = Events(rank, pid, _deliveries(files))
+    pins: list[tuple[int, ...]] = []
     for loop in loops.values():
-        _Loop(loop, recording).read()
-        facts = loop[0].names.loaders.items()
+        reader = _Loop(loop, recording)
+        reader.read()
+        pins += reader.pins()
+        facts = loop[0].page.names.loaders.items()
         _see_through(recording, {number for number, fact in facts if fact.get("num_workers")})
+    columns = dict.fromkeys(("key", "number", "pinning_ns", "pinned_ns"), pl.Int64)
+    pinned = pl.DataFrame(pins, columns, orient="row").unique(["key", "number"], keep="last")
+    deliveries = recording.deliveries.join(pinned, on=["key", "number"], how="left")
+    # The loop gets a batch after its pin; the thread had unpickled it before
+    arrived_ns = pl.coalesce("pinning_ns", "arrived_ns")
+    recording.deliveries = deliveries.with_columns(arrived_ns=arrived_ns).sort("key", "number")
     return recording
+
+
+def _deliveries(files: list[_Marked]) -> pl.DataFrame:
+    what, time_ns = pl.col("what"), pl.col("time_ns")
+    schema = dict.fromkeys(MarkRow._fields, pl.Int64)
+    marked = [
+        pl.DataFrame(rows[np.isin(rows[:, 0], list(TIMES))], schema, orient="row").with_columns(
+            pid=pl.lit(page.pid, pl.Int64),
+            worker=pl.lit(page.worker if page.worker >= 0 else None, pl.Int64),
+        )
+        for page, _, rows in files
+    ]
+    none = pl.DataFrame(schema={**schema, "pid": pl.Int64, "worker": pl.Int64})
+    asked, is_maker = what == Mark.ASKED, pl.col("worker").is_not_null() | (what == Mark.TAKEN)
+    batches = pl.concat([none, *marked]).sort("time_ns").group_by("key", "number")
+    return batches.agg(
+        worker=pl.coalesce(pl.col("extra").filter(asked).last(), pl.col("worker").last()),
+        pid=pl.col("pid").filter(is_maker).last(),
+        **{name: time_ns.filter(what == mark).last() for mark, name in TIMES.items()},
+    )
 
 
 def _see_through(events: Events, served: set[int]) -> None:
@@ -197,26 +239,27 @@ def _see_through(events: Events, served: set[int]) -> None:
 class _Loop:
     """Reads the marks of all threads of a training process, in the order of time."""
 
-    def __init__(self, pages: list[LogPages], events: Events) -> None:
-        self._pages = sorted(pages, key=lambda page: page.turn)
+    def __init__(self, files: list[_Marked], events: Events) -> None:
+        self._files = sorted(files, key=lambda file: file.page.turn)
         self._events = events
-        self._names = pages[0].names.stages
+        self._names = files[0].page.names.stages
+        self._gaps: list[int] = []
+        """Ends of the gaps."""
         self._after_gap: set[int] = set()
         self._waits: dict[int, list[Wait]] = defaultdict(list)
         self._parts: dict[int, list[tuple[Stage, int]]] = defaultdict(list)
         self._iter_ns: dict[int, int] = {}
         self._pinned: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self._pinning_for: dict[int, list[int]] = defaultdict(list)
-        self._asked_ns: dict[int, int] = {}
 
     def read(self) -> None:
         """Add the events of this process."""
-        self._events.devices += self._pages[0].names.devices
+        self._events.devices += self._files[0].page.names.devices
         rows = np.concatenate([*self._rows()])
+        rows = rows[~np.isin(rows[:, 0], list(TIMES))]
         in_time = np.argsort(rows[:, _TIME], kind="stable")
         for row in rows[in_time].tolist():
             self._read(MarkRow(*row))
-        self._match_pins()
         for thread, begun in self._parts.items():
             self._events.unfinished += [
                 Interval(start, start, stage, thread)
@@ -227,50 +270,34 @@ class _Loop:
     def _rows(self) -> Iterator[np.ndarray]:
         """Yield the rows of each file, with a row for each gap before one."""
         turns: dict[int, int] = {}
-        for page in self._pages:
-            rows, pieces = marks(page), self._events.pieces[page.thread]
+        for page, born_ns, rows in self._files:
+            pieces = self._events.pieces[page.thread]
             of_host = rows[rows[:, 0] != Mark.DEVICE]  # the device's events may be written late
-            end_ns = max([page.born_ns, *of_host[-1:, _TIME].tolist()])
-            if page.thread not in turns:
-                pieces.append((page.born_ns, end_ns))
-            elif turns[page.thread] < page.turn - 1:
-                pieces.append((page.born_ns, end_ns))
-                yield np.array([[_GAP, page.thread, 0, 0, 0, page.born_ns]])
-            else:
+            end_ns = max([born_ns, *of_host[-1:, _TIME].tolist()])
+            if turns.get(page.thread) == page.turn - 1:
                 pieces[-1] = pieces[-1][0], end_ns
+            else:
+                pieces.append((born_ns, end_ns))
+                if page.thread in turns:
+                    yield np.array([[_GAP, page.thread, 0, 0, 0, born_ns]])
             turns[page.thread] = page.turn
             yield rows
 
-    def _leave_gap(self, thread: int) -> None:
-        """Forget the open waits and parts of the thread.
-
-        Batches can be matched with their pins only in epochs that began after the gap.
-        """
+    def _leave_gap(self, thread: int, time_ns: int) -> None:
+        """Forget the open waits and parts of the thread."""
         if self._events.edges:
             self._events.edges.append((Edge.UNKNOWN, self._events.edges[-1][1], 0))
-        self._match_pins()
+        self._gaps.append(time_ns)
         self._waits.pop(thread, None)
         self._parts.pop(thread, None)
-        for begun in (self._iter_ns, self._pinned, self._pinning_for, self._asked_ns):
-            begun.clear()
+        self._iter_ns.clear()
         self._after_gap.add(thread)
-
-    def _deliver(self, what: int, batch: Batch, extra: int, time_ns: int) -> None:
-        delivery = self._events.deliveries[batch]
-        delivery[TIMES[what]] = time_ns
-        if what == Mark.ASKED:
-            delivery["worker"] = extra
-            self._asked_ns.setdefault(batch.key, time_ns)
-        elif what == Mark.TAKEN:
-            delivery["pid"] = self._pages[0].pid
 
     def _read(self, row: MarkRow) -> None:  # noqa: C901 - one case for each kind of mark
         what, thread, key, number, extra, time_ns = row
-        if what not in (_GAP, Mark.DEVICE, *TIMES):
+        if what not in (_GAP, Mark.DEVICE):
             self._events.last_ns[thread] = time_ns
         match what:
-            case _ if what in TIMES:
-                self._deliver(what, Batch(key, number), extra, time_ns)
             case Mark.ITER:
                 self._iter_ns[key] = time_ns
             case Mark.ITERATED if key in self._iter_ns:
@@ -290,7 +317,7 @@ class _Loop:
             case Mark.DEVICE:
                 self._events.edges.append((extra, time_ns, number))
             case 0:  # _GAP
-                self._leave_gap(thread)
+                self._leave_gap(thread, time_ns)
 
     def _wait(self, wait: Wait) -> None:
         open_here = self._waits[wait.thread]
@@ -327,23 +354,24 @@ class _Loop:
             if begun == stage:
                 return
 
-    def _match_pins(self) -> None:
-        """Give each batch its pin: the batches of a thread arrive in the order of their pins.
+    def pins(self) -> Iterator[tuple[int, ...]]:
+        """Yield the pin of each batch: the batches of a thread arrive in the order of their pins.
 
         A thread pins for one epoch after the other: it may live on, or a later thread has its id.
-        The rest of an abandoned epoch is pinned before the next epoch asks for a batch.
+        The rest of an abandoned epoch is pinned before the next epoch asks for a batch. Behind a
+        gap, batches can be matched with their pins only in epochs that began after the gap.
         """
-        arrived: dict[int, list[tuple[int, Batch]]] = defaultdict(list)
-        for batch, delivery in self._events.deliveries.items():
-            arrived_ns = delivery.get("arrived_ns", -1)
-            if arrived_ns >= self._asked_ns.get(batch.key, 0):
-                arrived[batch.key].append((arrived_ns, batch))
+        times = self._events.deliveries.sort("arrived_ns")
+        asked = times.drop_nulls("asked_ns").group_by("key").agg(pl.col("asked_ns").min())
+        asked_ns: dict[int, int] = dict(asked.iter_rows())
+        arrived = times.drop_nulls("arrived_ns").rows_by_key("key", named=True)
         for thread, keys in self._pinning_for.items():
             pinned = self._pinned[thread]
-            begins = [bisect_left(pinned, (self._asked_ns.get(key, 0), 0)) for key in keys]
-            for key, *places in zip(keys, begins, [*begins[1:], None], strict=True):
-                its = pinned[slice(*places)]
-                for (_, batch), pin in zip(sorted(arrived[key]), its, strict=False):
-                    self._events.pins[batch] = pin
-                    # The loop gets the batch later; the thread had unpickled it before it pinned
-                    self._events.deliveries[batch]["arrived_ns"] = pin[0]
+            begins = [asked_ns.get(key, 0) for key in keys]
+            for key, begin, end in zip(keys, begins, [*begins[1:], math.inf], strict=True):
+                gaps = [gap for gap in self._gaps if gap > begin]
+                until = min([end, *gaps])
+                its = pinned[bisect_left(pinned, (begin,)) : bisect_left(pinned, (until,))]
+                came = [batch for batch in arrived[key] if begin <= batch["arrived_ns"] < until]
+                for batch, pin in zip(came, its, strict=False):
+                    yield key, batch["number"], *pin

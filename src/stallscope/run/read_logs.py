@@ -57,7 +57,8 @@ class _Written(NamedTuple):
     main: ProcessNames
     """Facts from the training process."""
     decoded: list[Decoded]
-    who: loops.Who
+    origin_ns: int
+    """Start of the run, from which times in tables count."""
     resources: pl.DataFrame
     device: pl.DataFrame
     """Columns of `run.result.DEVICE`."""
@@ -109,7 +110,6 @@ def _read(place: LogPlace, about: RecordingInfo | None) -> _Written:
         fields = {"unix_offset_ns": None, **names.about}
         about = RecordingInfo(**{**fields, "notes": tuple(fields.get("notes", ()))})
     rank, origin_ns = about.rank, pages[0].born_ns if pages else 0
-    who = loops.Who(rank, main.pid if main else 0, origin_ns)
     decoded: list[Decoded] = []
     for page in pages:
         with place.failures.within("the log of a process"), _no_panic():
@@ -124,14 +124,13 @@ def _read(place: LogPlace, about: RecordingInfo | None) -> _Written:
         stacks = read_stacks(place.folder, workers, rank=rank, origin_ns=origin_ns)
     notes = [str(entry["note"]) for entry in sampled if "note" in entry]
     notes += place.failures.sentences()
-    recording = events(pages)
+    recording = events(pages, rank=rank, origin_ns=origin_ns)
     name = next(iter(recording.devices), None)
     work = [
-        (rank, name, kind, start_ns - origin_ns, end_ns - origin_ns)
-        for kind, start_ns, end_ns in recording.device_work()
+        (rank, name, kind, start_ns, end_ns) for kind, start_ns, end_ns in recording.device_work()
     ]
     device = pl.DataFrame(work, DEVICE, orient="row")
-    return _Written(about, recording, names, decoded, who, used, device, stacks, notes)
+    return _Written(about, recording, names, decoded, origin_ns, used, device, stacks, notes)
 
 
 @contextmanager
@@ -145,7 +144,7 @@ def _no_panic() -> Iterator[None]:
 
 def _run(written: _Written, number: int) -> Run:
     about, facts = written.about, written.main.loaders.get(number, {})
-    loop = loops.loop(written.events, number, written.who)
+    loop = loops.loop(written.events, number)
     # The main process, and the workers of this loader, which may also work for others
     files = [file for file in written.decoded if file.log.worker < 0 or number in file.loaders]
     all_batches = _stack([file.batches for file in files], decode.BATCHES, number)
@@ -159,10 +158,11 @@ def _run(written: _Written, number: int) -> Run:
         warmup=about.warmup,
         simulated_step_s=about.simulated_step_s,
         has_step=about.has_step,
-        began_unix_ns=None if offset_ns is None else offset_ns + written.who.origin_ns,
+        began_unix_ns=None if offset_ns is None else offset_ns + written.origin_ns,
         **{name: facts[name] for name in _OF_LOADER if name in facts},
     )
-    notes, steady = [*_notes(written, facts, number, files)], batches.filter("steady")
+    came = loop.deliveries["arrived_ns"].count() > 0
+    notes, steady = [*_notes(written, facts, files, came=came)], batches.filter("steady")
     if steady.is_empty():
         notes.append("no batch was recorded completely: there is nothing to show")
     elif steady["first"].any():
@@ -197,8 +197,9 @@ def _stack(frames: list[pl.DataFrame], schema: dict[str, Any], number: int) -> p
 
 
 def _notes(
-    written: _Written, facts: dict[str, Any], number: int, files: list[Decoded]
+    written: _Written, facts: dict[str, Any], files: list[Decoded], *, came: bool
 ) -> Iterator[str]:
+    """Yield what is missing in a run of these files; `came`: a batch was seen to arrive."""
     logs = [file.log for file in files]
     yield from written.about.notes
     yield from written.main.notes
@@ -224,8 +225,6 @@ def _notes(
         yield f"{others:,} calls in other threads of the workers were not recorded"
     yield from _about_lost([file.lost for file in files if file.lost])
     missing = facts.get("num_workers", 0) - len({log.worker for log in logs if log.worker >= 0})
-    deliveries = written.events.deliveries.items()
-    came = any(batch.loader == number and "arrived_ns" in its for batch, its in deliveries)
     if missing > 0 and came and not facts.get("lived"):
         yield f"{count(missing, 'worker')} left no log (no room for it, or a thread)"
 
@@ -245,21 +244,23 @@ def _first_batch_s(written: _Written, number: int) -> float | None:
     arrived = [w.end_ns for w in waits if w.number is not None and of(w.key) == number]
     began = min(written.began_ns(number).values(), default=None)
     began = min(written.began_ns(0).values(), default=began)
-    return (min(arrived) - began) / 1e9 if arrived and began else None
+    return (min(arrived) - began) / 1e9 if arrived and began is not None else None
 
 
 def _startup(written: _Written, number: int, files: list[Decoded]) -> pl.DataFrame:
     began, rows = written.began_ns(number), []
     for file in files:
         batches = _stack([file.batches], decode.BATCHES, number)
-        if file.log.turn or not (batches.height or file.ready_ns):  # it began in another file
+        if file.log.turn or not (
+            batches.height or file.ready_ns is not None
+        ):  # it began in another file
             continue
         spans = _stack([file.spans], decode.SPANS, number).drop_nulls("sample")
         sample_s = (pl.col("end_ns") - pl.col("start_ns")).sum() / 1e9
         each = spans.group_by("epoch", "batch", "sample", maintain_order=True).agg(s=sample_s)["s"]
         epoch = int(batches["epoch"][0]) if batches.height else 0
         began_ns, ready_s = began.get(epoch), None
-        if file.ready_ns and began_ns:
+        if file.ready_ns is not None and began_ns is not None:
             ready_s = (file.ready_ns - began_ns) / 1e9
         worker = file.log.worker if file.log.worker >= 0 else None
         times = ready_s, next(iter(each), None), each[1:].median()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import polars as pl
 
 from stallscope import stages
-from stallscope.hooks.recording_folder import AROUND, OUTER, loader_and_epoch
+from stallscope.hooks.recording_folder import AROUND, OUTER, epoch_key, loader_and_epoch
 from stallscope.run.decode import SPANS
 from stallscope.run.loop_events import Interval
 from stallscope.run.result import DELIVERIES, STEPS, WAITS
@@ -25,10 +25,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from stallscope.run.loop_events import Batch, Events, Wait
+    from stallscope.stages import Stage
 
 
 _TRAINS = (stages.BACKWARD, stages.OPTIMIZER)
 _BATCH: Final = ["rank", "epoch", "batch"]
+_ELSEWHERE: Final = ("worker", "pin_s", "rank", "steady")
+"""Columns of steps that do not come from the marks of the loop."""
+_OF_LOOP: Final = {name: kind for name, kind in STEPS.items() if name not in _ELSEWHERE}
 _Row = TypeVar("_Row", bound=tuple[Any, ...])
 
 
@@ -255,16 +259,6 @@ def _exclusive(intervals: list[Interval]) -> Iterator[Interval]:
             open_here.append(interval)
 
 
-class Who(NamedTuple):
-    """Rank and process of the tables."""
-
-    rank: int
-    pid: int
-    """Process id of the training process."""
-    origin_ns: int
-    """Origin of the times."""
-
-
 class LoopTables(NamedTuple):
     """Tables of the loop over one loader."""
 
@@ -278,24 +272,32 @@ class LoopTables(NamedTuple):
     """Columns of `run.decode.SPANS`."""
 
 
-def loop(events: Events, loader: int, who: Who) -> LoopTables:
+def loop(events: Events, loader: int) -> LoopTables:
     """Return the tables of the loop over one loader, by its number."""
     steps = list(Steps(events, loader).steps())
     _split_copies(steps, events)
-    deliveries = {b: times for b, times in events.deliveries.items() if b.loader == loader}
-    pins = {batch: pin for batch, pin in events.pins.items() if batch.loader == loader}
-    frame = _table([_step_row(step, who, events) for step in steps], STEPS, who)
+    first, after = epoch_key(loader, 0), epoch_key(loader + 1, 0)
+    mine = events.deliveries.filter(pl.col("key").is_between(first, after, closed="left"))
+    deliveries = mine.with_columns(rank=events.rank, epoch=pl.col("key") - first, batch="number")
+    pin_s = (pl.col("pinned_ns") - pl.col("pinning_ns")) / 1e9
+    of_batch = deliveries.select("epoch", "batch", "worker", pin_s=pin_s)
+    rows = pl.DataFrame([_step_row(step) for step in steps], _OF_LOOP, orient="row")
     # A column of zeros: no batch was ever copied, or used, so nothing was measured
-    never = [name for name in ("h2d_s", "step_s") if not frame[name].sum()]
-    delivery_rows = [
-        {"rank": who.rank, "epoch": batch.epoch, "batch": batch.number, **its}
-        for batch, its in deliveries.items()
-    ]
+    measured = (pl.when(pl.col(name).sum() > 0).then(name) for name in ("h2d_s", "step_s"))
+    pinned = deliveries.with_columns(pid=events.pid, worker=None)
+    side_spans = (
+        pl.DataFrame(list(_loop_spans(steps, events)), SPANS, orient="row"),
+        _spans_beside(pinned, stages.PIN, "pinning_ns", "pinned_ns"),
+        _spans_beside(deliveries, stages.SEND, "pickle_ns", "sent_ns"),
+    )
     return LoopTables(
-        steps=frame.with_columns(pl.lit(None, STEPS[name]).alias(name) for name in never),
-        waits=_table(list(_wait_rows(steps, loader, events, who)), WAITS, who),
-        deliveries=_table(delivery_rows, DELIVERIES, who).sort("epoch", "batch"),
-        side_spans=_table(list(_side_spans(steps, pins, deliveries, who)), SPANS, who),
+        steps=rows.cast({"epoch": pl.Int64, "batch": pl.Int64})
+        .join(of_batch, on=["epoch", "batch"], how="left", maintain_order="left")
+        .with_columns(*measured, rank=events.rank, steady=False)
+        .select(pl.col(name).cast(kind) for name, kind in STEPS.items()),
+        waits=pl.DataFrame(list(_wait_rows(steps, loader, events)), WAITS, orient="row"),
+        deliveries=deliveries.select(pl.col(n).cast(kind) for n, kind in DELIVERIES.items()),
+        side_spans=pl.concat(side_spans),
     )
 
 
@@ -325,72 +327,51 @@ def _waited(copy: Interval, busy: list[tuple[int, int]]) -> Iterator[Interval]:
         yield Interval(until, copy.end_ns, stages.H2D)
 
 
-def _table(rows: list[Any], schema: dict[str, Any], who: Who) -> pl.DataFrame:
-    """Return a table of the rows, with times from the start of the run."""
-    moments = [name for name in schema if name.endswith("_ns") and name != "cpu_ns"]
-    return pl.DataFrame(rows, schema, orient="row").with_columns(pl.col(moments) - who.origin_ns)
-
-
-def _step_row(step: PendingStep, who: Who, events: Events) -> tuple[Any, ...]:
+def _step_row(step: PendingStep) -> tuple[Any, ...]:
     spent: Counter[str] = Counter()
     for span in step.spans:
         spent[span.stage.kind] += span.end_ns - span.start_ns
     wait, batch = step.wait, step.batch
-    pin = events.pins.get(batch)
     return (
-        step.number,
-        batch.epoch,
-        batch.number,
-        events.deliveries.get(batch, {}).get("worker"),
-        (wait.end_ns - wait.start_ns) / 1e9,
-        (pin[1] - pin[0]) / 1e9 if pin else None,
-        spent.pop("h2d", 0) / 1e9,
-        spent.pop("step", 0) / 1e9,
-        sum(spent.values()) / 1e9,
-        who.rank,
-        wait.start_ns,
-        wait.end_ns,
+        *(step.number, batch.epoch, batch.number, (wait.end_ns - wait.start_ns) / 1e9),
+        *(spent.pop("h2d", 0) / 1e9, spent.pop("step", 0) / 1e9, sum(spent.values()) / 1e9),
+        *(wait.start_ns, wait.end_ns),
         None if step.restart_ns is None else step.restart_ns / 1e9,
-        False,
     )
 
 
-def _wait_rows(
-    steps: list[PendingStep], loader: int, events: Events, who: Who
-) -> Iterator[tuple[Any, ...]]:
+def _wait_rows(steps: list[PendingStep], loader: int, events: Events) -> Iterator[tuple[Any, ...]]:
     begun_ns = {key: start_ns for start_ns, _, key, _ in events.iterators}
     for step in steps:
         outer = step.wait.loader <= OUTER < loader
         for wait in step.wait.inside if outer else [step.wait]:
             batch, start_ns = wait.batch, wait.start_ns
             if batch is not None and (batch.loader == loader or not outer):
-                place = (who.rank, step.number, batch.epoch, batch.number)
+                place = (events.rank, step.number, batch.epoch, batch.number)
                 if outer and not batch.number:  # the iterator's creation is part of the wait
                     start_ns = min(start_ns, begun_ns.get(wait.key, start_ns))
                 yield (*place, max(start_ns, step.wait.start_ns), wait.end_ns)
 
 
-def _side_spans(
-    steps: list[PendingStep],
-    pins: dict[Batch, tuple[int, int]],
-    deliveries: dict[Batch, dict[str, int]],
-    who: Who,
-) -> Iterator[tuple[Any, ...]]:
-
-    def row(pid: int, worker: int | None, batch: Batch, span: Interval) -> tuple[Any, ...]:
-        place = (who.rank, pid, worker, batch.epoch, batch.number, None)
-        return (*place, span.stage.name, span.stage.kind, span.start_ns, span.end_ns, None)
-
+def _loop_spans(steps: list[PendingStep], events: Events) -> Iterator[tuple[Any, ...]]:
     for step in steps:
+        place = (events.rank, events.pid, None, step.batch.epoch, step.batch.number, None)
         for span in step.spans:
-            yield row(who.pid, None, step.batch, span)
-    for batch, pin in pins.items():
-        yield row(who.pid, None, batch, Interval(*pin, stages.PIN))
-    for batch, its in deliveries.items():
-        if {"pid", "pickle_ns", "sent_ns"} <= its.keys():
-            begin_ns = its["pickle_ns"]
-            span = Interval(begin_ns, max(its["sent_ns"], begin_ns), stages.SEND)
-            yield row(its["pid"], its.get("worker"), batch, span)
+            yield (*place, span.stage.name, span.stage.kind, span.start_ns, span.end_ns, None)
+
+
+def _spans_beside(deliveries: pl.DataFrame, stage: Stage, begin: str, end: str) -> pl.DataFrame:
+    """Return the spans between two times of each delivery."""
+    seen = deliveries.drop_nulls(["pid", begin, end])
+    spans = seen.with_columns(
+        sample=None,
+        stage=pl.lit(stage.name),
+        kind=pl.lit(stage.kind),
+        start_ns=begin,
+        end_ns=pl.max_horizontal(begin, end),
+        cpu_ns=None,
+    )
+    return spans.select(pl.col(name).cast(kind) for name, kind in SPANS.items())
 
 
 def mark_steady(
@@ -399,48 +380,29 @@ def mark_steady(
     """Return the batches with `first` (of its process) and `steady`, and the steps with `steady`.
 
     A step may wait for several batches and use them all. Prefetched batches that no step used are
-    left out, so that the same call gives the same count. A recording that is too short to leave out
-    its start keeps everything.
+    left out, so that the same call gives the same count. The steps are chosen as strictly as a
+    complete batch remains: a recording that is too short to leave out its start keeps everything.
     """
-    steps = tables.steps
-    first = _first(batches, tables.deliveries)
-    batches = batches.join(first, on=_BATCH, how="left", maintain_order="left")
-    batches = batches.with_columns(pl.col("first").fill_null(value=False))
+    seen = tables.deliveries.drop_nulls(["pid", "taken_ns"])
+    makers = (seen if seen.height else batches).sort("epoch", "batch")
+    first = makers.unique(["rank", "pid"], keep="first", maintain_order=True)
     order = pl.struct("epoch", "batch").rank("dense").cast(STEPS["step"]) - 1
     # Where the loop was not recorded, assume that it uses every batch
-    presumed = batches.select(*_BATCH, step=order) if steps.is_empty() else steps
-    chosen = _steady(presumed, batches, first, warmup)
-    steady = chosen.filter("steady").select("rank", "step")
-    waited = tables.waits.join(steady, on=["rank", "step"], how="semi")
-    used = pl.concat([chosen.filter("steady").select(_BATCH), waited.select(_BATCH)]).unique()
-    marked = batches.join(
-        used.with_columns(steady=True), on=_BATCH, how="left", maintain_order="left"
+    steps = batches.with_columns(step=order) if tables.steps.is_empty() else tables.steps
+    late = steps.join(first, on=_BATCH, how="anti", maintain_order="left")
+    whole = batches.filter("complete")
+    strictest_first = (late.filter(pl.col("step") >= warmup), late, steps)
+    chosen = next(
+        (rows for rows in strictest_first if rows.join(whole, on=_BATCH, how="semi").height),
+        strictest_first[0 if whole.is_empty() else -1],
     )
-    is_steady = pl.col("complete") & pl.col("steady").fill_null(value=False)
-    marked = marked.with_columns(steady=is_steady)
-    return marked, steps if steps.is_empty() else steps.with_columns(steady=chosen["steady"])
+    waited = tables.waits.join(chosen, on=["rank", "step"], how="semi")
+    used = pl.concat([chosen.select(_BATCH), waited.select(_BATCH)])
+    is_steady = pl.col("complete") & _is_among(used)
+    marked = batches.with_columns(first=_is_among(first), steady=is_steady)
+    return marked, tables.steps.with_columns(steady=pl.col("step").is_in(chosen["step"].implode()))
 
 
-def _first(batches: pl.DataFrame, deliveries: pl.DataFrame) -> pl.DataFrame:
-    """Return the first batch of each process that makes batches."""
-    seen = deliveries.filter(pl.col("pid").is_not_null(), pl.col("taken_ns").is_not_null())
-    makers = seen.select(*_BATCH, "pid") if seen.height else batches.select(*_BATCH, "pid")
-    first = makers.sort("epoch", "batch").unique(["rank", "pid"], keep="first", maintain_order=True)
-    return first.select(*_BATCH, first=pl.lit(value=True)).unique(_BATCH)
-
-
-def _steady(
-    steps: pl.DataFrame, batches: pl.DataFrame, first: pl.DataFrame, warmup: int
-) -> pl.DataFrame:
-    """Add `steady` to the steps, as strictly as a complete batch remains."""
-    whole = batches.filter("complete").select(*_BATCH, whole=pl.lit(value=True)).unique(_BATCH)
-    marked = steps.select(*_BATCH, "step")
-    for marks in (first, whole):
-        marked = marked.join(marks, on=_BATCH, how="left", maintain_order="left")
-    marked = marked.with_columns(pl.col("first", "whole").fill_null(value=False))
-    late, later = pl.col("step") >= warmup, ~pl.col("first")
-    for steady in (late & later, later, pl.lit(value=True)):
-        chosen = marked.with_columns(steady=steady)
-        if whole.is_empty() or chosen.filter("steady", "whole").height:
-            break
-    return chosen
+def _is_among(batches: pl.DataFrame) -> pl.Expr:
+    batch = pl.struct(_BATCH)
+    return batch.is_in(batches.select(batch).to_series().implode())
