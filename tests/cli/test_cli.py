@@ -606,7 +606,7 @@ class TestReadersThatGoAway:
         with os.fdopen(file, "w") as unread:
             monkeypatch.setattr(sys, "stdout", unread)
             with pytest.raises(SystemExit) as ended, output.report_errors():
-                output.printer(save=lambda _: saved.append(1) or "saved")("a table")
+                output.show("a table", save=lambda _: saved.append(1) or "saved")
 
         assert (141 if is_stdout else 1) == ended.value.code
         assert [1] == saved

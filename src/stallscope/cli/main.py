@@ -1,18 +1,31 @@
 """The command line: parse, call, print. torch, polars and Jupyter load only when a command runs.
 
-Each command is a function in one of the modules beside this one.
+Each command is a function: those around notebooks and saved results are here, those that measure in
+`measure`.
 """
 
 from __future__ import annotations
 
 import signal
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Final
 
 import typer
 
-from stallscope.cli import files, measure
-from stallscope.cli.output import print_result, report_errors
+from stallscope.cli import measure, output
+
+_LIMIT_EXCEEDED: Final = 3
+_CLEAR: Final = "\x1b[2J\x1b[H"
+"""Codes that clear a terminal."""
+_RUN: Final = "Folder or address (s3://...) of a saved run."
+LAST: Final = f"{output.FORMS}. Default: the target of the last call, or 'sample'."
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force", help="Replace notebooks that you changed; your copies are moved aside."
+    ),
+]
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -35,7 +48,7 @@ def main() -> None:
     sys.excepthook = hook  # typer has replaced the hook
     from stallscope.run.script import end_with
 
-    with report_errors(script=True):
+    with output.report_errors(script=True):
         outcome = start()
     end_with(outcome)
 
@@ -44,7 +57,7 @@ def _version(wanted: bool) -> None:  # noqa: FBT001 - typer passes a positional
     if wanted:
         from stallscope import __version__
 
-        print_result(f"stallscope {__version__}")
+        output.print_result(f"stallscope {__version__}")
         raise typer.Exit
 
 
@@ -78,17 +91,180 @@ def _stallscope(
     """  # noqa: D301 - \b is click's
 
 
-app.command()(files.compare)
+def lab(
+    target: Annotated[str | None, typer.Argument(metavar="TARGET", help=LAST)] = None,
+    *,
+    folder: Annotated[
+        Path, typer.Option("--dir", metavar="DIR", help="Folder for your copies of the notebooks.")
+    ] = Path("stallscope-notebooks"),
+    force: Force = False,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Print the address, but do not open a browser.")
+    ] = False,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, max=65535, help="Port. Default: the first free one from 8888."
+        ),
+    ] = None,
+) -> None:
+    """Copy the guided notebooks and open them in JupyterLab.
+
+    Only this machine can reach JupyterLab, and only with the token in the printed address. Ctrl-C
+    stops JupyterLab and its kernels. Notebooks that you changed stay, unless you give --force.
+
+    \b
+    Examples:
+      stallscope lab
+      stallscope lab ~/photos --dir photos-check
+      stallscope lab train:make_loader --no-browser --port 8890
+    """  # noqa: D301
+    with output.report_errors():
+        from stallscope.lab.notebooks import copy_notebooks
+        from stallscope.lab.server import open_lab
+
+        copies = copy_notebooks(folder, target, force=force)
+        output.print_note(f"notebooks in {copies.folder}", *copies.notes)
+        first = copies.notebooks[0]
+        open_lab(copies.folder, first, browser=not no_browser, port=port, announce=_announce)
+
+
+def notebooks(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for your copies.")],
+    target: Annotated[str | None, typer.Option(metavar="TARGET", help=LAST)] = None,
+    *,
+    force: Force = False,
+) -> None:
+    """Copy the guided notebooks into a folder.
+
+    Open the copies in your own Jupyter or VS Code, with this Python as the kernel.
+
+    \b
+    Examples:
+      stallscope notebooks check
+      stallscope notebooks check --target ~/photos
+    """  # noqa: D301
+    with output.report_errors():
+        from stallscope.lab.notebooks import copy_notebooks
+
+        copies = copy_notebooks(folder, target, force=force)
+        output.print_note(*copies.notes)
+        output.print_result(*copies.notebooks)
+
+
+def _announce(address: str) -> None:
+    output.print_note("JupyterLab is running; Ctrl-C stops JupyterLab")
+    output.print_result(address)
+
+
+def show(
+    folder: Annotated[str, typer.Argument(metavar="DIR", help=_RUN)],
+    *,
+    redact: output.Redact = False,
+    as_json: output.AsJson = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Print again and again until the training ends.")
+    ] = False,
+    pages: Annotated[bool, typer.Option("--pages", hidden=True)] = False,
+) -> None:
+    """Print a saved run or another saved result.
+
+    Also works while the training runs.
+
+    \b
+    Examples:
+      stallscope show stallscope-runs/train-20261120-101500
+      stallscope show --follow stallscope-runs/train-20261120-101500
+    """  # noqa: D301
+    with output.report_errors():
+        from stallscope.run.load import follow as followed
+        from stallscope.run.load import load
+
+        for result in followed(folder) if follow else [load(folder)]:
+            if follow and sys.stdout.isatty():
+                sys.stdout.write(_CLEAR)
+            if pages:
+                from stallscope.views.panels import page_of
+
+                output.print_result(page_of(result.redacted() if redact else result))
+            else:
+                output.show(result, as_json=as_json, redact=redact)
+
+
+def compare(
+    before: Annotated[str, typer.Argument(metavar="BEFORE", help=_RUN)],
+    after: Annotated[list[str], typer.Argument(metavar="AFTER", help="One or more later runs.")],
+    *,
+    fail_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LIMIT",
+            help="Exit with 3 if the last run is significantly beyond this limit, such as "
+            "'stall_share > +0.05' or 'samples_per_s < -10%'. Repeat for several.",
+        ),
+    ] = None,
+    as_json: output.AsJson = False,
+) -> None:
+    """Compare recorded runs of the same training.
+
+    Prints each change with its 95% confidence interval, and differences in settings, versions,
+    machine and data.
+
+    Exit codes: 0 no limit is exceeded, 2 wrong input, 3 a limit is exceeded.
+
+    \b
+    Examples:
+      stallscope compare runs/before runs/after
+      stallscope compare runs/main runs/change --fail-if "stall_share > +0.05"
+    """  # noqa: D301
+    with output.report_errors():
+        from stallscope.verbs.compare.compare import compare as compared
+
+        comparison = compared(before, *after)
+        beyond = [limit for limit in fail_if or () if comparison.exceeds(limit)]
+        output.show(comparison, as_json=as_json)
+        if beyond:
+            output.print_note(f"limit exceeded: {'; '.join(beyond)}")
+            sys.exit(_LIMIT_EXCEEDED)
+
+
+def trace(
+    folder: Annotated[str, typer.Argument(metavar="DIR", help=_RUN)],
+    out: Annotated[
+        Path, typer.Argument(metavar="FILE", help="File to write: .json, or .json.gz (smaller).")
+    ],
+    *,
+    redact: output.Redact = False,
+) -> None:
+    """Write a saved run as a timeline for Perfetto.
+
+    The timeline shows the loop's steps and waits, and each worker's work on every sample. Arrows
+    lead from each batch to its step. Open the file in https://ui.perfetto.dev or chrome://tracing.
+
+    \b
+    Examples:
+      stallscope trace stallscope-runs/train-20261120-101500 train.json.gz
+    """  # noqa: D301
+    with output.report_errors():
+        from stallscope.run.load import load
+
+        run = load(folder)
+        path = (run.redacted() if redact else run).trace(out)
+        output.print_note("open the file in https://ui.perfetto.dev or chrome://tracing")
+        output.print_result(path)
+
+
+app.command()(compare)
 app.command()(measure.diagnose)
 app.command()(measure.flame)
-app.command()(files.lab)
-app.command()(files.notebooks)
+app.command()(lab)
+app.command()(notebooks)
 app.command()(measure.layouts)
 app.command()(measure.record)
 app.command()(measure.lines)
 app.command()(measure.orders)
 app.command(context_settings={"allow_interspersed_args": False})(measure.run)
-app.command()(files.show)
+app.command()(show)
 app.command()(measure.storage)
-app.command()(files.trace)
+app.command()(trace)
 app.command()(measure.tune)

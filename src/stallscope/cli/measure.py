@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable  # noqa: TC003 - typer evaluates `Annotated`
+from collections.abc import Callable, Mapping  # noqa: TC003 - typer evaluates `Annotated`
 from contextlib import AbstractContextManager  # noqa: TC003 - likewise
 from functools import partial
 from pathlib import Path
@@ -34,22 +34,22 @@ Html = Annotated[
 
 def _measure(
     verb: str,
-    show: Callable[[Any], object],
+    options: Mapping[str, Any],
     spec: str | None = None,
     step_s: float | None = None,
     *,
     check: Callable[[], None] | None = None,
-    **options: Any,
+    **show: Any,
 ) -> Any:
     """Measure and show the result, or the partial result after an error or Ctrl-C.
 
     Args:
         verb: the public function, such as "layouts".
-        show: prints and saves a result.
+        options: keyword arguments of the function.
         spec: names the target; None for a verb without one.
         step_s: seconds of the simulated step.
         check: called first; refuses a file that cannot be written.
-        options: keyword arguments of the function.
+        show: keyword arguments of `output.show`.
     """
     with output.report_errors():
         if check is not None:
@@ -57,10 +57,10 @@ def _measure(
         function = getattr(stallscope, verb)
         if spec is not None:
             _add_import_path(spec)
-        with output.showing_partial(_PARTS.get(verb, verb), show):
+        with output.showing_partial(_PARTS.get(verb, verb), partial(output.show, **show)):
             targets = () if spec is None else (_target(spec, step_s),)
             result = function(*targets, **options)
-        show(result)
+        output.show(result, **show)
         return result
 
 
@@ -121,9 +121,9 @@ def record(  # noqa: PLR0913 - the command's options
       stallscope record train:make_loader --batches 200 --out runs/before
     """  # noqa: D301
     save = None if out is None else lambda run: f"saved in {run.save(out)}"
-    show, check = output.printer(as_json=as_json, save=save), partial(output.check_folder, out)
-    options: dict[str, Any] = {"batches": batches, "warmup": warmup, "budget_s": budget}
-    _measure("record", show, target, check=check, **options)
+    check = partial(output.check_folder, out)
+    options = {"batches": batches, "warmup": warmup, "budget_s": budget}
+    _measure("record", options, target, check=check, as_json=as_json, save=save)
 
 
 def lines(
@@ -150,8 +150,8 @@ def lines(
       stallscope lines sample
       stallscope lines train:make_loader --function RandomMask --samples 64
     """  # noqa: D301
-    options: dict[str, Any] = {"functions": function, "samples": samples, "budget_s": budget}
-    _measure("lines", output.printer(as_json=as_json), target, **options)
+    options = {"functions": function, "samples": samples, "budget_s": budget}
+    _measure("lines", options, target, as_json=as_json)
 
 
 class Script(BaseException):
@@ -271,10 +271,10 @@ def diagnose(  # noqa: PLR0913 - the command's options
     save = (
         None if html is None else lambda result: f"written to {result.export(html, redact=redact)}"
     )
-    show = output.printer(as_json=as_json, redact=redact, save=save)
     check = partial(output.check_file, "--html", html, (".html",))
-    options: dict[str, Any] = {"device": device, "budget_s": budget}
-    diagnosis = _measure("diagnose", show, target, step, check=check, **options)
+    show = {"as_json": as_json, "redact": redact, "save": save}
+    options = {"device": device, "budget_s": budget}
+    diagnosis = _measure("diagnose", options, target, step, check=check, **show)
     sys.exit(_EXIT_CODES.get(diagnosis.verdict.code, _CAUSE))
 
 
@@ -294,7 +294,7 @@ def tune(
       stallscope tune ~/photos --step 0.1
       stallscope tune train:make_loader_and_step
     """  # noqa: D301
-    _measure("tune", output.printer(as_json=as_json), target, step, budget_s=budget)
+    _measure("tune", {"budget_s": budget}, target, step, as_json=as_json)
 
 
 def storage(
@@ -314,8 +314,7 @@ def storage(
       stallscope storage ~/photos --step 0.1
       stallscope storage train:make_loader_and_step --json
     """  # noqa: D301
-    show = output.printer(as_json=as_json, redact=redact)
-    _measure("storage", show, target, step, budget_s=budget)
+    _measure("storage", {"budget_s": budget}, target, step, as_json=as_json, redact=redact)
 
 
 def layouts(  # noqa: PLR0913 - the command's options
@@ -343,9 +342,8 @@ def layouts(  # noqa: PLR0913 - the command's options
       stallscope layouts ~/photos --step 0.1
       stallscope layouts train:make_loader_and_step --samples 2000 --folder /data
     """  # noqa: D301
-    options: dict[str, Any] = {"samples": samples, "budget_s": budget, "folder": folder}
-    show = output.printer(as_json=as_json, redact=redact)
-    _measure("layouts", show, target, step, **options)
+    options = {"samples": samples, "budget_s": budget, "folder": folder}
+    _measure("layouts", options, target, step, as_json=as_json, redact=redact)
 
 
 def orders(
@@ -374,8 +372,8 @@ def orders(
       stallscope orders sample
       stallscope orders train:make_loader --tolerance "8-bit rounding"
     """  # noqa: D301
-    options: dict[str, Any] = {"samples": samples, "tolerance": tolerance, "budget_s": budget}
-    _measure("orders", output.printer(as_json=as_json), target, **options)
+    options = {"samples": samples, "tolerance": tolerance, "budget_s": budget}
+    _measure("orders", options, target, as_json=as_json)
 
 
 def flame(  # noqa: PLR0913 - the command's options
@@ -411,7 +409,7 @@ def flame(  # noqa: PLR0913 - the command's options
       stallscope flame 4711 --seconds 20 --out workers.html
     """  # noqa: D301
     save = None if out is None else lambda flame: f"written to {flame.export(out)}"
-    show = output.printer(as_json=as_json, save=save)
     check = partial(output.check_file, "--out", out, (".html", ".json"))
-    options: dict[str, Any] = {"rate_hz": rate, "native": native, "idle": idle, "gil": gil}
-    _measure("flame", show, check=check, pid=pid, seconds=seconds, **options)
+    options = {"pid": pid, "seconds": seconds, "rate_hz": rate}
+    options |= {"native": native, "idle": idle, "gil": gil}
+    _measure("flame", options, check=check, as_json=as_json, save=save)

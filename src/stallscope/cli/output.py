@@ -83,12 +83,6 @@ def print_result(*lines: object) -> None:
         _end_unread(1)
 
 
-def shown(result: Any, *, as_json: bool = False, redact: bool = False) -> object:
-    """Return the result or its JSON, for `print_result`."""
-    result = result.redacted() if redact else result
-    return result._face().as_json(result) if as_json else result  # noqa: SLF001
-
-
 def print_note(*lines: str) -> None:
     """Print notes to stderr, unless it is closed."""
     for line in lines if sys.stderr is not None else ():
@@ -97,22 +91,23 @@ def print_note(*lines: str) -> None:
             print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
-def printer(
-    *, as_json: bool = False, redact: bool = False, save: Callable[[Any], str] | None = None
-) -> Callable[[Any], None]:
-    """Return a function that prints a result, then saves it.
+def show(
+    result: Any,
+    *,
+    as_json: bool = False,
+    redact: bool = False,
+    save: Callable[[Any], str] | None = None,
+) -> None:
+    """Print a result, then save it: `save` returns a note about the file.
 
-    A failure of either does not prevent the other; `save` returns a note about the file.
+    A failure of either does not prevent the other.
     """
-
-    def show(result: Any) -> None:
-        try:
-            print_result(shown(result, as_json=as_json, redact=redact))
-        finally:
-            if save is not None:
-                print_note(save(result))
-
-    return show
+    try:
+        shown = result.redacted() if redact else result
+        print_result(shown._face().as_json(shown) if as_json else shown)  # noqa: SLF001
+    finally:
+        if save is not None:
+            print_note(save(result))
 
 
 @contextmanager
