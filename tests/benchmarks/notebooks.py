@@ -89,7 +89,7 @@ def main():
         times=Option(1, 1, "run each so often"),
         only=Option("", "05", "begin of a notebook's name"),
         budget=Option(0, 1, "seconds in place of each notebook's own BUDGET_S; 0: its own"),
-        target=Option("sample", "sample", "what they measure: stallscope.cases:case_a"),
+        target=Option("sample", "sample", "what they measure: stallscope.demo:case_a"),
         html=Option("", "", "folder for what nbconvert makes of them"),
     )
     rows, hedges, whole_s = [], 0, 0.0
