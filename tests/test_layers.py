@@ -22,13 +22,13 @@ LAYERS = {
             "stats store units"
         ),
         "",
-        "numpy polars psutil scipy torch matplotlib:types typing_extensions:types",
+        "fsspec numpy polars psutil scipy torch matplotlib:types typing_extensions:types",
     ),
     "hooks": ("hooks", "words", "numpy torch typing_extensions:types"),
     "loops": (
         "targets isolation loops",
         "words hooks",
-        "fsspec numpy torch torchvision PIL psutil pynvml tqdm IPython typing_extensions:types",
+        "numpy torch torchvision PIL psutil pynvml tqdm IPython typing_extensions:types",
     ),
     "run": (
         "run model",

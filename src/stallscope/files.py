@@ -1,4 +1,4 @@
-"""Files: atomic writes, reads of untrusted files, a recording's private folder."""
+"""Files: atomic writes, reads of untrusted files, a recording's private folder, addresses."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ import tempfile
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from hashlib import sha256
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from time import monotonic
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
-from stallscope.errors import StallscopeError, WorkspaceError
+from stallscope.errors import StallscopeError, TargetError, WorkspaceError
 from stallscope.interrupts import held_back
+from stallscope.units import printable, said_by
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
 with suppress(ImportError):  # Windows has no such locks
     import fcntl
@@ -256,3 +257,64 @@ def sizes(paths: Iterable[str]) -> dict[str, int]:
             if stat.S_ISREG(about.st_mode):
                 sizes_by_path[path] = about.st_size
     return sizes_by_path
+
+
+_ADDRESS: Final = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
+
+
+def is_address(text: str) -> bool:
+    r"""Recognise an address, such as `s3://bucket`; `C:\data` and `C:/data` are paths."""
+    return bool(_ADDRESS.match(text))
+
+
+def listing(address: str) -> tuple[str, list[str]]:
+    """Return the path of an address, and the path of each object below it, sorted.
+
+    A `TargetError` says that the server refuses, or that the address' library is missing.
+    """
+    name = printable(address)
+    try:
+        system, root = connection(address)
+        objects = sorted(system.find(root))
+        if not objects:
+            system.ls(root)  # raises the reason: `find` ignores errors
+    except Exception as error:
+        if isinstance(error, ImportError):
+            raise TargetError(f"{name!r} cannot be read here: {said_by(error)}") from error
+        raise TargetError(
+            f"{name!r} cannot be listed ({type(error).__name__}: {said_by(error)}): check the "
+            "address, and the credentials that its library needs"
+        ) from error
+    return root, objects
+
+
+def names_at(address: str) -> list[str]:
+    """Return the names of files and folders at an address; empty if they cannot be listed."""
+    try:
+        system, root = connection(address)
+        return [PurePosixPath(path).name for path in system.ls(root, detail=False)]
+    except Exception:  # noqa: BLE001 - each library has errors of its own
+        return []
+
+
+def copy_objects(address: str, places: Mapping[str, Path]) -> None:
+    """Copy objects of a server to files, by their paths, else raise a `TargetError`."""
+    try:
+        for place in places.values():  # a rank without a run has a folder, too
+            place.parent.mkdir(parents=True, exist_ok=True)
+        connection(address)[0].get(list(places), [str(place) for place in places.values()])
+    except Exception as error:  # of the protocol's library
+        raise TargetError(
+            f"{printable(address)} cannot be copied ({said_by(error)}): try again, or copy it here"
+        ) from error
+
+
+def connection(address: str) -> tuple[Any, str]:
+    """Return this process's connection to a server, and the path of an address on it.
+
+    fsspec's library for the protocol finds the credentials (its environment variables and files).
+    """
+    import fsspec
+
+    system, path = fsspec.core.url_to_fs(address)
+    return system, str(path)

@@ -221,7 +221,7 @@ class TestNotebooks:
         """`lab` copies, then opens the first notebook with what was asked for."""
         asked = {}
         monkeypatch.setattr(
-            "stallscope.lab.server.open_lab", lambda *args, **named: asked.update(named, args=args)
+            "stallscope.lab.jupyter.open_lab", lambda *args, **named: asked.update(named, args=args)
         )
 
         CliRunner().invoke(app, ["lab", "--dir", "y", "--no-browser", "--port", "8890"])

@@ -15,10 +15,9 @@ from support.virtual_loop import a_loop
 from torch.utils.data import DataLoader
 
 import stallscope as ss
+from stallscope.files import is_address
 from stallscope.lab.notebooks import resolved
-from stallscope.targets.factory import is_address
-from stallscope.targets.images import find_images
-from stallscope.targets.remote import RemoteImages
+from stallscope.targets.images import RemoteImages, find_images
 
 pytest.importorskip("aiohttp", reason="fsspec reads http:// with it; .[ci] installs it")
 pytest.importorskip("torchvision")

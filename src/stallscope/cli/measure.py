@@ -73,7 +73,7 @@ def _add_import_path(spec: str) -> None:
 
     Called after stallscope's own imports: a file in the folder could hide one of its modules.
     """
-    from stallscope.targets.factory import names_code
+    from stallscope.targets.target import names_code
 
     here = str(Path.cwd())
     if names_code(spec):

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from stallscope.errors import StallscopeError
-from stallscope.files import packaged_folder, read_file, whole_file
-from stallscope.targets.factory import is_address, is_factory
-from stallscope.targets.target import IN_NOTEBOOKS
+from stallscope.files import is_address, packaged_folder, read_file, whole_file
+from stallscope.targets.target import IN_NOTEBOOKS, is_factory
 
 _MODULE: Final = "my_target.py"
 """File with the target of all notebooks; users may edit their copy."""

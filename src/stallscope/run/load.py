@@ -14,13 +14,11 @@ import psutil
 
 from stallscope import store
 from stallscope.errors import RunFormatError, TargetError
-from stallscope.files import workspace
+from stallscope.files import copy_objects, is_address, listing, names_at, workspace
 from stallscope.hooks.event_log import MAIN
 from stallscope.hooks.recording_folder import LogPlace
 from stallscope.run.read_logs import collect
 from stallscope.run.result import LOGS, Run
-from stallscope.targets.factory import is_address
-from stallscope.targets.remote import copy_objects, listing, names_at
 from stallscope.units import count, printable, without_controls
 
 if TYPE_CHECKING:

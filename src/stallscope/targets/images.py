@@ -1,9 +1,10 @@
 """Loaders of the user's images, for users without a loader at hand.
 
-They read a folder of images, or tar shards of `key.jpg`, `key.json`, `key.txt` in webdataset's
-layout (a sample is neighbouring members with one key, which ends at the first dot of the file's
-name), with the standard library alone. The pipeline is stallscope's, and the target's name says so
-(`OURS`): the numbers describe the user's files and disk, not the user's transforms.
+They read a folder of images, images at an address (`s3://`, `http://`), or tar shards of `key.jpg`,
+`key.json`, `key.txt` in webdataset's layout (a sample is neighbouring members with one key, which
+ends at the first dot of the file's name), read without webdataset. The pipeline is stallscope's,
+and the target's name says so (`OURS`): the numbers describe the user's files and disk, not the
+user's transforms.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from stallscope.errors import TargetError
+from stallscope.files import connection, listing
 from stallscope.machine import usable_cores
+from stallscope.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -134,6 +137,36 @@ def no_images(folder: Path) -> TargetError:
 def image_loader(dataset: ImageFiles) -> DataLoader[Any]:
     """Return a loader of shuffled batches of (image, label)."""
     return DataLoader(dataset, BATCH_SIZE, shuffle=True, **worker_settings(min(4, usable_cores())))
+
+
+class RemoteImages(ImageFiles):
+    """Images at an address; each is read as a whole. Files are named without the protocol."""
+
+    def __init__(
+        self, address: str, files: Sequence[ImageFile], transform: Callable[[Any], Any]
+    ) -> None:
+        super().__init__(files, transform)
+        self.address = address
+        self.loader = self._open
+
+    def _open(self, path: Any) -> Image.Image:
+        return open_image(BytesIO(connection(self.address)[0].cat_file(path)))
+
+
+def remote_loader(address: str) -> DataLoader[Any]:
+    """Return a loader of shuffled (image, label) batches with the default training pipeline.
+
+    A `TargetError` says that there is no image; see `listing`.
+    """
+    root, objects = listing(address)
+    images = [path for path in objects if is_image(path)]
+    if not images:
+        raise TargetError(
+            f"no images at {printable(address)!r}: looked for {', '.join(SUFFIXES)} there "
+            f"and below, found {len(objects):,} other objects"
+        )
+    below = [(path, PurePosixPath(path.removeprefix(root).lstrip("/"))) for path in images]
+    return image_loader(RemoteImages(address, labelled(below), training_pipeline()))
 
 
 def training_pipeline() -> Callable[[Any], Any]:

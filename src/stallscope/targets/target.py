@@ -8,10 +8,14 @@ again, iterates it or pickles it.
 from __future__ import annotations
 
 import difflib
+import importlib
 import inspect
 import os
+import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from numbers import Real
@@ -22,16 +26,14 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from stallscope.errors import ArgumentError, TargetError
+from stallscope.files import is_address
 from stallscope.hooks.device_time import SimulatedDevice
 from stallscope.hooks.find_ops import own_attributes
 from stallscope.hooks.loader_access import value_of
-from stallscope.targets import factory
 from stallscope.targets import images as folder
-from stallscope.targets.factory import is_address
 from stallscope.targets.loaders import count_workers, find_loaders
-from stallscope.targets.remote import remote_loader
 from stallscope.targets.sample import sample_loader
-from stallscope.units import printable
+from stallscope.units import printable, said_by
 
 Step = Callable[[Any], object]
 
@@ -205,14 +207,14 @@ def _find(spec: object) -> Target:
     if spec == "sample":
         note = "stallscope's sample data and pipeline, not yours"
         return Target(sample_loader(), name="sample", notes=(note,))
-    if factory.names_code(spec):
-        value = factory.find(spec)
+    if names_code(spec):
+        value = _named(spec)
         if callable(value) and not _is_loader(value):
-            value = factory.call(value, spec)
+            value = _called(value, spec)
         loaded = _from_object(value, f"the value of {spec!r}")
         return loaded if spec == IN_NOTEBOOKS else replace(loaded, name=spec)
     if is_address(spec):
-        return _ours(remote_loader(spec), spec)
+        return _ours(folder.remote_loader(spec), spec)
     return _from_path(spec)
 
 
@@ -322,3 +324,83 @@ def _type(value: Any) -> str:
 def _name(loader: Any) -> str:
     dataset = value_of(loader, "dataset")
     return _type(loader) if dataset is None else f"{_type(loader)} over {_type(dataset)}"
+
+
+# `package.module:factory`, a loader in the user's own code: the first thing that many users type.
+# So each failure has its own sentence, and an error of their code is never a wrong name.
+
+
+def is_factory(text: str) -> bool:
+    r"""Recognise the form `package.module:factory`; `C:\data` and `C:/data` are paths."""
+    module, colon, attribute = text.partition(":")
+    parts = [*module.split("."), *attribute.split(".")]
+    return bool(colon) and all(part.isidentifier() for part in parts)
+
+
+def names_code(text: str) -> bool:
+    """Return True for code to import and call, False for a file with such a name."""
+    return is_factory(text) and not Path(text).exists()
+
+
+def _named(text: str) -> Any:
+    """Import the module and return what the attribute path names, without calling it."""
+    name, _, path = text.partition(":")
+    with _importable_here():
+        value: Any = _import(name)
+        for attribute in path.split("."):
+            if not hasattr(value, attribute):
+                matches = difflib.get_close_matches(attribute, dir(value), n=1)
+                hint = f"; did you mean {matches[0]!r}?" if matches else ""
+                holder = getattr(value, "__name__", None)
+                owner = f"{holder!r}" if holder else f"the {type(value).__name__}"
+                raise TargetError(f"{text!r}: {owner} has no {attribute!r}{hint}")
+            value = getattr(value, attribute)
+    return value
+
+
+def _called(factory: Any, text: str) -> Any:
+    with _importable_here():
+        try:
+            return factory()
+        except (Exception, SystemExit) as error:  # SystemExit: argparse, in a notebook
+            raise TargetError(
+                f"{text!r}, called without arguments, raised {_raised(error)}"
+            ) from error
+
+
+@contextmanager
+def _importable_here() -> Iterator[None]:
+    """Make modules of the current folder importable inside the block, as with `python -m`."""
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    importlib.invalidate_caches()  # a notebook cell may have written the file a second ago
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # entries that the user's module added stay
+            sys.path.remove(here)
+
+
+def _import(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
+            hint = f"; write {name[:-3]!r}, without .py" if name.endswith(".py") else ""
+            raise TargetError(
+                f"no module {error.name!r}: looked in {str(Path.cwd())!r} and in the installed "
+                f"packages{hint}. Change to the folder that holds it, or install it"
+            ) from error
+        raise TargetError(f"importing your module {name!r} raised {_raised(error)}") from error
+
+
+def _raised(error: BaseException) -> str:
+    message = said_by(error)
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not _is_ours(frame.filename)]
+    return f"{text} ({own[-1].filename}, line {own[-1].lineno})" if own else text
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith("<frozen ") or Path(file) in {Path(__file__), Path(importlib.__file__)}

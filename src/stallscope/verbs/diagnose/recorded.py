@@ -16,13 +16,13 @@ import polars as pl
 
 from stallscope.apart import apart
 from stallscope.errors import ArgumentError
+from stallscope.files import is_address
 from stallscope.hooks.self_sampler import WINDOW_HZ, WINDOW_S
 from stallscope.model.loop_time import loop_breakdown
 from stallscope.model.thresholds import HARDLY
 from stallscope.run.load import is_result, load
 from stallscope.run.result import Run
 from stallscope.store import contents_of
-from stallscope.targets.factory import is_address
 from stallscope.units import count, share
 from stallscope.verbs.diagnose.facts import facts, with_stacks
 from stallscope.verbs.diagnose.own_code import loop_code

@@ -1,7 +1,8 @@
-"""JupyterLab in this process: local to this machine, and with a token.
+"""Jupyter: the server that `stallscope lab` runs, and the magic `%%stallscope` above a cell.
 
-Every user of the machine can read a command line, so token and settings are given in Python. They
-override settings of the user's that turn the token off.
+The server is in this process, local to this machine, and with a token. Every user of the machine
+can read a command line, so token and settings are given in Python. They override settings of the
+user's that turn the token off.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-from typing import TYPE_CHECKING
+from argparse import ArgumentParser
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from stallscope.errors import StallscopeError
+import stallscope as ss
 from stallscope.files import workspace
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Callable
     from pathlib import Path
 
@@ -64,7 +67,7 @@ def open_lab(
         try:
             server = LabApp.initialize_server(options)
         except SystemExit as error:
-            raise StallscopeError(
+            raise ss.StallscopeError(
                 "JupyterLab did not start, its output is above; the notebooks are copied"
             ) from error
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -73,3 +76,59 @@ def open_lab(
         address = f"{server.connection_url}lab/tree/{place}?token={token}"
         server.io_loop.add_callback(announce, address)  # after those that begin to listen
         server.start()
+
+
+class CellStoppedError(Exception):
+    """Error without output that ends Run All; IPython has already shown the cell's own error."""
+
+    def _render_traceback_(self) -> list[str]:
+        return []
+
+
+def register(shell: Any) -> None:
+    """Add the magic to a shell of IPython."""
+
+    def cell_magic(line: str, cell: str) -> None:
+        """Run a cell, record every DataLoader in it, and show verdict and timeline.
+
+        %%stallscope [--html FILE] [--save FOLDER]
+        """
+        _run_cell(shell, _options().parse_args(line.split()), cell)
+
+    shell.register_magic_function(cell_magic, "cell", "stallscope")
+
+
+def _options() -> ArgumentParser:
+    parser = ArgumentParser("%%stallscope", exit_on_error=False)
+    parser.add_argument("--html", metavar="FILE", help="write the report there, too")
+    parser.add_argument("--save", metavar="FOLDER", help="save the run, for ss.load and ss.compare")
+    return parser
+
+
+def _run_cell(shell: Any, options: Namespace, cell: str) -> None:
+    with ss.instrumented() as watch:
+        outcome = shell.run_cell(cell)
+    try:
+        _show(watch.run, options)
+    except ss.StallscopeError as error:
+        print(f"stallscope: {error}")  # noqa: T201 - to the cell's output, as %%time does
+    if not outcome.success:
+        raise CellStoppedError
+
+
+def _show(run: ss.Run, options: Namespace) -> None:
+    """Show the diagnosis of a run, and save what the options request."""
+    from IPython import display
+
+    if run.steps(steady=False).is_empty():
+        raise ss.StallscopeError(
+            "the cell iterated no DataLoader: put %%stallscope above the cell with the training "
+            "loop"
+        )
+    diagnosis = ss.diagnose(run)
+    show: Any = display.display
+    show(diagnosis, diagnosis.plot("timeline"))
+    if options.html:
+        diagnosis.export(options.html)
+    if options.save:
+        run.save(options.save)
