@@ -213,24 +213,21 @@ class _Window:
         """Number of its last step."""
         self._pid = os.getpid()
         self._reading: Later[_Seen | None] | None = None
-        self._everything, self._recording = ExitStack(), ExitStack()
-        with ExitStack() as failed:
-            failed.callback(self._everything.close)
-            folder = self._everything.enter_context(workspace())
-            self._everything.callback(self._recording.close)
+        with ExitStack() as everything:
+            folder = everything.enter_context(workspace())
+            self._recording = everything.enter_context(ExitStack())
             self._place = begin_window(folder, self._recording, warmup)
-            failed.pop_all()
+            self._everything = everything.pop_all()
 
     def close(self, step: int, *, draws: bool) -> None:
         """Take the hooks off, and begin to read what was recorded; pictures only if asked for."""
         self.step = step
-        with ExitStack() as failed:
-            failed.callback(self._everything.close)
+        with self._everything.pop_all() as everything:
             self._recording.close()
             if os.getpid() == self._pid:  # and not in a child, which polars would hang in
                 self._reading = Later(lambda: _seen(readable(self._place), draws=draws))
-                self._everything.callback(self._reading.end)
-                failed.pop_all()
+                everything.callback(self._reading.end)
+                self._everything = everything.pop_all()
 
     @property
     def is_read(self) -> bool:
