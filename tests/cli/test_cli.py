@@ -190,11 +190,45 @@ class TestHelp:
 
         assert shown == f"stallscope {stallscope.__version__}\n"
 
-    def test_names_a_wrong_option(self):
-        """A wrong option is named, with exit code 2."""
-        result = CliRunner().invoke(app, ["record", "sample", "--batch", "3"])
 
-        assert (result.exit_code, "--batch" in result.output) == (2, True)
+MISTAKES = [
+    (["record", "sample", "--batch", "3"], "--batch"),
+    (["notebooks", "x", "--target", "no/where"], "stallscope: there is no 'no/where'"),
+    (["diagnose", "mine:none"], "'mine' has no 'none'"),
+    (["diagnose", "mine:paired", "--step", "1"], "has its own step"),
+    (["diagnose", "mine:good", "--step", "-1"], "give a number of seconds"),
+    (["diagnose", "mine:broken", "--html", "r.pdf"], "a name that ends in .html"),
+    (["diagnose", "mine:broken", "--html", "no/where.html"], "cannot be written"),
+    (["diagnose", "mine:good", "--budget", "0"], "budget_s=0.0"),
+    (["diagnose", "mine:good", "--device", "gpu0"], "not a torch device"),
+    (["lines", "mine:good", "--function", "Numbrs.__getitem__"], "mean 'Numbers.__getitem__'"),
+    (["record", "mine:none", "--out", "new/run"], "stallscope: 'mine:none': 'mine' has no 'none'"),
+    (["record", "mine:broken", "--out", "new/run"], "raised ValueError: no disk"),
+    (["record", "mine:good", "--out", "used"], "--out used is not empty: give a new folder"),
+    (["record", "mine:broken", "--out", "mine.py"], "stallscope: --out mine.py "),
+    (["record", "mine:broken", "--out", "mine.py/run"], "stallscope: --out mine.py/run "),
+    (["record", "mine:broken", "--out", "/proc/run"], "stallscope: --out /proc/run "),
+    (["record", "mine:good", "--budget", "nan"], "budget"),
+    (["record", "mine:good", "--budget", "0"], "budget"),
+    (["record", "mine:good", "--batches", "0"], "batches"),
+    (["trace", "run", "t.txt"], "a trace is .json or .json.gz"),
+    (["trace", "nowhere", "t.json"], "is not a saved result: there is no such folder"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), MISTAKES)
+def test_a_mistake_is_one_line(here, arguments, words):
+    """On stderr, with exit code 2, before anything is measured or written."""
+    a_loop({"decode": 2.0}, workers=2, batches=8).save(here / "run")
+    a_loop({"decode": 2.0}, workers=2, batches=8).save(here / "used")
+    before = set(here.rglob("*"))
+
+    done = stallscope_does(*arguments)
+
+    assert (2, True) == (done.returncode, words in done.stderr), done.stderr
+    by_typer = done.stderr.startswith("Usage: ")
+    assert by_typer or 1 == done.stderr.count("\n")
+    assert before == {path for path in here.rglob("*") if "__pycache__" not in path.parts}
 
 
 class TestNotebooks:
@@ -209,14 +243,6 @@ class TestNotebooks:
         assert result.stdout == f"{here / 'x' / NAME}\n"
         assert "mine:good" in (here / "x" / "my_target.py").read_text()
 
-    def test_says_what_is_wrong_in_one_line(self):
-        """A target that is not there is one line on stderr, with exit code 2."""
-        result = CliRunner().invoke(app, ["notebooks", "x", "--target", "no/where"])
-
-        assert result.exit_code == 2
-        assert result.stderr.startswith("stallscope: there is no 'no/where'")
-        assert result.stderr.count("\n") == 1
-
     def test_lab_opens_the_first_notebook(self, here, monkeypatch):
         """`lab` copies, then opens the first notebook with what was asked for."""
         asked = {}
@@ -230,60 +256,58 @@ class TestNotebooks:
         assert (asked["browser"], asked["port"]) == (False, 8890)
 
 
-class TestTune:
-    @pytest.fixture
-    def asked(self, monkeypatch):
-        """What was asked for; the measuring is tested elsewhere."""
+@pytest.fixture
+def answered(monkeypatch):
+    """Let a verb answer with a result; the measuring is tested elsewhere."""
+
+    def answer(verb, result):
+        """Give what the verb is asked for."""
         asked = {}
 
-        def tune(target, **named):
+        def measure(target, **named):
             asked.update(named, target=target)
-            return a_full_tuning()
+            return result
 
-        monkeypatch.setattr(stallscope, "tune", tune)
+        monkeypatch.setattr(stallscope, verb, measure)
         return asked
 
-    def test_prints_the_answer_and_the_settings(self, here, asked):
-        """With the step that is simulated."""
-        result = CliRunner().invoke(app, ["tune", "mine:good", "--step", "0.1", "--budget", "9"])
+    return answer
 
-        assert "num_workers=4 gives 1.9× the throughput" in result.stdout
+
+class TestAnswers:
+    @pytest.mark.parametrize(
+        ("verb", "result", "words"),
+        [
+            ("tune", a_full_tuning(), "num_workers=4 gives 1.9× the throughput"),
+            ("storage", a_storage(), "what the step needs"),
+            ("layouts", some_layouts(), ""),
+        ],
+    )
+    def test_prints_the_answer(self, here, answered, verb, result, words):
+        """With the step that is simulated, and the budget."""
+        asked = answered(verb, result)
+
+        done = stallscope_does(verb, "mine:good", "--step", "0.1", "--budget", "9")
+
+        assert words in done.stdout
         assert (9, 0.1) == (asked["budget_s"], asked["target"].simulated_step_s)
 
-    def test_prints_json(self, here, asked):
+    def test_tuning_as_json(self, here, answered):
         """The answer, the best setting and all others."""
-        found = json.loads(CliRunner().invoke(app, ["tune", "mine:good", "--json"]).stdout)
+        answered("tune", a_full_tuning())
+
+        found = json.loads(stallscope_does("tune", "mine:good", "--json").stdout)
 
         assert (4, "recommended") == (found["best"]["num_workers"], found["best"]["status"])
         assert len(found["settings"]) == a_full_tuning().trials.height
         assert "DataLoader(..., num_workers=4)" == found["code"]
 
-
-class TestStorage:
-    @pytest.fixture(autouse=True)
-    def asked(self, monkeypatch):
-        """What was asked for; the measuring is tested elsewhere."""
-        asked = {}
-
-        def measure(target, **named):
-            asked.update(named, target=target)
-            return a_storage()
-
-        monkeypatch.setattr(stallscope, "storage", measure)
-        return asked
-
-    def test_prints_the_answer(self, here, asked):
-        """With the step that is simulated."""
-        options = ["--step", "0.1", "--budget", "9"]
-        result = CliRunner().invoke(app, ["storage", "mine:good", *options])
-
-        assert "what the step needs" in result.stdout
-        assert (9, 0.1) == (asked["budget_s"], asked["target"].simulated_step_s)
-
-    def test_prints_json(self, here):
+    def test_storage_as_json(self, here, answered):
         """The answer, and every way of reading; names left out where that is asked for."""
+        answered("storage", a_storage())
+
         plain, redacted = (
-            CliRunner().invoke(app, ["storage", "mine:good", "--json", *more]).stdout
+            stallscope_does("storage", "mine:good", "--json", *more).stdout
             for more in ([], ["--redact"])
         )
 
@@ -291,20 +315,12 @@ class TestStorage:
         assert "/mnt/photos" in plain
         assert "/mnt/photos" not in redacted
 
-
-class TestLayouts:
-    def test_prints_the_answer(self, here, monkeypatch):
-        """With what was asked for; as JSON too."""
-        asked = {}
-
-        def compare(target, **named):
-            asked.update(named, target=target)
-            return some_layouts()
-
-        monkeypatch.setattr(stallscope, "layouts", compare)
+    def test_layouts_as_json(self, here, answered):
+        asked = answered("layouts", some_layouts())
         options = ["layouts", "mine:good", "--samples", "99", "--folder", "/data"]
-        plain = CliRunner().invoke(app, options).stdout
-        found = json.loads(CliRunner().invoke(app, [*options, "--json"]).stdout)
+
+        plain = stallscope_does(*options).stdout
+        found = json.loads(stallscope_does(*options, "--json").stdout)
 
         assert (99, Path("/data"), 60.0) == tuple(
             asked[name] for name in ("samples", "folder", "budget_s")
@@ -315,19 +331,10 @@ class TestLayouts:
 
 class TestDiagnose:
     @pytest.fixture
-    def found(self, here, monkeypatch):
-        """What the command is given to say; the measuring is tested elsewhere."""
-        asked = {}
-
-        def answer(verdict):
-            def diagnose(target, **named):
-                asked.update(named, target=target)
-                return a_diagnosis(verdict, parts=False, name=str(here / "mine.py"))
-
-            monkeypatch.setattr(stallscope, "diagnose", diagnose)
-            return asked
-
-        return answer
+    def found(self, here, answered):
+        """Let the command find a verdict."""
+        name = str(here / "mine.py")
+        return lambda verdict: answered("diagnose", a_diagnosis(verdict, parts=False, name=name))
 
     @pytest.mark.parametrize(("verdict", "code"), [(HEALTHY, 0), (DECODE, 3), (UNKNOWN, 4)])
     def test_ends_with_a_code_for_programs(self, found, verdict, code):
@@ -393,25 +400,6 @@ class TestDiagnose:
         assert 0.01 == told["circumstances"]["simulated_step_s"]
         assert "Traceback" not in done.stderr
 
-    @pytest.mark.parametrize(
-        ("arguments", "words"),
-        [
-            (["mine:none"], "'mine' has no 'none'"),
-            (["mine:paired", "--step", "1"], "has its own step"),
-            (["mine:good", "--step", "-1"], "give a number of seconds"),
-            (["mine:broken", "--html", "r.pdf"], "a name that ends in .html"),
-            (["mine:broken", "--html", "no/where.html"], "cannot be written"),
-            (["mine:good", "--budget", "0"], "budget_s=0.0"),
-            (["mine:good", "--device", "gpu0"], "not a torch device"),
-        ],
-    )
-    def test_says_what_is_wrong_in_one_line(self, here, arguments, words):
-        """A mistake is one line on stderr, with exit code 2, before anything is measured."""
-        result = CliRunner().invoke(app, ["diagnose", *arguments])
-
-        assert (2, True) == (result.exit_code, words in result.stderr), result.stderr
-        assert 1 == result.stderr.count("\n")
-
 
 class TestLines:
     def test_prints_the_listings(self, here):
@@ -428,14 +416,6 @@ class TestLines:
 
         assert 130 == done.returncode, done.stderr
         assert "of `Slow.__getitem__` takes" in done.stdout.splitlines()[0]
-
-    def test_takes_the_functions_that_are_named(self, here):
-        """A name that nothing has is one line on stderr, with exit code 2."""
-        done = stallscope_does("lines", "mine:good", "--function", "Numbrs.__getitem__")
-
-        assert done.returncode == 2
-        assert "did you mean 'Numbers.__getitem__'" in done.stderr
-        assert done.stderr.count("\n") == 1
 
 
 class TestOrders:
@@ -484,58 +464,12 @@ class TestRecord:
         assert stallscope.load("run").all_steps.height == 12
         assert signal.SIG_DFL == signal.getsignal(signal.SIGTERM)
 
-    @pytest.mark.parametrize(
-        ("target", "words"),
-        [("mine:none", "'mine' has no 'none'"), ("mine:broken", "raised ValueError: no disk")],
-    )
-    def test_says_what_is_wrong_in_one_line(self, here, target, words):
-        """A target that cannot be made is one line on stderr, with exit code 2."""
-        done = stallscope_does("record", target, "--out", "new/run")
-
-        assert done.returncode == 2
-        assert not (here / "new").exists()
-        assert done.stderr.startswith("stallscope: ")
-        assert words in done.stderr
-        assert done.stderr.count("\n") == 1
-
-    def test_refuses_a_used_folder_before_it_records(self, here):
-        """A folder that holds something is refused at once, not after the recording."""
-        (here / "run").mkdir()
-        (here / "run" / "notes.txt").write_text("mine")
-
-        done = stallscope_does("record", "mine:good", "--out", "run")
-
-        assert done.returncode == 2
-        assert done.stderr == "stallscope: --out run is not empty: give a new folder\n"
-
-    @pytest.mark.parametrize("out", ["mine.py", "mine.py/run", "/proc/run"])
-    def test_refuses_a_place_that_cannot_be_written(self, here, out):
-        """A file in the way, or no right to make a folder, is said before anything is measured."""
-        done = stallscope_does("record", "mine:broken", "--out", out)
-
-        assert done.returncode == 2
-        assert done.stderr.startswith(f"stallscope: --out {out} ")
-        assert done.stderr.count("\n") == 1
-
-    @pytest.mark.parametrize(
-        ("option", "value"), [("--budget", "nan"), ("--budget", "0"), ("--batches", "0")]
-    )
-    def test_refuses_numbers_that_are_no_limit(self, here, option, value):
-        """A number that cannot end a recording is named, with exit code 2."""
-        done = stallscope_does("record", "mine:good", option, value)
-
-        assert done.returncode == 2
-        assert option.strip("-") in done.stderr
-        assert "Traceback" not in done.stderr
-
 
 class TestTrace:
-    @pytest.fixture
-    def saved(self, here):
-        return a_loop({"decode": 2.0}, workers=2, batches=8).save(here / "run")
-
-    def test_writes_the_file_and_prints_its_name(self, here, saved):
+    def test_writes_the_file_and_prints_its_name(self, here):
         """The name goes to stdout, where to open it to stderr."""
+        a_loop({"decode": 2.0}, workers=2, batches=8).save(here / "run")
+
         result = CliRunner().invoke(app, ["trace", "run", "new/t.json.gz"])
 
         assert (result.exit_code, result.stdout) == (0, "new/t.json.gz\n")
@@ -554,23 +488,6 @@ class TestTrace:
 
         assert 2 == shown().count("Secret.heic")
         assert "Secret" not in shown("--redact")
-
-    @pytest.mark.parametrize(
-        ("arguments", "words"),
-        [
-            (["run", "t.txt"], "a trace is .json or .json.gz"),
-            (["nowhere", "t.json"], "is not a saved result: there is no such folder"),
-        ],
-    )
-    def test_says_what_is_wrong_in_one_line(self, here, saved, arguments, words):
-        """A mistake is one line on stderr, with exit code 2, and writes nothing."""
-        (here / "mine.json").write_text("{}")
-
-        result = CliRunner().invoke(app, ["trace", *arguments])
-
-        assert (result.exit_code, words in result.stderr) == (2, True)
-        assert result.stderr.count("\n") == 1
-        assert not list(here.glob("t.*"))
 
 
 @pytest.mark.parametrize(
