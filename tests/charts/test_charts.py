@@ -79,7 +79,6 @@ class TestEveryPicture:
         assert not [text.get_text() for text in found if text.get_color() in ("w", "white")]
 
     def test_leaves_no_figure_open_in_pyplot(self):
-        """Nothing is left in the user's list of open figures."""
         from matplotlib import pyplot as plt
 
         Run.plot(ODD_RUNS["main process"])
@@ -89,7 +88,6 @@ class TestEveryPicture:
 
 class TestStages:
     def test_puts_the_small_ones_together(self):
-        """What is too small for the bar is one piece with a number."""
         run = a_run([{"decode": 90.0, "A": 1.0, "B": 1.0, "C": 1.0}] * 40)
 
         assert "3 more 3%" in [text.get_text() for text in texts(stages.figure(run))]
@@ -140,7 +138,6 @@ class TestSlowest:
         assert (2, 2) == (found.count("no picture"), found.count("no file"))
 
     def test_says_when_no_sample_is_slow(self):
-        """Even times have no culprit."""
         assert "Even the slowest" in stages.slowest_figure(a_run([{"A": 1.0}] * 20)).title
 
     def test_blames_the_stage_that_took_more_than_usual(self):
@@ -166,7 +163,6 @@ class TestSlowest:
         assert [(1, "decode"), (0, "fetch")] == found.select("rank", "cause").rows()
 
     def test_gives_the_slowest_first(self):
-        """The order is by total time."""
         run = a_run([{"A": float(ms)} for ms in (2, 9, 4, 7)])
 
         assert [1, 3, 2] == slowest(run.samples(), run.unit_times).head(3)["index"].to_list()
@@ -183,11 +179,9 @@ def blame(samples):
 
 class TestNaive:
     def test_charges_the_transform_that_touches_the_pixels(self):
-        """Reading and decoding inside of a transform are charged to it."""
         assert {"Crop": 8 / 12, "Flip": 2 / 12, LOADING: 2 / 12} == pytest.approx(blame([LAZY] * 3))
 
     def test_moves_the_blame_with_the_order(self):
-        """The same decoding is charged to whichever transform stands first."""
         swapped = [(name.replace("Crop", "?").replace("Flip", "Crop"), ms) for name, ms in LAZY]
         swapped = [(name.replace("?", "Flip"), ms) for name, ms in swapped]
 
@@ -207,5 +201,4 @@ class TestNaive:
         assert {"decode": 6 / 12, "fetch": 1 / 12, "Crop": 1 / 12} == pytest.approx(inside)
 
     def test_is_empty_without_samples(self):
-        """Where samples cannot be told apart there is no such table."""
         assert naive(a_run([{"fetch": 1.0}], per_batch=True).work).is_empty()

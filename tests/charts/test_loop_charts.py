@@ -74,7 +74,6 @@ class TestEveryLoop:
     @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("name", ODD_LOOPS)
     def test_is_drawn_with_every_text_in_a_place_of_its_own(self, name, kind):
-        """No text leaves the sheet, and none lies on another."""
         check_texts(Run.plot(ODD_LOOPS[name], kind))
 
     @pytest.mark.parametrize("kind", KINDS)
@@ -127,7 +126,6 @@ class TestTimeline:
         assert "other" in words(figure)
 
     def test_speaks_of_one_arrow_or_of_several(self):
-        """As many as there are."""
         slow = {**MAKING, "RandomMask": 900.0}
         one = a_loop(lambda step, _: slow if step == 5 else MAKING, using={"forward": 60.0})
 
@@ -137,7 +135,6 @@ class TestTimeline:
         assert ["· arrows: the" in caption for caption in told] == [False, True]
 
     def test_shows_sixteen_workers_those_that_were_awaited_among_them(self):
-        """And says how many are not shown."""
         run = ODD_LOOPS["many workers"]
 
         figure = timeline.figure(run)
@@ -146,7 +143,6 @@ class TestTimeline:
         assert 17 == len(figure.axes[0].get_yticklabels())
 
     def test_tells_what_was_not_recorded(self):
-        """In the key, where there is any."""
         assert "not recorded" in words(timeline.figure(ODD_LOOPS["thinned"]))
         assert "not recorded" not in words(timeline.figure(ODD_LOOPS["stalls"]))
 
@@ -187,7 +183,6 @@ class TestExposed:
         assert [loop.UNATTRIBUTED["hatch"]] == [p.get_hatch() for p in figure.axes[1].patches]
 
     def test_is_one_bar_where_the_loop_never_waits(self):
-        """There is nothing to take apart."""
         figure = loop.exposed_figure(ODD_LOOPS["no stall"])
 
         assert (
@@ -243,7 +238,6 @@ class TestWaits:
         assert {0.0, 0.02} == heights
 
     def test_says_what_patterns_are_not_shown(self):
-        """Four of them have a line."""
         run = ODD_LOOPS["stalls"]
         pattern = run.patterns().head(1)
         many = _with_patterns(run, pl.concat([pattern] * 6))

@@ -69,7 +69,6 @@ def words(figure):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_text_has_a_place_of_its_own(name):
-    """No text leaves the sheet, and none lies on another."""
     check_texts(Run.plot(RUNS[name], "resources"))
 
 
@@ -97,7 +96,6 @@ def test_says_what_is_missing():
 
 
 def test_a_row_has_its_mean_and_what_there_is():
-    """At its right."""
     shown = words(Run.plot(RUNS["calm"], "resources"))
 
     assert {"8.0 GB of 32 GB", "22% of 4 cores", "5.0 MB/s read"} <= set(shown)
@@ -115,7 +113,6 @@ def test_the_loop_is_the_first_row():
 
 
 def test_nothing_sampled_is_said():
-    """A run of an older version."""
     run = replace(RUNS["calm"], all_resources=RUNS["calm"].all_resources[:0])
 
     assert NOT_SAMPLED == Run.plot(run, "resources").title
@@ -134,5 +131,4 @@ class TestTable:
     @pytest.mark.parametrize("face", [str, html])
     @pytest.mark.parametrize("name", ["calm", "no stall", "a moment"])
     def test_says_nothing_where_nothing_was(self, face, name):
-        """The table is about the loop."""
         assert "saturated" not in face(RUNS[name])

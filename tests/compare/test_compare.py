@@ -77,7 +77,6 @@ class TestWhatChanged:
 
 class TestWhatElseDiffers:
     def test_settings_and_versions_are_named(self):
-        """They may be why."""
         later = replace(a_run(), machine={"torch": "3.0"})
         later = replace(later, settings=replace(later.settings, prefetch_factor=4))
 
@@ -106,7 +105,6 @@ class TestLimits:
 
     @pytest.mark.parametrize("limit", ["stall_share", "speed > 3", "loop_s >> 1", "> 3", ""])
     def test_that_cannot_be_read(self, limit):
-        """One sentence that names it."""
         with pytest.raises(StallscopeError, match=r"write it as|there are samples_per_s"):
             ss.compare(a_run(), a_run()).exceeds(limit)
 
@@ -121,7 +119,6 @@ class TestLimits:
     ids=["another result", "no folder", "no loop"],
 )
 def test_bad_input_is_named(after, message, tmp_path):
-    """What is no run of a loop."""
     with pytest.raises(StallscopeError, match=message):
         ss.compare(a_run(), after(tmp_path))
 

@@ -90,7 +90,6 @@ def recorded():
 
 class TestOfALoader:
     def test_sees_every_worker(self, recorded):
-        """Each worker of the loader is in it, by its number and its process."""
         circumstances, samples = recorded.circumstances, recorded.samples
 
         assert (PY_SPY, 2) == (circumstances.how, circumstances.num_workers)

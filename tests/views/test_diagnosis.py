@@ -41,7 +41,6 @@ def html(diagnosis):
 
 @pytest.mark.parametrize("name", DIAGNOSES)
 def test_every_text_of_the_picture_has_a_place_of_its_own(name):
-    """No text leaves the sheet, and none lies on another."""
     check_texts(DIAGNOSES[name].plot())
 
 
@@ -58,7 +57,6 @@ def test_the_verdict_is_the_first_line_everywhere(name):
 
 @pytest.mark.parametrize("view", [str, html, lambda d: " ".join(d.plot().notes)])
 def test_a_simulated_step_is_called_simulated(view):
-    """On every output."""
     assert "simulated" in view(DIAGNOSES["simulated"])
     assert "simulated" not in view(a_diagnosis(DECODE, parts=False))
 
@@ -105,7 +103,6 @@ def test_numbers_have_the_unit_of_their_name():
 
 
 def test_names_are_escaped_and_printable():
-    """In HTML no name is markup; in a terminal none controls it."""
     diagnosis = DIAGNOSES["hostile"]
 
     assert "<img" not in html(diagnosis)
@@ -132,7 +129,6 @@ def test_other_pictures_are_those_of_its_parts(kind):
 
 class TestPanel:
     def test_shows_one_picture_at_a_time(self):
-        """Choosing another one draws it."""
         panel = DIAGNOSES["three findings"].panel()
         (choice,) = panel.children[0].children
         before = panel.children[1].value
@@ -143,5 +139,4 @@ class TestPanel:
         assert DIAGNOSES["three findings"].plot("ladder").title in panel.children[1].value
 
     def test_has_a_picture_for_places_without_widgets(self):
-        """The verdict itself."""
         assert "image/png" in DIAGNOSES["healthy"].panel()._repr_mimebundle_()

@@ -45,7 +45,6 @@ ALL = {**FLAMES, **{f"difference, {name}": one for name, one in DIFFERENCES.item
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_text_of_the_picture_has_a_place_of_its_own(name):
-    """No text leaves the sheet, and none lies on another."""
     check_texts(ALL[name].plot())
 
 
@@ -62,7 +61,6 @@ def test_the_answer_comes_first_everywhere(name):
 
 @pytest.mark.parametrize("name", ["hostile", "difference, hostile"])
 def test_names_are_escaped_and_printable(name):
-    """In HTML no name is markup; in a terminal none controls it."""
     result = ALL[name]
     fallback = image(result.panel().still)
 
@@ -73,7 +71,6 @@ def test_names_are_escaped_and_printable(name):
 
 
 def test_the_notes_say_what_was_sampled():
-    """Who sampled, how many samples, and whether waiting is in it."""
     told = str(FLAMES["sampler"])
 
     assert "500 samples of 2 processes in 5 s, 50 per second by in-process sampler" in told
@@ -81,14 +78,12 @@ def test_the_notes_say_what_was_sampled():
 
 
 def test_a_change_that_cannot_be_told_from_chance_is_said_so():
-    """In words, in the table."""
     assert "no significant difference" in str(DIFFERENCES["alike"])
     assert "-42.8 points" in str(DIFFERENCES["planted"])
 
 
 class TestData:
     def test_every_frame_has_a_colour(self):
-        """Of its kind."""
         data = viewer_data(FLAMES["planted"])
 
         assert set(data["kind"]) <= set(COLOURS)
@@ -106,7 +101,6 @@ class TestData:
 
 class TestPanel:
     def test_has_something_for_every_place(self):
-        """A widget, a picture and text."""
         bundle = FLAMES["planted"].panel()._repr_mimebundle_()
 
         shown = {"application/vnd.jupyter.widget-view+json", "image/png", "text/plain"}
@@ -148,7 +142,6 @@ class TestExport:
 
     @pytest.mark.parametrize("name", ["planted", "hostile", "empty", "difference, planted"])
     def test_a_page_forbids_itself_every_request(self, name, tmp_path):
-        """By its own rules, before anything else is read."""
         text = ALL[name].export(tmp_path / "x.html").read_text(encoding="utf-8")
 
         assert text.index("default-src 'none'") < text.index("<script")
@@ -156,7 +149,6 @@ class TestExport:
 
     @pytest.mark.parametrize("ending", [".png", "", ".html.gz"])
     def test_another_ending_is_refused(self, ending, tmp_path):
-        """In one sentence with those that there are."""
         with pytest.raises(ss.StallscopeError, match=r"ends in none of \.html, \.json"):
             FLAMES["planted"].export(tmp_path / f"x{ending}")
         assert not list(tmp_path.iterdir())

@@ -40,7 +40,6 @@ def tried(positions):
 class TestPictures:
     @pytest.mark.parametrize(("name", "kind"), DRAWN)
     def test_every_text_has_a_place_of_its_own(self, name, kind):
-        """No text leaves the sheet, and none lies on another."""
         check_texts(ORDERS[name].plot(kind))
 
     def test_different_data_is_not_among_the_best(self):
@@ -62,7 +61,6 @@ class TestDifference:
         assert 1 == factor if far in {0, *range(128, 256)} else 128 <= far * factor
 
     def test_says_by_how_much(self):
-        """The factor stands over the column of the differences."""
         found = tried((0, 1, 2, 4, 3))
         figure = comparison_figure(found)
         drawn = [text.get_text() for text in texts(figure)]
@@ -73,7 +71,6 @@ class TestDifference:
 class TestTable:
     @pytest.mark.parametrize("name", ORDERS)
     def test_the_answer_comes_first(self, name):
-        """In a terminal and in a notebook."""
         orders = ORDERS[name]
         title = sentence(orders)
 
@@ -81,7 +78,6 @@ class TestTable:
         assert title in orders._repr_mimebundle_()["text/html"]
 
     def test_says_why_others_cannot_be_used(self):
-        """An order that fails is kept with its reason."""
         html = ORDERS["full"]._repr_mimebundle_()["text/html"]
 
         assert "RandomMask → RandomCrop" in html
@@ -96,7 +92,6 @@ class TestTable:
         assert "all in memory" not in sentence(orders)
 
     def test_what_comes_from_a_user_is_escaped(self):
-        """Names of ops and notes hold whatever the user wrote."""
         others = (Other("alternative", HOSTILE, 3.0, changes=HOSTILE, recommended=True),)
         orders = some_orders(names=(HOSTILE, *NAMES[1:]), notes=(HOSTILE,), others=others)
 

@@ -77,7 +77,6 @@ class TestOrder:
         assert not bench.asked["measure"]
 
     def test_different_data_is_marked(self):
-        """As what cannot be used."""
         board, _ = a_board()
         board.tags.value = labels((TO_TENSOR, CROP, COLOUR, MASK, SCALE))
 
@@ -85,7 +84,6 @@ class TestOrder:
 
     @pytest.mark.parametrize("order", [AS_IT_IS, CROP_FIRST, MASK_FIRST])
     def test_every_text_of_the_bars_has_a_place_of_its_own(self, order):
-        """No text leaves the sheet, and none lies on another."""
         check_texts(a_board()[0].picture(order))
 
 
@@ -113,7 +111,6 @@ class TestMeasuring:
 
 
 def test_what_comes_from_a_user_is_escaped():
-    """Names of ops hold whatever the user wrote."""
     board, _ = a_board(names=(HOSTILE, *NAMES[1:]))
 
     for part in (board.verdict, board.bars, board.code):
@@ -122,14 +119,12 @@ def test_what_comes_from_a_user_is_escaped():
 
 class TestPanel:
     def test_has_a_picture_for_places_without_widgets(self):
-        """The best orders."""
         panel = some_orders(bench=PlannedBench()).panel()
 
         assert "image/png" in panel._repr_mimebundle_()
         assert HINT in panel.children[0].value
 
     def test_without_the_pipeline_says_what_to_do(self):
-        """Figures alone can be looked at, not tried."""
         panel = some_orders().panel()
 
         assert NO_PIPELINE in panel.children[0].value

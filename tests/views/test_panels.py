@@ -41,7 +41,6 @@ class TestPanel:
         assert "waits" in bundle["text/plain"]
 
     def test_describes_its_picture(self):
-        """A screen reader reads the answer."""
         assert "<img alt='Step " in STALLING["stalls"].panel().children[1].value
 
 
@@ -68,7 +67,6 @@ STALLING = {
 
 class TestStallPanel:
     def test_begins_with_the_longest_stall(self):
-        """The first picture is that of the longest wait."""
         longest = STALLING["stalls"].stalls().sort("stall_s").row(-1, named=True)
 
         assert f"Step {longest['step']} waits" in STALLING["stalls"].panel("stalls").still.title
@@ -95,7 +93,6 @@ class TestStallPanel:
         ],
     )
     def test_says_when_there_is_nothing_to_show(self, kind, run, message):
-        """A sentence, and no picture that stays."""
         panel = run.panel(kind)
 
         assert message in panel.children[0].value
@@ -104,7 +101,6 @@ class TestStallPanel:
 
 class TestTimelinePanel:
     def test_begins_where_the_static_picture_is(self):
-        """The same steps, and as many of them."""
         run = STALLING["stalls"]
 
         still, static = run.panel("timeline").still, run.plot("timeline")
@@ -130,7 +126,6 @@ class TestTimelinePanel:
     @pytest.mark.slow
     @pytest.mark.parametrize("name", STALLING)
     def test_has_every_text_in_a_place_of_its_own(self, name):
-        """The first steps and the last, few and many."""
         run = STALLING[name]
         rank = run.all_steps["rank"].max()
         steps = timed_steps(run, rank)["step"]
@@ -164,14 +159,12 @@ class TestStall:
         assert title.endswith("of that is RandomMask")
 
     def test_lists_parts_that_add_up(self):
-        """The shares are of this stall."""
         run = STALLING["stalls"]
 
         for stall in run.stalls().iter_rows(named=True):
             assert 1.0 == pytest.approx(parts_of(run, stall)["share"].sum())
 
     def test_says_that_the_step_is_simulated(self):
-        """A timer is called one."""
         run = replace(STALLING["stalls"], settings=Settings(simulated_step_s=0.02))
 
         assert "simulated" in " ".join(stall_figure(run, run.stalls().row(0, named=True)).notes)

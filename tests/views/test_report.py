@@ -115,7 +115,6 @@ def redacted():
 
 class TestRedacted:
     def test_has_no_pictures(self, redacted):
-        """No image, no flamegraph, no script."""
         tags = {tag for tag, _ in Elements(redacted).found}
 
         assert not tags & {"img", "script", "iframe", "svg", "canvas"}
@@ -152,14 +151,12 @@ class TestJson:
         assert "stop" == told["spent"][-1]["phase"]
 
     def test_what_is_no_number_is_null(self):
-        """JSON has no infinity and no nan."""
         found = Finding("lock", "", 0.1, {"a_s": float("nan"), "b_s": float("inf"), "c_s": None})
         told = json.loads(face.as_json(a_diagnosis(found)))
 
         assert {"a_s": None, "b_s": None, "c_s": None} == told["findings"][0]["evidence"]
 
     def test_can_be_redacted(self):
-        """Every text in it loses its paths."""
         told = face.as_json(a_diagnosis(DECODE, **WITH_PATHS), redact=True)
 
         assert "secret" not in told
@@ -168,7 +165,6 @@ class TestJson:
 
 class TestExport:
     def test_writes_what_the_ending_says(self, tmp_path):
-        """HTML for people, JSON for programs."""
         diagnosis = a_diagnosis(DECODE, parts=False)
 
         assert diagnosis.export(tmp_path / "new" / "r.html").read_text().startswith("<!DOCTYPE")

@@ -63,7 +63,6 @@ RESULTS = {
 
 @pytest.mark.parametrize("name", RESULTS)
 def test_every_text_of_the_pictures_has_a_place_of_its_own(name):
-    """No text leaves the sheet, and none lies on another."""
     result = RESULTS[name]
     for kind in result._face().pictures:
         check_texts(result.plot(kind))
@@ -81,13 +80,11 @@ def test_the_answer_comes_first_everywhere(name):
 
 @pytest.mark.parametrize("name", ["ladder, full", "lines, usual", "tuning", "storage", "layouts"])
 def test_a_panel_has_a_picture_for_places_without_widgets(name):
-    """Beside the widget stands a PNG."""
     assert "image/png" in RESULTS[name].panel()._repr_mimebundle_()
 
 
 @pytest.mark.parametrize("name", ["ladder, hostile", "lines, hostile"])
 def test_what_comes_from_a_user_is_escaped(name):
-    """A function, a line, a note; in a terminal nothing controls it."""
     result = RESULTS[name]
     children = result.panel().children[1:]
 
@@ -123,7 +120,6 @@ class TestLadder:
         assert "two different rungs" in text.value
 
     def test_panel_says_when_there_is_nothing_to_compare(self):
-        """One rung is no choice."""
         assert "Only the current loader" in LADDERS["one"].panel().children[0].value
 
 
@@ -136,7 +132,6 @@ class TestLines:
         assert all(word in hot for word in ("linear-gradient", "100.0%", "bold", "60%"))
 
     def test_a_listing_is_short_around_the_hot_lines(self):
-        """What is left out is counted."""
         lines = some_lines(LONG)
 
         shown = listing(lines, in_order(lines)[0])
@@ -157,5 +152,4 @@ class TestLines:
         assert "return self.t(index)" in text.value
 
     def test_panel_says_when_there_is_nothing_to_choose(self):
-        """No function is no choice."""
         assert "No line was measured" in LINES["none"].panel().children[0].value

@@ -30,7 +30,6 @@ class TestText:
         assert "fetch 1.0 ms, decode 2.0 ms, transforms 1.0 ms, collate 1.0 ms" in str(run)
 
     def test_an_empty_run_says_so_once(self):
-        """Nothing recorded: one sentence."""
         text = str(a_run([], notes=("no batch was recorded completely: there is nothing to show",)))
 
         assert 1 == text.lower().count("nothing to show")
@@ -52,7 +51,6 @@ LOOP = {"fetch": 5.0, "decode": 40.0, "Mask": 70.0, "collate": 5.0}
 
 class TestLoopText:
     def test_says_only_so_where_the_loop_hardly_waits(self):
-        """No table of what does not matter."""
         text = str(a_loop(LOOP, using={"forward": 90.0}, unpickle=0.1))
 
         assert "The training loop never stalls: the longest of 44 waits takes 100 µs" in text
@@ -81,7 +79,6 @@ class TestHtml:
         assert 3 == pages[0].count("&lt;img src=x onerror=alert(1)&gt;")
 
     def test_has_a_bar_for_each_share(self):
-        """The longest stage's bar is the longest."""
         html = a_run([{"A": 2.0, "fetch": 1.0}] * 4)._repr_mimebundle_()["text/html"]
 
         assert html.index("width:100px") < html.index("width:50px")

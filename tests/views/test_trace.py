@@ -18,8 +18,10 @@ from support.virtual_loop import a_loop, on_device, together
 from torch.utils.data import DataLoader
 
 import stallscope as ss
+from stallscope.errors import TraceFileError
 from stallscope.run.result import Settings
 from stallscope.stages import KINDS, LOOP, SAMPLER
+from stallscope.views import trace as view
 from stallscope.views.trace import CHROME_COLOURS, us
 
 MAKING = {"fetch": 5.0, "decode": 40.0, "RandomMask": 70.0, "collate": 5.0}
@@ -94,7 +96,6 @@ class TestFormat:
         assert faults(trace_of(PLANTED[name])) == []
 
     def test_is_obeyed_by_a_real_recording(self, recorded, tmp_path):
-        """Also in its file."""
         trace = trace_format.read(recorded.trace(tmp_path / "trace.json.gz"))
 
         assert faults(trace) == []
@@ -153,7 +154,6 @@ class TestSlices:
         assert ["batch 1", "sample 0", "decode"] == [event["name"] for event in first]
 
     def test_say_what_the_sample_was(self):
-        """Its place, its index in the dataset and its file."""
         run = a_run([{"A": 1.0}] * 4, paths=["/data/a.jpg"])
 
         args = slices(trace_of(run), "sample")[2]["args"]
@@ -185,7 +185,6 @@ class TestSlices:
         assert sorted(told) == sorted(run.device_work.select("kind", "start_ns").rows())
 
     def test_of_a_simulated_step_say_so(self):
-        """In the name of each, and beside them."""
         run = replace(PLANTED["loop"], settings=Settings(simulated_step_s=0.02))
 
         trace = trace_of(run)
@@ -246,3 +245,53 @@ class TestNames:
 
         told = trace_of(run)["otherData"]
         assert ("NaN", ["a note"]) == (told["machine"]["cores"], told["notes"])
+
+
+@pytest.fixture
+def short_run():
+    return a_run([{"decode": 2.0}] * 8)
+
+
+class TestWriting:
+    @pytest.mark.parametrize("name", ["trace.json", "new/folder/trace.json.gz"])
+    def test_gives_the_file_that_was_asked_for(self, short_run, tmp_path, name):
+        """Plain or compressed, in folders that are made; nothing else stays."""
+        path = short_run.trace(tmp_path / name)
+
+        assert tmp_path / name == path
+        assert {"displayTimeUnit", "otherData", "traceEvents"} == set(trace_format.read(path))
+        assert [path] == list(path.parent.iterdir())
+
+    def test_of_nothing_is_a_trace(self, tmp_path):
+        """A run in which nothing happened can be opened, too."""
+        assert [] == trace_format.read(a_run([]).trace(tmp_path / "trace.json"))["traceEvents"]
+
+    def test_that_fails_leaves_what_was_there(self, short_run, tmp_path, monkeypatch):
+        """Half a trace is no trace, and the older one is still whole."""
+        path = short_run.trace(tmp_path / "trace.json")
+        before = path.read_bytes()
+
+        def broken(_run):
+            yield {"ph": "X"}
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(view, "events", broken)
+        with pytest.raises(KeyboardInterrupt):
+            short_run.trace(path)
+        assert ([path], before) == (list(tmp_path.iterdir()), path.read_bytes())
+
+    @pytest.mark.parametrize("name", ["trace", "trace.txt", "trace.gz", "trace.pftrace"])
+    def test_another_ending(self, short_run, tmp_path, name):
+        """One sentence says which names are good."""
+        with pytest.raises(TraceFileError, match=r"is \.json or \.json\.gz.*give one such as"):
+            short_run.trace(tmp_path / name)
+        assert [] == list(tmp_path.iterdir())
+
+    @pytest.mark.parametrize("place", ["/proc/trace.json", "file/trace.json"])
+    def test_a_place_that_cannot_be_written(self, short_run, tmp_path, monkeypatch, place):
+        """No right, or a file in the way of a folder."""
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "file").write_text("mine")
+
+        with pytest.raises(TraceFileError, match=r"cannot be written to .*: give another place"):
+            short_run.trace(place)
