@@ -63,10 +63,10 @@ WAITS: Final = Schema(
 
 COPY_TIMES: Final = Schema(
     "One row a copy of a batch to the device.",
-    Column("way", pl.String, secret=NAME),
-    Column("bytes", pl.Int64),
-    Column("copy_s", pl.Float64, "until it was there"),
-    Column("host_s", pl.Float64, "that it held the host"),
+    Column("way", pl.String, "", "copy of a batch", secret=NAME),
+    Column("bytes", pl.Int64, "size of the batch", "bytes"),
+    Column("copy_s", pl.Float64, "until it is there", "copy"),
+    Column("host_s", pl.Float64, "that it holds the host", "host blocked"),
 )
 
 
@@ -163,10 +163,7 @@ TABLE: Final = Schema(
 
 COPIES: Final = Schema(
     "One row a way to copy a batch to the device; times are medians.",
-    Column("way", pl.String, "", "copy of a batch"),
-    Column("bytes", pl.Int64, "size of the batch", "bytes"),
-    Column("copy_s", pl.Float64, "until it is there", "copy"),
-    Column("host_s", pl.Float64, "that it holds the host", "host blocked"),
+    *COPY_TIMES.columns,
     Column("factor", pl.Float64, "speedup over the first way"),
     Column("factor_low", pl.Float64, "its 95% CI"),
     Column("factor_high", pl.Float64),

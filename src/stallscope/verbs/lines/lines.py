@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import cycle
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import CodeType, FunctionType
 
-    from stallscope.stages import Stage
+    from typing_extensions import Self
+
     from stallscope.targets.target import Target
     from stallscope.verbs.lines.profiler import Line
 
@@ -57,17 +58,6 @@ _LEAST_SHARE: Final = 0.02
 _LIBRARIES: Final = frozenset({"torch", "torchvision", "torchaudio", "datasets", "webdataset"})
 """Packages whose datasets people use without owning the code."""
 _MOST_NAMES: Final = 12
-
-
-class Choice(NamedTuple):
-    """Functions whose lines are shown."""
-
-    functions: Sequence[FunctionType]
-    names: Mapping[CodeType, str]
-    """Unique name of each function in the result."""
-    stages: Mapping[CodeType, Stage]
-    """Stage of each function that is part of a stage."""
-    notes: Sequence[str]
 
 
 class FunctionSelector:
@@ -86,9 +76,11 @@ class FunctionSelector:
             for code, module in modules.items()
             if any(not is_librarys(module, code.co_filename, home) for home in homes)
         }
-        self._notes: list[str] = []
+        self.functions: list[FunctionType] = []
+        """Functions whose lines are shown."""
+        self.notes: list[str] = []
 
-    def choose(self, wanted: Sequence[Any] | None) -> Choice:
+    def choose(self, wanted: Sequence[Any] | None) -> Self:
         """Choose functions by name or as objects; None: the costly functions.
 
         The default is the user's own code: entry points of a sample, and functions with a notable
@@ -104,12 +96,23 @@ class FunctionSelector:
             for why in dict.fromkeys(without_source.values()):
                 names = [f"`{name}`" for name, reason in without_source.items() if reason == why]
                 verb = "has" if len(names) == 1 else "have"
-                self._notes.append(f"{', '.join(names)} {verb} no lines: {why}")
+                self.notes.append(f"{', '.join(names)} {verb} no lines: {why}")
         else:
             codes = list(dict.fromkeys(code for asked in wanted for code in self._named(asked)))
-        functions = list(self._functions(codes, asked=wanted is not None))
-        stages = self._sampler.nearest(self._parts.stages)
-        return Choice(functions, _distinct(functions), stages, self._notes)
+        self.functions = list(self._functions(codes, asked=wanted is not None))
+        return self
+
+    def names(self) -> dict[CodeType, str]:
+        """Return a unique name for each function; duplicates get their place appended."""
+        names = {
+            function.__code__: graph.qualified(function.__code__, function)
+            for function in self.functions
+        }
+        counts = Counter(names.values())
+        return {
+            code: f"{name} ({place_of(code)})" if counts[name] > 1 else name
+            for code, name in names.items()
+        }
 
     def _costly(self) -> list[CodeType]:
         parts, eligible = self._parts, self._users | self._parts.stages.keys()
@@ -122,7 +125,7 @@ class FunctionSelector:
         hidden = candidates[_MOST_FUNCTIONS:]
         if hidden:
             names = ", ".join(f"`{graph.qualified(code)}`" for code in hidden[:_MOST_NAMES])
-            self._notes.append(
+            self.notes.append(
                 f"not shown: {count(len(hidden), 'function')} with a smaller share ({names}); ask "
                 "for them with functions="
             )
@@ -138,12 +141,12 @@ class FunctionSelector:
             inner = [function for function in every if "__wrapped__" not in vars(function)]
             yield from inner
             if not every:
-                self._notes.append(
+                self.notes.append(
                     f"`{graph.qualified(code)}` is created for each call, so its lines cannot be "
                     "shown; the line that calls it has their time"
                 )
             elif not inner and asked:
-                self._notes.append(
+                self.notes.append(
                     f"`{graph.qualified(code)}` is a decorator: name the decorated function"
                 )
 
@@ -189,18 +192,6 @@ def _codes_of(item: Any) -> list[CodeType]:
             f"functions holds `{name_of(item)}`, which has no Python source ({why}) and so no lines"
         )
     return [function.__code__ for function in functions]
-
-
-def _distinct(functions: list[FunctionType]) -> dict[CodeType, str]:
-    """Return a unique name for each code object; duplicates get their place appended."""
-    names = {
-        function.__code__: graph.qualified(function.__code__, function) for function in functions
-    }
-    counts = Counter(names.values())
-    return {
-        code: f"{name} ({place_of(code)})" if counts[name] > 1 else name
-        for code, name in names.items()
-    }
 
 
 def as_list(functions: Any) -> list[Any] | None:
@@ -250,7 +241,7 @@ class LineMeasurement:
         self._modules: dict[CodeType, str] = {}
         """Module of each function that ran."""
         self._sampler = LineSampler(_seconds_of.__code__)
-        self._choice: Choice | None = None
+        self._choice: FunctionSelector | None = None
         self._counter = LineCounter([])
         self._looked_at = self._counted = 0  # samples
         self._wall_s = 0.0
@@ -295,7 +286,7 @@ class LineMeasurement:
         low, high = wilson(shares, looks)
         return bool((high - low).max(initial=0) / 2 <= _WITHIN)
 
-    def _count(self, choice: Choice) -> None:
+    def _count(self, choice: FunctionSelector) -> None:
         self._counter = LineCounter(choice.functions)
         self._pieces.restart()
         longest_s = 0.0
@@ -327,14 +318,15 @@ class LineMeasurement:
         self._ended = True
         return None
 
-    def _chosen(self) -> Choice:
+    def _chosen(self) -> FunctionSelector:
         selector = FunctionSelector(self._parts, self._sampler, self._modules)
         return selector.choose(self._wanted)
 
     def result(self) -> Lines:
         """Return the measurements so far."""
         choice = self._choice or self._chosen()
-        names, stages = choice.names, {**self._parts.stages, **choice.stages}
+        names, stages = choice.names(), self._parts.stages
+        stages = {**stages, **self._sampler.nearest(stages)}
         functions: list[tuple[Any, ...]] = []
         texts: list[tuple[Any, ...]] = []
         for code, name in names.items():

@@ -37,7 +37,7 @@ LINES: Final = Schema(
     Column("line", pl.Int32),
     Column("hits", pl.Int64, "how often it ran; null: not counted"),
     Column("share", pl.Float64, "share of the time, including callees"),
-    Column("own_share", pl.Float64, "share, excluding the other listed functions"),
+    Column("own_share", pl.Float64, "share, excluding the other listed functions", "own"),
     Column("own_low", pl.Float64, "its 95% CI"),
     Column("own_high", pl.Float64),
     nullable="hits",
@@ -114,11 +114,8 @@ TABLE: Final = Schema(
     Column("share", pl.Float64, "the same as a share", "share"),
     Column("source", pl.String, "null: there is none"),
     Column("own_s", pl.Float64, "time, excluding the other listed functions"),
-    Column("own_share", pl.Float64, "the same as a share", "own"),
-    Column("own_low", pl.Float64, "its 95% CI"),
-    Column("own_high", pl.Float64),
-    Column("stage", pl.String),
-    Column("kind", pl.String),
+    *LINES.shown("own_share own_low own_high"),
+    *FUNCTIONS.shown("stage kind"),
 )
 
 STANDS_OUT: Final = 0.05
