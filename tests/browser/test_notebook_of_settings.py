@@ -54,7 +54,6 @@ def test_runs_twice_and_the_replay_follows_the_hand(lab):
         panel.changes(panel.key, "Workers", "Home")
         assert panel.shown.locator("svg.stallscope-replay rect").count() > 4
 
-        for number, picture in enumerate(lab.pictures()):
-            lab.shot(f"{NAME}-{theme}-picture-{number}", picture)
+        lab.shots(f"{NAME}-{theme}")
         lab.shot(f"{NAME}-{theme}-answer", lab.answer())
         lab.shot(f"{NAME}-{theme}-panel", panel.shown)

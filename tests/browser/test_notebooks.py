@@ -35,8 +35,7 @@ def test_the_first_notebook_says_the_verdict_and_leads_on(lab):
         causes = lab.page.locator(".jp-RenderedMarkdown table", has_text="what shows it").first
         assert causes.locator("code", has_text="one-transform").count()
         lab.shot(f"1_start_here-{theme}-causes", causes)
-        for number, picture in enumerate(lab.pictures()):
-            lab.shot(f"1_start_here-{theme}-picture-{number}", picture)
+        lab.shots(f"1_start_here-{theme}")
         lab.shot(f"1_start_here-{theme}-panel", panel.last)
 
     # The answer may name no notebook; the table under the panel, near what is shown, has them all
@@ -62,5 +61,4 @@ def test_storage_and_layouts_of_the_data(lab):
         assert "samples/s" in lab.answer().inner_text()  # what is out of sight has none
         lab.shot(f"a_storage-{theme}-layouts", layouts)
         assert "LMDB" in layouts.text_content()
-        for number, picture in enumerate(lab.pictures()):
-            lab.shot(f"a_storage-{theme}-picture-{number}", picture)
+        lab.shots(f"a_storage-{theme}")

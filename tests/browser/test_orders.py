@@ -2,10 +2,10 @@
 
 import json
 import re
-import urllib.request
 from pathlib import Path
 
 import pytest
+from browser.page import THEMES
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -70,20 +70,13 @@ class TryPanel:
         self.shown.locator(f"img[alt*='{text}']").first.wait_for(timeout=60_000)
 
 
-def put_notebook(address):
-    """Write the notebook with small parameters through JupyterLab's own door."""
-    base, _, token = address.partition("?")
+def shortened():
+    """Return the notebook with small parameters."""
     text = NOTEBOOK.read_text(encoding="utf-8")
     for name, value in SHORT.items():
         text, found = re.subn(rf"{name} = \d+", f"{name} = {value}", text)
         assert 1 == found
-    request = urllib.request.Request(  # noqa: S310 - the address of our own server
-        f"{base.rpartition('/lab/tree/')[0]}/api/contents/{NAME}?{token}",
-        json.dumps({"type": "notebook", "content": json.loads(text)}).encode(),
-        method="PUT",
-    )
-    with urllib.request.urlopen(request) as answer:  # noqa: S310
-        assert answer.status in {200, 201}
+    return json.loads(text)
 
 
 def reordered_by_hand(lab):
@@ -113,11 +106,11 @@ def measured_longer(panel):
     panel.waits_for_picture("interval")
 
 
-def test_orders_are_tried_by_hand(lab, address):
+def test_orders_are_tried_by_hand(lab):
     """Mouse, keyboard and a measurement work, also after a second Run All."""
-    put_notebook(address)
+    lab.put(NAME, shortened())
     lab.open(NAME)
-    for theme, called in {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}.items():
+    for theme, called in THEMES.items():
         lab.theme(called)
         assert lab.run_all() == []
         panel = reordered_by_hand(lab)
@@ -128,5 +121,4 @@ def test_orders_are_tried_by_hand(lab, address):
         lab.shot(f"5-{theme}-panel", panel.shown)
         for number, answer in enumerate(lab.page.locator(".stallscope-orders").all()):
             lab.shot(f"5-{theme}-answer-{number}", answer)
-        for number, picture in enumerate(lab.pictures()):
-            lab.shot(f"5-{theme}-picture-{number}", picture)
+        lab.shots(f"5-{theme}")
