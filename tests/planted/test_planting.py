@@ -3,7 +3,6 @@
 By arithmetic, for machines of several sizes.
 """
 
-from dataclasses import fields
 from itertools import product
 from random import Random
 
@@ -24,27 +23,6 @@ HEALTHY_AGAIN = 1.1
 FEWEST_CORES = {"few-cores": 2}
 LEAST = {"too-little-prefetch": 1.3, "few-cores": 1.3}
 """How slow the loop is at least where it was to be twice as slow; of all others 1.95 times."""
-CHANGES = {
-    "storage-latency": {"read_s"},
-    "storage-bandwidth": {"bytes_per_s"},
-    "decode": {"decodes"},
-    "one-transform": {"ops", "parse_s"},
-    "transforms": {"ops"},
-    "collate": {"collate_s"},
-    "sending": {"sending", "values"},
-    "too-few-workers": {"workers"},
-    "idle-workers": {"shards"},
-    "few-cores": {"worker_cores"},
-    "cpu-saturated": {"parse_s", "ops", "collate_s"},
-    "oversubscription": {"threads"},
-    "main-process": {"workers", "logging_s", "sampler_s"},
-    "too-little-prefetch": {"prefetch"},
-    "slow-samples": {"slow"},
-    "slow-worker": {"slow_worker_s"},
-    "start-up": {"persistent"},
-    "lock": {"is_locked"},
-}
-"""What is different with the cause, of each."""
 
 
 @pytest.fixture(autouse=True)
@@ -82,19 +60,6 @@ class TestEveryCause:
 
         assert spoilt.step_s == without.step_s == 0.05 / 2.5
         assert slowdown(without, 2) < HEALTHY_AGAIN
-
-    @pytest.mark.parametrize("code", sorted(PLANTED))
-    def test_is_all_that_is_changed(self, code):
-        for seed in range(4):
-            without, spoilt = two(code, seed=seed)
-            changed = {
-                field.name
-                for field in fields(without)
-                if getattr(without, field.name) != getattr(spoilt, field.name)
-            }
-
-            assert changed
-            assert changed <= CHANGES[code]
 
     @pytest.mark.parametrize("code", sorted({*PLANTED} - MEASURED))
     def test_can_be_planted_near_the_threshold(self, code):

@@ -75,19 +75,6 @@ class TestPlantedLoops:
         assert idleness(run, step).error < NEAR
         assert run.steps()["h2d_s"].median() > 0.003
 
-    @pytest.mark.slow
-    def test_the_users_own_loop_is_watched_too(self):
-        """`ss.instrumented` finds the device that the loop gives work to, and changes nothing."""
-        step = WatchedStep(0.012, SimulatedDevice())
-        loader = DataLoader(Naps(0.008, 160), 4, num_workers=1)
-        with ss.instrumented(loader) as watch:
-            for batch in loader:
-                step(batch)
-        run = watch.run
-
-        assert run.device == step.device.name
-        assert run.stalls()["hidden_s"].median() == pytest.approx(0.012, rel=0.05)
-
     def test_a_loop_on_the_host_has_no_device_beside_it(self):
         """All is as ever: a stall is the whole wait."""
         run = ss.record(DataLoader(Naps(0.004), 4), ss.simulated_step(0.001), batches=8)

@@ -33,15 +33,7 @@ PHASES = (
 
 
 def a_diagnosis(*findings: Finding, parts: bool = True, spent=PHASES, notes=(), **told: Any):
-    """A diagnosis.
-
-    Args:
-        findings: the verdict first; without, one that has everything.
-        parts: whether it carries a run, a ladder and a flame.
-        spent: rows of `SPENT`.
-        notes: of the diagnosis.
-        told: fields of `Circumstances`.
-    """
+    """Make a diagnosis of these findings, the verdict first; `told`: of its conditions."""
     usual = {"name": "train:loader", "num_workers": 2, "machine": MACHINE, "wall_s": 27.2}
     measured = _parts() if parts else {}
     return Diagnosis(

@@ -41,16 +41,7 @@ def some_experiments(
     notes: tuple[str, ...] = (),
     **circumstances: Any,
 ) -> Experiments:
-    """Experiments on a step of so many seconds; on a device or on a processor.
-
-    Args:
-        gains: of each experiment that was tried, how many times as fast, and the loss's difference.
-        step_s: as it is; None: it was not measured.
-        on_device: whether the device works behind the host and has a memory.
-        pairs: of laps.
-        notes: of the result.
-        circumstances: fields of `ExperimentsConditions`.
-    """
+    """Make experiments on a step; a gain is how many times as fast, and the loss's difference."""
     gains = GAINS if gains is None else gains
     trials = [(AS_IT_IS, "", 0.0, None)]
     laps = []

@@ -27,20 +27,7 @@ def a_ladder(  # noqa: PLR0917
     notes: tuple[str, ...] = (),
     **circumstances: Any,
 ) -> Ladder:
-    """A ladder.
-
-    Args:
-        seconds: what a step of each rung takes.
-        starts: of each rung.
-        blocks: of each start, of one step each.
-        noise: of a block, as a share of it (standard deviation).
-        start_noise: of a start, in the same way.
-        seed: of both.
-        busy: what the device said.
-        why_not: why a rung was not measured.
-        notes: of the ladder.
-        circumstances: fields of `Circumstances`.
-    """
+    """Make a ladder of each rung's seconds a step; noise is a share of it (standard deviation)."""
     rng = np.random.default_rng(seed)
     rows = []
     for rung, whole in seconds.items():

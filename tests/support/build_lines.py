@@ -34,14 +34,7 @@ def some_lines(
     why_not: str | None = None,
     **circumstances: Any,
 ) -> Lines:
-    """Lines.
-
-    Args:
-        planted: for each function its lines from 1 on, their share and their own, if they ran.
-        notes: of the lines.
-        why_not: why no source can be shown.
-        circumstances: fields of `Circumstances`.
-    """
+    """Make lines of functions: of each line that ran, its share and its own share."""
     planted = PLANTED if planted is None else planted
     told = {"name": "planted", "samples": 32, "wall_s": 1.0, "looks": 2_000, **circumstances}
     functions = [(name, f"/home/x/{name}.py", 1, name, "transform", why_not) for name in planted]

@@ -244,20 +244,7 @@ def some_orders(
     names=NAMES,
     **circumstances: Any,
 ) -> Orders:
-    """Orders of case B's pipeline.
-
-    Args:
-        orders: those that were looked at; the first is the pipeline as it is.
-        others: the other trials, as in `OTHERS`.
-        measured: the trials that have pairs.
-        measured_share: of what was predicted, for all but the original.
-        pairs: of each of them.
-        noise: of a sample, as a share of it (standard deviation).
-        bench: the pipeline, still at hand.
-        notes: of the orders.
-        names: what the ops are called.
-        circumstances: fields of `Circumstances`.
-    """
+    """Make orders of case B's pipeline, the first as it is; the measured trials have `pairs`."""
     found = [*map(planned, orders), *map(other, others)]
     found = [replace(one, trial=trial) for trial, one in enumerate(found)]
     works = [one if one.grade.works else replace(one, parts=()) for one in found]

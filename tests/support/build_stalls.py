@@ -140,16 +140,7 @@ def _collections(loop: Stopped, steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def looped(makes, busy=5.0, *, workers=4, per_epoch=1 << 30, ahead=2, restart=0.0) -> Evidence:
-    """A loop that waits because its workers take so long for each batch, as torch's loader does.
-
-    Args:
-        makes: what making each batch takes.
-        busy: what the loop takes to use one; a number stands for all.
-        workers: worker processes.
-        per_epoch: batches in an epoch.
-        ahead: batches that each worker is asked for in advance.
-        restart: what `iter(loader)` takes.
-    """
+    """Make a loop that waits for each batch as long as its workers take, as torch's does."""
     busy = np.broadcast_to(np.asarray(busy, dtype=float), np.shape(makes))
     now, waits, taken, made = 0.0, [], [], []
     for first in range(0, len(makes), per_epoch):

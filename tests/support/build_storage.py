@@ -26,17 +26,7 @@ PLACE = ("/mnt/photos", "nvme0n1p2", "ext4", SOLID, 400, 400 * FILE_BYTES, 0.25)
 def a_storage(
     latency_s=None, *, rounds=4, warm_s=0.0002, medium=SOLID, cached=0.0, places=(PLACE,), **told
 ) -> Storage:
-    """What a device gives that takes so long for a sample.
-
-    Args:
-        latency_s: of a cold sample, by readers at once; by default one that serves 8 at once.
-        rounds: that were read.
-        warm_s: of a sample that lies in the page cache.
-        medium: on which the files lie.
-        cached: share of the cold readings that lay in the page cache.
-        places: rows of `PLACES`.
-        told: of `Storage`, or of its conditions.
-    """
+    """Make what a device gives that takes so long for a cold sample, by the number of readers."""
     if latency_s is None:
         latency_s = {1: 0.002, 2: 0.002, 4: 0.002, 8: 0.0025}
     rows = [
@@ -89,13 +79,7 @@ def no_storage() -> Storage:
 
 
 def some_layouts(rates=None, *, rounds=4, **told) -> Layouts:
-    """Layouts that give so many samples a second.
-
-    Args:
-        rates: shuffled and cold, by layout and whether images are smaller; the files first.
-        rounds: samples that were read.
-        told: of `Layouts`, or of its conditions.
-    """
+    """Make layouts of so many samples a second, by layout and whether images are smaller."""
     if rates is None:
         rates = {("files", False): 400.0, ("tar shards", False): 700.0, ("HDF5", False): 410.0}
         rates |= {("files", True): 900.0, ("tar shards", True): 1_600.0}

@@ -24,16 +24,7 @@ MACHINE = {"cores": 4, "system": "Linux x86_64", "python": "3.11.7", "torch": "2
 def a_tuning(
     measured=None, *, now=NOW, settings=(FOUR, HERE, PASSING), predicted=None, failed=None, **told
 ) -> Tuning:
-    """A tuning of these settings.
-
-    Args:
-        measured: samples a second of each block, by setting; the first half is one start.
-        now: the setting as it is.
-        settings: the others.
-        predicted: samples a second, by setting; None: not predicted.
-        failed: why a setting was not measured, by setting.
-        told: of `Tuning`, or of its conditions.
-    """
+    """Make a tuning of each setting's samples a second, by block; half the blocks are a start."""
     rows = [_row(place, one, now, predicted, failed) for place, one in enumerate((now, *settings))]
     blocks = [
         (place, 2 * turn // len(measured[one]), turn, 64 / rate, None, 64, 0.1, 0.0)

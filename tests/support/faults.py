@@ -67,13 +67,7 @@ def use(
 
 
 def record_slowly(what: str, folder: Path, made: Any) -> None:
-    """Record slow batches for a long time, and tell of each; to run as a process.
-
-    Args:
-        what: "record", or "watch" (into `folder / "run"`).
-        folder: for everything temporary, too.
-        made: a queue.
-    """
+    """Record slow batches for a long time as a process, or `watch` them, and tell of each."""
     tempfile.tempdir = str(folder)
     torch_utils.worker.MP_STATUS_CHECK_INTERVAL = 0.2  # how often a worker looks for its parent
     loader = DataLoader(Slow(10_000), 2, num_workers=2)
