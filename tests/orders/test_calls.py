@@ -205,7 +205,7 @@ def test_a_chain_ends_where_more_depends_on_its_result(dataset, chains):
     assert chains == found(dataset)
 
 
-def test_orders_of_calls_are_compared_and_applied(monkeypatch):
+def test_orders_of_calls_are_compared_and_applied():
     """The whole verb: both chains in one row of ops, the lines to move, a rewrite, any order."""
     loader = DataLoader(Straight(), batch_size=4)
 
@@ -227,7 +227,3 @@ def test_orders_of_calls_are_compared_and_applied(monkeypatch):
     variant = orders.bench.predict((2, 4, 0, 1, 5, 3, 6))  # mixed: each chain has its own order
     assert (2, 0, 1, 3, 4, 5, 6) == variant.positions
     assert orders.bench.measure(orders.bench.compare(variant)).measured is not None
-
-
-def _seed(_):
-    random.seed(0)

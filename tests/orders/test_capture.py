@@ -27,17 +27,6 @@ def names(dataset):
     return [op.name for op in captured(dataset)[0].chain.ops]
 
 
-class Two(Tensors):
-    """Calls two pipelines, one after the other."""
-
-    def __init__(self, first, second):
-        super().__init__(first)
-        self.augment = second
-
-    def __getitem__(self, index):
-        return self.augment(self.transform(self.image(index))), index
-
-
 def test_a_compose_of_the_users_is_believed_if_it_calls_its_ops_in_turn():
     """That is tried, on copies."""
     assert ["halve", "middle"] == names(Tensors(InTurn(halve, middle)))

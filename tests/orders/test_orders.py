@@ -415,11 +415,6 @@ def test_a_pipeline_of_one_op_has_no_other_order():
     assert 0 == orders.trials["trial"][0]
 
 
-def masked(kspace: Any, mask: Any, attributes: dict[str, Any], index: int) -> Any:
-    """An op of the user's that makes a sample out of several values."""
-    return {"image": kspace + index, "slice": attributes["slice"], "masked": mask is not None}
-
-
 @pytest.mark.slow
 def test_an_order_that_raises_is_kept_with_its_reason():
     """An op of PIL's alone cannot come after the conversion."""

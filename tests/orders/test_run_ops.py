@@ -37,11 +37,6 @@ def tried(op, samples=12):
     return Stream(one).measure(givens(samples))
 
 
-def states():
-    """Where the global generators stand."""
-    return torch.get_rng_state().sum().item(), np.random.get_state()[1].sum(), random.getstate()
-
-
 @pytest.mark.parametrize("kind", ["torch", "numpy", "python"])
 def test_two_calls_on_one_draw_give_the_same(kind):
     """Also for an op with a generator of its own, which stays where it is."""

@@ -247,7 +247,6 @@ def some_orders(
     """Make orders of case B's pipeline, the first as it is; the measured trials have `pairs`."""
     found = [*map(planned, orders), *map(other, others)]
     found = [replace(one, trial=trial) for trial, one in enumerate(found)]
-    works = [one if one.grade.works else replace(one, parts=()) for one in found]
     trials = trials_table(found)
     return Orders(
         ops=_ops(names),
@@ -258,7 +257,7 @@ def some_orders(
             (pairs, noise),
             measured_share,
         ),
-        parts=parts_table(works),
+        parts=parts_table(found),
         rest=REST,
         counts=Counts(measurements=31, states=23, exhaustive=600, unexplored=0),
         circumstances=OrdersConditions(

@@ -152,6 +152,7 @@ class OrderEvaluator:
             order=" → ".join(filter(None, self._names_in(variant).values())),
             gains=faster and is_near and variant.kind != CACHE,
             code=self.site.code_of(variant),
+            parts=self._parts(variant),
             predicted_speedup=self.whole_s / variant.predicted_s if variant.predicted_s else None,
         )
 
@@ -165,10 +166,8 @@ class OrderEvaluator:
             names[position] = "" if replacement is passed_on else named + on_batch
         return names
 
-    def with_parts(self, variant: Variant) -> Variant:
-        """Return a variant with the parts of its time, up to the op that raises."""
-        if variant.cached:
-            return variant
+    def _parts(self, variant: Variant) -> tuple[CostPart, ...]:
+        """Return the parts of a variant's time, up to the op that raises; (): unknown."""
         fixed, whole_s, names = self.fixed, variant.predicted_s, self._names_in(variant)
         ops = []
         for position, tried, seconds in self.row.op_seconds(variant.positions):
@@ -184,13 +183,13 @@ class OrderEvaluator:
             # the rest is decoding, which a variant may replace, and ops that it moved to the batch
             left_s = whole_s - fixed.fetch_s - fixed.batch_s - sum(part.seconds for part in ops)
             decode_s = fixed.decode_s if variant.on_batch else left_s
-            if min(decode_s, left_s - decode_s) < -_NOISE_S:
-                return variant
+            if variant.cached or min(decode_s, left_s - decode_s) < -_NOISE_S:
+                return ()
             parts[1] = decode._replace(seconds=decode_s)
             moved = ", ".join(self.ops[position].name for position in variant.on_batch)
             parts.append(CostPart(f"{moved} on the batch", left_s - decode_s, "collate"))
             parts.append(CostPart(BATCH, fixed.batch_s, "collate"))
-        return replace(variant, parts=tuple(part for part in parts if part.seconds > _NOISE_S))
+        return tuple(part for part in parts if part.seconds > _NOISE_S)
 
     def of_order(self, order: tuple[int, ...], why_not: str = "") -> Variant:
         """Return the variant of an order whose ops were tried, without a grade."""
@@ -261,13 +260,12 @@ class OrderEvaluator:
         order = self._checked(positions)
         for variant in self.variants:
             if variant.is_order and variant.positions == order and variant.predicted_s is not None:
-                return self.with_parts(variant)
+                return variant
         if any(tried is None for _, tried, _ in self.row.op_seconds(order)):
             with self.guarded():
                 self.row.walk(order)
         reasons = (tried.why_not for _, tried, _ in self.row.op_seconds(order) if tried)
-        variant = self.of_order(order, next(filter(None, reasons), ""))
-        return self.with_parts(self._completed(variant))
+        return self._completed(self.of_order(order, next(filter(None, reasons), "")))
 
     def compare(self, variant: Variant) -> Variant:
         """Grade an order that the user tries, with pictures, on as many samples as take a moment.

@@ -300,16 +300,12 @@ class OrderSearch:
         """Return the result of everything that was measured so far."""
         evaluator = self._evaluator
         loader, graphs = evaluator.loader, evaluator.row.graphs
-        variants = [
-            evaluator.with_parts(variant) if variant.grade.works else variant
-            for variant in evaluator.variants
-        ]
         return Orders(
             ops=_ops_table(evaluator),
-            trials=trials_table(variants),
+            trials=trials_table(evaluator.variants),
             pairs=self._pairs.table() if self._pairs else pl.DataFrame(schema=PAIRS),
             blocks=self._turns.table() if self._turns else pl.DataFrame(schema=BLOCKS),
-            parts=parts_table(variants),
+            parts=parts_table(evaluator.variants),
             rest=evaluator.fixed,
             counts=Counts(
                 measurements=sum(graph.measurements for graph in graphs),

@@ -332,8 +332,9 @@ def trials_table(variants: Iterable[Variant]) -> pl.DataFrame:
 
 
 def parts_table(variants: Iterable[Variant]) -> pl.DataFrame:
-    """Return a table of the parts of variants, with the columns of `PARTS`."""
-    rows = [(variant.trial, *part) for variant in variants for part in variant.parts]
+    """Return a table of the parts of the variants that work, with the columns of `PARTS`."""
+    working = [variant for variant in variants if variant.grade.works]
+    rows = [(variant.trial, *part) for variant in working for part in variant.parts]
     return pl.DataFrame(rows, PARTS, orient="row")
 
 

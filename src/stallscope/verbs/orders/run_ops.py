@@ -201,16 +201,14 @@ class Stream:
         for generator in self._generators:
             _put(generator, _seed(self.op.position, draw))
 
-    def _telling_draw(self, sample: int) -> Draw:
-        """Return the draw on which orders are compared."""
-        return sample, self.telling.get(sample, 0)
-
-    def _later_draw(self, sample: int, turn: int) -> Draw:
-        """Return another draw of a sample, independent of those on which orders are compared.
+    def _draw(self, sample: int, turn: int = 0) -> Draw:
+        """Return a draw of a sample: in turn 0 that on which orders are compared, later others.
 
         An op that rarely acts takes the telling draws of the samples in turn, so that few draws
         show its effect.
         """
+        if not turn:
+            return sample, self.telling.get(sample, 0)
         if not self.telling:
             return sample, _LATER + turn
         pool = sorted(self.telling.items())
@@ -230,15 +228,12 @@ class Stream:
 
     def outputs(self, inputs: Sequence[OpInput], turn: int = 0) -> list[OpInput]:
         """Call the op once for each sample, in turn 0 on the draws on which orders are compared."""
-        return [
-            self._run(x, self._later_draw(n, turn) if turn else self._telling_draw(n))[0]
-            for n, x in enumerate(inputs)
-        ]
+        return [self._run(x, self._draw(n, turn))[0] for n, x in enumerate(inputs)]
 
     def measure(self, inputs: Sequence[OpInput]) -> Outcome:
         """Run and time the op on samples, which stay as they are."""
         numbers, is_random = _whole_numbers(self.call), False
-        calls = [(x, self._telling_draw(number)) for number, x in enumerate(inputs)]
+        calls = [(x, self._draw(number)) for number, x in enumerate(inputs)]
         first = []
         for op_input, draw in calls:
             first.append(self._run(op_input, draw)[0])
