@@ -49,7 +49,6 @@ class CallOp:
     """A call as an op; it is called with its chain's value and all calls of the sample."""
 
     site: CallSite
-    chain: int
     text: str
     """Arguments of the first sample."""
     call_site: tuple[str, int]
@@ -154,16 +153,9 @@ class CallsPlace:
         """Ops of all chains."""
         return tuple(op for chain in self.chains for op in chain)
 
-    @property
-    def groups(self) -> list[tuple[int, ...]]:
-        """Positions of the ops of each chain."""
-        return [tuple(op.position for op in chain) for chain in self.chains]
-
     def loader_with(self, variant: Variant, loader: Any) -> Any:
         """Return a loader whose dataset makes its calls in the variant's order."""
-        places = {
-            op.call.site: (op.call.chain, variant.positions.index(op.position)) for op in self.ops
-        }
+        places = {op.call.site: (op.group, variant.positions.index(op.position)) for op in self.ops}
         replaced = {op.site: op.function for op in variant.replaced.values()}
         ordered = OrderedCalls(self.place.found_in(loader.dataset), places, replaced)
         return copied(loader, dataset=self.place.filled(loader.dataset, ordered))
@@ -310,7 +302,7 @@ def _as_ops(
         start = sum(map(len, ops))
         ops.append(
             tuple(
-                Op(at, names[at], CallOp(call.site, number, _arguments(call), call.line))
+                Op(at, names[at], CallOp(call.site, _arguments(call), call.line), group=number)
                 for at, call in enumerate(calls, start)
             )
         )

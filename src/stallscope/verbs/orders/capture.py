@@ -247,11 +247,11 @@ class Watched:
     calls: list[CapturedSample] = field(default_factory=list)
     """Calls for the current sample."""
 
-    def filled(self, dataset: Any, *, reads: bool = False) -> Any:
+    def filled(self, dataset: Any) -> Any:
         """Return a copy of a dataset with watched ops in the place; the first gets the sample."""
         ops = self.place.value
         if not isinstance(ops, (list, tuple)):
-            return self.place.filled(dataset, _WatchedOp(ops, self.calls, reads=reads))
+            return self.place.filled(dataset, _WatchedOp(ops, self.calls))
         watched = [_WatchedOp(op, self.calls, is_first=not n) for n, op in enumerate(ops)]
         return self.place.filled(dataset, type(ops)(watched))
 
@@ -277,9 +277,7 @@ def watch(
 ) -> list[Watched]:
     """Make samples with a copy of the dataset; watch places of pipelines, and what readers read."""
     reads, pipelines = [*map(Watched, readers)], [*map(Watched, places)]
-    for each in reads:
-        dataset = each.filled(dataset, reads=True)
-    for each in pipelines:
+    for each in (*reads, *pipelines):
         dataset = each.filled(dataset)
     for number, index in enumerate(indices):
         for each in (*reads, *pipelines):
@@ -298,22 +296,17 @@ class _WatchedOp:
         op: the user's.
         calls: extended by each call; the last call gets the result of every op.
         is_first: the op gets the sample.
-        reads: the op reads an image from a path, so its input needs no decoding.
     """
 
-    def __init__(
-        self, op: Any, calls: list[CapturedSample], *, is_first: bool = True, reads: bool = False
-    ) -> None:
-        self._op, self._calls, self._is_first, self._reads = op, calls, is_first, reads
+    def __init__(self, op: Any, calls: list[CapturedSample], *, is_first: bool = True) -> None:
+        self._op, self._calls, self._is_first = op, calls, is_first
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         began_ns = time.perf_counter_ns()
         if self._is_first:
-            sample = CapturedSample(OpInput((), {}), next(iter(args), None))
-            if not self._reads:
-                sample.lazy, sample.file, sample.decode_s = decoded((args, named))
-            sample.input = OpInput(*fresh((args, named)))
-            self._calls.append(sample)
+            encoded = decoded((args, named))
+            arguments = OpInput(*fresh((args, named)))
+            self._calls.append(CapturedSample(arguments, next(iter(args), None), *encoded))
         result = self._op(*args, **named)
         if self._calls:
             call = self._calls[-1]

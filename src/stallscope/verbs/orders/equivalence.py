@@ -137,12 +137,15 @@ def _pieces(value: Any, depth: int) -> Iterator[bytes]:
 
 def _of_tensor(tensor: torch.Tensor, depth: int) -> Iterator[bytes]:
     yield repr((tensor.dtype, tuple(tensor.shape), str(tensor.device))).encode()
-    plain = tensor.detach().as_subclass(torch.Tensor)
-    if plain.layout is not torch.strided:
-        plain = plain.to_dense()
-    plain = plain.cpu().contiguous()
+    plain = _plain(tensor).contiguous()
     yield _hashed(plain.reshape(-1).view(torch.uint8).numpy().tobytes()) if plain.numel() else b""
     yield from _of_attributes(tensor, (), depth + 1)  # a box's format, a volume's affine
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a dense tensor of torch's own class, in memory of the CPU."""
+    plain = tensor.detach().as_subclass(torch.Tensor)
+    return (plain if plain.layout is torch.strided else plain.to_dense()).cpu()
 
 
 def _of_array(array: Any, depth: int) -> Iterator[bytes]:
@@ -190,9 +193,8 @@ def as_array(leaf: Any) -> Array | None:
     """Return the numbers of a tensor, an array or an image; None for anything else."""
     array = np.asarray(leaf) if is_image(leaf) else leaf
     if isinstance(leaf, torch.Tensor):
-        plain = leaf.detach().as_subclass(torch.Tensor)
-        plain = plain.to_dense() if plain.layout is not torch.strided else plain
-        array = (plain.float() if plain.dtype == torch.bfloat16 else plain).cpu().numpy()
+        plain = _plain(leaf)
+        array = (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
     return array if isinstance(array, np.ndarray) and array.dtype.kind in "biuf" else None
 
 

@@ -98,7 +98,7 @@ class OrderEvaluator:
     ) -> None:
         self.loader, self.site, self.samples = loader, site, samples
         self.tolerance = tolerance
-        self.row = OpRow(site.ops, site.groups, [sample.input for sample in samples])
+        self.row = OpRow(site.ops, [sample.input for sample in samples])
         self.ops, self.as_it_is = self.row.ops, self.row.as_it_is
         self.outcomes, self.inputs_of = self.row.outcomes, self.row.inputs_of
         self.fixed = FixedCosts()

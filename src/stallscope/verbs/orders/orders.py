@@ -291,7 +291,6 @@ class OrderSearch:
         evaluator = getattr(self, "_evaluator", None)
         if evaluator is None or not evaluator.row.original:
             return None
-        evaluator.row.search(lambda: True)  # uses what was measured; calls no op
         if not evaluator.variants:
             proposals.add_original(evaluator)
         return self.result()

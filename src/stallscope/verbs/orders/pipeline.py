@@ -221,6 +221,8 @@ class Op:
     """The user's own object."""
     code: str = ""
     """Expression for it, where `old` is the original pipeline."""
+    group: int = 0
+    """Number of the ops with which it may exchange places: of its chain of calls, else 0."""
     maps_items: bool = False
     """True if it is called for each item of a list, as MONAI's Compose does."""
     is_only: bool = False
@@ -279,7 +281,7 @@ class Chain:
         flat = [(value, "old", False)] if whole else list(_flattened(value, "old", 0))
         names = numbered([find_ops.name_of(op) for op, _, _ in flat])
         self.ops = tuple(
-            Op(position, name, op, code, maps, is_only=len(flat) == 1)
+            Op(position, name, op, code, maps_items=maps, is_only=len(flat) == 1)
             for position, (name, (op, code, maps)) in enumerate(zip(names, flat, strict=True))
         )
 

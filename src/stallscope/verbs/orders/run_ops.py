@@ -71,7 +71,7 @@ class OpInput(NamedTuple):
     named: dict[str, Any]
     beside: Any = None
     """The sample's recorded calls, a second argument of `CallOp`, which works on the value of its
-    chain in `args`; None: other ops."""
+    group in `args`; None: other ops."""
 
     @property
     def value(self) -> Any:
@@ -134,14 +134,14 @@ class Outcome:
 
 def own_value(op: Op, op_input: OpInput) -> Any:
     """Return the value that an op works on: of several chains of calls, that of its own."""
-    return op_input.value if op_input.beside is None else op_input.args[op.call.chain]
+    return op_input.value if op_input.beside is None else op_input.args[op.group]
 
 
 def apply(op: Op, call: Any, op_input: OpInput) -> OpInput:
     """Call an op, or a copy of it, as its compose would; return the input of the next op."""
     args, named, beside = op_input
     if beside is not None:
-        result: Any = call(args[op.call.chain], beside)
+        result: Any = call(args[op.group], beside)
     elif op.maps_items and len(args) == 1 and isinstance(args[0], (list, tuple)):
         result = [call(item) for item in args[0]]
     else:
@@ -152,7 +152,7 @@ def apply(op: Op, call: Any, op_input: OpInput) -> OpInput:
             "the sample"
         )
     if beside is not None:
-        return OpInput((*args[: op.call.chain], result, *args[op.call.chain + 1 :]), {}, beside)
+        return OpInput((*args[: op.group], result, *args[op.group + 1 :]), {}, beside)
     if op.is_only or (len(args) == 1 and not named):
         return OpInput((result,), {})
     if named and isinstance(result, Mapping):

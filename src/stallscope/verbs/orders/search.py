@@ -15,6 +15,7 @@ from __future__ import annotations
 import heapq
 from contextlib import suppress
 from functools import cache
+from itertools import groupby
 from math import factorial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -104,7 +105,7 @@ class OrderGraph:
     ) -> None:
         """Try the ops in all orders that differ, until the time is used up.
 
-        The orders `first`, of which the first is the original, are tried in any case.
+        The orders `first` are tried in any case.
         """
         for order in first:
             self.walk(order, samples)
@@ -217,10 +218,10 @@ class OpRow:
         idle: names of random ops that changed no sample in any draw.
     """
 
-    def __init__(
-        self, ops: Sequence[Op], groups: Sequence[tuple[int, ...]], inputs: Sequence[OpInput]
-    ) -> None:
-        self.ops, self.groups, self.inputs = tuple(ops), groups, list(inputs)
+    def __init__(self, ops: Sequence[Op], inputs: Sequence[OpInput]) -> None:
+        self.ops, self.inputs = tuple(ops), list(inputs)
+        groups = groupby(self.ops, lambda op: op.group)
+        self.groups = [tuple(op.position for op in group) for _, group in groups]
         self.as_it_is = tuple(range(len(self.ops)))
         self.outcomes: dict[int, Outcome] = {}
         self.inputs_of: dict[int, list[OpInput]] = {}
@@ -259,29 +260,33 @@ class OpRow:
                     self.idle.append(op.name)
             self.outcomes[position], self.inputs_of[position] = outcome, inputs
             inputs = list(outcome.results)
+        for group in self.groups:
+            start = self._start_of(group)
+            graph = OrderGraph(group, state_of(start), self)
+            graph.walk(group, start)  # uses the outcomes; calls no op
+            self.graphs.append(graph)
         self.original = inputs
 
     # ---- orders, op by op ---------------------------------------------------------------------
 
+    def _start_of(self, group: tuple[int, ...]) -> list[OpInput]:
+        """Return the searched samples before the ops of a group."""
+        return self.inputs_of[group[0]][: self.searched]
+
     def search(self, is_over: Callable[[], bool]) -> None:
         """Try the ops of each group in all orders that differ, until the time is used up."""
-        starts = [self.inputs_of[group[0]][: self.searched] for group in self.groups]
-        self.graphs = self.graphs or [
-            OrderGraph(group, state_of(inputs), self)
-            for group, inputs in zip(self.groups, starts, strict=True)
-        ]
-        for graph, inputs in zip(self.graphs, starts, strict=True):
-            if not graph.measurements:
-                graph.search(self._usual_orders(graph.positions), inputs, is_over)
+        for graph in self.graphs:
+            group = graph.positions
+            graph.search(self._usual_orders(group), self._start_of(group), is_over)
 
     def walk(self, order: Sequence[int]) -> None:
         """Try the ops in this order."""
         for graph in self.graphs:
-            inputs = self.inputs_of[graph.positions[0]][: self.searched]
-            graph.walk([position for position in order if position in graph.positions], inputs)
+            mine = [position for position in order if position in graph.positions]
+            graph.walk(mine, self._start_of(graph.positions))
 
     def _usual_orders(self, group: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """Return the original order, then first what shrinks samples, then last what grows them."""
+        """Return orders with first what shrinks samples, and then last what grows them."""
         growth = {
             position: bytes_of([result.value for result in self.outcomes[position].results])
             - bytes_of([op_input.value for op_input in self.inputs_of[position]])
@@ -289,7 +294,7 @@ class OpRow:
         }
         small_first = sorted(group, key=lambda op: growth[op] >= 0)
         large_last = sorted(small_first, key=lambda op: growth[op] > 0)
-        return list(dict.fromkeys([group, tuple(small_first), tuple(large_last)]))
+        return [tuple(small_first), tuple(large_last)]
 
     def attempt(self, position: int, applied: Sequence[int], value: Any, state: State) -> TriedOp:
         """Try an op on samples in a state; `applied` are the ops of its group before it."""

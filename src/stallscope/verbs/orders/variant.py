@@ -203,11 +203,6 @@ class Site(NamedTuple):
         """Its ops."""
         return self.chain.ops
 
-    @property
-    def groups(self) -> list[tuple[int, ...]]:
-        """Positions of the ops that may exchange places: all."""
-        return [tuple(range(len(self.ops)))]
-
     def op(self, variant: Variant, position: int) -> Any:
         """Return an op, or the object that replaces it."""
         return variant.replaced.get(position, self.chain.ops[position].call)
@@ -239,8 +234,6 @@ class Site(NamedTuple):
     def found_in(self, loader: Any) -> tuple[Site | None, list[str]]:
         """Find the same ops in the same place of another loader; also return its ops' names."""
         value = self.place.found_in(getattr(loader, "dataset", None))
-        if value is self.chain.value:
-            return self, []
         if value is None:
             return None, []
         chain = Chain(value, whole=self.chain.kind == "one op")
