@@ -24,7 +24,7 @@ from stallscope.verbs.flame.flame import loop_flame
 from stallscope.verbs.flame.result import IN_PROCESS, PY_SPY, SAMPLES
 
 OURS = re.compile(
-    r"stallscope/((hooks|targets|loops|run|flame|ladder)/|isolation)|passed over by warnings"
+    r"stallscope/((hooks|targets|loops|run|bench|verbs)/|isolation)|passed over by warnings"
 )
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="attaching needs root there")
 

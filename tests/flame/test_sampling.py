@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import stallscope
+from stallscope.run import stacks
 from stallscope.run.stacks import StackFrame, collapsed, short, shown
 from stallscope.stages import DECODE, GETITEM, STEP, Stage, frame_name, of_frame
 
@@ -47,6 +48,16 @@ def test_of_the_loop_begins_within_it():
     assert (None, str(MINE)) == collapsed([START[0], ours, MINE], of_loop=True)
     assert collapsed([START[0], ours], of_loop=True) is None
     assert collapsed(START, of_loop=True) is None
+
+
+def test_leaves_out_frames_of_ours():
+    """Every file that is named among ours is there: one that moves would show itself."""
+    named = (*stacks._OURS, *stacks._WATCHING, *stacks._PIPELINES)
+    assert all([*OURS.parent.glob(f"{file.rstrip('/')}*")] for file in named)
+    for file in ("verbs/flame/flame.py", "verbs/ladder/ladder.py", "bench/loops.py"):
+        assert (None, str(MINE)) == collapsed([StackFrame("run", str(OURS / file), 1), MINE])
+    sampler = StackFrame("poll", str(OURS / "verbs/flame/pyspy.py"), 1)
+    assert collapsed([THREAD, sampler, MINE]) is None
 
 
 def test_keeps_the_path_of_the_users_code():

@@ -52,8 +52,8 @@ WORKER_LOOP: Final = "torch/utils/data/_utils/worker.py"
 _OURS: Final = tuple(
     f"stallscope/{name}"
     for name in (
-        *("hooks/", "targets/", "isolation.py", "loops/", "run/", "ladder/", "flame/", "orders/"),
-        *("lines/", "diagnose/", "bench/", "cli/", "__main__.py"),
+        *("hooks/", "targets/", "isolation.py", "loops/", "run/", "bench/", "verbs/", "cli/"),
+        "__main__.py",
     )
 )
 _PIPELINES: Final = tuple(
@@ -62,7 +62,7 @@ _PIPELINES: Final = tuple(
 """Datasets and steps of ours that count as the user's."""
 _WATCHING: Final = tuple(
     f"stallscope/{name}"
-    for name in ("hooks/self_sampler.py", "flame/pyspy.py", "pyspy_calls.py", "run/resource_")
+    for name in ("hooks/self_sampler.py", "verbs/flame/pyspy.py", "pyspy_calls.py", "run/resource_")
 )
 """Files of threads that measure, and are not part of the measured code."""
 _STARTS_THREADS: Final = "threading.py"
