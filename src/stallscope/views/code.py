@@ -10,7 +10,6 @@ Listings have heat. A long function is shown as its hot lines and the lines arou
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -25,6 +24,7 @@ from stallscope.units import count, file_name, printable, share, worker_name
 from stallscope.verbs.flame.classify import (
     CHANGE_COLOURS,
     COLOURS,
+    FRAME,
     KINDS,
     TABLE,
     StackFunction,
@@ -210,11 +210,11 @@ def speedscope(flame: Flame) -> dict[str, Any]:
 
 
 def _speedscope_frame(text: str) -> dict[str, Any]:
-    match = re.fullmatch(r"(?P<name>.*) \((?P<file>.*?)(?::(?P<line>\d+))?\)", text, re.DOTALL)
+    match = FRAME.fullmatch(text)
     if match is None:
         return {"name": text}
     line = {"line": int(match["line"])} if match["line"] else {}
-    return {"name": match["name"], "file": match["file"], **line}
+    return {"name": match["function"], "file": match["file"], **line}
 
 
 _SHOWS: Final = "the merged stacks of all workers"

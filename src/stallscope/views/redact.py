@@ -30,7 +30,7 @@ from stallscope.run.stacks import short
 from stallscope.store import contents_of
 from stallscope.units import LONGEST, printable
 from stallscope.verbs.diagnose.text import GUIDED
-from stallscope.verbs.flame.classify import StackFunction, is_library
+from stallscope.verbs.flame.classify import FRAME, StackFunction, is_library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,7 +55,6 @@ _RAISED: Final = re.compile(
 """An exception with its message, which may hold any text and numbers."""
 _SEVERAL: Final = re.compile(rf"{LEFT_OUT}(?:[\s:/.-]*{LEFT_OUT})+")
 _OURS: Final = re.compile(r".*( \(stallscope's .*\))", re.DOTALL)
-_FRAME: Final = re.compile(r"(.*) \((.*?)(:\d+)?\)", re.DOTALL)
 _SLASHES: Final = {"/", "\\"}
 _MACHINE: Final = ("cores", "system", "python", "torch", "torchvision", "device", "node")
 """Values of `machine.machine` that name neither a host nor a user."""
@@ -193,12 +192,12 @@ class _Redaction:
 
     def _frame(self, text: str) -> str:
         """Redact a frame as py-spy writes it: function and line stay."""
-        match = _FRAME.fullmatch(text)
+        match = FRAME.fullmatch(text)
         if match is None:
             return self.text(text)
-        function, file, line = match.groups("")
+        function, file, line = match.groups()
         function = self.text(function) if _SLASHES & set(function) else function
-        return f"{function} ({self._code_file(file)}{line})"
+        return f"{function} ({self._code_file(file)}{f':{line}' if line else ''})"
 
     def _code_file(self, file: str) -> str:
         """Redact a file of code; keep a known library's file from its package on."""
@@ -226,7 +225,7 @@ def _text_columns(result: SavedResult) -> Iterator[tuple[str, list[str]]]:
 
 def _names_in_code(how: str, texts: list[str]) -> Iterator[str]:
     if how == STACK:
-        frames = map(_FRAME.fullmatch, {text for stack in texts for text in stack.split(";")})
+        frames = map(FRAME.fullmatch, {text for stack in texts for text in stack.split(";")})
         texts = [frame[1] for frame in frames if frame]
     if how in (STACK, NAME):
         yield from (name for name in texts if not _SLASHES & set(name))

@@ -46,7 +46,8 @@ _COMPILED: Final = (".pyx", ".pxd", ".pxi", ".c", ".cc", ".cpp", ".cu", ".h", ".
 """Suffixes of sources that Cython and other compilers turned into code."""
 _DEMO: Final = (("stallscope", "demo.py"), ("targets", "sample.py"))
 """Files that stand for a user's code: the notebooks and tests look for its slow function."""
-_FRAME: Final = re.compile(r"(?P<function>.*) \((?P<file>.*?)(?::\d+)?\)", re.DOTALL)
+FRAME: Final = re.compile(r"(?P<function>.*) \((?P<file>.*?)(?::(?P<line>\d+))?\)", re.DOTALL)
+"""A frame of a stack, as py-spy writes it in its raw format."""
 _BEGINS_WORK: Final = {"_bootstrap_inner", "_worker_loop", "thread_main"}
 """Functions below which a worker's or a thread's own work begins."""
 _TELLS_LITTLE: Final = ("torch", "other")
@@ -95,7 +96,7 @@ class StackFunction(NamedTuple):
 @lru_cache(maxsize=100_000)
 def frame(text: str) -> StackFunction:
     """Parse a frame of py-spy's raw format, `function (file:line)`, without the line."""
-    match = _FRAME.fullmatch(text)
+    match = FRAME.fullmatch(text)
     return StackFunction(match["function"], match["file"]) if match else StackFunction(text, "")
 
 

@@ -17,8 +17,9 @@ import numpy as np
 import polars as pl
 
 from stallscope.apart import computed_apart
-from stallscope.columns import CODE_FILE, NAME, STACK, Column, Schema
+from stallscope.columns import CODE_FILE, NAME, Column, Schema
 from stallscope.result import Conditions, Result, SavedResult
+from stallscope.run.stacks import STACKS
 from stallscope.stats import INTERVAL, wilson
 from stallscope.store import stored
 from stallscope.units import capital, count, printable, share
@@ -31,16 +32,9 @@ if TYPE_CHECKING:
 
 SAMPLES: Final = Schema(
     "One row per process, window and stack.",
-    Column("worker", pl.Int16, "number of the worker; null: the main process"),
-    Column("pid", pl.Int32),
+    *STACKS.shown("worker pid"),
     Column("window", pl.Int32, "block of consecutive samples of a process"),
-    Column("stage", pl.String, "stage of the sample or batch; null: unknown", secret=NAME),
-    Column(
-        "stack",
-        pl.String,
-        "frames, root first, `;` between them, each `function (file:line)`, without stallscope's",
-        secret=STACK,
-    ),
+    *STACKS.shown("stage stack"),
     Column("hits", pl.Int64, "samples", is_divisor=True),
     nullable="worker stage",
 )
