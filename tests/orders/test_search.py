@@ -28,7 +28,7 @@ class Numbers:
         self.tried: list[tuple[int, tuple[int, ...]]] = []
         self.first: list[tuple[int, ...]] = []
 
-    def attempt(self, position: int, applied: Sequence[int], value: Any, state: State) -> TriedOp:
+    def attempt(self, position: int, applied: Sequence[int], value: Any) -> TriedOp:
         """Apply an op."""
         self.tried.append((position, tuple(applied)))
         try:

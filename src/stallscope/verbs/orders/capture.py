@@ -24,6 +24,7 @@ import torch
 from PIL import Image
 
 from stallscope.errors import StallscopeError, UnsupportedError
+from stallscope.hooks.loader_access import StandIn
 from stallscope.isolation import seed_everywhere
 from stallscope.loops import cached_loaders
 from stallscope.loops.cached_values import bytes_of, fresh, is_image, leaves, mapped
@@ -289,7 +290,7 @@ def watch(
     return pipelines
 
 
-class _WatchedOp:
+class _WatchedOp(StandIn):
     """Wrapper of an op that records its inputs and results.
 
     Args:
@@ -299,7 +300,8 @@ class _WatchedOp:
     """
 
     def __init__(self, op: Any, calls: list[CapturedSample], *, is_first: bool = True) -> None:
-        self._op, self._calls, self._is_first = op, calls, is_first
+        super().__init__(op)
+        self._calls, self._is_first = calls, is_first
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         began_ns = time.perf_counter_ns()
@@ -307,16 +309,13 @@ class _WatchedOp:
             encoded = decoded((args, named))
             arguments = OpInput(*fresh((args, named)))
             self._calls.append(CapturedSample(arguments, next(iter(args), None), *encoded))
-        result = self._op(*args, **named)
+        result = self._original(*args, **named)
         if self._calls:
             call = self._calls[-1]
             call.result = result
             call.ops += 1
             call.took_s += (time.perf_counter_ns() - began_ns) / 1e9
         return result
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._op, name)
 
 
 def decoded(value: Any) -> tuple[str, Any, float]:

@@ -141,8 +141,8 @@ class NoticedCalls(Dataset[Any]):
         """Hand a call on to `called`."""
         if not args and not named:
             return function()
-        code = frame.f_code
-        site = CallSite(code.co_name, frame.f_lasti, getattr(function, "__name__", _kind(function)))
+        code, name = frame.f_code, getattr(function, "__name__", type(function).__name__)
+        site = CallSite(code.co_name, frame.f_lasti, name)
         keyword = "" if args else next(iter(named))
         first = args[0] if args else named.pop(keyword)
         line = code.co_filename, frame.f_lineno
@@ -159,10 +159,7 @@ class NoticedCalls(Dataset[Any]):
     def _copy_of_dataset(self) -> Any:
         """Return a copy of the dataset whose attributes and methods report their calls."""
         clone, cls = shallow(self.dataset), type(self.dataset)
-        for name, value in own_attributes(self.dataset).items():
-            if callable(value) and not isinstance(value, (type, Dataset)):
-                vars(clone)[name] = _Noticed(value, self)
-        methods: dict[str, Any] = {}
+        getitem = None
         for owner in reversed(cls.__mro__):
             if owner.__module__.partition(".")[0] in _LIBRARIES:
                 continue
@@ -171,11 +168,16 @@ class NoticedCalls(Dataset[Any]):
                 function = value.__func__ if is_static else value
                 if not isinstance(function, types.FunctionType) or _sets_globals(function):
                     continue
+                new = self._copied(function)
                 if name == "__getitem__":
-                    methods[name] = self._copied(function)
+                    getitem = new
                 elif not name.startswith("__"):
-                    methods[name] = self._method(self._copied(function), is_static=is_static)
-        clone.__class__ = type(cls.__name__, (cls,), methods)
+                    bound = new if is_static else types.MethodType(new, clone)
+                    vars(clone)[name] = _Noticed(bound, self)
+        for name, value in own_attributes(self.dataset).items():
+            is_op = callable(value) and not isinstance(value, (type, Dataset))
+            vars(clone)[name] = _Noticed(value, self) if is_op else value
+        clone.__class__ = type(cls.__name__, (cls,), {"__getitem__": getitem} if getitem else {})
         return clone
 
     def _copied(self, function: types.FunctionType) -> types.FunctionType:
@@ -193,20 +195,6 @@ class NoticedCalls(Dataset[Any]):
         )
         new.__kwdefaults__ = function.__kwdefaults__
         return new
-
-    def _method(self, function: types.FunctionType, *, is_static: bool) -> Any:
-        """Return a method whose calls are reported, and whose own calls are, too."""
-
-        def method(*args: Any, **named: Any) -> Any:
-            frame = sys._getframe(1)  # noqa: SLF001 - where the user's code calls it
-            called: Any = function if is_static else types.MethodType(function, args[0])
-            return self.call(called, frame, args if is_static else args[1:], named)
-
-        return staticmethod(method) if is_static else method
-
-
-def _kind(value: Any) -> str:
-    return type(value).__name__
 
 
 def _sets_globals(function: types.FunctionType) -> bool:

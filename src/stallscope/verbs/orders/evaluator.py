@@ -30,7 +30,7 @@ from stallscope.verbs.orders.equivalence import pictures
 from stallscope.verbs.orders.pipeline import passed_on
 from stallscope.verbs.orders.result import NoSuchOrderError, timed
 from stallscope.verbs.orders.run_ops import OpInput, named_by, restored, restores_of
-from stallscope.verbs.orders.search import NotComparableError, OpRow
+from stallscope.verbs.orders.search import LONGEST, NotComparableError, OpRow
 from stallscope.verbs.orders.variant import (
     BATCH,
     CACHE,
@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     from stallscope.verbs.orders.capture import CapturedSample
     from stallscope.verbs.orders.variant import Picture, Site
 
-_LONGEST: Final = 160
-"""Characters of an error's text."""
 _PICTURES: Final = 4
 QUICK_S: Final = 0.8
 """Seconds for measuring an order that the user tries by hand; at least one pair is measured."""
@@ -71,10 +69,10 @@ REDRAWN: Final = (
 def preserving_state(loader: Any) -> Iterator[None]:
     """Restore every generator and sampler, and the attributes of the dataset and its ops."""
     parts = LoaderCallables(loader)
-    named = {id(held): held for each in parts.functions.values() for held in named_by(each)}
+    named = [held for each in parts.functions.values() for held in named_by(each)]
     with (
         as_before(loader),
-        restored(restores_of(named.values())),
+        restored(restores_of(named)),
         bindings_kept(parts.holders),
     ):
         yield
@@ -220,7 +218,7 @@ class OrderEvaluator:
         except NotComparableError as error:
             grade = Grade(DIFFERENT, compared=n, why=str(error))
         except Exception as error:  # noqa: BLE001 - an op may raise anything on unusual input
-            text = said_by(error)[:_LONGEST]
+            text = said_by(error)[:LONGEST]
             grade = Grade(FAILS, why=f"raises {type(error).__name__}: {text}")
         predicted_s = variant.predicted_s if grade.works else None
         return replace(variant, grade=grade, pictures=tuple(shown), predicted_s=predicted_s)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _SEARCHED: Final = 5
 """Most samples on which orders are searched; the orders are then compared on all samples, and timed
 on others."""
-_LONGEST: Final = 160
+LONGEST: Final = 160
 """Characters of an error's text."""
 
 
@@ -138,7 +138,7 @@ class OrderGraph:
         """Try an op in a node, or run it again there."""
         edges, applied = self.edges.setdefault(node, {}), self.reached_by[node]
         if position not in edges:
-            tried = self._row.attempt(position, applied, samples, node.state)
+            tried = self._row.attempt(position, applied, samples)
             edges[position] = tried._replace(value=None)
         else:
             tried = edges[position]
@@ -296,21 +296,21 @@ class OpRow:
         large_last = sorted(small_first, key=lambda op: growth[op] > 0)
         return [tuple(small_first), tuple(large_last)]
 
-    def attempt(self, position: int, applied: Sequence[int], value: Any, state: State) -> TriedOp:
-        """Try an op on samples in a state; `applied` are the ops of its group before it."""
+    def attempt(self, position: int, applied: Sequence[int], value: Any) -> TriedOp:
+        """Try an op on samples; `applied` are the ops of its group before it."""
         op, outcome = self.ops[position], self.outcomes[position]
         group = next(group for group in self.groups if position in group)
         if tuple(applied) == group[: group.index(position)]:
             return _tried(outcome.first(self.searched))
         before = self.inputs_of[position][: self.searched]
-        if outcome.unsteady and state.digest != digest_of(before):
+        if outcome.unsteady and digest_of(value) != digest_of(before):
             return TriedOp(None, None, why_not=f"not comparable: {outcome.unsteady}")
         try:
             tried = _tried(self.stream(position).measure(value))
         except Exception as error:  # noqa: BLE001 - an op may raise anything on unusual input
             text = said_by(error) or "no text"
             sample = described(own_value(op, value[0])) if value else "nothing"
-            why = f"{op.name} raises {type(error).__name__} on {sample}: {text[:_LONGEST]}"
+            why = f"{op.name} raises {type(error).__name__} on {sample}: {text[:LONGEST]}"
             return TriedOp(None, None, why_not=why)
         if len(applied) == len(group) - 1:
             self._grade(tried, self.outcomes[group[-1]].results[: self.searched])
