@@ -29,7 +29,7 @@ from stallscope.apart import Later
 from stallscope.errors import ArgumentError, StallscopeError
 from stallscope.files import workspace
 from stallscope.model.loop_time import loop_breakdown
-from stallscope.run.read_logs import readable
+from stallscope.run.load import readable
 from stallscope.run.record import begin_window
 from stallscope.units import said_by
 from stallscope.verbs.diagnose.recorded import diagnose_run

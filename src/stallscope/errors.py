@@ -4,6 +4,8 @@ The user can fix a `StallscopeError`, so it is shown as one sentence; any other 
 stallscope and shows a traceback. Exceptions of the user's code keep their type and get a note.
 """
 
+from contextlib import suppress
+
 from stallscope.units import without_controls
 
 STACK = "stallscope: the stack of "
@@ -43,3 +45,9 @@ class NoBatchError(StallscopeError, TimeoutError):
 
 class UnsupportedError(StallscopeError, RuntimeError):
     """An unsupported kind of loader or start method; names the supported ones."""
+
+
+def add_notes(error: BaseException, lines: list[str]) -> None:
+    """Add notes as Python 3.11 and later do; an exception may refuse them."""
+    with suppress(Exception):
+        vars(error)["__notes__"] = [*getattr(error, "__notes__", []), *lines]

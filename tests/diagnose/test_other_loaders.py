@@ -18,8 +18,8 @@ import stallscope as ss
 from stallscope.isolation import isolated
 from stallscope.model.batch_times import making
 from stallscope.model.starts import Starts, starts
+from stallscope.run.resources import find_saturated
 from stallscope.run.result import WAITS
-from stallscope.run.saturation import find_saturated
 from stallscope.stages import CORE, HELPER, LOOP, QUEUED
 from stallscope.targets.target import Target
 from stallscope.verbs.diagnose.facts import Gain, facts

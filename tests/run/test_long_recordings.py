@@ -16,7 +16,7 @@ from stallscope.hooks.event_log import MAIN, Mark, ProcessLog, read_log
 from stallscope.hooks.loader_access import shut_down
 from stallscope.hooks.recording_folder import LogPlace
 from stallscope.run import record
-from stallscope.run.read_logs import collect
+from stallscope.run.load import collect
 
 MOST_BYTES = 2_000_000
 STEPS = 480

@@ -8,7 +8,7 @@ from support.build_run import resources_of, steps_of
 
 from stallscope import stages
 from stallscope.model.attribution import find_stalls
-from stallscope.run.saturation import saturation, sentence
+from stallscope.run.resources import saturation, sentence
 
 LENGTH_S = 10
 CALM = {

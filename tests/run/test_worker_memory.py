@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 import stallscope as ss
 from stallscope.run.decode import RESOURCES
 from stallscope.run.resource_sampler import PROC
-from stallscope.run.worker_memory import memory_growth
+from stallscope.run.resources import memory_growth
 from stallscope.stages import (
     MEMORY,
     WORKER_MAPPED,

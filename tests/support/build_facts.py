@@ -10,7 +10,7 @@ from stallscope.model.exposure import Exposure, StagePart, longest_first
 from stallscope.model.loop_time import LoopBreakdown
 from stallscope.model.machine_use import MachineUse
 from stallscope.model.starts import Starts
-from stallscope.run.worker_memory import MemoryGrowth
+from stallscope.run.resources import MemoryGrowth
 from stallscope.stages import FETCH, MEMORY, SHM
 from stallscope.verbs.diagnose.facts import Facts, Spikes
 from stallscope.verbs.diagnose.setup import Setup

@@ -7,11 +7,10 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from stallscope.errors import ArgumentError, NoBatchError, StallscopeError
+from stallscope.errors import ArgumentError, NoBatchError, StallscopeError, add_notes
 from stallscope.loops.batch_timeout import time_limit
 from stallscope.loops.training_loop import ProgressBar, check_budget
 from stallscope.machine import memory_available_bytes
-from stallscope.run.read_logs import note
 from stallscope.units import seconds
 
 if TYPE_CHECKING:
@@ -118,7 +117,7 @@ class Measurement:
                 return
             vars(error)[self._attribute] = result  # past any __setattr__ of a frozen exception
             hint = f"the partial result is this exception's attribute `{self._attribute}`"
-            note(error, [f"stallscope: raised while {doing}", f"stallscope: {hint}"])
+            add_notes(error, [f"stallscope: raised while {doing}", f"stallscope: {hint}"])
 
 
 def memory_limit(max_bytes: Any, share: float) -> int:

@@ -17,10 +17,17 @@ from matplotlib.colors import to_rgb
 from stallscope import stages
 from stallscope.charts import sheet
 from stallscope.charts.sheet import Sheet, styled
+from stallscope.model.lifecycle import covered_s
 from stallscope.model.loop_time import NO_LOOP
-from stallscope.run.saturation import OWN, THRESHOLDS, sentence, usage
+from stallscope.run.resources import (
+    OWN,
+    THRESHOLDS,
+    core_seconds,
+    find_saturated,
+    named_growth,
+    sentence,
+)
 from stallscope.run.stall_text import nothing, small_print
-from stallscope.run.worker_memory import named_growth
 from stallscope.units import count, printable, seconds, share, size
 
 if TYPE_CHECKING:
@@ -28,8 +35,8 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
+    from stallscope.run.resources import Saturation
     from stallscope.run.result import Run
-    from stallscope.run.saturation import Usage
 
 
 _HARDLY_BYTES: Final = 1e5
@@ -46,6 +53,74 @@ _NAMES: Final = 1.95
 """Width of the rows' names and of their axes, inches."""
 _BAND: Final = 0.2
 """Opacity of the band behind the rows at 100% stall."""
+
+
+MOST_BINS: Final = 300
+"""Bins that a notebook's width can show."""
+SHORTEST_S: Final = 0.2
+"""Shortest bin: below, CPU time that is counted in steps of 10 ms is mostly rounding."""
+
+
+class Usage(NamedTuple):
+    """Resources of one rank, in bins of equal length."""
+
+    values: pl.DataFrame
+    """`resource, device, at_s, value, limit`: the mean of a bin, and its middle in seconds from
+    the start of the run."""
+    stalled: np.ndarray
+    """Share (0 to 1) of each bin in which the loop stalled."""
+    begin_s: float
+    """Begin of the first bin, seconds from the start of the run."""
+    bin_s: float
+    """Length of a bin, seconds."""
+    samples: int
+    """Number of samples."""
+    cost_share: float | None
+    """Overhead of sampling, as a share of one core."""
+    missing: tuple[str, ...]
+    """Resources that do not exist, or were not read."""
+    judged: Saturation
+    """Saturated resources."""
+
+    @property
+    def end_s(self) -> float:
+        """End of the last bin, seconds from the start of the run."""
+        return self.begin_s + self.bin_s * len(self.stalled)
+
+
+def usage(run: Run) -> Usage | None:
+    """Return the usage in the steady state of a run; None without samples or without a loop."""
+    stalls, judged = run.stalls(), find_saturated(run)
+    if judged.loop is None:
+        return None
+    is_shown = pl.col("rank") == judged.loop.rank
+    names = pl.col("resource", "device").cast(pl.String)
+    every = run.resources().filter(is_shown).with_columns(names)
+    samples = every.drop_nulls("value")
+    if samples.is_empty():
+        return None
+    begin_ns, end_ns = samples.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
+    shortest_ns = max((end_ns - begin_ns) / MOST_BINS, SHORTEST_S * 1e9)
+    edges_ns = np.linspace(begin_ns, end_ns, max(int((end_ns - begin_ns) / shortest_ns), 1) + 1)
+    length_ns = float(edges_ns[1] - edges_ns[0])
+    stalled_s = covered_s(stalls.filter(is_shown), edges_ns[:-1], edges_ns[1:])
+    place = ((pl.col("end_ns") - begin_ns) / length_ns).floor().clip(0, len(edges_ns) - 2)
+    at_s = (begin_ns + (place + 0.5) * length_ns) / 1e9
+    binned = samples.group_by("resource", "device", at_s=at_s).agg(
+        pl.col("value").mean(), pl.col("limit").max()
+    )
+    cost = samples.filter(resource=stages.SAMPLER)
+    whole_s = core_seconds(cost.with_columns(value=1.0))
+    return Usage(
+        values=binned.sort("resource", "device", "at_s"),
+        stalled=np.clip(stalled_s * 1e9 / length_ns, 0.0, 1.0),
+        begin_s=begin_ns / 1e9,
+        bin_s=length_ns / 1e9,
+        samples=cost.height,
+        cost_share=core_seconds(cost) / whole_s if whole_s else None,
+        missing=tuple(every.filter(pl.col("value").is_null())["resource"].unique().sort()),
+        judged=judged,
+    )
 
 
 class ResourceLine(NamedTuple):

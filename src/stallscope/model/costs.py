@@ -19,7 +19,7 @@ from stallscope.model.exposure import waiting_share
 from stallscope.model.machine_use import use
 from stallscope.model.simulator import LoaderCosts, predict
 from stallscope.model.thresholds import HARDLY
-from stallscope.run.saturation import find_saturated
+from stallscope.run.resources import find_saturated
 from stallscope.stages import END_OF_EPOCH, WORK_KINDS, WORKER_MEMORY
 
 if TYPE_CHECKING:

@@ -1,28 +1,48 @@
-"""`ss.load`: read a saved result, or the logs of a process that was killed or still runs."""
+"""`ss.load`: from the folder of a recording to its runs, one for each loader.
+
+The folder holds a saved result, the ranks of a training, or the logs of a process that was killed
+or still runs. If the user's code failed during a recording, the exception keeps its type and text.
+It gets a note on its origin, and the recording as its attribute `run`.
+"""
 
 from __future__ import annotations
 
 import re
 import time
-from contextlib import suppress
+from collections import Counter
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 import psutil
 
 from stallscope import store
-from stallscope.errors import RunFormatError, TargetError
-from stallscope.files import copy_objects, is_address, listing, names_at, workspace
-from stallscope.hooks.event_log import MAIN
-from stallscope.hooks.recording_folder import LogPlace
-from stallscope.run.read_logs import collect
-from stallscope.run.result import LOGS, Run
-from stallscope.units import count, printable, without_controls
+from stallscope.apart import computed_apart
+from stallscope.errors import RunFormatError, TargetError, add_notes
+from stallscope.files import copy_objects, is_address, listing, names_at, sizes, workspace
+from stallscope.hooks.event_log import MAIN, LogPages, ProcessNames, read_log
+from stallscope.hooks.recording_folder import (
+    LogPlace,
+    RecordingInfo,
+    epoch_key,
+    loader_and_epoch,
+    read_lines,
+)
+from stallscope.model.reasons import ordinal
+from stallscope.run import decode
+from stallscope.run import steps as loops
+from stallscope.run.loop_events import Events, events
+from stallscope.run.result import DEVICE, LOGS, STARTUP, Run, Settings
+from stallscope.run.stacks import STACKS, read_stacks
+from stallscope.run.steps import Owners, loaders, mark_steady
+from stallscope.units import count, printable, seconds, without_controls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from stallscope.run.decode import Decoded, LostSamples
 
 _MOST_RANKS: Final = 16
 """Ranks that are held in memory at once."""
@@ -33,6 +53,12 @@ _TIMES: Final = 5.0
 """Pause before the next load, in units of the last load's time."""
 _FIRST_S: Final = 60.0
 """Time for a script until it imports torch."""
+_OF_LOADER: Final = (
+    *("num_workers", "batch_size", "prefetch_factor", "persistent_workers", "streams"),
+)
+"""Settings that are facts about a loader."""
+_MOST_CAUGHT: Final = 3
+"""Most kinds of caught exceptions in notes."""
 
 
 def load(path: str | Path) -> Any:
@@ -185,3 +211,257 @@ def _read(folder: Path) -> Any:
     if _has_writer(logs.folder):
         note = "the process still runs: this is what it has recorded so far"
     return replace(run, notes=(*run.notes, note))
+
+
+# ---- logs ----------------------------------------------------------------------------------------
+
+
+class Recording(NamedTuple):
+    """Run of a recording, and where its processes were when it ended."""
+
+    run: Run
+    places: list[str]
+    """A sentence for each stage that an exception left, or that was open when a log ended."""
+
+
+class _Written(NamedTuple):
+    """Content of all logs, for all loaders of the recording."""
+
+    about: RecordingInfo
+    events: Events
+    main: ProcessNames
+    """Facts from the training process."""
+    decoded: list[Decoded]
+    origin_ns: int
+    """Start of the run, from which times in tables count."""
+    resources: pl.DataFrame
+    device: pl.DataFrame
+    """Columns of `run.result.DEVICE`."""
+    stacks: pl.DataFrame
+    notes: list[str]
+    """Notes of the resource sampler, and on internal errors of stallscope."""
+
+    def began_ns(self, number: int) -> dict[int, int]:
+        """Return for each epoch of a loader the time when the loop asked for its iterator."""
+        pairs = ((loader_and_epoch(key), start) for start, _, key, _ in self.events.iterators)
+        return {epoch: start for (loader, epoch), start in pairs if loader == number}
+
+
+@computed_apart
+def collect(place: LogPlace, about: RecordingInfo | None = None) -> Recording:
+    """Read the logs of a recording; `about` it is by default what stands beside the logs."""
+    written = _read_logs(place, about)
+    order = loaders(written.events)
+    numbers = [*order, *sorted(written.main.loaders.keys() - set(order))] or [0]
+    runs = [_run(written, number) for number in numbers]
+    # The last of the files of a process
+    raised = {file.log.pid: file.raised for file in written.decoded if file.raised}
+    inside = {file.log.pid: file.inside for file in written.decoded if file.inside}
+    places = [f"{stage} when the exception left it" for stage in raised.values()]
+    places += [f"{stage} when its log ended" for stage in inside.values()]
+    return Recording(replace(runs[0], others=tuple(runs[1:])), places)
+
+
+def readable(place: LogPlace) -> Run:
+    """Return the run; after an error an empty run with a note: the user's program goes on."""
+    try:
+        return collect(place).run
+    except Exception as error:  # noqa: BLE001 - the logs may be damaged in any way
+        notes = (f"the recording cannot be read ({error!r})", *place.failures.sentences())
+    return Run(notes=notes)
+
+
+def _read_logs(place: LogPlace, about: RecordingInfo | None) -> _Written:
+    names_of: dict[str, ProcessNames] = {}
+    pages: list[LogPages] = []
+    for path in place.logs():
+        # A process that was killed while it made the file has no log
+        with place.failures.within("the log of a process"), suppress(RunFormatError):
+            pages.append(read_log(path, names_of))
+    pages.sort(key=lambda page: (page.born_ns, page.worker))
+    main = next((page for page in pages if page.worker < 0), None)
+    names = main.names if main else ProcessNames()
+    if about is None:
+        fields = {"unix_offset_ns": None, **names.about}
+        about = RecordingInfo(**{**fields, "notes": tuple(fields.get("notes", ()))})
+    rank, origin_ns = about.rank, pages[0].born_ns if pages else 0
+    decoded: list[Decoded] = []
+    for page in pages:
+        with place.failures.within("the log of a process"), _no_panic():
+            decoded.append(decode.decode(page, origin_ns=origin_ns, rank=rank))
+    sampled: list[dict[str, Any]] = []
+    used, stacks = (pl.DataFrame(schema=schema) for schema in (decode.RESOURCES, STACKS))
+    with place.failures.within("the samples of resources"), _no_panic():
+        sampled = list(read_lines(place.resources()))
+        used = decode.table(sampled, origin_ns=origin_ns, rank=rank)
+    with place.failures.within("the stacks"), _no_panic():
+        workers = {page.pid: page.worker if page.worker >= 0 else None for page in pages}
+        stacks = read_stacks(place.folder, workers, rank=rank, origin_ns=origin_ns)
+    notes = [str(entry["note"]) for entry in sampled if "note" in entry]
+    notes += place.failures.sentences()
+    recording = events(pages, rank=rank, origin_ns=origin_ns)
+    name = next(iter(recording.devices), None)
+    work = [
+        (rank, name, kind, start_ns, end_ns) for kind, start_ns, end_ns in recording.device_work()
+    ]
+    device = pl.DataFrame(work, DEVICE, orient="row")
+    return _Written(about, recording, names, decoded, origin_ns, used, device, stacks, notes)
+
+
+@contextmanager
+def _no_panic() -> Iterator[None]:
+    """Turn a panic of polars, which is no `Exception`, into one."""
+    try:
+        yield
+    except pl.exceptions.PanicException as error:
+        raise RunFormatError(str(error)) from error
+
+
+def _run(written: _Written, number: int) -> Run:
+    about, facts = written.about, written.main.loaders.get(number, {})
+    loop = loops.loop(written.events, number)
+    # The main process, and the workers of this loader, which may also work for others
+    files = [file for file in written.decoded if file.log.worker < 0 or number in file.loaders]
+    all_batches = _stack([file.batches for file in files], decode.BATCHES, number)
+    samples = _stack([file.samples for file in files], decode.SAMPLES, number)
+    known_sizes = sizes(samples["path"].drop_nulls().unique(maintain_order=True))
+    size = pl.col("path").replace_strict(known_sizes, default=None, return_dtype=pl.Int64)
+    batches, steps = mark_steady(all_batches, loop, about.warmup)
+    offset_ns = about.unix_offset_ns
+    settings = Settings(
+        name=about.name or facts.get("dataset", ""),
+        warmup=about.warmup,
+        simulated_step_s=about.simulated_step_s,
+        has_step=about.has_step,
+        began_unix_ns=None if offset_ns is None else offset_ns + written.origin_ns,
+        **{name: facts[name] for name in _OF_LOADER if name in facts},
+    )
+    came = loop.deliveries["arrived_ns"].count() > 0
+    notes, steady = [*_notes(written, facts, files, came=came)], batches.filter("steady")
+    if steady.is_empty():
+        notes.append("no batch was recorded completely: there is nothing to show")
+    elif steady["first"].any():
+        notes.append("the recording is too short to leave out start-up")
+    return Run(
+        all_spans=_stack([file.spans for file in files], decode.SPANS, number),
+        all_samples=samples.with_columns(bytes=size) if known_sizes else samples,
+        batches=batches.drop("first"),
+        all_steps=steps,
+        waits=loop.waits,
+        deliveries=loop.deliveries,
+        side_spans=loop.side_spans,
+        startup=_startup(written, number, files),
+        settings=settings,
+        all_resources=written.resources,
+        device_work=written.device,
+        all_stacks=written.stacks.filter(pl.col("pid").is_in([file.log.pid for file in files])),
+        first_batch_s=_first_batch_s(written, number),
+        machine=about.machine,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _stack(frames: list[pl.DataFrame], schema: dict[str, Any], number: int) -> pl.DataFrame:
+    """Return the rows of a loader; their epochs no longer carry its number."""
+    if not frames:
+        return pl.DataFrame(schema=schema)
+    rows = pl.concat(frames, how="vertical")
+    first, after = epoch_key(number, 0), epoch_key(number + 1, 0)
+    mine = rows.filter(pl.col("epoch").is_between(first, after, closed="left"))
+    return mine.with_columns(epoch=pl.col("epoch") - first)
+
+
+def _notes(
+    written: _Written, facts: dict[str, Any], files: list[Decoded], *, came: bool
+) -> Iterator[str]:
+    """Yield what is missing in a run of these files; `came`: a batch was seen to arrive."""
+    logs = [file.log for file in files]
+    yield from written.about.notes
+    yield from written.main.notes
+    pieces = max(written.events.pieces.values(), key=len, default=[])
+    if len(pieces) > 1:
+        kept_s = sum(end - begin for begin, end in pieces) / 1e9
+        total_s = (pieces[-1][1] - pieces[0][0]) / 1e9
+        yield (
+            f"{len(pieces)} pieces of the recording were kept, {seconds(kept_s)} of "
+            f"{seconds(total_s)}, to limit the size of its logs"
+        )
+    if any(log.is_full for log in logs):
+        yield "the logs were full: later events are missing"
+    yield from written.notes
+    if facts.get("whole"):
+        yield "batch_size=None: a row is one item of the dataset, which may hold a batch"
+    yield from (note for log in logs for note in log.names.notes)
+    every = max((every for log in logs for every in log.names.every), default=1)
+    if every > 1:
+        yield f"About every {ordinal(every)} batch was recorded, to limit overhead"
+    others = sum(log.other_threads for log in logs)
+    if others:
+        yield f"{others:,} calls in other threads of the workers were not recorded"
+    yield from _about_lost([file.lost for file in files if file.lost])
+    missing = facts.get("num_workers", 0) - len({log.worker for log in logs if log.worker >= 0})
+    if missing > 0 and came and not facts.get("lived"):
+        yield f"{count(missing, 'worker')} left no log (no room for it, or a thread)"
+
+
+def _about_lost(lost: list[LostSamples]) -> Iterator[str]:
+    """Yield how many samples had an exception that the dataset caught, and how many are None."""
+    whole, nothing = sum(each.all for each in lost), sum(each.none for each in lost)
+    caught: Counter[str] = sum((each.caught for each in lost), Counter())
+    for what, samples in caught.most_common(_MOST_CAUGHT):
+        yield f"{what} in {samples:,} of {whole:,} samples, which the dataset caught"
+    if nothing:
+        yield f"{nothing:,} of {whole:,} samples are None: batches are smaller without them"
+
+
+def _first_batch_s(written: _Written, number: int) -> float | None:
+    of, waits = Owners(written.events).of, written.events.waits
+    arrived = [w.end_ns for w in waits if w.number is not None and of(w.key) == number]
+    began = min(written.began_ns(number).values(), default=None)
+    began = min(written.began_ns(0).values(), default=began)
+    return (min(arrived) - began) / 1e9 if arrived and began is not None else None
+
+
+def _startup(written: _Written, number: int, files: list[Decoded]) -> pl.DataFrame:
+    began, rows = written.began_ns(number), []
+    for file in files:
+        batches = _stack([file.batches], decode.BATCHES, number)
+        if file.log.turn or not (
+            batches.height or file.ready_ns is not None
+        ):  # it began in another file
+            continue
+        spans = _stack([file.spans], decode.SPANS, number).drop_nulls("sample")
+        sample_s = (pl.col("end_ns") - pl.col("start_ns")).sum() / 1e9
+        each = spans.group_by("epoch", "batch", "sample", maintain_order=True).agg(s=sample_s)["s"]
+        epoch = int(batches["epoch"][0]) if batches.height else 0
+        began_ns, ready_s = began.get(epoch), None
+        if file.ready_ns is not None and began_ns is not None:
+            ready_s = (file.ready_ns - began_ns) / 1e9
+        worker = file.log.worker if file.log.worker >= 0 else None
+        times = ready_s, next(iter(each), None), each[1:].median()
+        rows.append((worker, file.log.pid, epoch, *times))
+    return pl.DataFrame(rows, STARTUP, orient="row")
+
+
+def salvaged(
+    error: BaseException, place: LogPlace, about: RecordingInfo | None = None
+) -> Recording | None:
+    """Return the recording before an exception; if unreadable, None and a note on the exception."""
+    try:
+        return collect(place, about)
+    except Exception as failed:  # noqa: BLE001 - a killed process may have left anything
+        add_notes(error, [f"stallscope: the recording before it cannot be read ({failed!r})"])
+        return None
+
+
+def is_of_workers(error: BaseException) -> bool:
+    """Return whether this is torch's error of a dead worker; any code of the user can raise it."""
+    return type(error) is RuntimeError and str(error).startswith("DataLoader worker")
+
+
+def explain(error: BaseException, recording: Recording) -> None:
+    """Add to an exception its origin and the recording before it."""
+    vars(error)["run"] = recording.run  # past any __setattr__, such as a frozen dataclass's
+    batch_count = count(recording.run.all_steps.height, "batch")
+    last = f"attribute `run` of this exception holds the recording ({batch_count})"
+    add_notes(error, [f"stallscope: {line}" for line in (*recording.places, last)])

@@ -22,7 +22,7 @@ from stallscope.loops.batch_timeout import time_limit
 from stallscope.loops.devices import device_of
 from stallscope.loops.training_loop import Limits, Replay, check_step_s, replay
 from stallscope.machine import require_single_rank
-from stallscope.run.read_logs import collect, explain, is_of_workers, readable, salvaged
+from stallscope.run.load import collect, explain, is_of_workers, readable, salvaged
 from stallscope.run.resource_sampler import Sampler
 from stallscope.targets import target as targets
 from stallscope.targets.loaders import find_loaders, kept_iterators
@@ -187,7 +187,7 @@ def instrumented(loader: Any = None, *, warmup: int = 4) -> Iterator[Watch]:
 
 
 def begin_window(folder: Path, ends: ExitStack, warmup: int) -> LogPlace:
-    """Record every DataLoader of this process until `ends`; then `read_logs.readable` has the run.
+    """Record every DataLoader of this process until `ends`; then `load.readable` has the run.
 
     Raises:
         WorkspaceError: no room for the logs in the folder.

@@ -251,7 +251,7 @@ def _saved(folder: Path) -> Run | None:
     run = None
     if any(logs.glob("*.events")):
         from stallscope.hooks.recording_folder import LogPlace
-        from stallscope.run.read_logs import collect
+        from stallscope.run.load import collect
 
         collected = collect(LogPlace(logs, 0)).run
         if collected.all_steps.height or collected.all_spans.height:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.model.loop_time import loop_breakdown
 from stallscope.run import stall_text
-from stallscope.run.saturation import find_saturated, sentence
+from stallscope.run.resources import find_saturated, named_growth, sentence
 from stallscope.run.summary import headline, remarks, stage_name
-from stallscope.run.worker_memory import named_growth
 from stallscope.stages import COLOURS, STALL_COLOUR, WORK_KINDS
 from stallscope.units import count, plural, printable, seconds, share
 from stallscope.views import document as page

@@ -24,7 +24,7 @@ from stallscope.errors import ArgumentError
 from stallscope.model.loop_time import loop_breakdown
 from stallscope.model.thresholds import OTHERS
 from stallscope.result import Result
-from stallscope.run.saturation import find_saturated
+from stallscope.run.resources import find_saturated
 from stallscope.stages import KINDS
 from stallscope.stats import t_quantile
 from stallscope.units import count, printable, share

@@ -30,7 +30,7 @@ from stallscope.model.batch_times import making
 from stallscope.model.exposure import computed_s, waiting_s
 from stallscope.model.machine_use import use
 from stallscope.run.record import record_target
-from stallscope.run.worker_memory import LONG_LOOK_S, memory_growth
+from stallscope.run.resources import LONG_LOOK_S, memory_growth
 from stallscope.targets import target as targets
 from stallscope.targets.loaders import copied
 from stallscope.units import BUDGET_S, said_by, seconds

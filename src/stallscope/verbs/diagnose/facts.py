@@ -27,8 +27,7 @@ from stallscope.model.settings import Setting
 from stallscope.model.simulator import enough_workers
 from stallscope.model.starts import Starts, starts
 from stallscope.model.thresholds import HARDLY, OTHERS, SLOW_SAMPLE, SLOWED
-from stallscope.run.saturation import find_saturated
-from stallscope.run.worker_memory import LONG_LOOK_S, MemoryGrowth, memory_growth
+from stallscope.run.resources import LONG_LOOK_S, MemoryGrowth, find_saturated, memory_growth
 from stallscope.stats import stall_interval
 from stallscope.units import seconds
 from stallscope.verbs.diagnose.own_code import OwnCode, lock_share, own_code

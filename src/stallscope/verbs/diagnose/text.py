@@ -14,7 +14,7 @@ import polars as pl
 from stallscope.bench.comparison import FASTER
 from stallscope.columns import FACTOR, unit_of
 from stallscope.model.thresholds import CLEAR, LIKELY, OTHERS, WORTH_A_LINE
-from stallscope.run.saturation import find_saturated
+from stallscope.run.resources import find_saturated
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.stats import INTERVAL, NOT_DISTINGUISHABLE
 from stallscope.units import count, duration, printable, seconds, share, times

@@ -20,13 +20,12 @@ import numpy as np
 import polars as pl
 
 from stallscope.bench.measurement import Measurement
-from stallscope.errors import ArgumentError, StallscopeError
+from stallscope.errors import ArgumentError, StallscopeError, add_notes
 from stallscope.hooks.find_ops import is_librarys, name_of, place_of
 from stallscope.isolation import isolated, one_thread
 from stallscope.loops.cached_loaders import check_plain
 from stallscope.loops.training_loop import check_whole
 from stallscope.machine import machine, require_single_rank
-from stallscope.run.read_logs import note
 from stallscope.stats import wilson
 from stallscope.targets import object_graph as graph
 from stallscope.targets import target as targets
@@ -432,7 +431,7 @@ def lines(
                 session.run(wanted)
             except Exception as error:
                 if target.loaders[0].num_workers and not isinstance(error, StallscopeError):
-                    note(error, [_HERE])
+                    add_notes(error, [_HERE])
                 raise
             return session.result()
 
