@@ -1,1 +1,1 @@
-"""One file for each picture: `figure(result)` draws it, its title is the answer."""
+"""Pictures: a function draws a result, and its title is the answer."""

@@ -176,7 +176,7 @@ class Layouts(SavedResult):
         """Return Python source that converts a whole folder of images to a layout.
 
         Args:
-            kind: one of `storage.recipes.RECIPES`; by default what the best layout needs: smaller
+            kind: one of `storage.layout_result.RECIPES`; by default what the best layout needs: smaller
                 images, a container, or one after the other; tar shards where none was measured.
 
         Raises:
