@@ -32,6 +32,7 @@ from matplotlib.patches import Rectangle
 from stallscope.charts import sheet
 from stallscope.charts.bars import BAR, Strip, StripPiece
 from stallscope.charts.sheet import Sheet, styled
+from stallscope.model.thresholds import NOTABLE
 from stallscope.run.stall_text import nothing, population
 from stallscope.run.summary import NOTHING, UNIT_KEYS, headline, remarks, stage_name
 from stallscope.stages import COLOURS
@@ -167,8 +168,6 @@ def thinned(times_s: np.ndarray) -> np.ndarray:
 
 LOADING: Final = "loading"
 """Everything in a sample outside of the pipeline's own transforms."""
-_NOTICED: Final = 0.05
-"""Share of a sample's time from which the title names hidden decode."""
 _NAMES: Final = 1.3
 """Width of the bars' names, inches."""
 _GAP: Final = 0.15
@@ -249,7 +248,7 @@ def stopwatch_figure(run: Run) -> Sheet:
 
 def stopwatch_title(table: pl.DataFrame) -> str:
     """Return a sentence with the stopwatch's answer and the true stages."""
-    hiding = table.filter(pl.col("kind") == "decode", pl.col("share") >= _NOTICED)
+    hiding = table.filter(pl.col("kind") == "decode", pl.col("share") >= NOTABLE)
     about = hiding.sort("share", descending=True) if hiding.height else table
     name, whole = about.select("blamed", "blamed_share").row(0)
     inside = table.filter(pl.col("blamed") == name)
@@ -261,7 +260,7 @@ def stopwatch_title(table: pl.DataFrame) -> str:
         decoded = f"{share(decoding)} is decode" if decoding else "no decoding was seen"
         return f"A stopwatch calls {share(whole)} of a sample's time loading; {spoken}, {decoded}"
     sentence = f"A stopwatch blames {printable(name)} for {share(whole)} of a sample's time"
-    if decoding < _NOTICED:
+    if decoding < NOTABLE:
         return f"{sentence}; no decoding is hidden in there"
     return f"{sentence}; {share(decoding / whole)} of that is decode"
 

@@ -130,6 +130,11 @@ HARDLY_AN_EPOCH: Final = 2
 """Most batches of an iterator that is created per step, not per epoch."""
 TAKEN_BEFORE: Final = 20
 """Least batches taken before the first step for a note."""
+NOTABLE: Final = 0.05
+"""Least share of a sample's time of a line, a function or hidden decode that a title names."""
+WELL_USED: Final = 0.8
+"""Least busy share of a device that is well used: below, it waits for its host, or the step is slow
+by itself (small kernels, copies)."""
 IDLE_DEVICE: Final = 0.5
 """Busy share below which a device waits for the host, if no batch is missing."""
 FEWEST_STEPS: Final = 12

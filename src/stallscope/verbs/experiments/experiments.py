@@ -20,6 +20,7 @@ import torch
 
 from stallscope.bench.comparison import FASTER
 from stallscope.bench.measurement import Measurement
+from stallscope.bench.samples import NARROW
 from stallscope.errors import ArgumentError, NoBatchError
 from stallscope.hooks.device_time import Accelerator, SimulatedDevice
 from stallscope.hooks.patches import Patches
@@ -64,8 +65,6 @@ _LAP_S: Final = 0.4
 """Seconds of the timed part of a lap, where the budget allows it."""
 _USUAL_ROUNDS: Final = 8
 """Pairs of laps that usually settle the speedup of a change."""
-_NARROW: Final = 0.025
-"""Half-width of a gain's interval below which timing ends."""
 _MUCH_SLOWER: Final = 3.0
 """Slowdown above which a change is not timed further."""
 _LOOKED_AT: Final = 3
@@ -283,7 +282,7 @@ class _StepTrials:
 
     def _is_settled(self, change: Change) -> bool:
         factor = of_laps([pair[1:] for pair in self._pairs if pair[0] == change.name])
-        return factor.is_settled and (factor.says != FASTER or factor.half_width <= _NARROW)
+        return factor.is_settled and (factor.says != FASTER or factor.half_width <= NARROW)
 
     # ---- result -------------------------------------------------------------------------------
 

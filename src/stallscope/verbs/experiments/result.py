@@ -23,6 +23,7 @@ from stallscope.bench.comparison import (
     open_title,
 )
 from stallscope.columns import CODE, CODE_FILE, NAME, Column, Schema
+from stallscope.model.thresholds import WELL_USED
 from stallscope.result import LoopConditions, SavedResult
 from stallscope.stats import INTERVAL
 from stallscope.store import stored
@@ -172,8 +173,6 @@ COPIES: Final = Schema(
 
 _NO_TIME: Final = "the budget of"
 """Start of `Measurement.was_over`."""
-WELL_USED: Final = 0.8
-"""Least busy share of a device in a step; below, the device waits for its host."""
 _SEVERAL: Final = 10
 """Least kernels in a step that is bound by launches."""
 _MOST_LINES: Final = 3

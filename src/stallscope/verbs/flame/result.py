@@ -18,6 +18,7 @@ import polars as pl
 
 from stallscope.apart import computed_apart
 from stallscope.columns import CODE_FILE, NAME, Column, Schema
+from stallscope.model.thresholds import NOTABLE
 from stallscope.result import Conditions, Result, SavedResult
 from stallscope.run.stacks import STACKS
 from stallscope.stats import INTERVAL, wilson
@@ -47,8 +48,6 @@ PY_SPY: Final = "py-spy"
 IN_PROCESS: Final = "in-process sampler"
 _TITLE, _NOTE = 300, 1000
 """Most characters of a title and of a note: names in them may be long."""
-_NOTABLE: Final = 0.05
-"""Smallest share of a user's function that the title names."""
 
 
 @dataclass(frozen=True)
@@ -191,11 +190,11 @@ def sentence(flame: Flame | FlameDifference) -> str:
         return "No stack was sampled"
     rows, kinds = flame.table(), kind_shares(flame.samples)
     largest = next((name for name in kinds if name != YOURS), YOURS)
-    if rows.is_empty() or rows["self_share"][0] < _NOTABLE:
+    if rows.is_empty() or rows["self_share"][0] < NOTABLE:
         title = capital(KINDS[largest])
         return (
             f"{title}: {share(kinds[largest])} of {whose}; none of your own functions takes "
-            f"{share(_NOTABLE)}"
+            f"{share(NOTABLE)}"
         )
     top = rows.row(0, named=True)
     mine = f"`{top['function']}` (yours) takes {share(top['self_share'])} of {whose}"

@@ -14,6 +14,7 @@ from stallscope.bench.comparison import FASTER, OPEN, SAME, SLOWER, Rate, budget
 from stallscope.bench.loops import BLOCKS, blocks_of, rates
 from stallscope.bench.loops import compared as compared_blocks
 from stallscope.columns import NAME, Column, Schema
+from stallscope.model.thresholds import WELL_USED
 from stallscope.result import LoopConditions, SavedResult
 from stallscope.stats import INTERVAL
 from stallscope.store import stored
@@ -161,9 +162,6 @@ GAINS: Final = Schema(
     Column("says", pl.String, "word of `bench.comparison`"),
 )
 
-WELL_USED: Final = 0.8
-"""Least busy share of a device with everything cached; below, the step is slow by itself: by small
-kernels, copies or the host."""
 WHOLE: Final = {rung.name for rung in (BATCHES, PINNED, ON_DEVICE)}
 
 

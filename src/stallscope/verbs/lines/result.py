@@ -15,6 +15,7 @@ import polars as pl
 
 from stallscope.apart import computed_apart
 from stallscope.columns import CODE, CODE_FILE, NAME, Column, Schema
+from stallscope.model.thresholds import NOTABLE
 from stallscope.result import Conditions, SavedResult
 from stallscope.stats import INTERVAL
 from stallscope.store import stored
@@ -118,8 +119,6 @@ TABLE: Final = Schema(
     *FUNCTIONS.shown("stage kind"),
 )
 
-STANDS_OUT: Final = 0.05
-"""Smallest share of a sample's time for which a line is worth a look."""
 _KEYS: Final = ("function", "line")
 
 
@@ -140,7 +139,7 @@ def sentence(lines: Lines) -> str:
     where = f"line {first['line']} of `{first['function']}`"
     source = f": `{first['source'].strip()}`" if first["source"] else ""
     taken = f"{share(first['own_share'])} of a {lines.circumstances.unit}'s time"
-    if first["own_share"] < STANDS_OUT:
+    if first["own_share"] < NOTABLE:
         return f"No line stands out: the hottest, {where}, takes {taken}{source}"
     return f"{capital(where)} takes {taken}{source}"
 

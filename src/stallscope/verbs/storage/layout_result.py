@@ -176,8 +176,8 @@ class Layouts(SavedResult):
         """Return Python source that converts a whole folder of images to a layout.
 
         Args:
-            kind: one of `storage.layout_result.RECIPES`; by default what the best layout needs: smaller
-                images, a container, or one after the other; tar shards where none was measured.
+            kind: one of `RECIPES`; by default what the best layout needs: smaller images, a
+                container, or one after the other; tar shards where none was measured.
 
         Raises:
             ArgumentError: there is no such recipe.

@@ -23,6 +23,7 @@ import polars as pl
 from stallscope.apart import apart
 from stallscope.bench.comparison import of_samples
 from stallscope.bench.measurement import Measurement
+from stallscope.bench.samples import NARROW
 from stallscope.errors import UnsupportedError
 from stallscope.files import workspace
 from stallscope.hooks.find_ops import own_attributes
@@ -57,9 +58,8 @@ _CAPTURE_SHARE: Final = 0.05
 three times as long."""
 _MAKE_SHARE: Final = 0.3
 """Share of the time left for making samples."""
-_NARROW: Final = 0.03
 _ENOUGH: Final = 64
-"""Half width of the interval, and samples, from which making samples is measured well enough."""
+"""Samples from which making samples is measured well enough, if the interval is narrow."""
 _SENT: Final = 8
 """Samples whose times a worker sends at once."""
 _FEWEST: Final = 16
@@ -260,7 +260,7 @@ class LayoutSearch:
     def _is_enough(self) -> bool:
         whole_s = [made_s for resized, _, made_s in self._makes if not resized]
         small_s = [made_s for resized, _, made_s in self._makes if resized]
-        is_narrow = not small_s or of_samples(whole_s, small_s).half_width <= _NARROW
+        is_narrow = not small_s or of_samples(whole_s, small_s).half_width <= NARROW
         return len(whole_s) >= _ENOUGH and is_narrow
 
     def _time_reads(self, loader: Any) -> None:
