@@ -17,10 +17,8 @@ from stallscope.model.starts import starts
 from stallscope.stages import LOOP, QUEUED, THREADS, WORKER
 from stallscope.stats import stall_interval
 from stallscope.verbs.diagnose.facts import (
-    facts,
     gain_of,
 )
-from stallscope.verbs.diagnose.setup import Setup
 from stallscope.verbs.ladder.result import AS_IT_IS, BATCHES, FETCHED
 
 MANY = 12
@@ -144,10 +142,6 @@ class TestMaking:
 class TestGain:
     WHOLE: ClassVar = {AS_IT_IS: 0.4, FETCHED: 0.2, BATCHES: 0.1}
 
-    def test_is_the_whole_way(self):
-        """From the loop as it is to batches in memory: 4."""
-        assert 4.0 == pytest.approx(gain_of(a_ladder(self.WHOLE)).factor)
-
     @pytest.mark.parametrize("missing", [AS_IT_IS, BATCHES])
     def test_half_a_ladder_says_nothing(self, missing):
         """What was not cached may be what the loop waits for."""
@@ -223,13 +217,6 @@ class TestStarts:
 
 
 class TestInterval:
-    def test_equal_steps_leave_no_doubt(self):
-        """Every step waits half of its time: the interval is that share."""
-        steps = steps_of([0.1] * 40, step_s=0.1)
-        stalls = steps.select("rank", "step", stall_s="wait_s")
-
-        assert (0.5, 0.5) == pytest.approx(stall_interval(steps, stalls, 2))
-
     def test_few_steps_leave_all_doubt(self):
         """From three rounds nothing can be told."""
         steps = steps_of([0.1] * 6)
@@ -239,12 +226,3 @@ class TestInterval:
             pl.DataFrame(schema={"rank": pl.Int16, "step": pl.Int32, "stall_s": pl.Float64}),
             2,
         )
-
-
-def test_facts_of_a_run_hold_together():
-    """What is taken from a run of a starving loop: all its time, and its stages by name."""
-    found = facts(starving(), Setup(num_workers=1, cores=2.0))
-
-    assert 1.0 == pytest.approx(found.stall_share)
-    assert MANY == found.steps
-    assert 0.005 == pytest.approx(found.stage_s["decode"])

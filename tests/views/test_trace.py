@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from dataclasses import replace
 
 import polars as pl
@@ -71,24 +70,6 @@ def names(trace, what):
     return {event["tid"] or event["pid"]: event["args"]["name"] for event in told}
 
 
-def busy_ns(trace):
-    """Total time of the stages in the batches (or steps) of the steady state, by name and kind."""
-    steady = {
-        cat: {where(event) for event in slices(trace, cat) if event["args"].get("steady")}
-        for cat in ("batch", "loop")
-    }
-    total = Counter()
-    for event in slices(trace, *KINDS):
-        beside = event["cat"] in ("send", "pin") or "step" in event["args"]
-        if where(event) in steady["loop" if beside else "batch"]:
-            total[event["name"].removesuffix(" (simulated)"), event["cat"]] += ns(event["dur"])
-    return total
-
-
-def where(event):
-    return event["args"]["epoch"], event["args"]["batch"]
-
-
 class TestFormat:
     @pytest.mark.parametrize("name", PLANTED)
     def test_is_obeyed(self, name):
@@ -115,14 +96,6 @@ class TestFormat:
 
 
 class TestFigures:
-    @pytest.mark.parametrize("name", ["loop", "main process", "thinned", "epochs", "samples"])
-    def test_of_stages_are_those_of_the_table(self, name):
-        """Every stage's busy time, to the nanosecond."""
-        run = PLANTED[name]
-
-        rows = run.stages().select("stage", "kind", "busy_s").rows()
-        assert busy_ns(trace_of(run)) == {(s, k): round(busy * 1e9) for s, k, busy in rows}
-
     @pytest.mark.parametrize("run", PLANTED.values(), ids=list(PLANTED))
     def test_of_waits_are_those_of_the_steps(self, run):
         """Each step's wait, and each stall, to the nanosecond."""
@@ -146,13 +119,6 @@ class TestFigures:
 
 
 class TestSlices:
-    def test_lie_in_each_other(self):
-        """A worker's stage lies in its sample, that in its batch."""
-        trace = trace_of(PLANTED["samples"])
-        first = [e for e in slices(trace) if e["args"]["batch"] == 1 and e["ts"] == 0]
-
-        assert ["batch 1", "sample 0", "decode"] == [event["name"] for event in first]
-
     def test_say_what_the_sample_was(self):
         run = a_run([{"A": 1.0}] * 4, paths=["/data/a.jpg"])
 
@@ -160,13 +126,6 @@ class TestSlices:
         assert (0, 2, 2, "/data/a.jpg") == tuple(
             args[name] for name in ("batch", "sample", "index", "path")
         )
-
-    def test_say_why_the_loop_stood_still(self):
-        """A stall is loud, and names its longest parts."""
-        stall = slices(trace_of(PLANTED["loop"]), "stall")[-1]
-
-        assert ("stall", "terrible") == (stall["name"], stall["cname"])
-        assert "RandomMask" in stall["args"]["consists_of"]
 
     def test_a_device_that_works_behind_the_host_has_a_track_of_its_own(self):
         """When it had work, by kind, and where nobody knows."""
@@ -194,44 +153,7 @@ class TestSlices:
         assert "simulated" in " ".join(trace["otherData"]["notes"])
 
 
-class TestArrows:
-    def test_lead_from_a_worker_to_the_step_that_used_its_batch(self):
-        """From the batch, by its sending, to the first thing that the step did with it."""
-        trace = trace_of(PLANTED["loop"])
-        for number in (1, 20):
-            ends = [e for e in trace["traceEvents"] if e.get("id") == number]
-            found = [
-                next(
-                    e
-                    for e in reversed(slices(trace, "batch", "send", "h2d"))
-                    if (e["pid"], e["tid"]) == (end["pid"], end["tid"])
-                    and ns(e["ts"]) <= ns(end["ts"]) < ns(e["ts"]) + ns(e["dur"])
-                )
-                for end in sorted(ends, key=lambda end: "stf".index(end["ph"]))
-            ]
-
-            assert ["batch", "send", "h2d"] == [event["cat"] for event in found]
-            assert 1 == len({where(event) for event in found})
-
-    def test_are_there_for_every_batch_that_a_worker_made_and_the_loop_used(self):
-        """In each epoch and of each rank; none without workers."""
-        many = {
-            name: sum(event["ph"] == "s" for event in trace_of(PLANTED[name])["traceEvents"])
-            for name in ("loop", "epochs", "ranks", "main process")
-        }
-
-        assert {"loop": 48, "epochs": 30, "ranks": 144, "main process": 0} == many
-
-
 class TestNames:
-    def test_tell_the_processes_apart(self):
-        """The loop comes first, then its workers, each with its pid."""
-        told = names(trace_of(PLANTED["slow to send"]), "process_name")
-
-        assert ["training loop (pid 1)", "worker 0 (pid 100)", "worker 1 (pid 101)"] == [
-            told[pid] for pid in sorted(told)
-        ]
-
     def test_tell_ranks_with_the_same_pids_apart(self):
         """On two machines, two processes may have one pid."""
         told = names(trace_of(PLANTED["ranks"]), "process_name")
