@@ -423,6 +423,12 @@ class ProcessLog:
         code = self.numbered(stage)[1] << CODE_SHIFT
         return Mark.BEGIN | code, Mark.END | code
 
+    def begin(self, stage: Stage) -> Callable[[], None]:
+        """Begin a part of the loop, and return what to call at its end."""
+        begin, end = self.part(stage)
+        self.put(begin)
+        return partial(self.put, end)
+
     def say(self, **line: Any) -> None:
         """Append one line to the names, which survives the end of the process."""
         names = self._names

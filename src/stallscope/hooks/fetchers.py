@@ -26,7 +26,7 @@ from stallscope.hooks.library_calls import Libraries
 from stallscope.hooks.loader_access import StandIn
 from stallscope.hooks.patches import Patches, around, under, unseen
 from stallscope.hooks.recording_folder import is_chosen
-from stallscope.hooks.training_step import listeners
+from stallscope.hooks.training_step import garbage_callback, listeners
 from stallscope.stages import BATCH, COLLATE, GARBAGE, GETITEM
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from stallscope.hooks.iterators import Iteration
 
 
-_OLDEST: Final = 2
-"""Collections of younger generations are too many and too short to be told."""
 _WORD_NS: Final = (200, 2000)
 """Least and highest cost of a word with the hook around it: in a row
 (`tests/benchmarks/overhead.py`), and between ops that use the caches."""
@@ -128,7 +126,6 @@ class Hooks:
         self._adapters = libraries.Adapters(recorder, self._fetchers)
         self._modules_seen = 0
         self._datasets: dict[int, Any] = {}
-        self._collected: Callable[[], None] | None = None
         self._batches = 0
         self._costs: list[float] = []
         self._every = 1
@@ -140,9 +137,9 @@ class Hooks:
                 self._fetchers.put(cls, "fetch", self._fetch(cls.fetch))
         with self.failures.within("the stages of the loader's library"):
             self._adapters.hook()  # before the dataset's iterator is made
-        on_garbage = self.failures.passing("the collection of garbage", self._collects)
+        begin_garbage = functools.partial(self._recorder.begin, GARBAGE)
         self._fetchers.add(listeners, self._recorder)
-        self._fetchers.add(gc.callbacks, on_garbage)
+        self._fetchers.add(gc.callbacks, garbage_callback(begin_garbage, self.failures))
 
     def take_off(self) -> None:
         """Leave everything as it was before `put_on`."""
@@ -166,15 +163,6 @@ class Hooks:
     def begin_epoch(self, key: int) -> None:
         """Begin an epoch, to which all later batches belong: see `recording_folder.epoch_key`."""
         self.number, self._epoch = -1, key
-
-    def _collects(self, phase: str, about: dict[str, int]) -> None:
-        if about["generation"] < _OLDEST:
-            return
-        if phase == "start":
-            self._collected = self._recorder.begin_key(self._recorder.key(GARBAGE))
-        elif self._collected is not None:
-            self._collected()
-            self._collected = None
 
     # ---- one batch ------------------------------------------------------------------------------
 
@@ -201,7 +189,7 @@ class Hooks:
     def _begins(self, fetcher: Any, index: Any) -> _Begun:
         attributes, recorder, first = vars(fetcher), self._recorder, None
         before = {name: attributes[name] for name in _REPLACED & attributes.keys()}
-        samples, began_ns = recorder.state.samples, recorder.clock()
+        samples, began_ns = recorder.samples, recorder.clock()
         with self.failures.within(_MISSING):
             self._mark(Mark.TAKEN)
             if self._is_wanted(fetcher):
@@ -217,7 +205,7 @@ class Hooks:
         begun.attributes.update(begun.before)
         if begun.first_word is not None:
             with self.failures.within("the ends of batches"):
-                samples = self._recorder.state.samples - begun.samples
+                samples = self._recorder.samples - begun.samples
                 words = self._recorder.leave_batch(begun.first_word, is_complete=error is None)
                 self._weigh(words, samples, self._recorder.clock() - begun.began_ns)
         elif error is not None and not isinstance(error, StopIteration):  # the end of a stream

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import sys
-from dataclasses import dataclass, field
 from operator import index as as_number
 from threading import get_ident
 from time import perf_counter_ns, thread_time_ns
@@ -35,41 +34,27 @@ _CPU_SHARE: Final = 2.5e-4
 because a read between two ops takes four times as long as in a tight loop."""
 
 
-@dataclass
-class RecorderState:
-    """Counters of the samples, and the meaning of the numbers in the log."""
-
-    samples: int = 0
-    cpu_every: int = 8
-    """CPU time is read for every n-th sample."""
-    stage_of_key: dict[int, Stage] = field(default_factory=dict)
-    new_files: list[str] = field(default_factory=list)
-    """Paths that are not yet in the log; files are numbered from 1, in order."""
-
-
 @unseen
 def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
-    log: ProcessLog,
-    clocks: tuple[Callable[[], int], Callable[[], int]],
-    state: RecorderState,
-    keys: tuple[int, int],
+    recorder: Recorder, cpu_clock: Callable[[], int], keys: tuple[int, int]
 ) -> dict[str, Callable[..., Any]]:
     """Return the functions that record into a log, by their names in `Recorder`.
 
     A batch is recorded in the log of its thread. `keys` are those of samples and batches.
     """
+    log, clock, stage_of_key = recorder.log, recorder.clock, recorder.stage_of_key
     here = log.here()
     words, place, header = here.words, here.place, here.header
     note = log.failures.note
     started = log.started_ns
     home = 0  # the thread of the current batch; 0: no batch
-    clock, cpu_clock = clocks
     now, ident = clock, get_ident
     getitem_key, batch_key = keys
     sample_word, file_word, pixels_word = _SAMPLE_0, int(Tag.FILE), int(Tag.PIXELS)
     sample_end, cpu_word = int(Tag.SAMPLE_END), int(Tag.CPU)
     exhausted_word, none_word = int(Tag.EXHAUSTED), int(Tag.NONE)
     files: dict[str, int] = {}
+    new_files = recorder.new_files
     errors: set[int] = set()
     in_sample = False
     in_transform = False  # the innermost stage is a transform: stages that give way are part of it
@@ -100,7 +85,7 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
         words[place()] = sample_end
 
     def lost(key: int, error: Exception) -> None:
-        note(f"the spans of '{state.stage_of_key[key].name}'", error)
+        note(f"the spans of '{stage_of_key[key].name}'", error)
 
     def turn_to(thread_log: ThreadLog) -> None:
         """Write into the log of another thread, or into its next file, without paths so far."""
@@ -130,7 +115,7 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
         key_of: Callable[[Any], int] | None = None,
         first: object = None,
     ) -> Callable[..., Any]:
-        stage = state.stage_of_key[key]
+        stage = stage_of_key[key]
         transforms, gives_way = stage.kind == "transform", stage.gives_way
         others: dict[int, Callable[..., Any]] = {}
 
@@ -140,7 +125,7 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
             def run(*args: Any, **named: Any) -> Any:
                 return original(*args, **named)
 
-            others[mine] = under(state.stage_of_key[mine], run)
+            others[mine] = under(stage_of_key[mine], run)
             return others[mine]
 
         @functools.wraps(original)
@@ -186,8 +171,8 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
         if in_sample or ident() != home:
             return get() if call else get(index)
         try:
-            state.samples += 1
-            if state.samples % state.cpu_every == 0:
+            recorder.samples += 1
+            if recorder.samples % recorder.cpu_every == 0:
                 read_cpu(on=True)
             plain = type(index) is int and -1 < index < INDEX_OFFSET
             words[place()] = index + sample_word if plain else _sample_word(index)
@@ -240,7 +225,7 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
         number = files.get(path)
         if number is None:
             number = files[path] = len(files) + 1
-            state.new_files.append(path)
+            new_files.append(path)
         words[place()] = number + file_word
 
     def pixels(width: int, height: int) -> None:
@@ -324,9 +309,13 @@ class Recorder:
         self.log = log
         self.failures = log.failures
         self.clock = clock
-        self.state = RecorderState()
-        keys = self.key(GETITEM), self.key(BATCH)
-        vars(self).update(hot_path(log, (clock, cpu_clock), self.state, keys))
+        self.samples = 0
+        self.cpu_every = 8
+        """CPU time is read for every n-th sample."""
+        self.stage_of_key: dict[int, Stage] = {}
+        self.new_files: list[str] = []
+        """Paths that are not yet in the log; files are numbered from 1, in order."""
+        vars(self).update(hot_path(self, cpu_clock, (self.key(GETITEM), self.key(BATCH))))
 
     def retire(self) -> None:
         """Write nothing from now on: hooks that still exist only call their originals."""
@@ -338,7 +327,7 @@ class Recorder:
         """Return the number that, added to the clock, gives the enter word of this stage."""
         stage, code = self.log.numbered(stage)
         key = (Tag.ENTER | code << CODE_SHIFT) - self.log.started_ns
-        self.state.stage_of_key[key] = stage
+        self.stage_of_key[key] = stage
         return key
 
     def begin(self, stage: Stage) -> Callable[[], None] | None:
@@ -380,7 +369,7 @@ class Recorder:
         here.words[last] = now
         if is_complete:
             self.mark(Tag.BATCH_END)
-        new = self.state.new_files
+        new = self.new_files
         if new:
             here.add_paths(new)
             new.clear()
@@ -391,7 +380,7 @@ class Recorder:
     def choose_cpu_every(self, words: float, sample_ns: float) -> None:
         """Read CPU time so rarely that this takes below a thousandth of the samples' time."""
         cost_ns = words * _cpu_clock_cost_ns()
-        self.state.cpu_every = max(1, min(1000, round(cost_ns / (_CPU_SHARE * max(sample_ns, 1)))))
+        self.cpu_every = max(1, min(1000, round(cost_ns / (_CPU_SHARE * max(sample_ns, 1)))))
 
 
 @functools.cache

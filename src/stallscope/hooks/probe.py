@@ -267,18 +267,17 @@ class Probe:
 
     def _hook_pinning(self) -> None:
         """Mark torch's `pin_memory`, which calls itself for what is inside of a batch."""
-        begin_pin, end_pin = self.marks.part(PIN)
 
-        def begin(*_: Any, **__: Any) -> bool | None:
+        def begin(*_: Any, **__: Any) -> Callable[[], None] | None:
             if getattr(self._here, "pins", False):
                 return None
-            self.marks.put(begin_pin)
+            end_part = self.marks.begin(PIN)
             self._here.pins = True
-            return True
+            return end_part
 
-        def end(*_: Any) -> None:
+        def end(end_part: Callable[[], None], *_: Any) -> None:
             self._here.pins = False
-            self.marks.put(end_pin)
+            end_part()
 
         missing = "the copies into pinned memory"
         pin = around(torch_pin.pin_memory, begin, end, self.failures, missing)

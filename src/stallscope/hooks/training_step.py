@@ -157,7 +157,7 @@ class StepParts:
             self._patches.when_imported(
                 call.module, call.stage.name, partial(self._see_calls, call)
             )
-        on_garbage = self.failures.passing("the collection of garbage", self._collects)
+        on_garbage = garbage_callback(partial(self._marks.begin, GARBAGE), self.failures)
         self._patches.add(gc.callbacks, on_garbage)
         self._patches.add(listeners, self)
 
@@ -165,16 +165,16 @@ class StepParts:
         self, stage: Stage, before: Callable[..., Any], after: Callable[..., Any]
     ) -> None:
         """Give torch hooks, which must not return anything: that would change the input."""
-        begin, end = self._marks.part(stage)
         missing = f"the parts of a step called '{stage.name}'"
         handles: list[Any] = []
         self._patches.at_end(lambda: [handle.remove() for handle in handles])
-        for register, key in ((before, begin), (after, end)):
+        for register, key in zip((before, after), self._marks.part(stage), strict=True):
+            handles.append(register(self.failures.passing(missing, partial(self._put, key))))
 
-            def hook(*_: Any, key: int = key) -> None:
-                self._put(key)
-
-            handles.append(register(self.failures.passing(missing, hook)))
+    def _put(self, key: int, *_: object) -> None:
+        """Write the begin or end of a part, unless this thread waits for a batch."""
+        if not self._waits.stack:
+            self._marks.put(key)
 
     def _see_calls(self, call: LoopCall) -> None:
         owner: Any = sys.modules[call.module]
@@ -186,31 +186,33 @@ class StepParts:
 
     def begin(self, stage: Stage) -> Callable[[], object] | None:
         """Begin a part of this name, and return what to call at its end."""
-        if self._waits.stack:
-            return None
-        begin, end = self._marks.part(stage)
-        self._marks.put(begin)
-        return partial(self._marks.put, end)
+        return None if self._waits.stack else self._marks.begin(stage)
 
     def _timed(self, original: Callable[..., Any], stage: Stage) -> Callable[..., Any]:
-        begin_key, end_key = self._marks.part(stage)
+        def begin(*_: Any, **__: Any) -> Callable[[], object] | None:
+            return self.begin(stage)
 
-        def begin(*_: Any, **__: Any) -> bool | None:
-            return self._put(begin_key)
-
-        def end(*_: Any) -> None:
-            self._put(end_key)
+        def end(end_part: Callable[[], object], *_: Any) -> None:
+            end_part()
 
         return around(original, begin, end, self.failures, f"the {stage.name} passes")
 
-    def _put(self, key: int) -> bool | None:
-        """Write the begin or end of a part, unless this thread waits for a batch."""
-        if self._waits.stack:
-            return None
-        self._marks.put(key)
-        return True
 
-    def _collects(self, phase: str, about: dict[str, int]) -> None:
-        if about["generation"] >= _OLDEST:
-            begin, end = self._marks.part(GARBAGE)
-            self._marks.put(begin if phase == "start" else end)
+def garbage_callback(
+    begin: Callable[[], Callable[[], object] | None], failures: Failures
+) -> Callable[..., None]:
+    """Return a callback of `gc`: each collection of the oldest objects is a part or a stage.
+
+    `begin` begins it, and returns what to call at its end; None: it is not recorded.
+    """
+    begun: list[Callable[[], object] | None] = []
+
+    def collects(phase: str, about: dict[str, int]) -> None:
+        if about["generation"] < _OLDEST:
+            return
+        if phase == "start":
+            begun.append(begin())
+        elif begun and (end := begun.pop()) is not None:
+            end()
+
+    return failures.passing("the collection of garbage", collects)
