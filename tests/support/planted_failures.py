@@ -34,11 +34,11 @@ OURS = [
 ]
 """Modules that run in the processes of a training."""
 AROUND = {
-    "fetchers.DatasetStandIn.__getitem__",
     "hot_path.IteratorStandIn.__iter__",
     "hot_path.IteratorStandIn.__next__",
     "iterators.Iterations.batches",
     "probe.Probe.batches",
+    "loader_access.DatasetOf.__getitem__",
     "loader_access.StandIn.__getattr__",
     "training_step.stage.__enter__",
     "training_step.stage.__exit__",

@@ -163,8 +163,7 @@ class Header(IntEnum):
     """Number of the file in its thread, from 0; earlier files may have been deleted."""
     STOP = 7
     """Set by another process to turn the hooks of a living process off."""
-    # 8 stays free: saved logs have another number there
-    OTHER_THREADS = 9
+    OTHER_THREADS = 8
     """Unrecorded calls of hooked functions in other threads."""
 
 
@@ -475,7 +474,7 @@ class ProcessNames:
 
 @dataclass(frozen=True, kw_only=True)
 class LogPages:
-    """Content of one file of a thread's log."""
+    """Content of one file of a thread's log; with the numbers of `Header`, by their names."""
 
     pid: int
     worker: int
@@ -512,19 +511,10 @@ def read_log(path: Path, names_read: dict[str, ProcessNames] | None = None) -> L
     names = (names_read or {}).get(name) or _read_names(path.with_name(name))
     if names_read is not None:
         names_read[name] = names
-    return LogPages(
-        pid=head[Header.PID],
-        worker=head[Header.WORKER],
-        born_ns=head[Header.BORN_NS],
-        words=words[words != 0],
-        started_ns=head[Header.STARTED_NS],
-        thread=head[Header.THREAD],
-        turn=head[Header.TURN],
-        is_full=bool(raw[HEADER_WORDS]),
-        other_threads=head[Header.OTHER_THREADS],
-        paths=list(json_lines(path.with_suffix(".paths"))),
-        names=names,
-    )
+    others = Header.MAGIC, Header.STOP
+    of_writer = {at.name.lower(): head[at] for at in Header if at not in others}
+    is_full, paths = bool(raw[HEADER_WORDS]), list(json_lines(path.with_suffix(".paths")))
+    return LogPages(words=words[words != 0], is_full=is_full, paths=paths, names=names, **of_writer)
 
 
 def _read_names(path: Path) -> ProcessNames:

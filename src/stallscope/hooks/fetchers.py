@@ -13,6 +13,7 @@ import sys
 import threading
 import traceback
 import weakref
+from operator import getitem
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -23,7 +24,7 @@ from stallscope.hooks import libraries
 from stallscope.hooks.event_log import LONGEST_NS, Header, Mark, Tag
 from stallscope.hooks.find_ops import Ops
 from stallscope.hooks.library_calls import Libraries
-from stallscope.hooks.loader_access import StandIn
+from stallscope.hooks.loader_access import DatasetOf
 from stallscope.hooks.patches import Patches, around, under, unseen
 from stallscope.hooks.recording_folder import is_chosen
 from stallscope.hooks.training_step import garbage_callback, listeners
@@ -53,23 +54,16 @@ _MISSING: Final = "what is recorded of each batch"
 _REPLACED: Final = frozenset({"dataset", "dataset_iter", "collate_fn"})
 
 
-class DatasetStandIn(StandIn):
-    """A dataset whose every sample is recorded, or every batch where it gives whole batches."""
-
-    def __init__(self, dataset: Any, recorder: Recorder, *, whole: bool) -> None:
-        super().__init__(dataset)
-        key, get = recorder.key(GETITEM), getattr(dataset, "__getitem__", None)
-        if get is not None:
-            self._get = (
-                recorder.of_batch(get, key) if whole else functools.partial(recorder.sample, get)
-            )
-        bulk = getattr(dataset, "__getitems__", None)
-        if bulk and not _asks_by_sample(dataset):
-            self.__getitems__ = recorder.of_batch(bulk, key)
-
-    @unseen
-    def __getitem__(self, index: Any) -> Any:
-        return self._get(index)
+def _dataset_stand_in(dataset: Any, recorder: Recorder, *, whole: bool) -> DatasetOf:
+    """Record every sample of a dataset, or every batch where it gives whole batches."""
+    key = recorder.key(GETITEM)
+    get = getattr(dataset, "__getitem__", functools.partial(getitem, dataset))
+    sample = recorder.of_batch(get, key) if whole else functools.partial(recorder.sample, get)
+    stand_in = DatasetOf(dataset, sample)
+    bulk = getattr(dataset, "__getitems__", None)
+    if bulk and not _asks_by_sample(dataset):
+        vars(stand_in)["__getitems__"] = recorder.of_batch(bulk, key)
+    return stand_in
 
 
 def _asks_by_sample(dataset: Any) -> bool:
@@ -298,4 +292,4 @@ class Hooks:
             # A sampler's index may name one sample, or a list of them
             is_many: Any = isinstance(index, (list, tuple, slice)) or getattr(index, "ndim", 0)
             whole = not fetcher.auto_collation and bool(is_many)
-            fetcher.dataset = DatasetStandIn(fetcher.dataset, recorder, whole=whole)
+            fetcher.dataset = _dataset_stand_in(fetcher.dataset, recorder, whole=whole)

@@ -55,9 +55,7 @@ _MOST_ITEMS: Final = 2000
 _DEEPEST: Final = 3
 """... or so deep."""
 _MOST_KEPT: Final = 1000
-"""Objects that only a reference of ours can keep known."""
-_MOST_FUNCTIONS: Final = 1000
-"""Slots of plain functions that are hooked in a process; each is kept until its end."""
+"""Objects, and slots of plain functions, that are kept until the end of a process."""
 
 
 class Slot(NamedTuple):
@@ -371,10 +369,10 @@ class Ops:
         if any(slot.value is hook for hook in self._hooks.values()):
             return
         self._functions += 1
-        if self._functions == _MOST_FUNCTIONS + 1:
+        if self._functions == _MOST_KEPT + 1:
             note = "a pipeline is made for each sample: its functions are stages no longer"
             self._recorder.note(note)
-        if self._functions > _MOST_FUNCTIONS:
+        if self._functions > _MOST_KEPT:
             return
         hook = self._hooks.get(id(slot.value))
         if hook is None:

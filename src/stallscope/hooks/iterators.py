@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, islice
@@ -35,7 +36,7 @@ from stallscope.hooks.patches import around, unseen
 from stallscope.hooks.recording_folder import AROUND, epoch_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterator
 
     from stallscope.hooks.device_time import DeviceMarks
     from stallscope.hooks.event_log import ProcessLog
@@ -57,48 +58,6 @@ class Waits(threading.local):
 
     def __init__(self) -> None:
         self.stack: list[tuple[Iteration, Any]] = []
-
-
-class Loaders:
-    """Numbers loaders, and their epochs; any thread may ask."""
-
-    def __init__(self, marks: ProcessLog) -> None:
-        self._marks = marks
-        self._loaders: dict[int, tuple[ref[Any], tuple[Any, ...]]] = {}
-        """Each by its number, and what makes another one alike."""
-        self._epochs: dict[int, int] = {}
-        self._lock = threading.RLock()
-
-    def begin(self, loader: Any) -> tuple[int, int]:
-        """Return the numbers of a loader and of its epoch that begins."""
-        with self._lock:
-            number = self._number(loader)
-            return number, self.next_epoch(number)
-
-    def next_epoch(self, loader: int) -> int:
-        """Return the number of the epoch of a loader that begins now."""
-        self._epochs[loader] = self._epochs.get(loader, -1) + 1
-        return self._epochs[loader]
-
-    def _number(self, loader: Any) -> int:
-        """Return the loader's number: its own, or that of the one that it takes the place of.
-
-        A script may make its loader anew for each epoch: the same kind of dataset, read in the same
-        way, and the one before is no more.
-        """
-        about = described(loader)
-        types = [type(value_of(loader, name)) for name in ("dataset", "sampler")]
-        alike = (*types, *about.values())
-        known = [
-            number
-            for number, (there, others) in self._loaders.items()
-            if there() is loader or (there() is None and others == alike)
-        ]
-        number = known[0] if known else len(self._loaders) + 1
-        if not known:
-            self._marks.say(loader=number, **about)
-        self._loaders[number] = ref(loader), alike
-        return number
 
 
 @dataclass(eq=False)
@@ -156,7 +115,9 @@ class Iterations:
         self.sample_stacks: Callable[[], object] | None = None
         """Goes on sampling stacks of this process, which is not forked now."""
         self._known: WeakKeyDictionary[Any, Iteration] = WeakKeyDictionary()
-        self._loaders = Loaders(marks)
+        self._loaders: dict[int, tuple[ref[Any], tuple[Any, ...]]] = {}
+        """Each by its number, and what makes another one alike."""
+        self._epochs: defaultdict[int, Iterator[int]] = defaultdict(count)
         self.waits = Waits()
         self._met: set[type] = set()
         self._raised = 0
@@ -216,10 +177,31 @@ class Iterations:
                 with self._lock:
                     self._meet(type(iterator))
                 workers = value_of(loader, "num_workers") or 0
-                iteration = Iteration(*self._loaders.begin(loader), workers)
+                iteration = self._iteration(loader, workers)
                 self._known[iterator] = iteration
                 self._marks.mark(Mark.ITER, iteration.key)
         self._starting(iterator, iteration)  # else its workers would be those of the one before
+
+    def _iteration(self, loader: Any, workers: int) -> Iteration:
+        """Number a loader, and its epoch that begins.
+
+        The number may be that of a loader that this one takes the place of: a script may make its
+        loader anew for each epoch, with the same kind of dataset, read in the same way.
+        """
+        about = described(loader)
+        types = [type(value_of(loader, name)) for name in ("dataset", "sampler")]
+        alike = (*types, *about.values())
+        with self._lock:
+            known = [
+                number
+                for number, (there, others) in self._loaders.items()
+                if there() is loader or (there() is None and others == alike)
+            ]
+            number = known[0] if known else len(self._loaders) + 1
+            if not known:
+                self._marks.say(loader=number, **about)
+            self._loaders[number] = ref(loader), alike
+            return Iteration(number, next(self._epochs[number]), workers)
 
     def _iteration_of(self, iterator: Any, *_: Any, **__: Any) -> Iteration | None:
         return self._known.get(iterator) or self._adopted(iterator)
@@ -229,9 +211,8 @@ class Iterations:
         # One without this is half made
         if not hasattr(iterator, "_sampler_iter") or not self._adopts(iterator):
             return None
-        begun = self._loaders.begin(iterator)
-        iteration = Iteration(*begun, iterator._num_workers, fresh=False)
-        iteration.yielded = iterator._num_yielded
+        iteration = self._iteration(iterator, iterator._num_workers)
+        iteration.fresh, iteration.yielded = False, iterator._num_yielded
         self._known[iterator] = iteration
         if iteration.workers:
             self._marks.say(
@@ -302,7 +283,7 @@ class Iterations:
         if iteration is None or iteration.resetting:
             return None
         if not iteration.fresh:
-            iteration.restart(self._loaders.next_epoch(iteration.loader))
+            iteration.restart(next(self._epochs[iteration.loader]))
             self._marks.mark(Mark.ITER, iteration.key)
         iteration.fresh, iteration.resetting = False, True
         return iteration

@@ -16,6 +16,7 @@ from weakref import ref
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 
+from stallscope.hooks.patches import unseen
 from stallscope.interrupts import held_back
 
 if TYPE_CHECKING:
@@ -73,6 +74,18 @@ class StandIn:
         if name.startswith("__") or name == "_original":  # while it is unpickled it has none yet
             raise AttributeError(name)
         return getattr(self._original, name)
+
+
+class DatasetOf(StandIn):
+    """Takes the place of a map-style dataset; its samples come from a function of ours."""
+
+    def __init__(self, dataset: Any, get: Callable[[Any], Any]) -> None:
+        super().__init__(dataset)
+        self._get = get
+
+    @unseen
+    def __getitem__(self, index: Any) -> Any:
+        return self._get(index)
 
 
 class FreshIterator:

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from stallscope.errors import UnsupportedError
 from stallscope.hooks import find_ops
-from stallscope.hooks.loader_access import StandIn, value_of
+from stallscope.hooks.loader_access import DatasetOf, StandIn, value_of
 from stallscope.loops.cached_values import (
     bytes_of,
     compact,
@@ -200,17 +200,6 @@ def packed(samples: Any) -> bytes:
     return pickle.dumps(compact(samples), pickle.HIGHEST_PROTOCOL)
 
 
-class Cached(StandIn):
-    """A map-style dataset that makes its samples out of what is in memory, by their number."""
-
-    def __init__(self, dataset: Any, in_memory: list[Any], make: Callable[[Any], Any]) -> None:
-        super().__init__(dataset)
-        self._in_memory, self._make = in_memory, make
-
-    def __getitem__(self, number: int) -> Any:
-        return self._make(self._in_memory[number])
-
-
 class CachedStream(StandIn, IterableDataset[Any]):
     """A stream of finished samples without an end; each worker begins at another place."""
 
@@ -333,8 +322,12 @@ def _cached(
     indices = [
         list(islice(numbers, count)) if collates(loader) else next(numbers) for count in counts
     ]
-    dataset = Cached(loader.dataset, in_memory, make)
+    dataset = DatasetOf(loader.dataset, partial(_made, in_memory, make))
     return copy_of(loader, dataset=dataset, sampler=cycle(indices))
+
+
+def _made(in_memory: list[Any], make: Callable[[Any], Any], number: int) -> Any:
+    return make(in_memory[number])
 
 
 def collates(loader: DataLoader[Any]) -> bool:

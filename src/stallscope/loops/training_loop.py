@@ -138,8 +138,17 @@ class Replay:
 
     def is_over(self, limits: Limits) -> bool:
         """Return whether the loop has to stop, or has nothing more to go through."""
-        is_over = self.steps >= limits.batches or self.out_of_time or self.exhausted
-        return is_over or self._is_long_enough(limits.enough)
+        enough = limits.enough
+        if self.steps >= limits.batches or self.out_of_time or self.exhausted:
+            return True
+        if enough is None or self.steps < enough.after:
+            return False
+        now_ns = perf_counter_ns()
+        self.steady_ns = self.steady_ns or now_ns
+        steady = self.steps - enough.after
+        if now_ns - self.began_ns >= enough.late_s * 1e9:
+            return steady >= enough.few
+        return now_ns - self.steady_ns >= enough.seconds * 1e9 and steady >= enough.batches
 
     def ahead_ns(self, limits: Limits) -> float:
         """Return how long before the end of its budget the loop stops, ns.
@@ -151,16 +160,6 @@ class Replay:
         if limits.enough is None or self.steps <= 1:
             return 0.0
         return _UNDER_WAY * (perf_counter_ns() - self.first_ns) / (self.steps - 1)
-
-    def _is_long_enough(self, enough: Enough | None) -> bool:
-        if enough is None or self.steps < enough.after:
-            return False
-        now_ns = perf_counter_ns()
-        self.steady_ns = self.steady_ns or now_ns
-        steady = self.steps - enough.after
-        if now_ns - self.began_ns >= enough.late_s * 1e9:
-            return steady >= enough.few
-        return now_ns - self.steady_ns >= enough.seconds * 1e9 and steady >= enough.batches
 
 
 def replay(probe: Probe, target: Target, limits: Limits, seen: Replay, title: str) -> None:
