@@ -113,7 +113,7 @@ class Book:
 
 def import_libraries() -> None:
     """Import those that have an adapter, where they are installed: it is put on then, too."""
-    for library in libraries._ADAPTERS:
+    for library in libraries.ADAPTERS:
         with suppress(ImportError):
             import_module(library)
 

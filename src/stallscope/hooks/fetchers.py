@@ -117,7 +117,9 @@ class Hooks:
         self._fetchers, self._inside = Patches(failures), Patches(failures)
         self._libraries = Libraries(recorder, self._inside)
         self._ops = Ops(recorder, self._inside)
-        self._adapters = libraries.Adapters(recorder, self._fetchers)
+        self._adapters = functools.partial(
+            libraries.hook_imported, recorder, self._fetchers, dict(libraries.ADAPTERS)
+        )
         self._modules_seen = 0
         self._datasets: dict[int, Any] = {}
         self._batches = 0
@@ -130,7 +132,7 @@ class Hooks:
             with self.failures.within(_MISSING):
                 self._fetchers.put(cls, "fetch", self._fetch(cls.fetch))
         with self.failures.within("the stages of the loader's library"):
-            self._adapters.hook()  # before the dataset's iterator is made
+            self._adapters()  # before the dataset's iterator is made
         begin_garbage = functools.partial(self._recorder.begin, GARBAGE)
         self._fetchers.add(listeners, self._recorder)
         self._fetchers.add(gc.callbacks, garbage_callback(begin_garbage, self.failures))
@@ -254,7 +256,7 @@ class Hooks:
         """Hook what has been imported by now; costs nothing when nothing has been since."""
         if len(sys.modules) == self._modules_seen:
             return
-        for hook in (self._libraries.hook, self._ops.hook_containers, self._adapters.hook):
+        for hook in (self._libraries.hook, self._ops.hook_containers, self._adapters):
             with self.failures.within("the stages of libraries"):
                 hook()
         self._modules_seen = len(sys.modules)

@@ -238,7 +238,7 @@ def _webdataset_stage_of(step: Any) -> Stage:
     return Stage(name, kind)
 
 
-_ADAPTERS: Final[dict[str, Callable[[Recorder, Patches], None]]] = {
+ADAPTERS: Final[dict[str, Callable[[Recorder, Patches], None]]] = {
     "webdataset.pipeline": hook_webdataset,
     "datasets.iterable_dataset": hook_iterable,
     "datasets.formatting.formatting": hook_formatter,
@@ -247,19 +247,15 @@ _ADAPTERS: Final[dict[str, Callable[[Recorder, Patches], None]]] = {
 """Function that hooks a library, by the module that must have been imported."""
 
 
-class Adapters:
-    """Hooks every library once, as soon as it is there."""
-
-    def __init__(self, recorder: Recorder, patches: Patches) -> None:
-        self._recorder, self._patches, self._waiting = recorder, patches, dict(_ADAPTERS)
-
-    def hook(self) -> None:
-        """Hook what has been imported by now."""
-        for module in [name for name in self._waiting if name in sys.modules]:
-            hook = self._waiting.pop(module)
-            # Of another version: the user's run goes on
-            with self._recorder.failures.within(f"the stages of {module.partition('.')[0]}"):
-                hook(self._recorder, self._patches)
+def hook_imported(
+    recorder: Recorder, patches: Patches, waiting: dict[str, Callable[[Recorder, Patches], None]]
+) -> None:
+    """Hook what has been imported by now of these `ADAPTERS`; what is hooked waits no more."""
+    for module in [name for name in waiting if name in sys.modules]:
+        hook = waiting.pop(module)
+        # Of another version: the user's run goes on
+        with recorder.failures.within(f"the stages of {module.partition('.')[0]}"):
+            hook(recorder, patches)
 
 
 def samples(recorder: Recorder, fetcher: Any) -> Any:
