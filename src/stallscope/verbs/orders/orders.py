@@ -16,13 +16,13 @@ import polars as pl
 
 from stallscope.bench.comparison import FASTER, mean_of
 from stallscope.bench.loops import AS_IT_IS, BLOCKS, InTurns, compared
-from stallscope.bench.measurement import Measurement
+from stallscope.bench.measurement import Measurement, memory_limit
 from stallscope.bench.samples import NARROW, PAIRS, Contest, PairedSamples
 from stallscope.errors import ArgumentError
 from stallscope.isolation import one_thread
 from stallscope.loops.cached_loaders import check_plain, is_stream, next_indices, warm
 from stallscope.loops.training_loop import TimedLoop, check_whole
-from stallscope.machine import machine, memory_available_bytes, require_single_rank
+from stallscope.machine import machine, require_single_rank
 from stallscope.targets import target as targets
 from stallscope.targets.loaders import private_copy
 from stallscope.units import BUDGET_S, count, seconds
@@ -143,7 +143,6 @@ class OrderSearch:
     ) -> None:
         self._loader, self._target, self._tolerance = loader, target, tolerance
         self._measurement = measurement
-        self._notes: list[str] = []
         self._evaluator: OrderEvaluator
         self._finalists: list[int] = []
         self._pairs: PairedSamples | None = None
@@ -166,7 +165,7 @@ class OrderSearch:
             proposals.add_alternatives(evaluator, rewrites)
             evaluator.row.search(is_searched)
             proposals.add_orders(evaluator, is_compared)
-            proposals.add_candidates(evaluator, self._notes, is_compared)
+            proposals.add_candidates(evaluator, self._measurement.note, is_compared)
 
     def _captured(self, samples: int) -> tuple[Any, list[CapturedSample]]:
         """Capture samples of a pipeline that the dataset holds, or else writes as calls.
@@ -174,19 +173,21 @@ class OrderSearch:
         Ops in several attributes are a pipeline that `__getitem__` writes as calls.
         """
         dataset, held = self._loader.dataset, None
+        room_bytes = memory_limit(None, _MEMORY_SHARE)
         try:
-            held = capture(self._loader, samples, _room_bytes())
+            held = capture(self._loader, samples, room_bytes)
         except NoPipelineError as error:
             no_pipeline = error
         if held is None or (len(held[0].chain.ops) == 1 and len(places(dataset)) > 1):
             with suppress(Exception):  # the user's code may not run as a copy
                 indices = first_indices(self._loader, samples)
-                if calls := find_calls(dataset, indices, _room_bytes()):
+                if calls := find_calls(dataset, indices, room_bytes):
                     return calls
         if held is None:
             raise no_pipeline
         site, captured, notes = held
-        self._notes += notes
+        for note in notes:
+            self._measurement.note(note)
         return site, captured
 
     def _affordable(self, samples: int) -> int:
@@ -326,7 +327,6 @@ class OrderSearch:
             notes=(
                 *self._target.notes,
                 *self._measurement.notes,
-                *self._notes,
                 *_notes_on_ops(evaluator),
                 *self._notes_on_time(sum(graph.unexplored for graph in graphs)),
             ),
@@ -350,10 +350,6 @@ class OrderSearch:
 def _batch(loader: Any, indices: Sequence[Any]) -> Any:
     """Return the batch of these samples, as a worker makes it."""
     return loader.collate_fn([loader.dataset[index] for index in indices])
-
-
-def _room_bytes() -> int:
-    return int(memory_available_bytes() * _MEMORY_SHARE)
 
 
 def _ops_table(evaluator: OrderEvaluator) -> pl.DataFrame:

@@ -160,7 +160,7 @@ def _within(evaluator: OrderEvaluator, order: tuple[int, ...]) -> tuple[int, ...
 
 
 def add_candidates(
-    evaluator: OrderEvaluator, notes: list[str], is_over: Callable[[], bool]
+    evaluator: OrderEvaluator, note: Callable[[str], None], is_over: Callable[[], bool]
 ) -> None:
     """Add the proposals of each candidate; note a candidate that raises."""
     for candidate in CANDIDATES:
@@ -172,7 +172,7 @@ def add_candidates(
                 if is_over():
                     return
         except Exception as error:  # noqa: BLE001 - the user's ops and files may raise anything
-            notes.append(f"a change could not be tried: {repr_of(error):.160}")
+            note(f"a change could not be tried: {repr_of(error):.160}")
 
 
 def fused(evaluator: OrderEvaluator) -> Iterator[Variant]:
