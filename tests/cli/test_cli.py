@@ -15,6 +15,7 @@ from support.build_notebook import NAME, install
 from support.build_storage import a_storage, some_layouts
 from support.build_tuning import a_full_tuning
 from support.virtual_loop import a_loop
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import stallscope
@@ -22,21 +23,7 @@ from stallscope import files
 from stallscope.cli import output
 from stallscope.cli.main import app
 
-COMMANDS = (
-    *(
-        "compare",
-        "diagnose",
-        "flame",
-        "lab",
-        "layouts",
-        "lines",
-        "notebooks",
-        "orders",
-        "record",
-        "run",
-    ),
-    *("show", "storage", "trace", "tune"),
-)
+COMMANDS = list(get_command(app).commands)
 SOURCE = Path(stallscope.__file__).parents[1]
 LOADERS = '''
 """A user's module."""

@@ -141,19 +141,7 @@ BUILT: dict[str, Callable[[], Any]] = {
 }
 """How each result is built."""
 
-EACH_KIND = (
-    "run",
-    "ladder",
-    "flame",
-    "difference",
-    "orders",
-    "lines",
-    "experiments",
-    "diagnosis",
-    "tuning",
-    "storage",
-    "layouts",
-)
+EACH_KIND = [name for name in BUILT if "_" not in name]
 """Of these, one of a class."""
 
 
