@@ -270,12 +270,11 @@ class Decoded(NamedTuple):
     """Columns of `BATCHES`."""
     samples: pl.DataFrame
     """Columns of `SAMPLES`."""
-    inside: str = ""
+    inside: str
     """Stage of the process when its log ended; empty between two batches."""
-    raised: str = ""
+    raised: str
     """Innermost stage that the last failing sample's exception came from."""
-    lost: LostSamples | None = None
-    """Samples that did not reach the loop; None: no batches."""
+    lost: LostSamples
 
 
 class LostSamples(NamedTuple):
@@ -308,18 +307,13 @@ def lost_in(words: DecodedWords) -> LostSamples:
 
 def decode(log: LogPages, *, origin_ns: int, rank: int = 0) -> Decoded:
     """Turn a file of a log into spans; their times count from `origin_ns`."""
-    tags, payload = log.words & TAGS, log.words & PAYLOAD
-    ready = (payload[tags == Mark.READY] - origin_ns).tolist()
-    keys = np.unique((payload[tags == Tag.EPOCH] - INDEX_OFFSET) // EPOCHS).tolist()
-    worked_for, ready_ns = frozenset(keys), next(iter(ready), None)
-    if not np.isin(tags, (Tag.BATCH, Tag.SKIPPED)).any():  # a thread that makes no batches
-        spans, batches, samples = (pl.DataFrame(schema=kind) for kind in (SPANS, BATCHES, SAMPLES))
-        return Decoded(log, worked_for, ready_ns, spans, batches, samples)
     words = DecodedWords(log)
+    ready = words.payload[words.tags == Mark.READY] - origin_ns
+    keys = words.payload[words.tags == Tag.EPOCH] - INDEX_OFFSET
     return Decoded(
         log,
-        worked_for,
-        ready_ns,
+        frozenset((keys // EPOCHS).tolist()),
+        next(iter(ready.tolist()), None),
         spans=_spans(words, origin_ns, rank),
         batches=_batches(words, rank),
         samples=_samples(words, rank),

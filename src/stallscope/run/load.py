@@ -363,9 +363,7 @@ def _run(written: _Written, number: int) -> Run:
 
 def _stack(frames: list[pl.DataFrame], schema: dict[str, Any], number: int) -> pl.DataFrame:
     """Return the rows of a loader; their epochs no longer carry its number."""
-    if not frames:
-        return pl.DataFrame(schema=schema)
-    rows = pl.concat(frames, how="vertical")
+    rows = pl.concat([pl.DataFrame(schema=schema), *frames])
     first, after = epoch_key(number, 0), epoch_key(number + 1, 0)
     mine = rows.filter(pl.col("epoch").is_between(first, after, closed="left"))
     return mine.with_columns(epoch=pl.col("epoch") - first)
@@ -398,7 +396,7 @@ def _notes(
     others = sum(log.other_threads for log in logs)
     if others:
         yield f"{others:,} calls in other threads of the workers were not recorded"
-    yield from _about_lost([file.lost for file in files if file.lost])
+    yield from _about_lost([file.lost for file in files])
     missing = facts.get("num_workers", 0) - len({log.worker for log in logs if log.worker >= 0})
     if missing > 0 and came and not facts.get("lived"):
         yield f"{count(missing, 'worker')} left no log (no room for it, or a thread)"

@@ -123,7 +123,7 @@ class Facts:
     where they have all cores, or where no number of them does."""
     starts: Starts = field(default_factory=Starts)
     saturated: tuple[dict[str, Any], ...] = ()
-    """Rows of `run.saturation.USES`: what was saturated while the loop stalled."""
+    """Rows of `run.resources.USES`: what was saturated while the loop stalled."""
     others_share: float = 0.0
     """Share of the cores that other processes had; 0 where that is not known."""
     patterns: dict[str, float] = field(default_factory=dict)
