@@ -111,7 +111,8 @@ class LabPage:
         (part or self.page).screenshot(path=SCREENSHOTS / f"{name}.png")
 
     def shots(self, name):
-        """Save a screenshot of each picture in the outputs."""
+        """Save a screenshot of each picture in the outputs, when all of them are drawn."""
+        self.settle()
         for number, picture in enumerate(self.pictures()):
             self.shot(f"{name}-picture-{number}", picture)
 

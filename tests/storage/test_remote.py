@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from polars.testing import assert_frame_equal
-from support.slow_server import Proxy, folder_server
+from support.folder_server import folder_server
 from support.virtual_loop import a_loop
 from torch.utils.data import DataLoader
 
@@ -129,10 +129,10 @@ class TestRuns:
         with pytest.raises(ss.StallscopeError, match=words):
             ss.load(given.format(web=address(web)))
 
-    def test_a_server_that_cuts_the_connection(self, ranks):
-        port = int(ranks.rpartition(":")[2].strip("/"))
+    def test_a_server_that_cuts_the_connection(self, tmp_path):
+        a_loop({"fetch": 1.0}).save(tmp_path / "rank3")
         with (
-            Proxy(port, stops_after=4_000, cuts=True) as proxy,
+            folder_server(tmp_path, most_bytes=4_000) as port,
             pytest.raises(ss.StallscopeError, match="cannot be copied"),
         ):
-            ss.load(f"{address(proxy.port)}rank3")
+            ss.load(f"{address(port)}rank3")
