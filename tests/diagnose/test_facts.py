@@ -10,10 +10,9 @@ import pytest
 from support.build_ladder import a_ladder
 from support.build_run import a_run, deliveries_of, resources_of, spans_of, steps_of
 
-from stallscope.model.batch_times import making
+from stallscope.model.batch_times import MachineUse, making, use
 from stallscope.model.exposure import exposure
-from stallscope.model.machine_use import MachineUse, use
-from stallscope.model.starts import starts
+from stallscope.model.loop_time import starts
 from stallscope.stages import LOOP, QUEUED, THREADS, WORKER
 from stallscope.stats import stall_interval
 from stallscope.verbs.diagnose.facts import (

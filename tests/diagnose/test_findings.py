@@ -11,7 +11,7 @@ from support.build_facts import CASES, IDLE, known, parts_of
 from stallscope.loops.cached_values import BatchBytes
 from stallscope.model.batch_times import HandoverTimes
 from stallscope.model.exposure import Exposure
-from stallscope.model.starts import Starts
+from stallscope.model.loop_time import Starts
 from stallscope.verbs.diagnose.facts import Gain
 from stallscope.verbs.diagnose.verdict import judge, side_notes
 

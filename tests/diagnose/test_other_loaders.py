@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 import stallscope as ss
 from stallscope.isolation import isolated
 from stallscope.model.batch_times import making
-from stallscope.model.starts import Starts, starts
+from stallscope.model.loop_time import Starts, starts
 from stallscope.run.resources import find_saturated
 from stallscope.run.result import WAITS
 from stallscope.stages import CORE, HELPER, LOOP, QUEUED

@@ -23,10 +23,10 @@ from support.build_facts import (
 
 from stallscope.loops.cached_values import BatchBytes
 from stallscope.model import thresholds
+from stallscope.model.attribution import KIND_OF, MAIN_GARBAGE
 from stallscope.model.batch_times import HandoverTimes
 from stallscope.model.exposure import CROWDED, Exposure, StagePart, group_of, longest_first
-from stallscope.model.lifecycle import KIND_OF, MAIN_GARBAGE
-from stallscope.model.starts import Starts
+from stallscope.model.loop_time import Starts
 from stallscope.stages import GARBAGE
 from stallscope.verbs.diagnose.causes import CAUSES, handbook
 from stallscope.verbs.diagnose.facts import Gain, Spikes

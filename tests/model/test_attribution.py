@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from stallscope.model.attribution import (
     EXPOSED,
+    MAIN_GARBAGE,
     PARTS,
     STALLS,
     find_stalls,
     stall_parts,
     table,
 )
-from stallscope.model.lifecycle import MAIN_GARBAGE
 from stallscope.run.decode import SPANS
 from stallscope.run.result import DELIVERIES, STEPS
 from stallscope.stages import KINDS

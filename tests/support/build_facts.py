@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from stallscope.model.batch_times import BatchTimes, Quartiles
+from stallscope.model.batch_times import BatchTimes, MachineUse, Quartiles
 from stallscope.model.exposure import Exposure, StagePart, longest_first
-from stallscope.model.loop_time import LoopBreakdown
-from stallscope.model.machine_use import MachineUse
-from stallscope.model.starts import Starts
+from stallscope.model.loop_time import LoopBreakdown, Starts
 from stallscope.run.resources import MemoryGrowth
 from stallscope.stages import FETCH, MEMORY, SHM
 from stallscope.verbs.diagnose.facts import Facts, Spikes

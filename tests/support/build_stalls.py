@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from stallscope.model.attribution import PARTS, find_stalls
-from stallscope.model.step_series import Evidence
+from stallscope.model.reasons import Evidence
 from stallscope.stages import GARBAGE
 from support.build_run import deliveries_of, spans_of, steps_of
 

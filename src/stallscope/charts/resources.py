@@ -17,7 +17,7 @@ from matplotlib.colors import to_rgb
 from stallscope import stages
 from stallscope.charts import sheet
 from stallscope.charts.sheet import Sheet, styled
-from stallscope.model.lifecycle import covered_s
+from stallscope.model.attribution import covered_s
 from stallscope.model.loop_time import NO_LOOP
 from stallscope.run.resources import (
     OWN,

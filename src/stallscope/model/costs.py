@@ -14,9 +14,8 @@ import numpy as np
 import polars as pl
 
 from stallscope.errors import StallscopeError
-from stallscope.model.batch_times import BATCH_KEY, PERIOD_S, awaited_batches, making
+from stallscope.model.batch_times import BATCH_KEY, PERIOD_S, awaited_batches, making, use
 from stallscope.model.exposure import waiting_share
-from stallscope.model.machine_use import use
 from stallscope.model.simulator import LoaderCosts, predict
 from stallscope.model.thresholds import HARDLY
 from stallscope.run.resources import find_saturated

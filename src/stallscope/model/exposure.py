@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 import numpy as np
 import polars as pl
 
-from stallscope.model import attribution, lifecycle
+from stallscope.model import attribution
 from stallscope.model.attribution import EXPOSED
-from stallscope.model.batch_times import Pace, awaited_batches, making
+from stallscope.model.batch_times import Pace, awaited_batches, making, use
 from stallscope.model.loop_time import is_own
-from stallscope.model.machine_use import use
 from stallscope.model.thresholds import KEEPS_UP, SELDOM
 from stallscope.stages import BATCH, GARBAGE, GETITEM, WORK_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from stallscope.model.machine_use import MachineUse, RunTables
+    from stallscope.model.batch_times import MachineUse, RunTables
 
 
 WorkGroup = Literal["fetch", "decode", "transform", "getitem", "collate"]
@@ -35,10 +34,10 @@ WORK: Final[tuple[WorkGroup, ...]] = get_args(WorkGroup)
 """Groups that make a batch."""
 CROWDED: Final = "waiting for a core"
 _GROUP_OF_PART: Final[dict[str, Group]] = {
-    **dict.fromkeys((lifecycle.QUEUED, lifecycle.SEND, lifecycle.UNPICKLE), "sending"),
-    **dict.fromkeys((lifecycle.MAIN, lifecycle.MAIN_GARBAGE), "main"),
-    lifecycle.PIN: "pin",
-    lifecycle.START: "start",
+    **dict.fromkeys((attribution.QUEUED, attribution.SEND, attribution.UNPICKLE), "sending"),
+    **dict.fromkeys((attribution.MAIN, attribution.MAIN_GARBAGE), "main"),
+    attribution.PIN: "pin",
+    attribution.START: "start",
     CROWDED: CROWDED,
 }
 _GROUP_OF_STAGE: Final[dict[str, Group]] = {BATCH.name: "collate", GETITEM.name: "getitem"}
@@ -146,7 +145,7 @@ def exposure(run: RunTables, used: MachineUse, busy_share: float | None = None) 
     exposed_s: dict[tuple[str, str | None], float] = {}
     for row in attribution.table(run.parts()).iter_rows(named=True):
         key = row["part"], row["kind"]
-        is_any = is_own(*key) and key[0] in (lifecycle.EARLIER, lifecycle.NOT_RECORDED)
+        is_any = is_own(*key) and key[0] in (attribution.EARLIER, attribution.NOT_RECORDED)
         _give(exposed_s, row["exposed_s"], works if is_any and works else {key: 1.0})
     if busy_share is not None and works:
         exposed_s = _of_busy_workers(exposed_s, works, busy_share)
@@ -199,7 +198,7 @@ def _of_busy_workers(
 
     The start of workers keeps its time, as it is no part of the steady state.
     """
-    start = lifecycle.START, lifecycle.KIND_OF[lifecycle.START]
+    start = attribution.START, attribution.KIND_OF[attribution.START]
     starts = {key: part_s for key, part_s in exposed_s.items() if key == start}
     rest_s = sum(exposed_s.values()) - sum(starts.values())
     beside = {key: s for key, s in exposed_s.items() if key not in works and key != start}
@@ -281,7 +280,7 @@ def group_of(stage: str, kind: str | None) -> Group:
 def _uncrowded(run: RunTables, parts: list[StagePart], used: MachineUse) -> Iterator[StagePart]:
     """Yield the parts with waiting for a core as a part of its own, for sending and the loop."""
     sends = run.side_spans.filter(pl.col("kind") == "send")
-    received = run.parts().filter(pl.col("part") == lifecycle.UNPICKLE)
+    received = run.parts().filter(pl.col("part") == attribution.UNPICKLE)
     times = (sends["end_ns"] - sends["start_ns"], received["exposed_s"])
     # Most threads that send or receive had to wait for a core: only the quickest had one
     sending, receiving = (
@@ -289,7 +288,11 @@ def _uncrowded(run: RunTables, parts: list[StagePart], used: MachineUse) -> Iter
         for took in (each.to_numpy() for each in times)
     )
     # A batch is queued until the sending thread has a core
-    quickness = {lifecycle.SEND: sending, lifecycle.QUEUED: sending, lifecycle.UNPICKLE: receiving}
+    quickness = {
+        attribution.SEND: sending,
+        attribution.QUEUED: sending,
+        attribution.UNPICKLE: receiving,
+    }
     crowded_s = 0.0
     cpu, queued = used.loop_cpu or 0.0, used.loop_queued_share or 0.0
     computing = cpu / (cpu + queued) if cpu else 1.0
@@ -302,4 +305,4 @@ def _uncrowded(run: RunTables, parts: list[StagePart], used: MachineUse) -> Iter
         crowded_s += part.share * (1 - remaining)
         yield replace(part, share=part.share * remaining)
     if crowded_s:
-        yield StagePart(CROWDED, CROWDED, crowded_s, 0.0, lifecycle.KIND_OF[CROWDED])
+        yield StagePart(CROWDED, CROWDED, crowded_s, 0.0, attribution.KIND_OF[CROWDED])

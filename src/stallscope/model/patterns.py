@@ -22,11 +22,11 @@ from stallscope.model.reasons import (
     SPIKE,
     Explained,
     Residual,
+    StepSeries,
     explain,
     ordinal,
     wait_reasons,
 )
-from stallscope.model.step_series import StepSeries
 from stallscope.model.thresholds import CHANCE
 from stallscope.stats import LEAST, log_binomial_bound
 from stallscope.units import count, seconds, share
@@ -34,8 +34,7 @@ from stallscope.units import count, seconds, share
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stallscope.model.reasons import Reason
-    from stallscope.model.step_series import Evidence
+    from stallscope.model.reasons import Evidence, Reason
 
 FEWEST: Final = 3
 """Fewest events of a rhythm, and fewest irregular stalls."""

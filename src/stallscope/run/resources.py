@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 
 from stallscope import stages
-from stallscope.model.lifecycle import covered_s
+from stallscope.model.attribution import covered_s
 from stallscope.model.loop_time import loop_breakdown
 from stallscope.model.thresholds import FULL, HARDLY, OTHERS, SATURATED
 from stallscope.units import count, duration, seconds, share, size

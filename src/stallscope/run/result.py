@@ -19,7 +19,7 @@ from stallscope.model import attribution
 from stallscope.model.attribution import StallBreakdown, break_down_stalls
 from stallscope.model.exposure import exposed, exposure_of
 from stallscope.model.patterns import patterns as find_patterns
-from stallscope.model.step_series import Evidence
+from stallscope.model.reasons import Evidence
 from stallscope.result import SavedResult
 from stallscope.run import summary
 from stallscope.run.decode import BATCHES, RESOURCES, SAMPLES, SPANS

@@ -26,9 +26,8 @@ from stallscope.loops.cached_values import batch_bytes
 from stallscope.loops.devices import device_of
 from stallscope.loops.training_loop import Enough, Limits, TimedLoop, check_step_s, started
 from stallscope.machine import machine, require_single_rank
-from stallscope.model.batch_times import making
+from stallscope.model.batch_times import making, use
 from stallscope.model.exposure import computed_s, waiting_s
-from stallscope.model.machine_use import use
 from stallscope.run.record import record_target
 from stallscope.run.resources import LONG_LOOK_S, memory_growth
 from stallscope.targets import target as targets

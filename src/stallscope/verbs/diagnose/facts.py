@@ -16,16 +16,14 @@ import polars as pl
 from stallscope import stages
 from stallscope.errors import StallscopeError
 from stallscope.model import thresholds
-from stallscope.model.batch_times import BatchTimes, Pace, making
+from stallscope.model.attribution import covered_ns
+from stallscope.model.batch_times import BatchTimes, MachineUse, Pace, making, use
 from stallscope.model.costs import costs_of
 from stallscope.model.exposure import WORK, Exposure, computed_s, waiting_s
-from stallscope.model.lifecycle import covered_ns
-from stallscope.model.loop_time import MODEL, LoopBreakdown, loop_breakdown
-from stallscope.model.machine_use import MachineUse, use
+from stallscope.model.loop_time import MODEL, LoopBreakdown, Starts, loop_breakdown, starts
 from stallscope.model.reasons import slow_sample_limit
 from stallscope.model.settings import Setting
 from stallscope.model.simulator import enough_workers
-from stallscope.model.starts import Starts, starts
 from stallscope.model.thresholds import HARDLY, OTHERS, SLOW_SAMPLE, SLOWED
 from stallscope.run.resources import LONG_LOOK_S, MemoryGrowth, find_saturated, memory_growth
 from stallscope.stats import stall_interval

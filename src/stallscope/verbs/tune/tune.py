@@ -24,8 +24,8 @@ from stallscope.loops.cached_values import bytes_of, leaves
 from stallscope.loops.devices import device_of
 from stallscope.loops.training_loop import Enough, Limits, check_step_s, started
 from stallscope.machine import cores_available, require_single_rank, shared_memory_free
+from stallscope.model.batch_times import MachineUse, use
 from stallscope.model.costs import MANY_THREADS, Handover, costs_of, recorded_per_s
-from stallscope.model.machine_use import MachineUse, use
 from stallscope.model.settings import given_settings, grid, setting_of
 from stallscope.model.simulator import predict
 from stallscope.model.thresholds import OTHERS
