@@ -305,7 +305,18 @@ class LoopReplay:
         started = setting.num_workers / max(costs.workers, 1)
         self._start_s = costs.start_s * started + costs.first_s
         self._end_s = 0.0 if setting.persistent_workers else costs.end_s * started
-        self._paces = _Paces.of(costs, setting)
+        use_s = float(costs.use_s.mean())
+        busy_s = costs.receive_s + costs.draw_s + use_s
+        loop = (costs.draw_s + costs.use_cores * use_s) / busy_s if busy_s else 0.0
+        active = range(setting.num_workers + 1)
+        # Slowdowns by the number of active workers: of a batch while the loop waits, and while it
+        # receives, draws or uses a batch; of the step; of the sampler
+        self._paces = (
+            _stretches(setting.num_workers, costs),
+            _stretches(setting.num_workers, costs, loop),
+            [_loop_stretch(number, costs, costs.use_cores) for number in active],
+            [_loop_stretch(number, costs, 1.0) for number in active],
+        )
 
     def draws(self) -> list[tuple[list[float], list[float]]]:
         """Resample batches and steps, in blocks of one per worker, as neighbours are alike."""
@@ -406,8 +417,8 @@ class LoopReplay:
 
     def _here(self, batch_s: list[float], use_s: list[float]) -> Replayed:
         costs = self._costs
-        cores = _Cores(costs.cores, costs.others_cores)
-        _, slow = _stretches(1, costs.compute_s, costs.wait_s, cores)
+        # The loop neither sends what it makes, nor is confined as workers are
+        _, slow = _stretches(1, replace(costs, send_s=0.0, worker_cores=math.inf, threads=1.0))
         made_s = np.array(batch_s) * slow + costs.draw_s * _loop_stretch(0, costs, 1.0)
         used_s = np.array(use_s) * _loop_stretch(0, costs, costs.use_cores)
         both = np.column_stack([made_s, used_s])
@@ -510,60 +521,21 @@ def _stalled_s(waits: Floats, length_s: float) -> float:
     return float(waits[waits > limit_s].sum())
 
 
-class _Cores(NamedTuple):
-    """Cores of the workers, or of the loop that makes batches."""
-
-    cores: float
-    beside: float = 0.0
-    """Cores wanted by other work, which gets a fair share."""
-    most: float = math.inf
-    """Cores available to all workers together."""
-    threads: float = 1.0
-    """Cores that one worker wants."""
-
-
-class _Paces(NamedTuple):
-    """Slowdowns by the number of active workers."""
-
-    idle: list[float]
-    """Slowdown of a batch while the loop waits."""
-    using: list[float]
-    """Slowdown of a batch while the loop receives, draws or uses a batch."""
-    use: list[float]
-    """Slowdown of the loop's step."""
-    draw: list[float]
-    """Slowdown of the sampler."""
-
-    @classmethod
-    def of(cls, costs: LoaderCosts, setting: Setting) -> _Paces:
-        """Return the paces of a setting."""
-        most, workers = setting.num_workers, range(setting.num_workers + 1)
-        compute_s = costs.compute_s + costs.send_s  # sending computes during the next batch
-        cores = _Cores(costs.cores, costs.others_cores, costs.worker_cores, costs.threads)
-        use_s = float(costs.use_s.mean())
-        busy_s = costs.receive_s + costs.draw_s + use_s
-        loop = (costs.draw_s + costs.use_cores * use_s) / busy_s if busy_s else 0.0
-        beside = cores._replace(beside=cores.beside + loop)
-        return cls(
-            _stretches(most, compute_s, costs.wait_s, cores),
-            _stretches(most, compute_s, costs.wait_s, beside),
-            [_loop_stretch(active, costs, costs.use_cores) for active in workers],
-            [_loop_stretch(active, costs, 1.0) for active in workers],
-        )
-
-
-def _stretches(most: int, compute_s: float, wait_s: float, cores: _Cores) -> list[float]:
+def _stretches(most: int, costs: LoaderCosts, loop: float = 0.0) -> list[float]:
     """Return the slowdown of a batch with 0, 1, ... `most` active workers.
 
-    By its mean seconds of computing, and of waiting for anything but a core.
+    By its mean seconds of computing, and of waiting for anything but a core. The loop's own work
+    wants `loop` cores, and gets a fair share of them, as other processes do.
     """
+    wait_s, beside = costs.wait_s, costs.others_cores + loop
+    compute_s = costs.compute_s + costs.send_s  # sending computes during the next batch
     whole_s = compute_s + wait_s
     if compute_s <= 0 or not most:
         return [1.0] * (most + 1)
     active = np.arange(1, most + 1)
-    wanted = np.minimum(active * cores.threads * compute_s / whole_s, cores.most)
-    fair = cores.cores * wanted / (wanted + cores.beside)
-    left = np.minimum(np.maximum(cores.cores - cores.beside, fair), cores.most) / cores.threads
+    wanted = np.minimum(active * costs.threads * compute_s / whole_s, costs.worker_cores)
+    fair = costs.cores * wanted / (wanted + beside)
+    left = np.minimum(np.maximum(costs.cores - beside, fair), costs.worker_cores) / costs.threads
     if wait_s <= 0.001 * whole_s:
         return [1.0, *np.maximum(active / left, 1.0).tolist()]
     # Probability of each number of computing workers, up to a factor: log of successive ratios
