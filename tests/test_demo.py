@@ -1,5 +1,6 @@
 """The demo loaders run, and each planted cost is where it is said to be."""
 
+import re
 import tarfile
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from PIL import Image
 
 from stallscope import demo
+from stallscope.files import packaged_folder
 
 
 @pytest.fixture(scope="module")
@@ -75,3 +77,11 @@ class TestCaseB:
         assert len(loader.dataset) == 8
         assert images.shape == (4, 3, 256, 256)
         assert labels.tolist() == [0, 0, 0, 0]
+
+
+def test_targets_that_the_notebooks_name_are_there():
+    pages = "".join(path.read_text() for path in packaged_folder("notebooks").glob("*.ipynb"))
+    names = set(re.findall(r"stallscope\.demo:(\w+)", pages))
+
+    assert {"case_a", "case_b_loader"} <= names
+    assert all(callable(getattr(demo, name)) for name in names)
