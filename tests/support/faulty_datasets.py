@@ -145,10 +145,6 @@ def as_ragged(samples: list[torch.Tensor]) -> torch.Tensor:
     return torch.cat([sample[: 1 + int(sample[0]) % 4] for sample in samples])
 
 
-def as_number(samples: list[torch.Tensor]) -> int:
-    return len(samples)
-
-
 class StandsStill(Hangs):
     """Stands still in one of several ways, and tells the process that waits."""
 
