@@ -3,16 +3,8 @@
 import numpy as np
 import pytest
 
-from stallscope.hooks.event_log import (
-    CODE_SHIFT,
-    INDEX_OFFSET,
-    LogPages,
-    Mark,
-    ProcessNames,
-    Tag,
-    numbers,
-)
-from stallscope.hooks.recording_folder import AROUND, OUTER, epoch_key
+from stallscope.hooks.event_log import CODE_SHIFT, INDEX_OFFSET, LogPages, Mark, Tag, numbers
+from stallscope.hooks.recording_folder import AROUND, OUTER, ProcessNames, epoch_key
 from stallscope.run.loop_events import events
 from stallscope.run.steps import loaders, loop
 from stallscope.stages import BACKWARD, FORWARD, GARBAGE, H2D, OPTIMIZER, PIN, STEP, Stage

@@ -40,7 +40,7 @@ import numpy as np
 
 from stallscope.errors import RunFormatError
 from stallscope.files import read_file
-from stallscope.hooks.recording_folder import JsonLines, json_lines, read_lines
+from stallscope.hooks.recording_folder import JsonLines, ProcessNames, json_lines, read_names
 from stallscope.stages import OTHER_NAMES, Stage
 
 if TYPE_CHECKING:
@@ -454,24 +454,6 @@ def stop_hooks(place: LogPlace) -> None:
 # ---- reading -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ProcessNames:
-    """Names and notes that a process wrote beside its logs."""
-
-    stages: dict[int, Stage] = field(default_factory=dict)
-    loaders: dict[int, dict[str, Any]] = field(default_factory=dict)
-    about: dict[str, Any] = field(default_factory=dict)
-    """Fields of `recording_folder.RecordingInfo`."""
-    notes: list[str] = field(default_factory=list)
-    """Sentences on gaps in the recording."""
-    devices: list[str | None] = field(default_factory=list)
-    """Names of asynchronous devices; a None at the end: there were more, unwatched devices."""
-    errors: dict[int, str] = field(default_factory=dict)
-    """Type of the first exception that left each stage, by the stage's code."""
-    every: list[int] = field(default_factory=list)
-    """One batch in this many was recorded."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class LogPages:
     """Content of one file of a thread's log; with the numbers of `Header`, by their names."""
@@ -508,32 +490,10 @@ def read_log(path: Path, names_read: dict[str, ProcessNames] | None = None) -> L
         raise RunFormatError(f"{path} is not an event log of this version of stallscope")
     head, words = raw[:HEADER_WORDS].tolist(), raw[HEADER_WORDS + 1 :]
     name = names_of(head[Header.PID], head[Header.WORKER], head[Header.STARTED_NS])
-    names = (names_read or {}).get(name) or _read_names(path.with_name(name))
+    names = (names_read or {}).get(name) or read_names(path.with_name(name))
     if names_read is not None:
         names_read[name] = names
     others = Header.MAGIC, Header.STOP
     of_writer = {at.name.lower(): head[at] for at in Header if at not in others}
     is_full, paths = bool(raw[HEADER_WORDS]), list(json_lines(path.with_suffix(".paths")))
     return LogPages(words=words[words != 0], is_full=is_full, paths=paths, names=names, **of_writer)
-
-
-def _read_names(path: Path) -> ProcessNames:
-    names = ProcessNames()
-    for entry in read_lines(path):
-        match entry:
-            case {"code": code, "stage": stage}:
-                with contextlib.suppress(TypeError):
-                    names.stages[code] = Stage(*stage)
-            case {"raised": str(kind), "code": int(code)}:
-                names.errors[code] = kind
-            case {"loader": int(number)}:
-                names.loaders[number] = entry
-            case {"about": dict(about)}:
-                names.about.update(about)
-            case {"note": str(note)}:
-                names.notes.append(note)
-            case {"device": str() | None as device}:
-                names.devices.append(device)
-            case {"every": int(every)}:
-                names.every.append(every)
-    return names

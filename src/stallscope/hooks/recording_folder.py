@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from stallscope.files import open_to_append, read_file
 from stallscope.machine import machine as machine_here
 from stallscope.machine import rank as rank_here
+from stallscope.stages import Stage
 from stallscope.units import json_without_controls
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ class RecordingInfo:
     unix_offset_ns: int | None = field(default_factory=lambda: time_ns() - perf_counter_ns())
 
 
-# ---- lines of JSON -------------------------------------------------------------------------------
+# ---- lines of JSON, names ------------------------------------------------------------------------
 
 
 class JsonLines:
@@ -214,6 +215,47 @@ def json_lines(path: Path) -> Iterator[Any]:
         with suppress(ValueError, RecursionError):
             entry = json_without_controls(json.loads(line))
         yield entry
+
+
+@dataclass(frozen=True)
+class ProcessNames:
+    """Names and notes that a process wrote beside its logs."""
+
+    stages: dict[int, Stage] = field(default_factory=dict)
+    loaders: dict[int, dict[str, Any]] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)
+    """Fields of `RecordingInfo`."""
+    notes: list[str] = field(default_factory=list)
+    """Sentences on gaps in the recording."""
+    devices: list[str | None] = field(default_factory=list)
+    """Names of asynchronous devices; a None at the end: there were more, unwatched devices."""
+    errors: dict[int, str] = field(default_factory=dict)
+    """Type of the first exception that left each stage, by the stage's code."""
+    every: list[int] = field(default_factory=list)
+    """One batch in this many was recorded."""
+
+
+def read_names(path: Path) -> ProcessNames:
+    """Read the names and notes of a process from its file."""
+    names = ProcessNames()
+    for entry in read_lines(path):
+        match entry:
+            case {"code": code, "stage": stage}:
+                with suppress(TypeError):
+                    names.stages[code] = Stage(*stage)
+            case {"raised": str(kind), "code": int(code)}:
+                names.errors[code] = kind
+            case {"loader": int(number)}:
+                names.loaders[number] = entry
+            case {"about": dict(about)}:
+                names.about.update(about)
+            case {"note": str(note)}:
+                names.notes.append(note)
+            case {"device": str() | None as device}:
+                names.devices.append(device)
+            case {"every": int(every)}:
+                names.every.append(every)
+    return names
 
 
 # ---- failures ------------------------------------------------------------------------------------

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from stallscope.targets.target import Target
 
 
-NO_MEMORY: Final = "there is no device with a memory of its own"
 _AHEAD: Final = 8
 """Steps that a loop of our own gives a device before it waits: it is never idle for that."""
 
@@ -130,7 +129,7 @@ class Cpu:
     """True if `kernels` returns measurements."""
     has_memory = False
     """True if batches are copied to a memory of its own."""
-    why_no_memory = NO_MEMORY
+    why_no_memory = "there is no device with a memory of its own"
 
     def __init__(self, device: Any = None, name: str = "CPU") -> None:
         self._device = device

@@ -22,9 +22,10 @@ from stallscope import store
 from stallscope.apart import computed_apart
 from stallscope.errors import RunFormatError, TargetError, add_notes
 from stallscope.files import copy_objects, is_address, listing, names_at, sizes, workspace
-from stallscope.hooks.event_log import MAIN, LogPages, ProcessNames, read_log
+from stallscope.hooks.event_log import MAIN, LogPages, read_log
 from stallscope.hooks.recording_folder import (
     LogPlace,
+    ProcessNames,
     RecordingInfo,
     epoch_key,
     loader_and_epoch,
