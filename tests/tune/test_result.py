@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
+import polars as pl
 import pytest
 from support.build_tuning import (
     FOUR,
@@ -94,6 +96,16 @@ class TestBest:
 
         assert trial == found.best["trial"]
         assert re.match(words, sentence(found))
+
+    def test_an_uncertain_gain_is_not_called_none(self):
+        """A few batches promise much, with an interval from nothing to everything."""
+        found = a_tuning(settings=(FOUR,))
+        wide = pl.col("predicted_per_s") / 100, pl.col("predicted_per_s") * 100
+        names = "predicted_low_per_s", "predicted_high_per_s"
+        trials = found.trials.with_columns(**dict(zip(names, wide, strict=True)))
+
+        words = r"num_workers=4 may give 2\.0× the throughput, predicted; raise budget_s"
+        assert re.match(words, sentence(replace(found, trials=trials)))
 
 
 class TestTable:

@@ -353,12 +353,16 @@ def _unmeasured(tuning: Tuning, others: list[dict[str, Any]]) -> str:
         return f"{_KEEP}: there is no other setting to try"
     if likely is None:
         return f"No other setting was predicted{hint}"
-    if likely["predicted_gain_low"] > 1:
-        gain, low, high = (float(likely[name]) for name in _PREDICTED_GAIN)
-        gains = gain_text(gain, low, high, "the throughput")
-        return f"{likely['setting']} may give {gains}, predicted{hint}"
-    if tuning.circumstances.full_cores:
+    gain, low, high = (float(likely[name]) for name in _PREDICTED_GAIN)
+    if low <= 1 and tuning.circumstances.full_cores:
         return _full_cores(tuning)
+    if low > 1 or gain >= PROMISING:
+        # Few batches give an interval from nothing to everything, which says nothing to a reader
+        is_sure = low > 1
+        gains = gain_text(
+            gain, low if is_sure else None, high if is_sure else None, "the throughput"
+        )
+        return f"{likely['setting']} may give {gains}, predicted{hint}"
     return f"{_KEEP}: no other setting is predicted to be faster{hint}"
 
 
