@@ -89,10 +89,6 @@ class Exposure:
         )
         return replace(self, parts=tuple(parts))
 
-    def longest(self, group: Group) -> StagePart | None:
-        """Return the longest stage of a group."""
-        return next((part for part in self.parts if part.group == group), None)
-
     def leads(self, group: Group) -> bool:
         """Return whether this group is the largest, except for waiting for a core."""
         return group == next((name for name in self.groups() if name != CROWDED), None)

@@ -91,10 +91,6 @@ class Gain:
         """True: the loop is not significantly faster."""
         return self.low is not None and self.low <= 1
 
-    def is_below(self, share: float) -> bool:
-        """Return whether the loop is faster by less than this share, or by nothing for sure."""
-        return self.is_none or self.factor < 1 + share
-
     def is_above(self, share: float) -> bool:
         """Return whether the loop is faster by more than this share, for sure."""
         return self.low is not None and self.low >= 1 + share
@@ -292,14 +288,6 @@ class Facts:
         return min(self.batch.release_s / self.making.period_s, self.own_parts.get("other", 0.0))
 
     @property
-    def is_repeated(self) -> bool:
-        """True: each worker does the work of all workers."""
-        alone_s, workers = self.alone_computed_s, self.setup.num_workers
-        if not self.setup.streams or not alone_s or workers < 2:  # noqa: PLR2004 - several
-            return False
-        return self.computed_s >= thresholds.REPEATED * workers * alone_s
-
-    @property
     def loop_code_share(self) -> float:
         """Share of the loop's time in `loop_code`; 0 where nothing is known of it."""
         if self.loop_code is None:
@@ -400,7 +388,6 @@ def facts(run: Run, setup: Setup) -> Facts:
     # Threads that waited for a core cannot be seen to wait
     threads_compute = _is_for_threads(waited_s * (1 - others), extra, used, batches)
     fetch_s, bytes_per_s = _fetch_speed(run)
-    begin = {"persistent": setup.persistent, "epoch_batches": setup.epoch_batches}
     collected = Facts(
         setup=setup,
         time=time,
@@ -409,7 +396,12 @@ def facts(run: Run, setup: Setup) -> Facts:
         threads_compute=threads_compute,
         making=batches,
         use=used,
-        starts=starts(run, setup.num_workers, **begin),  # type: ignore[arg-type]  # by their names
+        starts=starts(
+            run,
+            setup.num_workers,
+            persistent=setup.persistent,
+            epoch_batches=setup.epoch_batches,
+        ),
         saturated=tuple(resources.saturated),
         others_share=others,
         patterns=dict(waits.group_by("pattern").agg(pl.col("share").sum()).iter_rows()),

@@ -357,7 +357,7 @@ def _rows(facts: Facts) -> Iterator[tuple[Cause, Words | None]]:
     yield causes.SLOW_SAMPLES, _slow_samples(facts)
     idle = setup.num_workers - (values["active_workers_count"] or setup.num_workers)
     yield causes.IDLE_WORKERS, {} if idle > 0 else None
-    yield causes.REPEATED_WORK, {} if facts.is_repeated else None
+    yield causes.REPEATED_WORK, {} if setup.streams and setup.num_workers > 1 else None
     yield causes.FEW_CORES, _few_cores(facts)
     too_few = (
         setup.num_workers and values["load_factor"] is not None and facts.enough_workers is not None

@@ -176,8 +176,7 @@ _OF_GROUP: Final = {"decode": _decode, "collate": _collate, "sending": _sending}
 
 def _longest_stage(facts: Facts, group: Group) -> tuple[OwnCode | None, Words]:
     """Return the user's function in the longest stage of a group, and words about that."""
-    longest = facts.exposure.longest(group)
-    stage = longest.stage if longest else ""
+    stage = _longest(facts, (group,)).stage
     return facts.own_code(stage), {"stage": stage}
 
 
