@@ -54,7 +54,7 @@ _PATIENCE_S: Final = 5.0
 _RESOURCES: Final = "the resources"
 EVERY_NS: Final = 100_000_000
 SELDOM: Final = 5
-"""Slowly changing sources are read with every fifth sample."""
+"""Slowly changing sources are read, and new workers are looked for, with every fifth sample."""
 MOST_SHARE: Final = 0.008
 """Share of one core that sampling may cost; a more expensive sample makes the next pause longer.
 Below the promised 1%, because waking up costs, too."""
@@ -65,8 +65,6 @@ _NICE: Final = 10
 PROC: Final = Path("/proc/stat")
 """File that macOS and Windows lack; without it, only GPUs are sampled."""
 _SHM: Final = "/dev/shm"  # noqa: S108 - only read
-_LOOK_EVERY: Final = 5
-"""Samples between two searches for new workers."""
 _LOCKS_WAIT: Final = ("locks_lock_inode_wait", "flock_lock", "posix_lock", "fcntl_setlk")
 """Functions of Linux (fs/locks.c) in which a process sleeps until a file's lock is free."""
 _LOG_OF_WORKER: Final = re.compile(r"(\d+)-\d+-\d+-\d+\.events").fullmatch
@@ -230,9 +228,6 @@ class Samples:
                 self._counted_ns += process_time_ns() - before_ns
 
 
-# ---- sources -------------------------------------------------------------------------------------
-
-
 class Missing(NamedTuple):
     """Resources that are not sampled."""
 
@@ -356,9 +351,7 @@ def _disks() -> Source:
             stages.DISK_BUSY: {name: disk.busy_time / 1e3 for name, disk in used.items()},
             stages.DISK_READ: {name: disk.read_bytes for name, disk in used.items()},
             stages.DISK_WRITE: {name: disk.write_bytes for name, disk in used.items()},
-            stages.DISK_OPERATIONS: {
-                n: disk.read_count + disk.write_count for n, disk in used.items()
-            },
+            stages.DISK_OPERATIONS: {n: d.read_count + d.write_count for n, d in used.items()},
         }
 
     return Source(read, {stages.DISK_BUSY: dict.fromkeys(names, 1.0)})
@@ -374,11 +367,10 @@ def _network() -> Source:
 
     def read() -> Readings:
         every = psutil.net_io_counters(pernic=True, nowrap=False)
+        used = {name: link for name, link in every.items() if name in names}
         return {
-            stages.RECEIVED: {
-                name: link.bytes_recv for name, link in every.items() if name in names
-            },
-            stages.SENT: {name: link.bytes_sent for name, link in every.items() if name in names},
+            stages.RECEIVED: {name: link.bytes_recv for name, link in used.items()},
+            stages.SENT: {name: link.bytes_sent for name, link in used.items()},
         }
 
     return Source(read, {stages.RECEIVED: limits, stages.SENT: limits})
@@ -399,7 +391,7 @@ class _Processes:
 
     def read(self) -> Readings:
         """Return the usage of each process, without those that have ended."""
-        if self._reads % _LOOK_EVERY == 0:
+        if self._reads % SELDOM == 0:
             for pid in self._recorded.workers() - self._workers:
                 self._workers.add(pid)
                 with suppress(psutil.Error):
@@ -409,13 +401,8 @@ class _Processes:
                 self._others.setdefault(pid, started[pid])
         self._reads += 1
         names = (
-            stages.LOOP,
-            stages.WORKER,
-            stages.HELPER,
-            stages.QUEUED,
-            stages.THREADS,
-            stages.FILE_LOCK,
-            stages.WORKER_CORES,
+            *(stages.LOOP, stages.WORKER, stages.HELPER, stages.QUEUED),
+            *(stages.THREADS, stages.FILE_LOCK, stages.WORKER_CORES),
         )
         readings: Readings = {name: {} for name in names}
         _count(self._loop, stages.LOOP, readings)
