@@ -163,7 +163,8 @@ class Header(IntEnum):
     """Number of the file in its thread, from 0; earlier files may have been deleted."""
     STOP = 7
     """Set by another process to turn the hooks of a living process off."""
-    OTHER_THREADS = 8
+    # 8 stays free: saved logs have another number there
+    OTHER_THREADS = 9
     """Unrecorded calls of hooked functions in other threads."""
 
 
