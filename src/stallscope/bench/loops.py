@@ -71,9 +71,10 @@ BLOCK_S: Final = 0.2
 """Least seconds of a block: shorter blocks show the scheduler."""
 FEWEST_SWEEPS: Final = 2
 """Least sweeps of one start."""
-_SWEEPS: Final = 5
-"""Sweeps of one start: starts differ by about as much as blocks, and take longer."""
-_FINER: Final = 1.5
+_SWEEPS: Final = 3
+"""Sweeps of one start. Blocks of a start differ by about twice as much as starts, and workers take
+about three blocks to start: three sweeps give the narrowest interval for the time."""
+_FINER: Final = 2.0
 """Limit for narrowing intervals after the answer, as a multiple of its seconds."""
 _ROOM_SHARE: Final = 0.5
 """Largest share of the free memory for another start of workers."""

@@ -41,6 +41,9 @@ narrow enough to stop."""
 _SURPRISE: Final = 1.1
 """Ratio of a predicted gain to its measured interval from which on predictions count as wrong: most
 are nearer (`tests/benchmarks/prediction.py`)."""
+_AGAIN: Final = 1.5
+"""Width at which a gain that was clear is unclear again, as a multiple: a single block that differs
+is no reason to begin anew."""
 _TOO_MANY: Final = "This DataLoader will create"
 """Start of torch's warning about more workers than cores."""
 _STARTS: Final = 2
@@ -111,16 +114,24 @@ class SettingRace:
         fitting = int(self._measurement.left_s / (_STARTS * self._expected_start_s())) - 1
         finalists = finalists[: max(fitting, 1)]
 
+        was_clear = False
+
         def asked(reach: float) -> list[int]:
             first = finalists[:decisive]
             open_ = self._open(first, reach)
             return open_ if open_ or self._are_as_predicted(first) else self._open(finalists, reach)
 
+        def unclear() -> list[int]:
+            nonlocal was_clear
+            open_ = asked(_CLEAR * _AGAIN if was_clear else _CLEAR)
+            was_clear = was_clear or not open_
+            return open_
+
         with isolated(self._recorded.target) as target, warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=_TOO_MANY)  # our settings, not the user's
             for place in (AS_IT_IS, *finalists):
                 self._add(place, target)
-            self._turns.run(lambda: asked(_CLEAR), lambda: asked(_NARROW))
+            self._turns.run(unclear, lambda: asked(_NARROW))
         for place, why in self._turns.failed.items():
             self._trials[place].failed = why
 
@@ -158,16 +169,13 @@ class SettingRace:
         blocks = self.blocks()
         gains = {place: compared(blocks, place) for place in finalists}
         best = max([1.0, *(gain.low or 0.0 for gain in gains.values())])
-        now = self._trials[0].setting.num_workers
         return [
             place
             for place, gain in gains.items()
             if gain.high is None
             or (
-                (gain.half_width > reach or (not gain.is_settled and gain.high > LITTLE))
-                and gain.high >= AS_FAST * best
-                # A setting that is slower than the loader as it is has to be smaller
-                and (gain.high >= AS_FAST or self._trials[place].setting.num_workers < now)
+                gain.high >= AS_FAST * best
+                and (gain.half_width > reach or (not gain.is_settled and gain.high > LITTLE))
             )
         ]
 

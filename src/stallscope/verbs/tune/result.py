@@ -311,7 +311,7 @@ def sentence(tuning: Tuning) -> str:
     if best["gain"] is None:
         gain = speedup(best["predicted_gain"])
         return f"{name}: {gain} the throughput (predicted; not yet measured)"
-    if best["gain"] >= 1 / AS_FAST:
+    if best["gain"] >= 1 / AS_FAST and best["says"] == FASTER:
         return f"{name} gives {_gain(best, 'the throughput')}"
     fewer = own.num_workers - best["num_workers"]
     saved = f"with {count(fewer, 'worker')} fewer" if fewer > 0 else "and takes less memory"

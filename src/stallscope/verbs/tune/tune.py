@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 _WARMUP: Final = 4
-_STEADY_S, _BATCHES, _ROUNDS = 3.0, 12, 4
+_STEADY_S, _BATCHES, _ROUNDS = 2.0, 12, 4
 """Seconds, batches and rounds of the workers to record, where the budget allows it."""
 _RECORD_SHARE, _LATE_SHARE = 0.25, 0.2
 """Largest share of the budget for the recording, and the share after which few batches suffice."""
@@ -278,8 +278,8 @@ class SettingSearch:
     def finalists(self) -> tuple[list[Trial], list[Trial]]:
         """Return the trials to measure, and those to add where a measurement differs from these.
 
-        The first ones decide, if the predictions hold: the smallest of the fast settings, the
-        fastest, and what cannot be predicted. The most decisive are the first of each list.
+        The first ones decide, if the predictions hold: the smallest of the fast settings, and what
+        cannot be predicted. The most decisive are the first of each list.
         """
         own, now = self.trials[0], self._now
         possible = [trial for trial in self.trials[1:] if not trial.failed]
@@ -299,8 +299,6 @@ class SettingSearch:
         most = _MOST_TIMES * max(min(enough, default=0), 1)
         same = [trial for trial in same if trial.setting.num_workers <= most]
         same.sort(key=lambda trial: (-trial.per_s, _size(trial)))
-        if not self._is_full:
-            decisive += same[:1]
         if (self._use.threads or 0) > MANY_THREADS and now.num_workers and now.threads is None:
             setting = replace(now, threads=1)
             self.trials.append(Trial(setting, now.text(setting)))
@@ -310,13 +308,13 @@ class SettingSearch:
             first = max(passing, key=lambda trial: trial.per_s)
             decisive += [first] * (first.per_s > own.per_s / _NEAR)
         decisive += [trial for trial in possible if trial.setting.pin_memory][:1]
-        others, by_count = [], {now.num_workers: own}
+        others, by_count = same[:1], {now.num_workers: own}
         for trial in same:
             least = _NEAR if trial.setting.num_workers else _WORTH_A_LOOK
             is_new = by_count.setdefault(trial.setting.num_workers, trial) is trial
             others += [trial] * (is_new and trial.per_s >= least * best)
-        decisive = list({id(trial): trial for trial in decisive}.values())
-        return decisive, [trial for trial in others if trial not in decisive]
+        ordered = list({id(trial): trial for trial in (*decisive, *others)}.values())
+        return ordered[: len(decisive)], ordered[len(decisive) :]
 
     def measure(self, decisive: list[Trial], others: Sequence[Trial] = ()) -> None:
         """Let settings take turns with the loader as it is, until the best is clear."""
