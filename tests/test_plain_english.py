@@ -25,7 +25,7 @@ NAMES = {
 """Names that say nothing of the value."""
 LONGEST = 30
 """Words of a sentence that users read."""
-MOST_OPENINGS, MOST_NAMES = 0, 5
+MOST_OPENINGS, MOST_NAMES = 0, 0
 
 
 def _docstrings(tree):

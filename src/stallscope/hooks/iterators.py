@@ -192,13 +192,13 @@ class Iterations:
         types = [type(value_of(loader, name)) for name in ("dataset", "sampler")]
         alike = (*types, *about.values())
         with self._lock:
-            known = [
+            alive_or_alike = [
                 number
                 for number, (there, others) in self._loaders.items()
                 if there() is loader or (there() is None and others == alike)
             ]
-            number = known[0] if known else len(self._loaders) + 1
-            if not known:
+            number = alive_or_alike[0] if alive_or_alike else len(self._loaders) + 1
+            if not alive_or_alike:
                 self._marks.say(loader=number, **about)
             self._loaders[number] = ref(loader), alike
             return Iteration(number, next(self._epochs[number]), workers)

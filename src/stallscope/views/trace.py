@@ -299,11 +299,11 @@ def _batch_slices(run: Run, arrows: pl.DataFrame, loop: str) -> Iterator[pl.Data
     times = pl.col("start_ns").min(), pl.col("end_ns").max()
     recorded = spans.group_by(_BATCH, maintain_order=True).agg(*times, recorded=pl.lit(value=True))
     delivered = run.deliveries.drop_nulls(["pid", "taken_ns", "made_ns"])
-    made = delivered.select(*_BATCH, "taken_ns", "made_ns")
+    completed = delivered.select(*_BATCH, "taken_ns", "made_ns")
     steady = run.batches.select(*_BATCH, "steady").unique(_BATCH)
     arrow = arrows.select(*_BATCH, arrows=pl.concat_list("arrow"))  # steps may have more than one
     batches = (
-        recorded.join(made, on=_BATCH, how="full", nulls_equal=True, coalesce=True)
+        recorded.join(completed, on=_BATCH, how="full", nulls_equal=True, coalesce=True)
         .join(steady, on=_BATCH, how="left", nulls_equal=True)
         .join(arrow, on=_BATCH, how="left")
         .with_columns(

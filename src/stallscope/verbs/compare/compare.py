@@ -137,19 +137,19 @@ class Comparison(Result):
         return bool(is_beyond and (row["distinguishable"] or not is_change))
 
 
-def compare(before: Any, after: Any, *more: Any) -> Comparison:
+def compare(before: Any, after: Any, *later: Any) -> Comparison:
     """Compare recorded runs of one training.
 
     Args:
         before: a `Run`, a `Diagnosis` with one, or the folder of a saved run.
         after: another run of the same training, with a change.
-        more: further runs; each is compared with the first.
+        later: further runs; each is compared with the first.
 
     Raises:
         ArgumentError: an argument is not a recorded run, or a run has no step of a loop.
         RunFormatError: a folder is damaged.
     """
-    sources = (before, after, *more)
+    sources = (before, after, *later)
     runs = [_run(source) for source in sources]
     names = _names(sources, runs)
     return apart(lambda: _compared(names, runs))

@@ -274,7 +274,7 @@ class _StepTrials:
                 began_s = time.perf_counter()
                 self._measurement.now(change.name)
                 turns = (change.make, as_it_is) if number % 2 else (as_it_is, change.make)
-                took_s = {way: self._loop.lap(way(self._context), steps).step_s for way in turns}
+                took_s = {make: self._loop.lap(make(self._context), steps).step_s for make in turns}
                 self._pairs.append((change.name, took_s[as_it_is], took_s[change.make]))
                 longest_s = max(longest_s, time.perf_counter() - began_s)
             if not changes:

@@ -213,8 +213,8 @@ def _loss_text(about: ExperimentsConditions, row: dict[str, Any]) -> str:
 def findings_of(result: Experiments) -> list[str]:
     """Return findings besides the experiments, a sentence each."""
     title = sentence(result)
-    found = [*_launches(result), *_lines(result), *_copies(result)]
-    return [finding for finding in found if capital(finding) != title]
+    findings = [*_launches(result), *_lines(result), *_copies(result)]
+    return [finding for finding in findings if capital(finding) != title]
 
 
 def _launches(result: Experiments) -> Iterator[str]:
