@@ -23,6 +23,7 @@ import torch
 from support import third_party_loaders
 from support.loaders import LONGER, Backwards, BulkNoise, Jitter, Noise, NoiseStream
 from support.odd_loaders import Grouped, Infinite, PatchQueue
+from support.other_stacks import OTHER_STACKS
 from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
@@ -163,13 +164,26 @@ def seen_of(library: str) -> str:
 
 
 def _seen_of(library: str) -> str:
+    return _seen(third_party_loaders.LIBRARIES[library], third_party_loaders.OPS[library])
+
+
+def seen_of_stack(name: str) -> str:
+    """What is seen of a loader that CI does not install; without it, what the page says."""
     try:
-        run = ss.record(third_party_loaders.LIBRARIES[library](), batches=6, warmup=0)
+        return _seen(OTHER_STACKS[name], "")
+    except ModuleNotFoundError:
+        row = re.search(rf"\| {re.escape(name)} \| (.*) \|", on_page())
+        return row[1] if row else "untried"
+
+
+def _seen(make: Callable[[], Any], op: str) -> str:
+    try:
+        run = ss.record(make(), batches=6, warmup=0)
     except UnsupportedError:
         return REFUSED
     if run.work.is_empty():
         return WAITS
-    op, whole = third_party_loaders.OPS[library], any(map(_ONE.match, run.notes))
+    whole = any(map(_ONE.match, run.notes))
     if op and not any(name.startswith(op) for name in run.work["stage"]):
         return "in part: samples, without the names of their ops"
     if any("in other threads" in note for note in run.notes):
@@ -188,6 +202,7 @@ def seen_in(training: str) -> str:
 def table() -> str:
     rows = [(name, seen(make)) for name, make in LOADERS.items()]
     rows += [(name, seen_of(name)) for name in third_party_loaders.LIBRARIES]
+    rows += [(name, seen_of_stack(name)) for name in OTHER_STACKS]
     rows += [(name, seen_in(name)) for name in third_party_loaders.TRAININGS]
     rows += UNTRIED
     return "\n".join(["| what | seen |", "| --- | --- |", *(f"| {a} | {b} |" for a, b in rows)])

@@ -303,6 +303,23 @@ def test_a_pool_in_a_stream_is_the_loaders_own():
     assert verdict.code in ("one-transform", "cpu-saturated")
 
 
+class _Loader:
+    """Another library's: its own processes make the batches."""
+
+    def __iter__(self):
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            yield from pool.imap(_busy, [0.04] * 400)
+
+
+@pytest.mark.slow
+def test_stacks_name_the_work_of_another_librarys_loader():
+    """No hook is in its processes."""
+    verdict = ss.diagnose(_Loader(), ss.simulated_step(0.005), budget_s=15).verdict
+
+    assert "one-transform" == verdict.code
+    assert "_busy (test_other_loaders.py" in verdict.title
+
+
 class _Pool(IterableDataset):
     def __iter__(self):
         with multiprocessing.get_context("fork").Pool(2) as pool:
@@ -310,7 +327,7 @@ class _Pool(IterableDataset):
 
 
 def _busy(seconds):
-    end = time.process_time() + seconds
-    while time.process_time() < end:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
         pass
     return torch.zeros(9)

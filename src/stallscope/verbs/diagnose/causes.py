@@ -203,6 +203,14 @@ OWN_CODE: Final = OWN_TRANSFORM._replace(
     title="{place} is the bottleneck: {own} of the stall time{each}{does}"
 )
 """Variant for work in `__getitem__` itself."""
+UNHOOKED_CODE: Final = OWN_TRANSFORM._replace(
+    title="{place} is the bottleneck: {own} of what the loader computes in processes and threads "
+    "of its own{does}",
+    limits=(),
+    evidence=("unattributed_share", "other_processes_share"),
+    costs="stalls_share",
+)
+"""Variant for loaders of other libraries, of which only stacks are seen."""
 GARBAGE: Final = OWN_TRANSFORM._replace(
     title="Python's garbage collector is the bottleneck: {transform_exposed_share} of the stall "
     "time{each}{does}"

@@ -28,7 +28,7 @@ from stallscope.model.thresholds import HARDLY, OTHERS, SLOW_SAMPLE, SLOWED
 from stallscope.run.resources import LONG_LOOK_S, MemoryGrowth, find_saturated, memory_growth
 from stallscope.stats import stall_interval
 from stallscope.units import seconds
-from stallscope.verbs.diagnose.own_code import OwnCode, lock_share, own_code
+from stallscope.verbs.diagnose.own_code import OwnCode, lock_share, own_code, unhooked_code
 from stallscope.verbs.ladder.result import AS_IT_IS, WHOLE
 
 if TYPE_CHECKING:
@@ -352,6 +352,11 @@ class Facts:
     def own_code(self, stage: str) -> OwnCode | None:
         """Find the user's function that a stage's time goes into; None where it is not known."""
         return own_code(self.flame, stage) if self.flame and stage in self.stage_s else None
+
+    @property
+    def unhooked_code(self) -> OwnCode | None:
+        """The user's function that computes where nothing is recorded; None: not known."""
+        return unhooked_code(self.flame) if self.flame else None
 
 
 def facts(run: Run, setup: Setup) -> Facts:

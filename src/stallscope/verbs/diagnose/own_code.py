@@ -320,7 +320,19 @@ def loop_code(flame: Flame) -> OwnCode | None:
     Its `share` is one of all that the process computes. None where too little was seen of it, or no
     function of the user's holds most of what is not the model.
     """
-    hits = _hits(flame.samples)
+    return _beside_model(flame.samples)
+
+
+def unhooked_code(flame: Flame) -> OwnCode | None:
+    """Find the function of the user's that computes outside of all stages: in another's loader.
+
+    Such loaders have processes and threads of their own, which no hook of ours is in.
+    """
+    return _beside_model(flame.samples.filter(pl.col("stage").is_null()))
+
+
+def _beside_model(samples: pl.DataFrame) -> OwnCode | None:
+    hits = _hits(samples)
     rest = Counter({stack: number for stack, number in hits.items() if not _MODEL.search(stack)})
     holder = _holder(rest, is_own=True)
     if holder is None or holder.share < _HOLDS:

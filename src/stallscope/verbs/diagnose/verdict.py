@@ -275,6 +275,11 @@ def rank_findings(facts: Facts, by_cause: ByCause) -> Finding | None:
 
     unexplained = facts.exposure.of("unattributed")
     if unexplained > thresholds.UNEXPLAINED:
+        if code := facts.unhooked_code:
+            words = {"place": code.place, "line": code.place, "own": share(code.share)}
+            words |= {"does": f", computing: {code.does}", "remedy": code.call.remedy}
+            unhooked = finding(causes.UNHOOKED_CODE, facts, **words)
+            return replace(unhooked, confidence=min(code.share, thresholds.UNSEEN))
         why = f"nothing that was recorded explains {share(unexplained)} of the stalls"
         return inconclusive(facts, why, "put ss.stage('...') around your own code, to name it")
     if facts.others_share >= OTHERS and _is_left(facts) < HARDLY:
@@ -403,6 +408,7 @@ def next_question(
         (facts.is_shared or unseen, WAITING_STACKS, "what do the workers wait for, and where?"),
         # sooner than a ladder is
         (_has_lines(facts, verdict), STACKS, "which line of the code is it?"),
+        (_is_unseen_work(facts, verdict), STACKS, "what do the loader's own processes compute?"),
         (has_several and setup.streams, ONE_WORKER, "does each worker do the work of all?"),
         (
             _is_for_the_loop(facts, verdict),
@@ -431,6 +437,12 @@ def _has_lines(facts: Facts, verdict: Finding) -> bool:
         or (verdict.cause == causes.DECODE and facts.megapixels is None)
         or (verdict.cause == causes.SLOW_SAMPLES and bool(facts.slow_stage))
     )
+
+
+def _is_unseen_work(facts: Facts, verdict: Finding) -> bool:
+    """Return whether the loop waits for a loader of which nothing was recorded."""
+    unseen = facts.exposure.of("unattributed") > thresholds.UNEXPLAINED
+    return verdict.cause == causes.INCONCLUSIVE and facts.time is not None and unseen
 
 
 def _makes_batches_here(verdict: Finding) -> bool:

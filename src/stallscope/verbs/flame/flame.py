@@ -18,6 +18,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
+import psutil
 
 from stallscope.bench.measurement import Measurement
 from stallscope.errors import ArgumentError, TargetError, UnsupportedError
@@ -220,11 +221,13 @@ class SamplingLoop:
         conditions: FlameConditions,
         measurement: Measurement,
         hits: StackCounts,
+        workers: Callable[[], list[Process]],
     ) -> None:
         def use(batch: Any) -> None:  # its frame marks the step
             loop.use(batch)
 
         self._loop, self._measurement, self._hits = loop, measurement, hits
+        self._workers = workers
         self._wanted_s = conditions.seconds
         self._conditions = replace(conditions, seconds=0.0)
         self._use = under(STEP, use)
@@ -235,7 +238,7 @@ class SamplingLoop:
     def _left_s(self) -> float:
         return self._wanted_s - self._conditions.seconds
 
-    def run(self, probe: Probe, folder: Path) -> None:
+    def run(self, folder: Path) -> None:
         """Sample for the requested time; a loader that ends earlier is restarted."""
         began, starts, warmup = time.monotonic(), 0, self._loop.warmup
         while self._left_s > self._wanted_s * (1 - _ENOUGH):
@@ -243,7 +246,7 @@ class SamplingLoop:
             before = self._batches
             with started(self._loop) as batches:
                 if self._warm_up(batches, warmup):
-                    self._sample(batches, probe, folder)
+                    self._sample(batches, folder)
                 elif warmup:
                     warmup = 0
                     self._measurement.note(
@@ -281,8 +284,8 @@ class SamplingLoop:
             return True
         return False
 
-    def _sample(self, batches: Iterator[Any], probe: Probe, folder: Path) -> None:
-        workers: list[Process] = [] if self._hits.of_loop else [*probe.workers()]
+    def _sample(self, batches: Iterator[Any], folder: Path) -> None:
+        workers = [] if self._hits.of_loop else self._workers()
         processes = workers or [(None, os.getpid())]
         wanted = replace(self._conditions, seconds=self._left_s)
         if not self._refused:
@@ -352,15 +355,29 @@ def _of_target(
             stands_by=True,
             cost_share=math.inf,  # every sampled stack needs its stage
         )
-        probe = Probe(place, find_loaders(loader), scoped=True)
+        loaders, before = find_loaders(loader), set(_children())
+        probe = Probe(place, loaders, scoped=True)
         loop = replace(TimedLoop.of(target), batches=_Hooked(loader, probe.begin, probe.inside))
         hits = StackCounts(conditions.rate_hz, of_loop=of_loop)
         named = replace(conditions, name=target.name)
-        session = SamplingLoop(loop, named, measurement, hits)
+
+        def workers() -> list[Process]:
+            return [*probe.workers()] if loaders else _numbered(set(_children()) - before)
+
+        session = SamplingLoop(loop, named, measurement, hits, workers)
         measurement.result = lambda: None if probe.forked else session.result(target.notes)
         with probe:
-            session.run(probe, folder)
+            session.run(folder)
         return session.result(target.notes)
+
+
+def _children() -> list[int]:
+    return [child.pid for child in psutil.Process().children(recursive=True)]
+
+
+def _numbered(pids: Iterable[int]) -> list[Process]:
+    """Number the processes that a loader of another library has started."""
+    return list(enumerate(sorted(pids)))
 
 
 class _Hooked:
