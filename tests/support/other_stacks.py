@@ -86,8 +86,8 @@ class RayBatches:
 
         ray.init(num_cpus=WORKERS, log_to_driver=False, ignore_reinit_error=True)
         images = ray.data.from_items([_image(entry) for entry in range(ENTRIES)])
-        made = images.map(lambda item: {"image": speckled(item["image"]).numpy()})
-        yield from made.iter_torch_batches(batch_size=SIZE)
+        noisy = images.map(lambda item: {"image": speckled(item["image"]).numpy()})
+        yield from noisy.iter_torch_batches(batch_size=SIZE)
 
 
 OTHER_STACKS: dict[str, Callable[[], Any]] = {

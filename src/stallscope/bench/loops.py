@@ -72,8 +72,8 @@ BLOCK_S: Final = 0.2
 FEWEST_SWEEPS: Final = 2
 """Least sweeps of one start."""
 _SWEEPS: Final = 3
-"""Sweeps of one start. Blocks of a start differ by about twice as much as starts, and workers take
-about three blocks to start: three sweeps give the narrowest interval for the time."""
+"""Sweeps of one start. Set by hand, for blocks that differ by twice as much as starts do, and for
+workers that take as long to start as three blocks."""
 _FINER: Final = 2.0
 """Limit for narrowing intervals after the answer, as a multiple of its seconds."""
 _ROOM_SHARE: Final = 0.5

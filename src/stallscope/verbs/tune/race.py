@@ -39,8 +39,8 @@ _CLEAR, _NARROW = 0.12, 0.06
 """Half-widths of the interval of a gain: the first separates gains from each other, the second is
 narrow enough to stop."""
 _SURPRISE: Final = 1.1
-"""Ratio of a predicted gain to its measured interval from which on predictions count as wrong: most
-are nearer (`tests/benchmarks/prediction.py`)."""
+"""Ratio of a predicted gain to its measured interval from which on predictions count as wrong. Set
+by hand."""
 _AGAIN: Final = 1.5
 """Width at which a gain that was clear is unclear again, as a multiple: a single block that differs
 is no reason to begin anew."""

@@ -354,11 +354,11 @@ def _unmeasured(tuning: Tuning, others: list[dict[str, Any]]) -> str:
     if likely is None:
         return f"No other setting was predicted{hint}"
     gain, low, high = (float(likely[name]) for name in _PREDICTED_GAIN)
-    if low <= 1 and tuning.circumstances.full_cores:
+    is_sure = low > 1
+    if not is_sure and tuning.circumstances.full_cores:
         return _full_cores(tuning)
-    if low > 1 or gain >= PROMISING:
+    if is_sure or gain >= PROMISING:
         # Few batches give an interval from nothing to everything, which says nothing to a reader
-        is_sure = low > 1
         gains = gain_text(
             gain, low if is_sure else None, high if is_sure else None, "the throughput"
         )

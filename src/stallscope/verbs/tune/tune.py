@@ -293,12 +293,12 @@ class SettingSearch:
             same = [t for t in same if t.per_s > LITTLE * own.per_s or t.setting.size < now.size]
         best = max(trial.per_s for trial in (own, *same))
         fastest = [trial for trial in same if trial.per_s >= AS_FAST * best]
-        decisive = [min(fastest, key=_size)] if fastest else []
         # Many more workers than enough would only fill memory
         enough = [t.setting.num_workers for t in same if t.per_s >= _NEAR * best]
         most = _MOST_TIMES * max(min(enough, default=0), 1)
         same = [trial for trial in same if trial.setting.num_workers <= most]
         same.sort(key=lambda trial: (-trial.per_s, _size(trial)))
+        decisive = [min(fastest, key=_size)] if fastest else same[:1]
         if (self._use.threads or 0) > MANY_THREADS and now.num_workers and now.threads is None:
             setting = replace(now, threads=1)
             self.trials.append(Trial(setting, now.text(setting)))
