@@ -84,7 +84,7 @@ def some_layouts(rates=None, *, rounds=4, **told) -> Layouts:
         rates = {("files", False): 400.0, ("tar shards", False): 700.0, ("HDF5", False): 410.0}
         rates |= {("files", True): 900.0, ("tar shards", True): 1_600.0}
     make_s, scatter = {False: 0.0002, True: 0.00002}, SCATTER_OF_BLOCKS
-    makes = [(small, at, took_s) for at in range(rounds) for small, took_s in make_s.items()]
+    makes = [(small, at, took_s, at) for at in range(rounds) for small, took_s in make_s.items()]
     reads = [
         (COLD, number, at, took_s)
         for at in range(rounds)

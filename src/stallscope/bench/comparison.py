@@ -6,7 +6,8 @@ more than their blocks show. Their usual difference is known (`START_SPREAD`). T
 of a few starts is added to it, as in an inverse-gamma prior of a variance (Gelman et al., "Bayesian
 Data Analysis", 3rd edition, 2.6). So even a single start gets an interval.
 
-Samples are compared in pairs in this process, and their ratio of sums is resampled.
+Samples are compared in pairs, and their ratio of sums is resampled. Pairs of several processes are
+compared like starts of loops: large blocks of memory can cost one process twice as much as another.
 
 A comparison is tested after each pair, and ends when it is settled. Repeated tests find more false
 differences, so a difference is claimed at a higher level (`CLAIM`) than that of the shown interval.
@@ -126,12 +127,20 @@ def word(value: float, low: float, high: float, claimed: float) -> str:
     return OPEN
 
 
-def of_samples(slower_s: Sequence[float], faster_s: Sequence[float]) -> Factor:
-    """Compare the costs of samples: seconds of each by the first variant, and by the second."""
+def of_samples(
+    slower_s: Sequence[float], faster_s: Sequence[float], starts: Sequence[int] | None = None
+) -> Factor:
+    """Compare the costs of samples: seconds of each by the first variant, and by the second.
+
+    `starts` tells in which start of a process each pair was measured; None: all in one.
+    """
     pairs = np.column_stack([slower_s, faster_s])
     total = len(pairs)
     if not total or not pairs.sum(axis=0).all():
         return UNKNOWN
+    if starts is not None and len(set(starts)) > 1:
+        parts = (pairs[np.equal(starts, start)].sum(axis=0) for start in sorted(set(starts)))
+        return of_starts([math.log(slower / faster)] for slower, faster in parts)
     value = math.log(pairs[:, 0].sum() / pairs[:, 1].sum())
     if total < 2:  # noqa: PLR2004 - a single one has no spread
         return Factor(math.exp(value), None, None, OPEN)

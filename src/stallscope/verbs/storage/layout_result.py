@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 
 import polars as pl
 
-from stallscope.bench.comparison import FASTER, OPEN, Factor, Rate, mean_of, of_samples, open_title
+from stallscope.bench.comparison import FASTER, OPEN, Factor, of_samples, open_title, rate_of
 from stallscope.columns import NAME, Column, Schema
 from stallscope.errors import ArgumentError
 from stallscope.result import SavedResult
@@ -36,10 +36,11 @@ READS: Final = Schema(
 )
 
 MAKES: Final = Schema(
-    "One row per sample, of its own files and of smaller images.",
+    "One row per sample, of its own files and of smaller images, in turns of worker processes.",
     Column("resized", pl.Boolean),
     Column("sample", pl.Int32),
     Column("make_s", pl.Float64, "time of the dataset, from bytes in memory to the sample"),
+    Column("start", pl.Int32, "number of the worker process that made it"),
 )
 
 WRITTEN: Final = Schema(
@@ -195,41 +196,52 @@ class Layouts(SavedResult):
     @cached_property
     def _rows(self) -> list[dict[str, Any]]:
         """Rows of the table, sorted; a layout that was not measured has no rates."""
-        make_s = {(small, sample): took_s for small, sample, took_s in self.makes.iter_rows()}
+        made: dict[tuple[bool, int], list[tuple[float, int]]] = {}
+        for small, sample, took_s, start in self.makes.iter_rows():
+            made.setdefault((small, sample), []).append((took_s, start))
         read_s: dict[int, dict[int, float]] = {}
         for _, layout, sample, took_s in self.reads.iter_rows():
             read_s.setdefault(layout, {})[sample] = took_s
         rows: list[dict[str, Any]] = []
-        files_s: dict[int, float] = {}
+        files_s: dict[tuple[int, int], float] = {}
         for written in self.written.to_dicts():  # 0, the files as they are, comes first
             layout, small = written["layout"], written["resized"]
             own_s = {
-                sample: took_s + make_s[small, sample]
+                (start, sample): took_s + make_s
                 for sample, took_s in read_s.get(layout, {}).items()
-                if (small, sample) in make_s
+                for make_s, start in made.get((small, sample), ())
             }
             files_s = files_s if layout else own_s
-            row = dict.fromkeys(LAYOUTS) | written | {"rounds": len(own_s)}
+            row = dict.fromkeys(LAYOUTS) | written
+            row["rounds"] = len({sample for _, sample in own_s})
             if own_s:
-                row |= self._rates(files_s, own_s, is_files=not layout) | {"state": self.state}
+                row |= self._rates(files_s, own_s, is_files=not layout)
+                row |= {"state": self.state}
             rows.append(row)
         return sorted(rows, key=lambda row: -(row["samples_per_s"] or 0.0))
 
     def _rates(
-        self, files_s: dict[int, float], own_s: dict[int, float], *, is_files: bool
+        self,
+        files_s: dict[tuple[int, int], float],
+        own_s: dict[tuple[int, int], float],
+        *,
+        is_files: bool,
     ) -> dict[str, Any]:
-        conditions, mean_s = self.circumstances, mean_of([*own_s.values()])
-        rate = Rate(conditions.makers / mean_s.value)
-        if mean_s.low and mean_s.high:
-            low, high = conditions.makers / mean_s.high, conditions.makers / mean_s.low
-            rate = Rate(rate.value, low, high)
-        pairs = [(files_s[sample], took_s) for sample, took_s in own_s.items() if sample in files_s]
+        """Return the rates of a layout, from seconds by start and sample."""
+        makers = self.circumstances.makers
+        blocks: dict[int, list[float]] = {}
+        for (start, _), took_s in own_s.items():
+            blocks.setdefault(start, []).append(took_s)
+        rate = rate_of([(makers * len(took_s), sum(took_s))] for took_s in blocks.values())
+        if rate is None:
+            return {}
+        pairs = [(files_s[at], took_s, at[0]) for at, took_s in own_s.items() if at in files_s]
         gain: dict[str, Any] = {}
         if pairs and not is_files:
             factor = of_samples(*zip(*pairs, strict=True))
-            files_per_s = conditions.makers / mean_of([*files_s.values()]).value
+            files_per_s = makers * len(files_s) / sum(files_s.values())
             rate = rate.moved_to(factor.factor * files_per_s)  # a factor is the ratio of the rates
-            wanted = conditions.wanted_per_s or inf
+            wanted = self.circumstances.wanted_per_s or inf
             gain = dict(zip(("gain", "gain_low", "gain_high", "says"), factor, strict=True))
             gain["loop_gain"] = min(rate.value, wanted) / min(files_per_s, wanted)
         names = ("samples_per_s", "samples_low_per_s", "samples_high_per_s")

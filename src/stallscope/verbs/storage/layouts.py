@@ -15,6 +15,7 @@ import shutil
 import tempfile
 import time
 from dataclasses import replace
+from itertools import count, cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +24,6 @@ import polars as pl
 from stallscope.apart import apart
 from stallscope.bench.comparison import of_samples
 from stallscope.bench.measurement import Measurement
-from stallscope.bench.samples import NARROW
 from stallscope.errors import UnsupportedError
 from stallscope.files import workspace
 from stallscope.hooks.find_ops import own_attributes
@@ -56,10 +56,15 @@ _DISK_SHARE: Final = 0.05
 _CAPTURE_SHARE: Final = 0.05
 """Share of the budget for reading the files of more than `_ENOUGH` samples: writing them takes
 three times as long."""
-_MAKE_SHARE: Final = 0.3
+_MAKE_SHARE: Final = 0.2
 """Share of the time left for making samples."""
 _ENOUGH: Final = 64
-"""Samples from which making samples is measured well enough, if the interval is narrow."""
+"""Samples that suffice where reading their files takes long."""
+_STARTS: Final = 8
+"""Worker processes among which the samples are divided, at least: large images cost one up to twice
+what they cost another."""
+_NARROW: Final = 0.06
+"""Half-width of the effect of smaller images that is narrow enough."""
 _SENT: Final = 8
 """Samples whose times a worker sends at once."""
 _FEWEST: Final = 16
@@ -137,7 +142,8 @@ class LayoutSearch:
         """Containers that were written, by the number of their layout."""
         self._written: list[dict[str, Any]] = []
         """Rows of `WRITTEN`."""
-        self._makes: list[tuple[bool, int, float]] = []
+        self._makes: list[tuple[bool, int, float, int]] = []
+        """Rows of `MAKES`."""
         self.reads: list[tuple[str, int, int, float]] = []
         """Rows of `READS`."""
         self._wanted_per_s: float | None = None
@@ -244,24 +250,26 @@ class LayoutSearch:
     def _time_makes(self, loader: Any) -> None:
         """Time making samples from bytes in memory, until the effect of smaller images is known."""
         self._measurement.now("making samples")
-        samples = [
-            (number, self._raws[number], self._shrunk[number] if self._shrunk else None)
-            for number in self._shuffled()
-        ]
-        for row in self._rows(loader, containers.MakeTimes(loader.dataset, samples), _MAKE_SHARE):
-            self._makes.append(row)
-            if len(self._makes) % _FEWEST == 0 and self._is_enough():
+        order, each = cycle(self._shuffled()), max(len(self._raws) // _STARTS, _SENT)
+        until_s = self._measurement.used_s + _MAKE_SHARE * self._measurement.left_s
+        for start in count():
+            samples = [
+                (number, self._raws[number], self._shrunk[number] if self._shrunk else None)
+                for number in islice(order, each)
+            ]
+            timing = containers.MakeTimes(loader.dataset, samples)
+            self._makes += [(*row, start) for row in self._rows(loader, timing, until_s)]
+            if self._measurement.used_s > until_s or (start + 1 >= _STARTS and self._is_clear()):
                 return
+
+    def _is_clear(self) -> bool:
+        _, _, whole_s, starts = zip(*(row for row in self._makes if not row[0]), strict=True)
+        small_s = [made_s for resized, _, made_s, _ in self._makes if resized]
+        return not small_s or of_samples(whole_s, small_s, starts).half_width <= _NARROW
 
     def _shuffled(self) -> list[int]:
         number = len(self._raws)
         return random.Random(0).sample(range(number), number)  # noqa: S311 - no secret
-
-    def _is_enough(self) -> bool:
-        whole_s = [made_s for resized, _, made_s in self._makes if not resized]
-        small_s = [made_s for resized, _, made_s in self._makes if resized]
-        is_narrow = not small_s or of_samples(whole_s, small_s).half_width <= NARROW
-        return len(whole_s) >= _ENOUGH and is_narrow
 
     def _time_reads(self, loader: Any) -> None:
         """Time reading each layout as a first epoch would: cold, where nothing stays in memory."""
@@ -277,16 +285,16 @@ class LayoutSearch:
             smaller = ", smaller" * self._written[number]["resized"]
             self._measurement.now(f"{container.name}{smaller}, {state}")
             timing = containers.ReadTimes(container, parts, self._shuffled())
-            share = 1 / (len(self._containers) - place)
+            used_s, left_s = self._measurement.used_s, self._measurement.left_s
+            until_s = used_s + left_s / (len(self._containers) - place)
             # The first samples of a stream pay for those in its shuffle buffer
             least = min(_FEWEST, len(parts)) if container.is_random else len(parts) // 2
-            rows = [(state, number, *row) for row in self._rows(loader, timing, share, least)]
+            rows = [(state, number, *row) for row in self._rows(loader, timing, until_s, least)]
             if len(rows) >= least:
                 self.reads += rows
 
-    def _rows(self, loader: Any, timing: Any, share: float, least: int = 0) -> Iterator[Any]:
-        """Yield a worker's timings, for a share of the time that is left; at least so many."""
-        until_s = self._measurement.used_s + share * self._measurement.left_s
+    def _rows(self, loader: Any, timing: Any, until_s: float, least: int = 0) -> Iterator[Any]:
+        """Yield the timings of a new worker until a time of the call, seconds; `least` anyway."""
         timed = containers.loader_over(
             loader, timing, batch_size=_SENT, collate_fn=list, num_workers=1
         )
