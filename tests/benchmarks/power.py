@@ -40,6 +40,7 @@ from stallscope.demo import FasterRandomMask, RandomMask, case_b_loader
 from stallscope.loops.training_loop import TimedLoop
 from stallscope.machine import usable_cores
 from stallscope.verbs.ladder.result import RUNGS, WARM
+from stallscope.verbs.orders.orders import OrderSearch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,6 +61,10 @@ class Answer(NamedTuple):
     took_s: float
 
 
+Part = tuple[Factor, "float | None"]
+"""What was found, and after how many seconds; None: at the end of the call."""
+
+
 def main() -> None:
     """Ask all questions, quietly and beside a neighbour, and print the tables."""
     given = arguments(
@@ -74,15 +79,14 @@ def main() -> None:
     rows = []
     for name in tqdm(given.only if given.tries else [], disable=False):
         ask = partial(QUESTIONS[name], given.budget)
-        quiet = _asked(ask, given.tries, busy=False)
-        truth = math.exp(statistics.fmean(math.log(one.found.factor) for one in quiet))
-        for what, found in (
-            (name, quiet),
-            (f"{name}, beside", _asked(ask, given.neighbour, busy=True)),
-        ):
-            if found:
-                rows.append(_row(what, found, truth))
-                print("  ".join(rows[-1]), flush=True)
+        quiet, busy = _asked(ask, given.tries), _asked(ask, given.neighbour, busy=True)
+        for part, answers in quiet.items():
+            truth = math.exp(statistics.fmean(math.log(one.found.factor) for one in answers))
+            beside = busy.get(part, [])
+            for what, found in ((part, answers), (f"{part}, beside", beside)):
+                if found:
+                    rows.append(_row(f"{name}{what}", found, truth))
+                    print("  ".join(rows[-1]), flush=True)
     print(table(HEAD, rows))
     same = {
         "a loader": _loader_itself,
@@ -94,13 +98,19 @@ def main() -> None:
     print(table(SAME_HEAD, [_same_row(name, ask, given.same) for name, ask in same.items()]))
 
 
-def _asked(ask: Callable[[], Factor], tries: int, *, busy: bool) -> list[Answer]:
-    answers = []
+def _asked(
+    ask: Callable[[], Factor | dict[str, Part]], tries: int, *, busy: bool = False
+) -> dict[str, list[Answer]]:
+    """Ask a question again and again; returns the answers by part of the question."""
+    answers: dict[str, list[Answer]] = {}
     for _ in range(tries):
         with neighbour() if busy else nullcontext():
             began_s = time.perf_counter()
             found = ask()
-            answers.append(Answer(found, time.perf_counter() - began_s))
+            took_s = time.perf_counter() - began_s
+        parts = found if isinstance(found, dict) else {"": (found, None)}
+        for part, (factor, settled_s) in parts.items():
+            answers.setdefault(part, []).append(Answer(factor, settled_s or took_s))
     return answers
 
 
@@ -136,16 +146,37 @@ def _factor(row: dict[str, Any] | None, name: str, says: str = "says") -> Factor
     return Factor(row[name], row[f"{name}_low"], row[f"{name}_high"], row[says] or OPEN)
 
 
-def _orders(budget_s: float) -> dict[str, Any] | None:
+def _orders(budget_s: float) -> dict[str, Part]:
     loader = case_b_loader(num_workers=usable_cores())
     faster = {"RandomMask": FasterRandomMask()}
-    found = ss.orders(loader, alternatives=faster, budget_s=budget_s)
-    return found.best()
+    began_s, confirms_s = time.perf_counter(), 0.0
+    confirm = OrderSearch._confirm
+
+    def timed(*args: Any) -> None:
+        nonlocal confirms_s
+        confirms_s = time.perf_counter() - began_s
+        confirm(*args)
+
+    OrderSearch._confirm = timed
+    try:
+        best = ss.orders(loader, alternatives=faster, budget_s=budget_s).best()
+    finally:
+        OrderSearch._confirm = confirm
+    in_workers = _factor(best, "loader_gain", "loader_says")
+    return {
+        "": (_factor(best, "speedup"), confirms_s),
+        ", confirmed in the workers": (in_workers, None),
+    }
 
 
-def _ladder(budget_s: float) -> Factor:
+def _ladder(budget_s: float) -> dict[str, Part]:
     target = ss.target("sample", step=ss.simulated_step(STEP_S))
-    return _factor(ss.ladder(target, budget_s=budget_s).headroom().row(0, named=True), "factor")
+    ladder = ss.ladder(target, budget_s=budget_s)
+    parts = {"": (_factor(ladder.headroom().row(0, named=True), "factor"), None)}
+    for row in ladder.table().drop_nulls("samples_per_s").iter_rows(named=True):
+        rate = (row[f"samples_per_s{end}"] for end in ("", "_low", "_high"))
+        parts[f", samples/s {row['rung']}"] = (Factor(*rate, SAME), None)
+    return parts
 
 
 def _slow_ladder(budget_s: float) -> Factor:
@@ -172,9 +203,8 @@ def _layouts(budget_s: float) -> Factor:
     return _factor(ss.layouts("sample", budget_s=budget_s).best, "gain")
 
 
-QUESTIONS: dict[str, Callable[[float], Factor]] = {
-    "orders": lambda budget_s: _factor(_orders(budget_s), "speedup"),
-    "orders-loader": lambda budget_s: _factor(_orders(budget_s), "loader_gain", "loader_says"),
+QUESTIONS: dict[str, Callable[[float], Factor | dict[str, Part]]] = {
+    "orders": _orders,
     "ladder": _ladder,
     "ladder-slow": _slow_ladder,
     "tune-one": partial(_tune, 1),

@@ -46,8 +46,11 @@ the noise of blocks is unknown. On a virtual machine with shared cores, starts d
 and a weight of 8 led to three false claims (`tests/benchmarks/power.py`)."""
 SAMPLES_SPREAD: Final = 0.01
 """Standard deviation of the logarithm of a factor of samples beyond that of its pairs, from memory
-placement and time of day. Set by hand: ten runs of each of three pairs of pipelines differed by
-0.6% to 2.2%, and their pairs predicted 0.8%."""
+placement and time of day."""
+SAMPLES_SHARE: Final = 0.04
+"""The same, as a share of the logarithm: where the parts of a sample vary from run to run, a ratio
+near 1 hardly does. Set by hand: nine runs of a comparison of 1.43x differed by 2.0%, their pairs
+predicted 1.0% (`tests/benchmarks/power.py`)."""
 LITTLE: Final = 1.15
 """A speedup below this is seldom worth a change: an interval that ends there is an answer."""
 CI: Final = f"{LEVEL:.0%} CI"
@@ -147,7 +150,16 @@ def of_samples(
     weights = np.random.default_rng(_SEED).multinomial(total, np.full(total, 1 / total), _DRAWS)
     sums = np.maximum(weights @ pairs, 1e-12)
     drawn = float(np.log(sums[:, 0] / sums[:, 1]).std(ddof=1)) * math.sqrt(total / (total - 1))
-    return _judged(value, math.hypot(drawn, SAMPLES_SPREAD), total - 1)
+    return _judged(value, math.hypot(drawn, _known_spread(value)), total - 1)
+
+
+def _known_spread(value: float) -> float:
+    return math.hypot(SAMPLES_SPREAD, SAMPLES_SHARE * value)
+
+
+def known_reach(factor: float) -> float:
+    """Return the half-width of a factor's interval after infinitely many pairs of samples."""
+    return float(stats.norm.ppf((1 + LEVEL) / 2)) * _known_spread(math.log(factor))
 
 
 def of_rates(faster: Rate, slower: Rate) -> Factor | None:

@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 import torch
 
-from stallscope.bench.comparison import ALIKE, FASTER, SAME, SLOWER, Factor, of_samples
+from stallscope.bench.comparison import ALIKE, FASTER, SAME, SLOWER, Factor, known_reach, of_samples
 from stallscope.columns import Column, Schema
 from stallscope.isolation import seed_everywhere
 from stallscope.units import said_by
@@ -40,8 +40,8 @@ PAIRS: Final = Schema(
     Column("seconds", pl.Float64, "the same of the variant", is_divisor=True),
 )
 
-NARROW: Final = 0.025
-"""Half-width of a gain's interval below which the comparison ends."""
+NARROW: Final = 0.015
+"""Half-width that ends a comparison: a gain's interval without what more pairs do not change."""
 _FEWEST, _FEWEST_BATCHES = 16, 6
 """Least samples and least pairs before the first test: fewer are equal by chance."""
 _LOOK_AFTER: Final = 0.25
@@ -130,7 +130,7 @@ class PairedSamples:
         """Compare variants one after the other, the most decisive first, until each gain is clear.
 
         All take at most this share (0 to 1) of the time left. A gain is clear below the half-width
-        `narrow` of its interval.
+        `narrow` of its interval, without what more pairs do not change.
         """
         ends_s = self._measurement.used_s + share * max(self._measurement.left_s, 0.0)
         for place, (variant, contest) in enumerate(contests.items()):
@@ -147,7 +147,8 @@ class PairedSamples:
             if pair == look_at:
                 look_at += max(int(_LOOK_AFTER * pair), 1)
                 factor = of_samples(*times(mine, variant))
-                if factor.says == FASTER and factor.half_width <= narrow:
+                reach = math.hypot(narrow, known_reach(factor.factor))
+                if factor.says == FASTER and factor.half_width <= reach:
                     return
                 if factor.says in (SAME, SLOWER) or (factor.high or 0.0) < 1 + ALIKE / 2:
                     return  # no gain, whether slower or the same

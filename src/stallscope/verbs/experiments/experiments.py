@@ -20,7 +20,6 @@ import torch
 
 from stallscope.bench.comparison import FASTER
 from stallscope.bench.measurement import Measurement
-from stallscope.bench.samples import NARROW
 from stallscope.errors import ArgumentError, NoBatchError
 from stallscope.hooks.device_time import Accelerator, SimulatedDevice
 from stallscope.hooks.patches import Patches
@@ -53,6 +52,8 @@ if TYPE_CHECKING:
     from stallscope.verbs.experiments.changes import Change
 
 
+_NARROW: Final = 0.025
+"""Half-width of a gain's interval that is narrow enough."""
 _BATCHES: Final = 4
 """Batches kept in memory, of different samples."""
 _FETCH_SHARE, _LOSS_SHARE = 0.25, 0.35
@@ -282,7 +283,7 @@ class _StepTrials:
 
     def _is_settled(self, change: Change) -> bool:
         factor = of_laps([pair[1:] for pair in self._pairs if pair[0] == change.name])
-        return factor.is_settled and (factor.says != FASTER or factor.half_width <= NARROW)
+        return factor.is_settled and (factor.says != FASTER or factor.half_width <= _NARROW)
 
     # ---- result -------------------------------------------------------------------------------
 
