@@ -19,6 +19,11 @@ LONGEST: Final = 30
 
 BUDGET_S: Final = 60.0
 """Default budget of every verb, seconds; here, as the command line shows it without torch."""
+TARGETS: Final = (
+    "'sample', a folder of images, tar shards (x-{000..009}.tar), an address of images "
+    "(s3://bucket/photos)"
+)
+"""What a target can be, beside code."""
 
 _LONG_STEPS: Final = ((86_400.0, "days"), (3600.0, "hours"), (60.0, "minutes"))
 _TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))

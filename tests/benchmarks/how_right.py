@@ -91,8 +91,8 @@ def _figures() -> str:
         _, _, _, right, of, interval = all_kinds
         median_s = found[0]["tables"][-1]["rows"][0][2]
         lines.append(
-            f"- Right on {right} of {of} real questions with a confirmed cause (95% interval "
-            f"{interval}), the place and the remedy included; median {median_s} s."
+            f"- The verdict names cause, place and remedy of {right} of {of} real questions with a "
+            f"confirmed cause (95% interval {interval}), after {median_s} s (median)."
         )
     if found := _results("overhead")[-1:]:
         rows = found[0]["tables"][0]["rows"]

@@ -377,7 +377,7 @@ def test_the_part_that_is_always_the_same_can_be_kept():
     [
         (Inline(None), "NoPipelineError", "no transform that it holds, and no functions of which"),
         (Twice(v2.Compose([halve])), "NoPipelineError", "several times per sample"),
-        (NoiseStream(), "UnsupportedError", "is a stream"),
+        (NoiseStream(), "NoPipelineError", "a stream, which calls no transform that it holds"),
         (Tensors(v2.Compose([halve, no_return])), "OpResultError", "no_return returns None"),
     ],
 )

@@ -14,11 +14,11 @@ import typer
 from stallscope.errors import STACK, NoBatchError, StallscopeError
 from stallscope.files import system_errors_as
 from stallscope.interrupts import ended_politely
-from stallscope.units import without_controls
+from stallscope.units import TARGETS, without_controls
 
 FORMS: Final = (
-    "'sample', a folder of images, tar shards, an address (s3://bucket/photos), or "
-    "package.module:function, where your function returns a DataLoader, or a DataLoader and a step"
+    f"{TARGETS}, or package.module:function, where your function returns a DataLoader, or a "
+    "DataLoader and a step"
 )
 REDACT: Final = (
     "Remove private names: files, folders, machine, account, error messages, lines of code."

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from stallscope.errors import StallscopeError
+from stallscope.units import TARGETS
 from stallscope.files import is_address, packaged_folder, read_file, whole_file
 from stallscope.targets.target import IN_NOTEBOOKS, is_factory
 
@@ -123,8 +124,8 @@ def resolved(target: str) -> tuple[str, str | None]:
         return target, str(here) if is_here else None
     if not target or not (_GLOB & set(target) or is_there):
         raise StallscopeError(
-            f"there is no {target!r} (looked in {str(Path.cwd())!r}): a target is 'sample', a "
-            "folder of images, tar shards, an address (s3://...), or 'package.module:factory'",
+            f"there is no {target!r} (looked in {str(Path.cwd())!r}): a target is {TARGETS}, or "
+            "'package.module:factory'",
         )
     return str(path), None
 

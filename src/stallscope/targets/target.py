@@ -33,16 +33,13 @@ from stallscope.hooks.loader_access import value_of
 from stallscope.targets import images as folder
 from stallscope.targets.loaders import count_workers, find_loaders
 from stallscope.targets.sample import sample_loader
-from stallscope.units import printable, said_by
+from stallscope.units import TARGETS, printable, said_by
 
 Step = Callable[[Any], object]
 
 IN_NOTEBOOKS: Final = "my_target:target"
 """Target of the copied notebooks; results omit this name, which all copies share."""
-_FORMS: Final = (
-    "'sample', a folder of images, tar shards (x-{000..009}.tar), an address of images (s3://...), "
-    "'package.module:factory', or a loader"
-)
+_FORMS: Final = f"{TARGETS}, 'package.module:factory', or a loader"
 _NO_LOADERS: Final = (str, bytes, os.PathLike, Mapping, torch.Tensor, torch.nn.Module, type)
 """Types that may be iterable but do not yield batches."""
 

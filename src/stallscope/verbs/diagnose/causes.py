@@ -230,7 +230,7 @@ CONVERSION: Final = ONE_TRANSFORM._replace(
 TRANSFORMS: Final = Cause(
     "transforms",
     "Transforms are the bottleneck: {all_transforms_exposed_share} of the stall time ({longest})",
-    "{remedy}apply the longest one to fewer samples, or to whole batches on the device; "
+    "{remedy}apply the slowest one to fewer samples, or to whole batches on the device; "
     "5_transform_orders",
     "many ops, none of which holds most of it",
     "crop or resize first; work done once and stored",

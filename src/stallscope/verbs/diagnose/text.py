@@ -85,7 +85,7 @@ OPENS: Final = "names like 2_fetch_vs_transform are guided notebooks: `stallscop
 NOT_TESTED: Final = "this rule is not tested: no loader with this cause was built"
 HOW_SURE: Final = "Confidence is a heuristic from 0 to 1, not a probability"
 SHARES: Final = (
-    "Shares of the stall time leave out waiting for a core; the panel of a single stall and the "
+    "Shares of the stall time exclude waiting for a CPU core; the panel of a single stall and the "
     "trace include it"
 )
 _OF_STALLS: Final = "_exposed_share"
@@ -217,9 +217,9 @@ def helping(diagnosis: Diagnosis) -> list[str]:
         line = "not predicted"
         if row["predicted_gain"] is not None:
             low, high = row["predicted_gain_low"], row["predicted_gain_high"]
-            line = f"{row['predicted_gain']:.2f}× faster ({low:.2f} to {high:.2f})"
+            line = f"predicted {row['predicted_gain']:.2f}× ({low:.2f} to {high:.2f})"
         if row["gain"] is not None:
-            line += f"; measured {row['gain']:.2f}×"
+            line += f", measured {row['gain']:.2f}×"
         gain = row["gain"] or row["predicted_gain"]
         is_sure = row["gain"] is not None or (row["predicted_gain_low"] or 0.0) > 1
         if is_sure and epoch_s and gain and duration(epoch_s / gain) != duration(epoch_s):

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from PIL import Image
+from torch.utils.data import IterableDataset
 
-from stallscope.errors import StallscopeError, UnsupportedError
+from stallscope.errors import StallscopeError
 from stallscope.hooks.loader_access import StandIn
 from stallscope.isolation import seed_everywhere
 from stallscope.loops import cached_loaders
@@ -60,13 +61,7 @@ def capture(
 
     Raises:
         NoPipelineError: there is no pipeline that can be split into ops.
-        UnsupportedError: the dataset is a stream.
     """
-    if cached_loaders.is_stream(loader):
-        raise UnsupportedError(
-            f"the dataset ({type(loader.dataset).__name__}) is a stream, whose samples cannot be "
-            "read twice: give a loader over a map-style dataset with the same transforms"
-        )
     held, indices = places(loader.dataset), first_indices(loader, samples)
     try:
         watched = watch(loader.dataset, held, indices, readers(loader.dataset))
@@ -79,15 +74,15 @@ def capture(
             f"{type(loader.dataset).__name__} does more than call its pipeline ({error}); a cache "
             "does, for example: give a loader over a plain dataset with the same transforms"
         ) from error
-    longest = _longest(loader.dataset, watched)
-    place, captured = longest.place, longest.samples
+    found = longest(loader.dataset, watched)
+    place, captured = found.place, found.samples
     chain, notes = _ops_of(place, [sample.input for sample in captured])
     each = max(bytes_of([sample.input.value, sample.finished]) for sample in captured)
     fitting = max(room_bytes // (each * (len(chain.ops) + 2)), 1)
     if fitting < len(captured):
         notes.append(f"only {count(fitting, 'sample')} were used: each needs {size(each)}")
         captured = captured[:fitting]
-    others = [each.place.text for each in watched if each.samples and each is not longest]
+    others = [each.place.text for each in watched if each.samples and each is not found]
     if others:
         notes.append(
             f"only {place.text} was measured; the dataset also calls {', '.join(others)}. Put all "
@@ -106,7 +101,7 @@ def first_indices(loader: Any, samples: int) -> list[Any]:
     return indices[:samples]
 
 
-def _longest(dataset: Any, watched: list[Watched]) -> Watched:
+def longest(dataset: Any, watched: list[Watched]) -> Watched:
     """Return the place with most ops that each sample goes through once."""
     called = [each for each in watched if each.samples]
     if once := [each for each in called if each.is_single]:
@@ -127,8 +122,16 @@ def _longest(dataset: Any, watched: list[Watched]) -> Watched:
     held = ", ".join(each.place.text for each in watched)
     hints = f"; it holds {held}, uncalled" if held else ""
     raise NoPipelineError(
-        f"no pipeline was found in {name}: its __getitem__ calls no transform that it holds, and "
-        f"no functions of which one takes first what the other returns{hints}"
+        f"no pipeline was found in {name}: {_why_none(dataset)}{hints}"
+    )
+
+
+def _why_none(dataset: Any) -> str:
+    if isinstance(dataset, IterableDataset):
+        return "a stream, which calls no transform that it holds (as self.transform)"
+    return (
+        "its __getitem__ calls no transform that it holds, and no functions of which one takes "
+        "first what the other returns"
     )
 
 
@@ -268,7 +271,7 @@ class Watched:
                 if read.result is call.first and isinstance(read.first, (str, os.PathLike)):
                     call.reader, call.file = each.place, read.first
         call.finished, call.fetch_s = finished, rest_s
-        call.where = _path_to(finished, call.result)
+        call.where = path_to(finished, call.result)
         call.first = call.result = None
         self.samples.append(call)
 
@@ -339,21 +342,21 @@ def _file_of(image: Any) -> Any:
     return None
 
 
-def _path_to(sample: Any, wanted: Any) -> tuple[Any, ...] | None:
+def path_to(sample: Any, wanted: Any) -> tuple[Any, ...] | None:
     """Return the keys in a sample that lead to an object, or to the image in a result."""
     if sample is wanted:
         return ()
     if isinstance(wanted, dict) and (inner := wanted.get("image")) is not None:
-        return _path_to(sample, inner)
+        return path_to(sample, inner)
     if isinstance(wanted, tuple) and wanted and not isinstance(sample, type(wanted[0])):
-        return _path_to(sample, wanted[0])
+        return path_to(sample, wanted[0])
     items: Any = ()
     if isinstance(sample, dict):
         items = sample.items()
     elif isinstance(sample, (list, tuple)):
         items = enumerate(sample)
     for key, item in items:
-        rest = None if isinstance(item, (str, bytes)) else _path_to(item, wanted)
+        rest = None if isinstance(item, (str, bytes)) else path_to(item, wanted)
         if rest is not None:
             return (key, *rest)
     return None

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from stallscope.verbs.orders.capture import CapturedSample
+    from stallscope.verbs.orders.stream import Replay
     from stallscope.verbs.orders.variant import Picture, Site
 
 _PICTURES: Final = 4
@@ -84,6 +85,7 @@ class OrderEvaluator:
     Attributes:
         row: the ops, and what they gave.
         fixed: cost of a sample outside of its ops.
+        replay: recorded samples of a stream; None: the dataset has an index.
         variants: all pipelines; the first is the original.
     """
 
@@ -93,8 +95,10 @@ class OrderEvaluator:
         site: Site,
         samples: Sequence[CapturedSample],
         tolerance: str = ROUNDING,
+        replay: Replay | None = None,
     ) -> None:
         self.loader, self.site, self.samples = loader, site, samples
+        self.replay = replay
         self.tolerance = tolerance
         self.row = OpRow(site.ops, [sample.input for sample in samples])
         self.ops, self.as_it_is = self.row.ops, self.row.as_it_is
@@ -126,6 +130,12 @@ class OrderEvaluator:
     def whole_s(self) -> float:
         """Seconds per sample of the original pipeline, including everything around the ops."""
         return self.fixed.total_s + self.seconds_of(self.as_it_is)
+
+    @property
+    def beside_s(self) -> float:
+        """Seconds per sample that no call of a dataset's `__getitem__` includes."""
+        around_s = self.fixed.fetch_s + self.fixed.decode_s if self.replay else 0.0
+        return self.fixed.batch_s + around_s
 
     # ---- variants -----------------------------------------------------------------------------
 
@@ -287,11 +297,12 @@ class OrderEvaluator:
         """
         pairs = PairedSamples(Measurement("orders", budget_s))
         pairs.pairs += self._pairs.get(variant.positions, [])
-        with private_copy(self.loader) as mine, self.guarded(), closing(pairs):
+        indexed = self.replay.loader if self.replay else self.loader
+        with private_copy(indexed) as mine, self.guarded(), closing(pairs):
             dataset = self.site.loader_with(variant, mine).dataset
             indices = first_indices(mine, len(self.samples))
             own, reordered = mine.dataset.__getitem__, dataset.__getitem__
-            pairs.run({1: Contest("", own, reordered, indices, beside_s=self.fixed.batch_s)})
+            pairs.run({1: Contest("", own, reordered, indices, beside_s=self.beside_s)})
         if not pairs.pairs:
             names = ", ".join(op.name for op in self.ops)
             raise NoSuchOrderError(f"this order of {names} was not measured: {pairs.failed.get(1)}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing, suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +21,13 @@ from stallscope.bench.measurement import Measurement, memory_limit
 from stallscope.bench.samples import NARROW, PAIRS, Contest, PairedSamples
 from stallscope.errors import ArgumentError
 from stallscope.isolation import one_thread
-from stallscope.loops.cached_loaders import check_plain, is_stream, next_indices, warm
+from stallscope.loops.cached_loaders import (
+    check_plain,
+    going_on,
+    is_stream,
+    next_indices,
+    warm,
+)
 from stallscope.loops.training_loop import TimedLoop, check_whole
 from stallscope.machine import machine, require_single_rank
 from stallscope.targets import target as targets
@@ -42,6 +49,7 @@ from stallscope.verbs.orders.result import (
     trials_table,
 )
 from stallscope.verbs.orders.run_ops import own_value
+from stallscope.verbs.orders.stream import replayed
 from stallscope.verbs.orders.variant import DECODE, ROUNDING, key_of
 
 if TYPE_CHECKING:
@@ -51,6 +59,7 @@ if TYPE_CHECKING:
     from stallscope.verbs.orders.capture import CapturedSample
     from stallscope.verbs.orders.pipeline import Op
     from stallscope.verbs.orders.run_ops import OpInput
+    from stallscope.verbs.orders.stream import Replay
 
 
 _SEARCH_UNTIL: Final = 0.35
@@ -66,6 +75,10 @@ _FEWEST_PASSES: Final = 12
 """Number of times that the analysis makes a single sample, at least."""
 _GRACE_S: Final = 1.0
 """Seconds that a measurement may always take, so a shorter budget is not refused."""
+_RECORD_UNTIL: Final = 0.15
+"""Share of the budget for recording samples of a stream."""
+_RECORDED: Final = 64
+"""Recorded samples of a stream, at most, where two batches have more."""
 _BATCHES: Final = 8
 """Batches that are made repeatedly."""
 _CLEAR: Final = 0.1
@@ -86,7 +99,8 @@ def orders(
 ) -> Orders:
     """Look for a faster pipeline that gives the same data.
 
-    Makes samples in this process, and batches with copies of the loader in its own workers.
+    Makes samples in this process, and batches with copies of the loader in its own workers. A
+    stream runs once for some samples, whose transforms are then repeated.
     Afterwards all random generators, samplers, and attributes of the dataset and its transforms are
     restored. An exception of the dataset passes unchanged. If an exception or Ctrl-C ends the call,
     its attribute `orders` holds what was measured before.
@@ -106,8 +120,8 @@ def orders(
             sample, or a rewrite names no op of the pipeline.
         NoPipelineError: the dataset calls no transforms that have an order.
         TargetError: the target cannot be iterated.
-        UnsupportedError: the target is not one DataLoader that torch's own code iterates, its
-            dataset is a stream, or this process is one of several ranks.
+        UnsupportedError: the target is not one DataLoader that torch's own code iterates, or this
+            process is one of several ranks.
         NoBatchError: a batch did not come in time.
     """
     measurement = Measurement("orders", budget_s)
@@ -142,6 +156,8 @@ class OrderSearch:
         self, loader: Any, target: targets.Target, measurement: Measurement, tolerance: str
     ) -> None:
         self._loader, self._target, self._tolerance = loader, target, tolerance
+        self._stream: Any = None
+        """The loader over a stream; `_loader` is then one over recorded samples."""
         self._measurement = measurement
         self._evaluator: OrderEvaluator
         self._finalists: list[int] = []
@@ -150,10 +166,11 @@ class OrderSearch:
 
     def analyze(self, samples: int, alternatives: Mapping[Any, Any] | None) -> None:
         """Analyze the ops, and find and compare variants, all in this process."""
+        replay = self._recorded(samples) if is_stream(self._loader) else None
         n_samples = self._affordable(samples)
         site, captured = self._captured(n_samples)
         self._evaluator = evaluator = OrderEvaluator(
-            self._target.loaders[0], site, captured, self._tolerance
+            self._target.loaders[0], site, captured, self._tolerance, replay
         )
         rewrites = list(proposals.rewrites_of(evaluator, alternatives))
         is_searched = partial(self._measurement.has_used, _SEARCH_UNTIL)
@@ -161,11 +178,27 @@ class OrderSearch:
         with evaluator.guarded():
             evaluator.row.run_original(is_searched)
             evaluator.fixed = fixed_costs(self._loader, captured)
+            if replay is not None:
+                around = {"fetch_s": replay.fetch_s, "decode_s": replay.decode_s}
+                evaluator.fixed = replace(evaluator.fixed, **around)
             proposals.add_original(evaluator)
             proposals.add_alternatives(evaluator, rewrites)
             evaluator.row.search(is_searched)
             proposals.add_orders(evaluator, is_compared)
             proposals.add_candidates(evaluator, self._measurement.note, is_compared)
+
+    def _recorded(self, samples: int) -> Replay:
+        """Let recorded samples of a stream take the place of its loader."""
+        self._stream = self._loader
+        most = max(samples, min(2 * (self._loader.batch_size or 1), _RECORDED))
+        is_over = partial(self._measurement.has_used, _RECORD_UNTIL)
+        replay = replayed(self._loader, most, memory_limit(None, _MEMORY_SHARE) // 2, is_over)
+        self._loader = replay.loader
+        self._measurement.note(
+            f"{count(len(replay.loader.dataset), 'sample')} of the stream were recorded; "  # type: ignore[arg-type]  # it has a length
+            "what it does around its pipeline is part of each time, and the same for all"
+        )
+        return replay
 
     def _captured(self, samples: int) -> tuple[Any, list[CapturedSample]]:
         """Capture samples of a pipeline that the dataset holds, or else writes as calls.
@@ -178,7 +211,8 @@ class OrderSearch:
             held = capture(self._loader, samples, room_bytes)
         except NoPipelineError as error:
             no_pipeline = error
-        if held is None or (len(held[0].chain.ops) == 1 and len(places(dataset)) > 1):
+        is_single = held is not None and len(held[0].chain.ops) == 1 and len(places(dataset)) > 1
+        if self._stream is None and (held is None or is_single):
             with suppress(Exception):  # the user's code may not run as a copy
                 indices = first_indices(self._loader, samples)
                 if calls := find_calls(dataset, indices, room_bytes):
@@ -192,8 +226,6 @@ class OrderSearch:
 
     def _affordable(self, samples: int) -> int:
         """Return the number of samples that the budget allows, judged by the first ones."""
-        if is_stream(self._loader):
-            return samples  # `capture` refuses it later, with the reason
         budget_s = self._measurement.budget_s
         took_s = float("inf")
         for index in first_indices(self._loader, 2):  # the first includes one-time imports
@@ -244,9 +276,10 @@ class OrderSearch:
             units, samples = list(once.values()), 1
             changed = evaluator.site.loader_with(variant, loader)
             as_it_is, new = loader.dataset.__getitem__, changed.dataset.__getitem__
-            beside_s = fixed.batch_s
+            beside_s = evaluator.beside_s
             if variant.on_batch and has_batches:
-                units, samples, beside_s = batches, len(batches[0]), 0.0
+                units, samples = batches, len(batches[0])
+                beside_s = samples * (beside_s - fixed.batch_s)
                 as_it_is, new = partial(_batch, loader), partial(_batch, changed)
             if variant.cached:
                 units = units[:_CACHED]
@@ -263,7 +296,8 @@ class OrderSearch:
         trial = self._best()
         if trial is None:
             return
-        again, variant = warm(self._loader, batches), evaluator.variants[trial]
+        variant, stream = evaluator.variants[trial], self._stream
+        again = warm(self._loader, batches) if stream is None else going_on(stream)
         changed = evaluator.site.loader_with(variant, again)
         self._turns = turns = InTurns(self._measurement, {trial: variant.change})
         turns.add(AS_IT_IS, TimedLoop.of(targets.Target(again)))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 from stallscope.hooks import find_ops
 from stallscope.hooks.find_ops import own_attributes
@@ -71,6 +71,18 @@ class Place:
             "".join(f"[{step!r}]" if isinstance(step, (int, Key)) else f".{step}" for step in path)
             for path in self.paths
         ]
+
+    def assigned(self, dataset: str, new: str) -> list[str]:
+        """Return the lines of Python that put an expression into the place."""
+        lines = []
+        for path, text in zip(self.paths, self.texts, strict=True):
+            last = path[-1]
+            if type(last) is int:  # in arguments, which are a tuple
+                held = f"{dataset}{text.removesuffix(f'[{last}]')}"
+                lines.append(f"{held} = (*{held}[:{last}], {new}, *{held}[{last + 1}:])")
+            else:
+                lines.append(f"{dataset}{text} = {new}")
+        return lines
 
     def found_in(self, dataset: Any) -> Any:
         """Return the value in this place of another dataset; None: it has no such place."""
@@ -133,12 +145,23 @@ def _places(holder: Any, path: Path) -> Iterator[tuple[Path, Any]]:
         elif name == "datasets" and isinstance(value, (list, tuple)):
             for number, inner in enumerate(value[:_MOST_ITEMS]):
                 yield from _places(inner, (*here, number))
+        elif name == "pipeline" and isinstance(holder, IterableDataset):
+            yield from _in_steps(value, here)
         elif type(value).__name__ == "StandardTransform":  # torchvision's: for image and label
             inner = own_attributes(value).get("transform")
             if inner is not None:
                 yield (*here, "transform"), inner
         else:
             yield from _transforms(holder, name, value, here)
+
+
+def _in_steps(steps: Any, here: Path) -> Iterator[tuple[Path, Any]]:
+    """Yield the ops that are arguments of a stream's steps, as of webdataset's `map`."""
+    for number, step in enumerate(steps if isinstance(steps, list) else ()):
+        given = own_attributes(step).get("args")
+        for place, op in enumerate(given if isinstance(given, tuple) else ()):
+            if _is_op(op):
+                yield _opened((*here, number, "args", place), op)
 
 
 def _transforms(holder: Any, name: str, value: Any, here: Path) -> Iterator[tuple[Path, Any]]:

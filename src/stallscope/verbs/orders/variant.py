@@ -250,7 +250,7 @@ class Site(NamedTuple):
             f"{variant.names.get(p, ops[p].code)},  # {_comment(ops[p])}" for p in variant.positions
         ]
         body = [f"old = loader.{self.place.text}", *_source_of_new(self.chain, terms)]
-        body += [f"loader.dataset{text} = new" for text in self.place.texts]
+        body += self.place.assigned("loader.dataset", "new")
         return "\n".join(body)
 
 
@@ -319,7 +319,7 @@ class BatchOps:
 
     def __call__(self, samples: Any) -> Any:
         """Return the batch, after the ops."""
-        return _with_column(self.collate(samples), self.where, self.work)
+        return with_column(self.collate(samples), self.where, self.work)
 
     def work(self, column: Any) -> Any:
         """Return the ops' result for the samples of a batch, stacked."""
@@ -353,7 +353,7 @@ class CachedPrefix:
         key = key_of(index)
         if key not in self.kept:
             self.kept[key] = fresh(self.dataset[index])
-        return _with_column(self.kept[key], self.where, self._finish)
+        return with_column(self.kept[key], self.where, self._finish)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "dataset":
@@ -382,12 +382,12 @@ def loaded(value: Any) -> Any:
     return value
 
 
-def _with_column(value: Any, where: tuple[Any, ...], change: Any) -> Any:
+def with_column(value: Any, where: tuple[Any, ...], change: Any) -> Any:
     """Return a sample or a batch with the value at `where` changed."""
     if not where:
         return change(value)
     key, rest = where[0], where[1:]
-    inner = _with_column(value[key], rest, change)
+    inner = with_column(value[key], rest, change)
     if isinstance(value, Mapping):
         return {**value, key: inner}
     parts = [inner if number == key else part for number, part in enumerate(value)]
