@@ -23,7 +23,7 @@ TARGETS: Final = (
     "'sample', a folder of images, tar shards (x-{000..009}.tar), an address of images "
     "(s3://bucket/photos)"
 )
-"""What a target can be, beside code."""
+"""Targets beside code, in words."""
 
 _LONG_STEPS: Final = ((86_400.0, "days"), (3600.0, "hours"), (60.0, "minutes"))
 _TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))

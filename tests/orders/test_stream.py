@@ -75,9 +75,9 @@ def test_applied_to_the_stream():
     other = orders.apply(loader)
 
     assert dataset.passes == 0
-    assert dataset.draw.random() == random.Random(3).random()  # noqa: S311 - no secret
+    assert dataset.draw.random() == random.Random(3).random()
     before, after = next(iter(loader)), next(iter(other))
-    loader.dataset.draw = random.Random(3)  # noqa: S311 - no secret
+    loader.dataset.draw = random.Random(3)
     after = next(iter(other))
     assert torch.equal(before["label"], after["label"])
     assert before["image"].shape == after["image"].shape
@@ -105,6 +105,6 @@ def test_the_arguments_of_webdataset_steps(tmp_path, samples):
     loader = case_a_loader(make_shards(tmp_path, 1, 8), num_workers=0)
     orders = ss.orders(loader, samples=samples, budget_s=12)
 
-    assert {"Resize", "CenterCrop"} <= set(orders.ops["op"])
+    assert {"Resize", "CenterCrop"} <= set(orders.ops["name"])
     code = orders.code() if orders.best() else ""
     assert not code or ".args = (" in code

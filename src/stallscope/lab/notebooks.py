@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from stallscope.errors import StallscopeError
-from stallscope.units import TARGETS
 from stallscope.files import is_address, packaged_folder, read_file, whole_file
 from stallscope.targets.target import IN_NOTEBOOKS, is_factory
+from stallscope.units import TARGETS
 
 _MODULE: Final = "my_target.py"
 """File with the target of all notebooks; users may edit their copy."""

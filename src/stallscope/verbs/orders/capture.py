@@ -74,15 +74,15 @@ def capture(
             f"{type(loader.dataset).__name__} does more than call its pipeline ({error}); a cache "
             "does, for example: give a loader over a plain dataset with the same transforms"
         ) from error
-    found = longest(loader.dataset, watched)
-    place, captured = found.place, found.samples
+    chosen = longest(loader.dataset, watched)
+    place, captured = chosen.place, chosen.samples
     chain, notes = _ops_of(place, [sample.input for sample in captured])
     each = max(bytes_of([sample.input.value, sample.finished]) for sample in captured)
     fitting = max(room_bytes // (each * (len(chain.ops) + 2)), 1)
     if fitting < len(captured):
         notes.append(f"only {count(fitting, 'sample')} were used: each needs {size(each)}")
         captured = captured[:fitting]
-    others = [each.place.text for each in watched if each.samples and each is not found]
+    others = [each.place.text for each in watched if each.samples and each is not chosen]
     if others:
         notes.append(
             f"only {place.text} was measured; the dataset also calls {', '.join(others)}. Put all "
@@ -121,9 +121,7 @@ def longest(dataset: Any, watched: list[Watched]) -> Watched:
         )
     held = ", ".join(each.place.text for each in watched)
     hints = f"; it holds {held}, uncalled" if held else ""
-    raise NoPipelineError(
-        f"no pipeline was found in {name}: {_why_none(dataset)}{hints}"
-    )
+    raise NoPipelineError(f"no pipeline was found in {name}: {_why_none(dataset)}{hints}")
 
 
 def _why_none(dataset: Any) -> str:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from stallscope.verbs.orders.capture import CapturedSample
-    from stallscope.verbs.orders.stream import Replay
+    from stallscope.verbs.orders.stream import RecordedStream
     from stallscope.verbs.orders.variant import Picture, Site
 
 _PICTURES: Final = 4
@@ -95,7 +95,7 @@ class OrderEvaluator:
         site: Site,
         samples: Sequence[CapturedSample],
         tolerance: str = ROUNDING,
-        replay: Replay | None = None,
+        replay: RecordedStream | None = None,
     ) -> None:
         self.loader, self.site, self.samples = loader, site, samples
         self.replay = replay

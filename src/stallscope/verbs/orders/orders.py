@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from stallscope.verbs.orders.capture import CapturedSample
     from stallscope.verbs.orders.pipeline import Op
     from stallscope.verbs.orders.run_ops import OpInput
-    from stallscope.verbs.orders.stream import Replay
+    from stallscope.verbs.orders.stream import RecordedStream
 
 
 _SEARCH_UNTIL: Final = 0.35
@@ -187,7 +187,7 @@ class OrderSearch:
             proposals.add_orders(evaluator, is_compared)
             proposals.add_candidates(evaluator, self._measurement.note, is_compared)
 
-    def _recorded(self, samples: int) -> Replay:
+    def _recorded(self, samples: int) -> RecordedStream:
         """Let recorded samples of a stream take the place of its loader."""
         self._stream = self._loader
         most = max(samples, min(2 * (self._loader.batch_size or 1), _RECORDED))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from torch import nn
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset
 
 from stallscope.hooks import find_ops
 from stallscope.hooks.find_ops import own_attributes
@@ -145,8 +145,8 @@ def _places(holder: Any, path: Path) -> Iterator[tuple[Path, Any]]:
         elif name == "datasets" and isinstance(value, (list, tuple)):
             for number, inner in enumerate(value[:_MOST_ITEMS]):
                 yield from _places(inner, (*here, number))
-        elif name == "pipeline" and isinstance(holder, IterableDataset):
-            yield from _in_steps(value, here)
+        elif name == "pipeline" and (inner := list(_arguments(value, here))):
+            yield from inner
         elif type(value).__name__ == "StandardTransform":  # torchvision's: for image and label
             inner = own_attributes(value).get("transform")
             if inner is not None:
@@ -155,11 +155,11 @@ def _places(holder: Any, path: Path) -> Iterator[tuple[Path, Any]]:
             yield from _transforms(holder, name, value, here)
 
 
-def _in_steps(steps: Any, here: Path) -> Iterator[tuple[Path, Any]]:
+def _arguments(steps: Any, here: Path) -> Iterator[tuple[Path, Any]]:
     """Yield the ops that are arguments of a stream's steps, as of webdataset's `map`."""
     for number, step in enumerate(steps if isinstance(steps, list) else ()):
-        given = own_attributes(step).get("args")
-        for place, op in enumerate(given if isinstance(given, tuple) else ()):
+        args = own_attributes(step).get("args")
+        for place, op in enumerate(args if isinstance(args, tuple) else ()):
             if _is_op(op):
                 yield _opened((*here, number, "args", place), op)
 

@@ -298,7 +298,9 @@ def cached_head(evaluator: OrderEvaluator) -> Iterator[Variant]:
     The cache ends before the first op that draws random numbers: caching its results would freeze
     the augmentation.
     """
-    if evaluator.replay or evaluator.site.where is None or any(len(s.input.args) != 1 for s in evaluator.samples):
+    if evaluator.replay or evaluator.site.where is None:
+        return
+    if any(len(sample.input.args) != 1 for sample in evaluator.samples):
         return
     cut = 0
     for op in evaluator.ops:

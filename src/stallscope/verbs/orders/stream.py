@@ -1,4 +1,4 @@
-"""Pipelines of streams: some samples are recorded once, and made again from memory.
+"""Pipelines of streams: some samples are recorded once, and number again from memory.
 
 A stream cannot be asked for a sample again. So it runs once in this process, while the calls of its
 pipeline are watched, and a dataset with an index repeats these calls. What the stream does around
@@ -29,7 +29,7 @@ _SEED: Final = 1_234
 _END: Final = object()
 
 
-class Replay(NamedTuple):
+class RecordedStream(NamedTuple):
     """Samples of a stream with an index, and their cost in the stream."""
 
     loader: DataLoader[Any]
@@ -62,14 +62,16 @@ class ReplayedSamples(Dataset[Any]):
         sample, pipeline = samples[number], place.found_in(self)
         if isinstance(pipeline, (list, tuple)):
             pipeline = Chained(list(pipeline))
-        given = sample.input.copy()
-        result = pipeline(*given.args, **given.named)
+        arguments = sample.input.copy()
+        result = pipeline(*arguments.args, **arguments.named)
         if sample.where is None:
             return result
         return with_column(sample.finished, sample.where, lambda _: result)
 
 
-def replayed(loader: Any, samples: int, room_bytes: int, is_over: Callable[[], bool]) -> Replay:
+def replayed(
+    loader: Any, samples: int, room_bytes: int, is_over: Callable[[], bool]
+) -> RecordedStream:
     """Run a stream for some samples, and return them with an index.
 
     Args:
@@ -87,32 +89,32 @@ def replayed(loader: Any, samples: int, room_bytes: int, is_over: Callable[[], b
     for each in watched:
         copied = each.filled(copied)
     seed_everywhere(_SEED)
-    iterator, made, whole_s = iter(copied), 0, 0.0
+    iterator, number, whole_s = iter(copied), 0, 0.0
     try:
-        while made < samples and room_bytes > 0 and not (made and is_over()):
+        while number < samples and room_bytes > 0 and not (number and is_over()):
             item, took_s = clocked(lambda: next(iterator, _END))
             if item is _END:
                 break
             whole_s += took_s
             calls = [_added(each, item) for each in watched]
-            made += max([1, *map(len, calls)])
+            number += max([1, *map(len, calls)])
             room_bytes -= bytes_of([item, [[call.input.value for call in row] for row in calls]])
     finally:
         if callable(close := getattr(iterator, "close", None)):
             close()
-    found = longest(stream, watched)
-    recorded, count = found.samples, len(found.samples)
+    watch = longest(stream, watched)
+    recorded, count = watch.samples, len(watch.samples)
     indexed = DataLoader(
-        ReplayedSamples(stream, found.place, recorded),
+        ReplayedSamples(stream, watch.place, recorded),
         loader.batch_size,
         num_workers=loader.num_workers,
         # Of a result that is not in the sample, the user's function cannot make a batch
         collate_fn=list if recorded[0].where is None and loader.batch_size else loader.collate_fn,
         drop_last=loader.batch_size is not None and count >= loader.batch_size,
     )
-    inside_s = sum(call.took_s for each in watched for call in each.samples)
+    inside_s = sum(call.took_s for call in recorded)
     decode_s = sum(call.decode_s for call in recorded)
-    return Replay(indexed, max(whole_s - inside_s, 0.0) / count, decode_s / count)
+    return RecordedStream(indexed, max(whole_s - inside_s, 0.0) / count, decode_s / count)
 
 
 def _added(watched: Watched, item: Any) -> list[CapturedSample]:

@@ -196,9 +196,9 @@ class Layouts(SavedResult):
     @cached_property
     def _rows(self) -> list[dict[str, Any]]:
         """Rows of the table, sorted; a layout that was not measured has no rates."""
-        made: dict[tuple[bool, int], list[tuple[float, int]]] = {}
+        seconds_by: dict[tuple[bool, int], list[tuple[float, int]]] = {}
         for small, sample, took_s, start in self.makes.iter_rows():
-            made.setdefault((small, sample), []).append((took_s, start))
+            seconds_by.setdefault((small, sample), []).append((took_s, start))
         read_s: dict[int, dict[int, float]] = {}
         for _, layout, sample, took_s in self.reads.iter_rows():
             read_s.setdefault(layout, {})[sample] = took_s
@@ -209,7 +209,7 @@ class Layouts(SavedResult):
             own_s = {
                 (start, sample): took_s + make_s
                 for sample, took_s in read_s.get(layout, {}).items()
-                for make_s, start in made.get((small, sample), ())
+                for make_s, start in seconds_by.get((small, sample), ())
             }
             files_s = files_s if layout else own_s
             row = dict.fromkeys(LAYOUTS) | written
