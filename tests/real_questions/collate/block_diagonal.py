@@ -14,9 +14,7 @@ class AtomsDataset(Samples):
         self.images = [
             {
                 "fingerprints": torch.from_numpy(draw.random((atoms, features), np.float32)),
-                "fprimes": torch.from_numpy(
-                    draw.random((atoms * features, atoms * 3), np.float32)
-                ),
+                "fprimes": torch.from_numpy(draw.random((atoms * features, atoms * 3), np.float32)),
                 "energy": float(draw.random()),
             }
             for _ in range(images)

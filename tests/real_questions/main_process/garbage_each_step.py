@@ -16,7 +16,7 @@ class MetaMathDataset(Dataset):
         self.examples = []
         for _ in range(texts):
             ids = draw.integers(0, 32_000, draw.integers(length // 2, length)).tolist()
-            example = {"input_ids": ids, "attention_mask": [1] * len(ids), "labels": ids[1:] + [2]}
+            example = {"input_ids": ids, "attention_mask": [1] * len(ids), "labels": [*ids[1:], 2]}
             self.examples.append(example)
 
     def __len__(self):

@@ -1,7 +1,7 @@
 import tempfile
 import time
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import torch
@@ -38,21 +38,21 @@ class HTML:
 
     def __init__(self, web_dir):
         self.path = web_dir / "index.html"
-        self.page = ElementTree.Element("html")
+        self.page = ET.Element("html")
 
     def add_images(self, epoch):
-        header = ElementTree.SubElement(self.page, "h3")
+        header = ET.SubElement(self.page, "h3")
         header.text = f"epoch [{epoch}]"
-        row = ElementTree.SubElement(ElementTree.SubElement(self.page, "table"), "tr")
+        row = ET.SubElement(ET.SubElement(self.page, "table"), "tr")
         for label in LABELS:
             link = f"images/epoch{epoch:04}_{label}.png"
-            cell = ElementTree.SubElement(row, "td", style="word-wrap: break-word", halign="center")
-            image = ElementTree.SubElement(ElementTree.SubElement(cell, "a", href=link), "img")
+            cell = ET.SubElement(row, "td", style="word-wrap: break-word", halign="center")
+            image = ET.SubElement(ET.SubElement(cell, "a", href=link), "img")
             image.set("src", link)
-            ElementTree.SubElement(cell, "p").text = label
+            ET.SubElement(cell, "p").text = label
 
     def save(self):
-        self.path.write_bytes(ElementTree.tostring(self.page))
+        self.path.write_bytes(ET.tostring(self.page))
 
 
 class Visualizer:

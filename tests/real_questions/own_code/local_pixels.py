@@ -74,6 +74,4 @@ class GenesisSlices(Dataset):
 )
 def restored_slices(_folder):
     """Distort slices in many ways, one of them window by window."""
-    return DataLoader(
-        GenesisSlices(), batch_size=16, shuffle=True, num_workers=2, drop_last=True
-    )
+    return DataLoader(GenesisSlices(), batch_size=16, shuffle=True, num_workers=2, drop_last=True)
