@@ -148,6 +148,7 @@ class TestCalls:
             ("image = resize(image, (224, 224))", "r (site-packages/skimage/a.py:9)", "image"),
             ("wave = resample_poly(wave, 2, 3)", "r (site-packages/scipy/signal/a.py:9)", "signal"),
             ("first = pairs[number].item()", "", "element by element"),
+            ("near = distance_matrix(a, a) < 1", "", "distances"),
         ],
     )
     def test_what_a_line_does_is_told_by_its_text_or_by_the_library_below(

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from time import perf_counter_ns
 
 import pytest
 from support.loaders import Noise
@@ -48,3 +49,14 @@ class TestEnough:
 
         assert not Replay(steps=4).is_over(limits)
         assert Replay(steps=5).is_over(limits)
+
+    def test_a_slow_begin_is_seen_again_in_a_second_epoch(self):
+        """Of a loader without a length: a begin of 2 s in the first 10 s may be that of each."""
+        limits = Limits(1000, 60.0, Enough(after=2, batches=3, seconds=0.0, begin_share=0.1))
+        now_ns = perf_counter_ns()
+        loop = Replay(9, 1, began_ns=now_ns - 10_000_000_000, first_ns=now_ns - 8_000_000_000)
+
+        assert not loop.is_over(limits)
+        assert replace(loop, first_ns=loop.began_ns + 1_000_000).is_over(limits)
+        assert not replace(loop, epochs=2, steps_before=8).is_over(limits)
+        assert replace(loop, epochs=2, steps_before=7).is_over(limits)

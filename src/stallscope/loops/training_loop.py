@@ -8,6 +8,7 @@ again.
 from __future__ import annotations
 
 import gc
+import math
 import multiprocessing
 import threading
 import time
@@ -63,6 +64,9 @@ class Enough:
     """After `late_s`, so many batches will do."""
     late_s: float = float("inf")
     """Since the loop began, seconds."""
+    begin_share: float = float("inf")
+    """The loop goes on into a second epoch while the begin of the first takes more than this share
+    of its time: for loaders of unknown length."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +130,8 @@ class Replay:
 
     steps: int = 0
     epochs: int = 0
+    steps_before: int = 0
+    """Steps before the current epoch."""
     exhausted: bool = False
     out_of_time: bool = False
     """True if the budget ended the loop."""
@@ -148,7 +154,17 @@ class Replay:
         steady = self.steps - enough.after
         if now_ns - self.began_ns >= enough.late_s * 1e9:
             return steady >= enough.few
+        if self._begins(enough, now_ns - self.began_ns):
+            return False
         return now_ns - self.steady_ns >= enough.seconds * 1e9 and steady >= enough.batches
+
+    def _begins(self, enough: Enough, length_ns: float) -> bool:
+        """Return whether the cost of an epoch's begin is still to be seen."""
+        if not math.isfinite(enough.begin_share):
+            return False
+        if self.epochs == 1:
+            return self.first_ns - self.began_ns > enough.begin_share * length_ns
+        return self.epochs == 2 and self.steps - self.steps_before < enough.after  # noqa: PLR2004 - the first with a begin like all later ones
 
     def ahead_ns(self, limits: Limits) -> float:
         """Return how long before the end of its budget the loop stops, ns.
@@ -173,7 +189,7 @@ def replay(probe: Probe, target: Target, limits: Limits, seen: Replay, title: st
     try:
         with closing(bar):
             while not seen.is_over(limits):
-                before = seen.steps
+                seen.steps_before = seen.steps
                 seen.epochs += 1
                 with starting(target.loader):
                     iterator = probe.begin(target.loader)
@@ -191,7 +207,7 @@ def replay(probe: Probe, target: Target, limits: Limits, seen: Replay, title: st
                         seen.out_of_time = perf_counter_ns() + seen.ahead_ns(limits) > deadline_ns
                         if seen.is_over(limits):
                             break
-                seen.exhausted = seen.steps == before
+                seen.exhausted = seen.steps == seen.steps_before
     finally:
         probe.shut_down()
 

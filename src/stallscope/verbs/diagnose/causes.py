@@ -533,8 +533,9 @@ SHM: Final = MEMORY_PRESSURE._replace(
 MEMORY_GROWS: Final = Cause(
     "memory-growth",
     "Memory of the workers grows: {rate}{back}",
-    "look for what grows: a list, a cache without a limit (lru_cache takes maxsize=), or tensors "
-    "that keep their graph; 4_worker_flamegraphs shows its lines",
+    "look for what grows: a list, a cache without a limit (lru_cache takes maxsize=), tensors that "
+    "keep their graph, or cycles of references while gc is disabled; 4_worker_flamegraphs shows "
+    "its lines",
     "the workers' own memory grows all the time",
     "one NumPy array or byte buffer instead of lists of Python objects",
     "pytorch #13246",

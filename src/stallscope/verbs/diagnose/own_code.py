@@ -229,6 +229,14 @@ CALLS: Final = {
         "fewer pixels",
         r"(skimage|scipy/ndimage)/",
     ),
+    "distances": Call(
+        "distances of all pairs are computed",
+        "use a faster routine (scipy's cdist, torch.cdist) or a tree (scipy.spatial.cKDTree) that "
+        "looks only at neighbours; or compute whole batches on the device; store what is the same "
+        "each time",
+        r"(scipy/spatial|sklearn/(metrics|neighbors))/",
+        r"\b(distance_matrix|cdist|pdist|pairwise_distances)\(",
+    ),
     "signal": Call(
         "a signal is filtered, resampled or transformed",
         "do what is the same each time once, beforehand, and store it; use fftconvolve instead of "
@@ -261,7 +269,8 @@ CALLS: Final = {
 OTHER: Final = Call(
     "Python and what it calls",
     "compute once what is the same each time, and keep it (in __init__, with functools.cache) or "
-    "store it beforehand; compute the rest on whole arrays at once, not element by element",
+    "store it beforehand; vectorize the rest (whole arrays at once, no Python loop over elements), "
+    "or compile it (numba)",
 )
 
 

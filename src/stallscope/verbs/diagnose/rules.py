@@ -122,7 +122,7 @@ def _first(facts: Facts) -> str:
         first = f"{setting}: {lost}; or fill it beforehand; "
     stage, calls = max(facts.calls.items(), key=lambda pair: pair[1], default=("", 0.0))
     if calls >= thresholds.MANY_CALLS and facts.exposure.of("fetch", "decode") >= thresholds.NOTED:
-        less = "leave out unused columns, rows or frames; store the rest together"
+        less = "leave out unused columns, rows or frames; store the rest of a sample in one file"
         who = "4_worker_flamegraphs shows the caller"
         first += f"{stage} runs {calls:.0f} times for each sample: {less}; {who}; "
     return first
