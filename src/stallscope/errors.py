@@ -4,11 +4,17 @@ The user can fix a `StallscopeError`, so it is shown as one sentence; any other 
 stallscope and shows a traceback. Exceptions of the user's code keep their type and get a note.
 """
 
-from contextlib import suppress
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final
 
 from stallscope.units import without_controls
 
-STACK = "stallscope: the stack of "
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STACK: Final = "stallscope: the stack of "
 """Begin of the note on a `NoBatchError`: it shows the stack of the hanging process."""
 
 
@@ -51,3 +57,20 @@ def add_notes(error: BaseException, lines: list[str]) -> None:
     """Add notes as Python 3.11 and later do; an exception may refuse them."""
     with suppress(Exception):
         vars(error)["__notes__"] = [*getattr(error, "__notes__", []), *lines]
+
+
+_HERE: Final = (
+    "stallscope: the samples were made in this process, where get_worker_info() is None and "
+    "worker_init_fn is not called"
+)
+
+
+@contextmanager
+def made_here(num_workers: int) -> Iterator[None]:
+    """Add a note to an exception of the user's code that would else run in a worker."""
+    try:
+        yield
+    except Exception as error:
+        if num_workers and not isinstance(error, StallscopeError):
+            add_notes(error, [_HERE])
+        raise

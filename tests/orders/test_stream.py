@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.pipelines import halve, middle, triple
 from support.planted_costs import BusyOp
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torchvision.transforms import v2
 
 import stallscope as ss
@@ -108,3 +108,14 @@ def test_the_arguments_of_webdataset_steps(tmp_path, samples):
     assert {"Resize", "CenterCrop"} <= set(orders.ops["name"])
     code = orders.code() if orders.best() else ""
     assert not code or ".args = (" in code
+
+
+def test_a_stream_that_needs_its_worker_is_told_where_it_ran():
+    class Sharded(Stream):
+        def __iter__(self):
+            yield from list(super().__iter__())[get_worker_info().id :: 2]
+
+    with pytest.raises(AttributeError) as raised:
+        found(Sharded(slow_then_crop()), num_workers=2)
+
+    assert "get_worker_info() is None" in raised.value.__notes__[0]

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from stallscope.hooks.event_log import CODE_SHIFT, INDEX_OFFSET, MOST_CODES, Header, Tag
 from stallscope.hooks.loader_access import StandIn
 from stallscope.hooks.patches import under, unseen
+from stallscope.hooks.recording_folder import is_chosen
 from stallscope.stages import BATCH, GETITEM, Stage
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ def hot_path(  # noqa: C901, PLR0915 - the hooks must share one set of variables
             return get() if call else get(index)
         try:
             recorder.samples += 1
-            if recorder.samples % recorder.cpu_every == 0:
+            if is_chosen(recorder.samples, recorder.cpu_every):
                 read_cpu(on=True)
             plain = type(index) is int and -1 < index < INDEX_OFFSET
             words[place()] = index + sample_word if plain else _sample_word(index)

@@ -74,7 +74,7 @@ def loader_and_epoch(key: int) -> tuple[int, int]:
 
 
 def is_chosen(number: int, every: int) -> bool:
-    """Return True for about one number in `every`: for batches to record.
+    """Return True for about one number in `every`: for batches to record, and samples to weigh.
 
     The choice is not periodic: it would always or never meet slow samples with a period of their
     own. Number 0 is always chosen.

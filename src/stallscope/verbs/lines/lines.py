@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 
 from stallscope.bench.measurement import Measurement
-from stallscope.errors import ArgumentError, StallscopeError, add_notes
+from stallscope.errors import ArgumentError, made_here
 from stallscope.hooks.find_ops import is_librarys, name_of, place_of
 from stallscope.isolation import isolated, one_thread
 from stallscope.loops.cached_loaders import check_plain
@@ -427,16 +427,6 @@ def lines(
         with graph.bindings_kept(parts.holders), measurement.of(target.name):
             session = LineMeasurement(target, parts, int(samples), measurement)
             measurement.result = session.result
-            try:
+            with made_here(target.loaders[0].num_workers):
                 session.run(wanted)
-            except Exception as error:
-                if target.loaders[0].num_workers and not isinstance(error, StallscopeError):
-                    add_notes(error, [_HERE])
-                raise
             return session.result()
-
-
-_HERE: Final = (
-    "stallscope: the samples were made in this process, where get_worker_info() is None and "
-    "worker_init_fn is not called"
-)

@@ -19,7 +19,7 @@ from stallscope.bench.comparison import FASTER, mean_of
 from stallscope.bench.loops import AS_IT_IS, BLOCKS, InTurns, compared
 from stallscope.bench.measurement import Measurement, memory_limit
 from stallscope.bench.samples import NARROW, PAIRS, Contest, PairedSamples
-from stallscope.errors import ArgumentError
+from stallscope.errors import ArgumentError, made_here
 from stallscope.isolation import one_thread
 from stallscope.loops.cached_loaders import (
     check_plain,
@@ -144,7 +144,8 @@ def orders(
     ):
         order_search = OrderSearch(loader, target, measurement, tolerance)
         measurement.result = order_search.partial_result
-        order_search.analyze(int(samples), alternatives)
+        with made_here(original.num_workers):
+            order_search.analyze(int(samples), alternatives)
         order_search.measure()
         return order_search.result()
 
