@@ -45,7 +45,8 @@ _CHECKED: Final = 3
 _MOST_BATCHES: Final = 1_000
 _ROUNDS: Final = 4
 """Times that a batch is collated."""
-_SEED: Final = 1_234
+SEED: Final = 1_234
+"""Seed of the draws while samples are captured."""
 
 
 class NoPipelineError(StallscopeError, ValueError):
@@ -249,6 +250,12 @@ class Watched:
     calls: list[CapturedSample] = field(default_factory=list)
     """Calls for the current sample."""
 
+    @property
+    def ops(self) -> int:
+        """Number of ops that a sample goes through; 1 if they are not in a list."""
+        value = self.place.value
+        return len(value) if isinstance(value, (list, tuple)) else 1
+
     def filled(self, dataset: Any) -> Any:
         """Return a copy of a dataset with watched ops in the place; the first gets the sample."""
         ops = self.place.value
@@ -261,9 +268,8 @@ class Watched:
         """Add the current sample, if it went through the place."""
         if not self.calls:
             return
-        call, value = self.calls[0], self.place.value
-        most = len(value) if isinstance(value, (list, tuple)) else 1
-        self.is_single &= len(self.calls) == 1 and call.ops == most
+        call = self.calls[0]
+        self.is_single &= len(self.calls) == 1 and call.ops == self.ops
         for each in reads:
             for read in each.calls:
                 if read.result is call.first and isinstance(read.first, (str, os.PathLike)):
@@ -362,5 +368,5 @@ def path_to(sample: Any, wanted: Any) -> tuple[Any, ...] | None:
 
 def seeded(dataset: Any, index: Any, number: int) -> Any:
     """Make a sample; `number` seeds the draws outside of its pipeline."""
-    seed_everywhere(_SEED + number)
+    seed_everywhere(SEED + number)
     return dataset[index]

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from stallscope.hooks.find_ops import own_attributes
 from stallscope.isolation import seed_everywhere
 from stallscope.loops.cached_values import bytes_of
-from stallscope.verbs.orders.capture import Watched, longest, path_to
+from stallscope.verbs.orders.capture import SEED, Watched, longest, path_to
 from stallscope.verbs.orders.pipeline import Chained, places
 from stallscope.verbs.orders.run_ops import clocked
 from stallscope.verbs.orders.variant import with_column
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from stallscope.verbs.orders.capture import CapturedSample
     from stallscope.verbs.orders.pipeline import Place
 
-_SEED: Final = 1_234
 _END: Final = object()
 
 
@@ -88,7 +87,7 @@ def replayed(
     copied = stream
     for each in watched:
         copied = each.filled(copied)
-    seed_everywhere(_SEED)
+    seed_everywhere(SEED)
     iterator, number, whole_s = iter(copied), 0, 0.0
     try:
         while number < samples and room_bytes > 0 and not (number and is_over()):
@@ -121,11 +120,9 @@ def _added(watched: Watched, item: Any) -> list[CapturedSample]:
     """Add the calls of a place since the last item, and return them."""
     calls = [*watched.calls]
     watched.calls.clear()
-    value = watched.place.value
-    most = len(value) if isinstance(value, (list, tuple)) else 1
     for call in calls:
         call.where, call.finished = path_to(item, call.result), item
         call.first = call.result = None
-        watched.is_single &= call.ops == most
+        watched.is_single &= call.ops == watched.ops
     watched.samples += calls
     return calls
