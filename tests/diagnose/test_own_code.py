@@ -245,6 +245,32 @@ class TestFinding:
         assert "ahead, in a thread" in verdict.next_step
         assert STACKS == asked.phase
 
+    def test_the_caller_of_what_runs_many_times_is_named_where_no_part_leads(self):
+        """Sixteen images decoded and converted for one label: full cores only follow from that."""
+        work = {("decode", "decode"): 0.35, ("Tensor", "transform"): 0.35, ("read", "fetch"): 0.3}
+        facts = known(work=work, load=2.5, calls={"decode": 16.0})
+        label, item = "label (mine.py:12);", "__getitem__ (mine.py:40);"
+        stacks = [
+            (stage, f"{item}{label}{stage} (site-packages/a/b.py:1)", 40) for stage, _ in work
+        ]
+        rest = ("read", f"{item}read (site-packages/a/b.py:1)", 10)
+
+        asked = next_question(facts, judge(facts), ())
+        verdict = judge(replace(facts, flame=a_flame(*stacks, rest)))[0]
+
+        assert ["cpu-saturated", STACKS] == [judge(facts)[0].code, asked.phase]
+        assert "one-transform" == verdict.code
+        assert "label (mine.py:12) is the bottleneck" in verdict.title
+        assert "decode runs 16 times for each sample" in verdict.title
+
+    def test_what_the_loader_itself_calls_is_not_named_for_all_its_work(self):
+        """Everything happens below `__getitem__`: that names nothing."""
+        work = {("decode", "decode"): 0.35, ("Tensor", "transform"): 0.35, ("read", "fetch"): 0.3}
+        stacks = [(stage, f"__getitem__ (mine.py:40);{stage} (a/b.py:1)", 40) for stage, _ in work]
+        facts = known(work=work, load=2.5, calls={"decode": 16.0}, flame=a_flame(*stacks))
+
+        assert "cpu-saturated" == judge(facts)[0].code
+
     def test_a_place_is_named_in_the_next_step(self):
         """A verdict about a transform points to where its time goes."""
         flame = a_flame(("Blur", "load (mine.py:7);blur (mine.py:31)", 30))

@@ -203,6 +203,12 @@ OWN_CODE: Final = OWN_TRANSFORM._replace(
     title="{place} is the bottleneck: {own} of the stall time{each}{does}"
 )
 """Variant for work in `__getitem__` itself."""
+CALLING_CODE: Final = OWN_CODE._replace(
+    limits=(Limit("transform_exposed_share", *_GROUP), _LADDER),
+    title="{place} is the bottleneck: {own} of the stall time; {stage} runs {runs} times for each "
+    "sample",
+)
+"""Variant for a function that runs several stages many times, none of which leads."""
 UNHOOKED_CODE: Final = OWN_TRANSFORM._replace(
     title="{place} is the bottleneck: {own} of what the loader computes in processes and threads "
     "of its own{does}",

@@ -28,7 +28,13 @@ from stallscope.model.thresholds import HARDLY, OTHERS, SLOW_SAMPLE, SLOWED
 from stallscope.run.resources import LONG_LOOK_S, MemoryGrowth, find_saturated, memory_growth
 from stallscope.stats import stall_interval
 from stallscope.units import seconds
-from stallscope.verbs.diagnose.own_code import OwnCode, lock_share, own_code, unhooked_code
+from stallscope.verbs.diagnose.own_code import (
+    OwnCode,
+    calling_code,
+    lock_share,
+    own_code,
+    unhooked_code,
+)
 from stallscope.verbs.ladder.result import AS_IT_IS, WHOLE
 
 if TYPE_CHECKING:
@@ -358,6 +364,17 @@ class Facts:
         """The user's function that computes where nothing is recorded; None: not known."""
         return unhooked_code(self.flame) if self.flame else None
 
+    @property
+    def runs_often(self) -> tuple[str, float] | None:
+        """The longest stage that runs many times for each sample, and how often; None: none."""
+        often = (pair for pair in self.calls.items() if pair[1] >= thresholds.MANY_CALLS)
+        return max(often, key=lambda pair: self.stage_s.get(pair[0], 0.0), default=None)
+
+    @property
+    def calling_code(self) -> OwnCode | None:
+        """The function of the user's below which most of the work of all stages happens."""
+        return calling_code(self.flame) if self.flame else None
+
 
 def facts(run: Run, setup: Setup) -> Facts:
     """Take everything that the rules ask for from a run, as far as the run knows it."""
@@ -545,8 +562,8 @@ def _device_share(run: Run, time: LoopBreakdown | None, kind: str | None = None)
 def _of_spans(run: Run) -> dict[str, Any]:
     """Read what only the workers' spans say: `calls`, `first_transform`, `whole_batches`.
 
-    A decoder that reads on is one call of each; a stage works on whole batches where it lies
-    outside of all samples for most of its time.
+    A decoder that reads on is one call; a stage works on whole batches where it lies outside of all
+    samples for most of its time.
     """
     kind = pl.col("kind").cast(pl.String)
     spans = run.work.with_columns(pl.col("stage").cast(pl.String), reads=kind.is_in(_READ_KINDS))
@@ -554,7 +571,10 @@ def _of_spans(run: Run) -> dict[str, Any]:
     outside = length.filter(pl.col("sample").is_null()).sum() / length.sum()
     whole = spans.group_by("stage").agg(outside=outside).filter(pl.col("outside") > _MOSTLY)
     inside = spans.drop_nulls("sample").sort(*_SAMPLE, "start_ns")
-    begins = inside.filter("reads", ~pl.col("reads").shift(1, fill_value=False).over(_SAMPLE))
+    before, after = pl.col("stage").shift(1).over(_SAMPLE), pl.col("stage").shift(-1).over(_SAMPLE)
+    is_back = pl.col("stage").shift(2).over(_SAMPLE) == pl.col("stage")
+    goes_on = pl.col("reads").shift(1).over(_SAMPLE) & (is_back | (before == after))
+    begins = inside.filter("reads", ~goes_on.fill_null(value=False))
     calls = begins.group_by(*_SAMPLE, "stage").len().group_by("stage").agg(pl.col("len").mean())
     changed = inside.filter(kind == "transform").sort("start_ns").group_by(_SAMPLE)
     first = changed.agg(pl.col("stage").first())["stage"].value_counts(sort=True)

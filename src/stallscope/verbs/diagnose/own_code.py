@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
+from stallscope.model.thresholds import ONE_OF_MANY
 from stallscope.stages import GETITEM, READING_WORDS, SEND
 from stallscope.verbs.flame.classify import (
     YOURS,
@@ -340,6 +341,20 @@ def unhooked_code(flame: Flame) -> OwnCode | None:
     return _beside_model(flame.samples.filter(pl.col("stage").is_null()))
 
 
+def calling_code(flame: Flame) -> OwnCode | None:
+    """Find the function of the user's below which most of the work of all stages happens.
+
+    None where no function holds most of it, or only the one that the loader itself calls: all of
+    the work is below that.
+    """
+    hits = _hits(flame.samples.filter(pl.col("stage").cast(pl.String) != SEND.name))
+    holder = _holder(hits, is_own=True)
+    if holder is None or holder.share < ONE_OF_MANY:
+        return None
+    outermost = {function for stack in hits for function in _own(stack)[:1]}
+    return None if StackFunction(holder.function, holder.file) in outermost else holder
+
+
 def _beside_model(samples: pl.DataFrame) -> OwnCode | None:
     hits = _hits(samples)
     rest = Counter({stack: number for stack, number in hits.items() if not _MODEL.search(stack)})
@@ -362,11 +377,7 @@ def _holder(hits: Counter[str], *, is_own: bool) -> OwnCode | None:
         return None
     hits_of, depth = Counter[StackFunction](), Counter[StackFunction]()
     for stack, number in hits.items():
-        own = [
-            function
-            for function in frames(stack)
-            if kind(function) == YOURS and not function.function.endswith(_INLINE)
-        ]
+        own = _own(stack)
         if not is_own:
             own = [function for function in frames(stack) if package(function) not in _PLAIN][:1]
         for place, function in enumerate(own):
@@ -382,6 +393,15 @@ def _holder(hits: Counter[str], *, is_own: bool) -> OwnCode | None:
     )
     described = _described(named, hits, hits_of[named] / hits.total())
     return replace(described, package="" if is_own else package(named))
+
+
+def _own(stack: str) -> list[StackFunction]:
+    """Return the user's functions in a stack, the outermost first."""
+    return [
+        function
+        for function in frames(stack)
+        if kind(function) == YOURS and not function.function.endswith(_INLINE)
+    ]
 
 
 def lock_share(flame: Flame) -> float | None:

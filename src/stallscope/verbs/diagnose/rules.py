@@ -120,8 +120,8 @@ def _first(facts: Facts) -> str:
     if facts.setup.cache and setting and facts.starts.again:
         lost = f"what {facts.setup.cache} keeps is lost when the workers end with the epoch"
         first = f"{setting}: {lost}; or fill it beforehand; "
-    stage, calls = max(facts.calls.items(), key=lambda pair: pair[1], default=("", 0.0))
-    if calls >= thresholds.MANY_CALLS and facts.exposure.of("fetch", "decode") >= thresholds.NOTED:
+    if facts.runs_often and facts.exposure.of("fetch", "decode") >= thresholds.NOTED:
+        stage, calls = facts.runs_often
         less = "leave out unused columns, rows or frames; store the rest of a sample in one file"
         who = "4_worker_flamegraphs shows the caller"
         first += f"{stage} runs {calls:.0f} times for each sample: {less}; {who}; "

@@ -25,7 +25,8 @@ and of `rank_findings`, for a loop that waits:
     waiting for storage.
 13. Waiting for storage, and then the work that leads, also where the cores are saturated: it is
     what there is to be fixed.
-14. Cores that are saturated by work of which no part leads.
+14. Where no part of the work leads, the function of the user's below which most of it happens.
+15. Cores that are saturated by work of which no part leads.
 
 `next_question` names the measurement that decides most. `side_notes` states rare events that are no
 finding.
@@ -56,6 +57,7 @@ from stallscope.verbs.diagnose.work import (
     findings_of_work,
     is_unseen,
     leading,
+    of_calling_code,
     own_groups,
     resize_of_large_images,
 )
@@ -296,6 +298,7 @@ def rank_findings(facts: Facts, by_cause: ByCause) -> Finding | None:
         or _storage(facts, by_cause)
         or first(causes.TOO_FEW_WORKERS)
         or next((each for each in works if leads in each.cause.groups), None)
+        or of_calling_code(facts)
         or first(causes.CPU_SATURATED)
         or min(works, key=_by_cost, default=None)
     )
@@ -434,6 +437,7 @@ def _has_lines(facts: Facts, verdict: Finding) -> bool:
         verdict.cause in _HAS_LINES
         or _makes_batches_here(verdict)
         or (is_about_work and facts.exposure.of("getitem") >= thresholds.NOTED)
+        or (is_about_work and facts.runs_often is not None and leading(facts) is None)
         or (verdict.cause == causes.DECODE and facts.megapixels is None)
         or (verdict.cause == causes.SLOW_SAMPLES and bool(facts.slow_stage))
     )

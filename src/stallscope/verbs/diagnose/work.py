@@ -221,6 +221,17 @@ def _of_transforms(facts: Facts) -> Finding:
     return finding(cause, facts, _one_of(facts, most.share, part), **words)
 
 
+def of_calling_code(facts: Facts) -> Finding | None:
+    """Make a finding of the function that runs stages many times a sample; None: there is none."""
+    own, whole = facts.calling_code, facts.exposure.of(*WORK)
+    if own is None or not facts.runs_often:
+        return None
+    stage, runs = facts.runs_often
+    words = {"place": own.place, "line": own.place, "own": share(own.share * whole)}
+    words |= {"stage": stage, "runs": f"{runs:.0f}", "remedy": own.call.remedy}
+    return finding(causes.CALLING_CODE, facts, _one_of(facts, own.share * whole, whole), **words)
+
+
 def _one_of(facts: Facts, most: float, part: float) -> Numbers:
     """Return what one transform holds of the stalls, and all of them together."""
     return {
