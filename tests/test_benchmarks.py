@@ -12,7 +12,10 @@ import stallscope
 
 FOLDER = Path(__file__).parent / "benchmarks"
 COMMANDS = {file.name for file in FOLDER.glob("*.py")}
-LONG = {"notebooks.py", "power.py", "prediction.py", "soak.py", "storage_truth.py"}
+LONG = {
+    *("notebooks.py", "power.py", "prediction.py", "soak.py", "storage_truth.py"),
+    "third_party_scripts.py",
+}
 """Even their `--smoke` takes minutes: not in CI."""
 LAUNCHER = """
 import json, os, runpy, sys

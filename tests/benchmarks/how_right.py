@@ -52,6 +52,21 @@ threshold, two causes, and loops in which nothing is wrong.""",
 ## Seconds to a settled answer
 
 Each question is asked again and again. The truth is the mean of all quiet answers.""",
+    "published_orders": """\
+## Transform orders of published pipelines
+
+Gains are ratios of CPU time of a sample by a plain stopwatch; "in the loader" is the kit's own
+figure, measured in the workers.""",
+    "order_truth": """\
+## The grade of an order
+
+Random pipelines with two ops exchanged. The truth is measured without the kit; a row is a truth, a
+column what the kit says.""",
+    "third_party_scripts": """\
+## Training scripts of other projects
+
+Unmodified scripts from their packages, under `stallscope run` and without it. What they leave is
+compared bit by bit.""",
     "overhead": """\
 ## The cost of recording
 

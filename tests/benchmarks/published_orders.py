@@ -195,7 +195,7 @@ def _monai() -> Published:
 
 
 def cpu_s(loaders: Sequence[DataLoader[Any]]) -> list[float]:
-    """Return the median CPU seconds of a sample of each loader's dataset, in turns."""
+    """Return the mean CPU seconds of a sample of each loader's dataset, in turns."""
     took: list[list[float]] = [[] for _ in loaders]
     torch.set_num_threads(1)
     for number in range(2 * SAMPLES):
