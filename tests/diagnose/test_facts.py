@@ -15,9 +15,7 @@ from stallscope.model.exposure import exposure
 from stallscope.model.loop_time import starts
 from stallscope.stages import LOOP, QUEUED, THREADS, WORKER
 from stallscope.stats import stall_interval
-from stallscope.verbs.diagnose.facts import (
-    gain_of,
-)
+from stallscope.verbs.diagnose.facts import _of_spans, gain_of
 from stallscope.verbs.ladder.result import AS_IT_IS, BATCHES, FETCHED
 
 MANY = 12
@@ -225,3 +223,25 @@ class TestInterval:
             pl.DataFrame(schema={"rank": pl.Int16, "step": pl.Int32, "stall_s": pl.Float64}),
             2,
         )
+
+
+READ_ON = [("fetch", 1.0), ("decode", 1.0), ("fetch", 0.1), ("decode", 1.0)]
+"""A decoder that reads on while it decodes one image."""
+
+
+@pytest.mark.parametrize(
+    ("sample", "calls"),
+    [
+        (READ_ON, 1.0),
+        ([*READ_ON, ("Blur", 1.0), *READ_ON], 2.0),
+        (3 * [("header", 1.0), *READ_ON], 3.0),
+    ],
+    ids=["one image", "two, each with a transform", "three in a row, each with a header"],
+)
+def test_reading_on_is_no_further_call(sample, calls):
+    """What runs many times for each sample is counted by images, not by reads."""
+    run = a_run([sample] * MANY)
+    reads = pl.when(pl.col("stage") == "header").then(pl.lit("fetch")).otherwise(pl.col("kind"))
+    run = replace(run, all_spans=run.all_spans.with_columns(kind=reads))
+
+    assert calls == max(_of_spans(run)["calls"].values())
