@@ -166,7 +166,6 @@ class StackCounts:
 
     def __init__(self, rate_hz: float, *, of_loop: bool = False) -> None:
         self.of_loop = of_loop
-        self._readable = partial(collapsed, of_loop=of_loop)
         self._in_window = max(round(rate_hz * WINDOW_S), 1)
         self._hits: Counter[tuple[Any, ...]] = Counter()
         self._windows: dict[int, int] = {}
@@ -189,7 +188,7 @@ class StackCounts:
         return [*sampler.notes, *notes]
 
     def _add(self, stacks: ProcessStacks) -> None:
-        readable = cache(self._readable)
+        readable = cache(partial(collapsed, of_loop=self.of_loop))
         first = last = self._windows.get(stacks.pid, 0)
         for thread in stacks.threads:
             texts = filter(None, (readable(tuple(stack)) for stack in thread))
@@ -362,7 +361,9 @@ def _of_target(
         named = replace(conditions, name=target.name)
 
         def workers() -> list[Process]:
-            return [*probe.workers()] if loaders else _numbered(set(_children()) - before)
+            if loaders:
+                return [*probe.workers()]
+            return list(enumerate(sorted(set(_children()) - before)))  # of another library's loader
 
         session = SamplingLoop(loop, named, measurement, hits, workers)
         measurement.result = lambda: None if probe.forked else session.result(target.notes)
@@ -373,11 +374,6 @@ def _of_target(
 
 def _children() -> list[int]:
     return [child.pid for child in psutil.Process().children(recursive=True)]
-
-
-def _numbered(pids: Iterable[int]) -> list[Process]:
-    """Number the processes that a loader of another library has started."""
-    return list(enumerate(sorted(pids)))
 
 
 class _Hooked:
