@@ -340,7 +340,8 @@ class SamplingLoop:
 def _of_target(
     target: targets.Target, conditions: FlameConditions, *, of_loop: bool = False
 ) -> Flame:
-    measurement = _measurement(replace(conditions, name=target.name))
+    conditions = replace(conditions, name=target.name)
+    measurement = _measurement(conditions)
     with (
         time_limit(max(conditions.seconds, _LEAST_S), remedy="sample for more seconds"),
         isolated(target) as target,  # noqa: PLR1704 - its private form
@@ -358,14 +359,13 @@ def _of_target(
         probe = Probe(place, loaders, scoped=True)
         loop = replace(TimedLoop.of(target), batches=_Hooked(loader, probe.begin, probe.inside))
         hits = StackCounts(conditions.rate_hz, of_loop=of_loop)
-        named = replace(conditions, name=target.name)
 
         def workers() -> list[Process]:
             if loaders:
                 return [*probe.workers()]
             return list(enumerate(sorted(set(_children()) - before)))  # of another library's loader
 
-        session = SamplingLoop(loop, named, measurement, hits, workers)
+        session = SamplingLoop(loop, conditions, measurement, hits, workers)
         measurement.result = lambda: None if probe.forked else session.result(target.notes)
         with probe:
             session.run(folder)
