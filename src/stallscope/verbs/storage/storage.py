@@ -27,15 +27,7 @@ from stallscope.run.record import record_target
 from stallscope.targets import target as targets
 from stallscope.units import BUDGET_S, count, share
 from stallscope.verbs.storage import reads
-from stallscope.verbs.storage.reads import (
-    COLD,
-    RANDOM,
-    REALLY_COLD,
-    SAMPLE,
-    SEQUENTIAL,
-    WARM,
-    resident_share,
-)
+from stallscope.verbs.storage.reads import COLD, RANDOM, REALLY_COLD, SAMPLE, SEQUENTIAL, WARM
 from stallscope.verbs.storage.result import PLACES, READINGS, UNPROVEN, Storage, StorageConditions
 
 if TYPE_CHECKING:
@@ -273,7 +265,7 @@ class StorageProbe:
         resident = {}
         for file in unread[:: max(len(unread) // _RESIDENCY_FILES, 1)]:
             with suppress(OSError):
-                resident[file.path] = resident_share(file.path)
+                resident[file.path] = reads.resident_share(file.path)
         return {path: part for path, part in resident.items() if part is not None}
 
     # ---- reading ----------------------------------------------------------------------------
