@@ -14,7 +14,8 @@ import psutil
 import pytest
 import torch
 from support import busy_loaders
-from support.busy_loaders import Planted, PlantedStream, Raises
+from support.busy_loaders import Planted, Raises
+from support.loaders import NoiseStream
 from torch.utils.data import DataLoader
 
 import stallscope as ss
@@ -131,7 +132,7 @@ class TestOfALoader:
 
 def test_loader_without_a_batch_is_refused():
     with pytest.raises(ss.StallscopeError, match="yielded no batch"):
-        ss.flame(DataLoader(PlantedStream(0), 2, num_workers=1), seconds=0.3)
+        ss.flame(DataLoader(NoiseStream(0), 2, num_workers=1), seconds=0.3)
 
 
 class TestRefused:

@@ -148,7 +148,6 @@ class FunctionSelector:
                 )
 
     def _named(self, asked: Any) -> list[CodeType]:
-        """Return the code objects of a name or an object."""
         parts = self._parts
         if not isinstance(asked, str):
             return _codes_of(asked)
