@@ -14,7 +14,8 @@ import psutil
 import pytest
 import torch
 from support import busy_loaders
-from support.busy_loaders import Planted, PlantedStream, Raises
+from support.busy_loaders import Planted, Raises
+from support.loaders import NoiseStream
 from torch.utils.data import DataLoader
 
 import stallscope as ss
@@ -129,10 +130,9 @@ class TestOfALoader:
         assert {os.getpid()} == set(seen.samples["pid"])
 
 
-class TestShortLoaders:
-    def test_that_gives_nothing(self):
-        with pytest.raises(ss.StallscopeError, match="yielded no batch"):
-            ss.flame(DataLoader(PlantedStream(0), 2, num_workers=1), seconds=0.3)
+def test_loader_without_a_batch_is_refused():
+    with pytest.raises(ss.StallscopeError, match="yielded no batch"):
+        ss.flame(DataLoader(NoiseStream(0), 2, num_workers=1), seconds=0.3)
 
 
 class TestRefused:
@@ -193,12 +193,11 @@ class TestOfATrainingThatRuns:
             ss.flame(pid=process.pid)
 
 
-class TestFaults:
-    def test_a_dataset_that_raises(self):
-        with pytest.raises(LookupError, match="no sixty here") as caught:
-            ss.flame(DataLoader(Raises(), 2, num_workers=1), seconds=30)
+def test_exception_of_the_dataset_has_the_flame():
+    with pytest.raises(LookupError, match="no sixty here") as caught:
+        ss.flame(DataLoader(Raises(), 2, num_workers=1), seconds=30)
 
-        assert any("attribute `flame`" in note for note in caught.value.__notes__)
+    assert any("attribute `flame`" in note for note in caught.value.__notes__)
 
 
 class TestBadInput:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from support import slow_lines
+from support.build_lines import some_lines
 from support.loaders import Backwards, Fails
 from support.slow_lines import (
     Bulk,
@@ -31,9 +32,15 @@ from support.slow_lines import (
 from torch.utils.data import DataLoader
 
 import stallscope as ss
+from stallscope.verbs.lines import lines as verb
 from stallscope.verbs.lines.result import sentence
 
-Transform = Any
+
+@pytest.fixture(autouse=True)
+def rough_shares(monkeypatch):
+    """Their truth is a benchmark's (`lines_truth.py`); here some looks are enough."""
+    monkeypatch.setattr(verb, "_WITHIN", 0.1)
+    monkeypatch.setattr(verb, "_LEAST_LOOKS", 60)
 
 
 def hottest(lines: ss.Lines) -> dict[str, Any]:
@@ -77,11 +84,9 @@ class TestTheHottestLine:
 
         first = hottest(lines)
         assert "time.sleep(SLEEP_S)" in first["source"]
-        assert ("Sleeper.__call__", "Sleeper", 4) == (
-            first["function"],
-            first["stage"],
-            first["hits"],
-        )
+        assert ["Sleeper.__call__", "Sleeper", 4] == [
+            first[name] for name in ("function", "stage", "hits")
+        ]
         assert first["own_share"] > 0.5
         assert sentence(lines).startswith(f"Line {first['line']} of `Sleeper.__call__` takes")
 
@@ -96,11 +101,10 @@ class TestTheHottestLine:
     def test_is_in_the_collate_function(self):
         lines = ss.lines(DataLoader(Items(), 2, collate_fn=slow_collate), samples=4)
 
-        assert ("slow_collate", "collate", 4) == (
-            hottest(lines)["function"],
-            hottest(lines)["stage"],
-            hottest(lines)["hits"],
-        )
+        first = hottest(lines)
+        assert ["slow_collate", "collate", 4] == [
+            first[name] for name in ("function", "stage", "hits")
+        ]
 
     @pytest.mark.parametrize(
         ("transform", "name"),
@@ -114,7 +118,6 @@ class TestTheHottestLine:
         ids=["function", "closure", "decorated", "modules", "lambda"],
     )
     def test_is_in_every_kind_of_transform(self, transform, name):
-        """A function, a closure, a method behind a decorator, a lambda."""
         lines = ss.lines(DataLoader(Items(transform), 2), samples=4)
 
         if name:
@@ -180,21 +183,16 @@ class TestNothingChanges:
         dataset = Items(plain)
         sampler = Backwards(dataset)
         loader = DataLoader(dataset, 2, sampler=sampler, generator=torch.Generator())
-        before = [
-            torch.get_rng_state().tolist(),
-            random.getstate(),
-            str(np.random.get_state()),
-            loader.generator.get_state().tolist(),
-        ]
+
+        def states():
+            of_torch = [torch.get_rng_state().tolist(), loader.generator.get_state().tolist()]
+            return [*of_torch, random.getstate(), str(np.random.get_state())]
+
+        before = states()
 
         ss.lines(loader, samples=4)
 
-        assert before == [
-            torch.get_rng_state().tolist(),
-            random.getstate(),
-            str(np.random.get_state()),
-            loader.generator.get_state().tolist(),
-        ]
+        assert before == states()
         assert 0 == sampler.epochs
         assert dataset.file is None
 
@@ -258,6 +256,13 @@ class TestWhatCannotBe:
         loader = DataLoader(Items(), 2, sampler=Nothing())
         with pytest.raises(ss.StallscopeError, match="sampler gives no index"):
             ss.lines(loader)
+
+
+def test_sentence_without_a_line_that_stands_out():
+    assert sentence(some_lines({"f": [("a()", (0.03, 0.03))]})).startswith(
+        "No line stands out: the hottest, "
+    )
+    assert "No line was measured" == sentence(some_lines({}))
 
 
 @pytest.mark.parametrize("samples", [4, 400])

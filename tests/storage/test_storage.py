@@ -19,17 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 import stallscope as ss
 from stallscope.verbs.storage import reads
 from stallscope.verbs.storage import storage as storage_module
-from stallscope.verbs.storage.reads import (
-    COLD,
-    RANDOM,
-    SAMPLE,
-    SEQUENTIAL,
-    WARM,
-    drop,
-    opened,
-    resident_bytes,
-    resident_share,
-)
+from stallscope.verbs.storage.reads import COLD, RANDOM, SAMPLE, SEQUENTIAL, WARM
 from stallscope.verbs.storage.result import describe, sentence
 
 PAGE = 4096
@@ -100,23 +90,23 @@ class TestPageCache:
     def test_read_files_are_cached_and_dropped_ones_are_not(self, tmp_path):
         path = written(tmp_path / "a", 8 << 20)
         Path(path).read_bytes()
-        assert 1.0 == resident_share(path)
+        assert 1.0 == reads.resident_share(path)
 
-        with opened(path) as file:
-            assert drop(file, 5 << 20, PAGE)  # with the large page around it
-            assert 0 == resident_bytes(file, 5 << 20, PAGE)
-            assert 6 << 20 == resident_bytes(file, 0, 8 << 20)
-            drop(file)
-        assert 0.0 == resident_share(path)
+        with reads.opened(path) as file:
+            assert reads.drop(file, 5 << 20, PAGE)  # with the large page around it
+            assert 0 == reads.resident_bytes(file, 5 << 20, PAGE)
+            assert 6 << 20 == reads.resident_bytes(file, 0, 8 << 20)
+            reads.drop(file)
+        assert 0.0 == reads.resident_share(path)
 
     def test_unwritten_pages_are_written_and_dropped(self, tmp_path):
         """A dataset that was just made has most of its pages in this state."""
         path = tmp_path / "a"
         path.write_bytes(bytes(64 * PAGE))
 
-        with opened(str(path)) as file:
-            drop(file)
-        assert 0.0 == resident_share(str(path))
+        with reads.opened(str(path)) as file:
+            reads.drop(file)
+        assert 0.0 == reads.resident_share(str(path))
         assert bytes(64 * PAGE) == path.read_bytes()
 
 

@@ -60,20 +60,15 @@ def some_experiments(
         for number in range(8)
         for way, (size, copy_s, host_s) in COPIES.items()
     ]
-    told = {"step_s": step_s, "loss": 2.31, "loss_steps": 20, "name": "DataLoader over Photos"}
+    about = {"step_s": step_s, "loss": 2.31, "loss_steps": 20, "name": "DataLoader over Photos"}
     if on_device:
-        told |= {
-            "kernels_per_step": 180.0,
-            "kernel_s": 2e-5,
-            "gap_s": 1e-5,
-            "device": "NVIDIA H200",
-        }
-        told |= {"device_busy_share": 0.37}
+        about |= {"kernels_per_step": 180.0, "kernel_s": 2e-5, "gap_s": 1e-5}
+        about |= {"device": "NVIDIA H200", "device_busy_share": 0.37}
     return Experiments(
         pl.DataFrame(trials, TRIALS, orient="row"),
         pl.DataFrame(laps, PAIRS, orient="row"),
         pl.DataFrame(waits if step_s else [], WAITS, orient="row"),
         pl.DataFrame(copies if on_device else [], COPY_TIMES, orient="row"),
-        ExperimentsConditions(**told | circumstances),
+        ExperimentsConditions(**about | circumstances),
         notes,
     )

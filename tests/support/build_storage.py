@@ -5,15 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from stallscope.verbs.storage.layout_result import MAKES, READS, WRITTEN, LayoutConditions, Layouts
-from stallscope.verbs.storage.reads import (
-    COLD,
-    MEMORY,
-    RANDOM,
-    SAMPLE,
-    SEQUENTIAL,
-    SOLID,
-    WARM,
-)
+from stallscope.verbs.storage.reads import COLD, MEMORY, RANDOM, SAMPLE, SEQUENTIAL, SOLID, WARM
 from stallscope.verbs.storage.result import PLACES, READINGS, Storage, StorageConditions
 
 MACHINE = {"cores": 4, "system": "Linux x86_64", "python": "3.11.7", "torch": "2.15.0"}
@@ -23,48 +15,48 @@ SCATTER_OF_BLOCKS = (1.0, 1.03, 0.98, 1.01)
 PLACE = ("/mnt/photos", "nvme0n1p2", "ext4", SOLID, 400, 400 * FILE_BYTES, 0.25)
 
 
+ACCESS = dict.fromkeys(("files", "LMDB", "HDF5"), (True, 1.0)) | {"tar shards": (False, 0.31)}
+"""Whether any sample of a layout can be read alone, and how uniform a shuffle is."""
+
+
 def a_storage(
-    latency_s=None, *, rounds=4, warm_s=0.0002, medium=SOLID, cached=0.0, places=(PLACE,), **told
+    latency_s=None, *, rounds=4, medium=SOLID, places=(PLACE,), notes=(), **conditions
 ) -> Storage:
     """Make what a device gives that takes so long for a cold sample, by the number of readers."""
     if latency_s is None:
         latency_s = {1: 0.002, 2: 0.002, 4: 0.002, 8: 0.0025}
+    patterns = {(SAMPLE, 0, readers, COLD): each_s for readers, each_s in latency_s.items()}
+    patterns |= {(SAMPLE, 0, readers, WARM): 0.0002 for readers in (1, 8)}
+    patterns |= {
+        (RANDOM, 4096, 1, COLD): 0.0001,
+        (RANDOM, 4096, 8, COLD): 0.0002,
+        (SEQUENTIAL, 1 << 20, 1, COLD): 0.0006,
+        (SEQUENTIAL, 1 << 20, 1, WARM): 0.0001,
+    }
     rows = [
-        row
-        for at in range(rounds)
-        for row in (
-            *(_row((SAMPLE, 0, many, COLD, at), each, cached) for many, each in latency_s.items()),
-            *(_row((SAMPLE, 0, many, WARM, at), warm_s, 1.0) for many in (1, 8) if warm_s),
-            _row((RANDOM, 4096, 1, COLD, at), 0.0001, cached),
-            _row((RANDOM, 4096, 8, COLD, at), 0.0002, cached),
-            _row((SEQUENTIAL, 1 << 20, 1, COLD, at), 0.0006, cached),
-            _row((SEQUENTIAL, 1 << 20, 1, WARM, at), 0.0001, 1.0),
-        )
+        _row(pattern, number, each_s)
+        for number in range(rounds)
+        for pattern, each_s in patterns.items()
     ]
     about = {"name": "train:loader", "machine": MACHINE, "num_workers": 2, "is_whole": True}
     about |= {"files": 400, "data_bytes": 400 * FILE_BYTES, "resident_share": 0.25}
     about |= {"sample_bytes": float(FILE_BYTES), "sample_s": 0.0042, "fetch_s": 0.0002}
     about |= {"loop_per_s": 320.0, "wanted_per_s": 640.0, "simulated_step_s": 0.05}
     about |= {"budget_s": 60.0, "took_s": 21.0}
-    kept = {name: told.pop(name) for name in ("notes",) if name in told}
-    places = [(*place[:3], medium, *place[4:]) for place in places]
     return Storage(
-        pl.DataFrame(rows if rounds else [], READINGS, orient="row"),
-        pl.DataFrame(places, PLACES, orient="row"),
-        StorageConditions(**about | told),
-        **kept,
+        pl.DataFrame(rows, READINGS, orient="row"),
+        pl.DataFrame([(*place[:3], medium, *place[4:]) for place in places], PLACES, orient="row"),
+        StorageConditions(**about | conditions),
+        notes,
     )
 
 
-def _row(way, latency_s, cached):
-    _, request_bytes, readers, _, at = way
-    each_s = latency_s * SCATTER[at % len(SCATTER)]
-    requests = 200
-    return (
-        *(*way, requests),
-        *(requests * (request_bytes or FILE_BYTES), requests * each_s / readers),
-        *(each_s, 1.8 * each_s, cached),
-    )
+def _row(pattern, number, latency_s):
+    """Return a reading of 200 requests in a round."""
+    _, request_bytes, readers, state = pattern
+    each_s = latency_s * SCATTER[number % len(SCATTER)]
+    size, took_s = 200 * (request_bytes or FILE_BYTES), 200 * each_s / readers
+    return (*pattern, number, 200, size, took_s, each_s, 1.8 * each_s, float(state == WARM))
 
 
 def warm_storage() -> Storage:
@@ -78,7 +70,7 @@ def no_storage() -> Storage:
     return a_storage({}, rounds=0, places=(), **nothing)
 
 
-def some_layouts(rates=None, *, rounds=4, **told) -> Layouts:
+def some_layouts(rates=None, *, rounds=4, notes=(), **conditions) -> Layouts:
     """Make layouts of so many samples a second, by layout and whether images are smaller."""
     if rates is None:
         rates = {("files", False): 400.0, ("tar shards", False): 700.0, ("HDF5", False): 410.0}
@@ -92,26 +84,21 @@ def some_layouts(rates=None, *, rounds=4, **told) -> Layouts:
         for took_s in [2 / rate * scatter[(at + number) % 4] - make_s[small]]
     ]
     written = [
-        (number, kind, smaller, 50_000_000 // (1 + 3 * smaller), 300.0, *_access(kind), "")
+        (number, kind, smaller, 50_000_000 // (1 + 3 * smaller), 300.0, *ACCESS[kind], "")
         for number, (kind, smaller) in enumerate(rates)
     ]
     written.append((len(rates), "LMDB", False, None, None, None, None, "pip install lmdb"))
     about = {"name": "train:loader", "machine": MACHINE, "num_workers": 2, "samples": 512}
     about |= {"dataset_samples": 50_000, "sample_bytes": float(FILE_BYTES), "wanted_per_s": 1_000.0}
-    about |= {"image_pixels": 256}
-    about |= {"makers": 2, "simulated_step_s": 0.05, "budget_s": 120.0, "took_s": 96.0}
-    kept = {name: told.pop(name) for name in ("notes",) if name in told}
+    about |= {"image_pixels": 256, "makers": 2, "simulated_step_s": 0.05}
+    about |= {"budget_s": 120.0, "took_s": 96.0}
     return Layouts(
         pl.DataFrame(reads, READS, orient="row"),
         pl.DataFrame(makes, MAKES, orient="row"),
         pl.DataFrame(written, WRITTEN, orient="row"),
-        LayoutConditions(**about | told),
-        **kept,
+        LayoutConditions(**about | conditions),
+        notes,
     )
-
-
-def _access(kind):
-    return (False, 0.31) if kind == "tar shards" else (True, 1.0)
 
 
 def no_layouts() -> Layouts:

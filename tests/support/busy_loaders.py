@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset
 
 from stallscope import pyspy_calls
 
@@ -75,17 +75,6 @@ class Planted(Dataset):
         return self.transform(self.target_transform(torch.full((4,), float(index))))
 
 
-class PlantedStream(IterableDataset):
-    """A few of them as a stream, which ends."""
-
-    def __init__(self, entries: int) -> None:
-        self.entries = entries
-
-    def __iter__(self) -> Any:
-        inner = Planted()
-        return (inner[index] for index in range(self.entries))
-
-
 class Raises(Planted):
     """A dataset with a mistake."""
 
@@ -102,17 +91,8 @@ def undumpable(_: int = 0) -> None:
 
 def plain_py_spy(folder: Path) -> Path:
     """The real py-spy, without the right to look into everything."""
-    return script(folder, _WITHOUT_PTRACE.format(python=sys.executable, program=program()))
-
-
-def program() -> str:
-    return str(pyspy_calls.executable())
-
-
-def script(folder: Path, text: str) -> Path:
-    """A program that stands in for py-spy."""
-    path = folder / "py-spy"
-    path.write_text(text)
+    path, program = folder / "py-spy", str(pyspy_calls.executable())
+    path.write_text(_WITHOUT_PTRACE.format(python=sys.executable, program=program))
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return path
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import statistics
 import time
 from typing import Any
 
@@ -24,34 +23,10 @@ class Sleeper:
         return doubled - 1
 
 
-NUMBERS = [(7919 * number) % 100_003 for number in range(200_000)]
-LOCKED_S = 0.03
-
-
-class Locks:
-    """A transform half of whose time is one call that holds Python's lock, on most machines."""
-
-    def __call__(self, value: torch.Tensor) -> torch.Tensor:
-        time.sleep(LOCKED_S)
-        sorted(NUMBERS)  # holds the lock
-        return value
-
-
 class Slow:
     def __call__(self, value: torch.Tensor) -> torch.Tensor:
         time.sleep(0.05)
         return value
-
-
-class Holder:
-    """A transform that keeps a library's function, in which it spends its time."""
-
-    def __init__(self) -> None:
-        self.mean = statistics.mean
-
-    def __call__(self, value: torch.Tensor) -> torch.Tensor:
-        many = value.tolist() * 2000
-        return value - self.mean(many)  # the planted line
 
 
 class Items(Dataset):

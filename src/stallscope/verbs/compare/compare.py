@@ -259,7 +259,6 @@ _BATCH: Final = ["rank", "epoch", "batch"]
 
 
 def _block_of(block_count: int) -> pl.Expr:
-    """Return the block of each row, in blocks of equal size."""
     return pl.int_range(pl.len()) * block_count // pl.len()
 
 

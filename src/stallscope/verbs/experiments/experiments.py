@@ -80,9 +80,9 @@ class _Lap(NamedTuple):
 class _StepLoop:
     """Loop of a step over batches in memory."""
 
-    def __init__(self, target: Target, batches: list[Any], losses: _Losses) -> None:
+    def __init__(self, target: Target, batches: list[Any]) -> None:
         device = device_of(target)
-        self._losses = losses
+        self.losses = _Losses()
         self._step: Step = target.step  # type: ignore[assignment]
         self._device, cached = device, batches
         if device.has_memory:
@@ -100,7 +100,7 @@ class _StepLoop:
         self, change: AbstractContextManager[Step], steps: int, most_s: float = math.inf
     ) -> _Lap:
         """Time steps of a change from the current state, at most so long, and restore the state."""
-        losses, device = self._losses, self._device
+        losses, device = self.losses, self._device
         losses.take_all()  # of a lap that raised
         with as_before([], self._step), change as step:
             clock = device.clock()
@@ -176,17 +176,15 @@ class _StepTrials:
         """Watch the step, compare losses, and time the changes."""
         self._measurement.now("batches to try the step on")
         batches = self._fetched()
-        losses = _Losses()
-        self._loop = _StepLoop(self._target, batches, losses)
+        self._loop = _StepLoop(self._target, batches)
         if self._device.has_memory:  # copies first, as the profiler may slow later ones
             self._copies = copy_times(self._device, batches[0])
         else:
             self._measurement.note(f"copies were not timed: {self._device.why_no_memory}")
         self._measurement.now("the step as it is")
         self._context = self._watch()
-        with losses.seen():
-            works = self._compare_losses()
-            self._time(works)
+        with self._loop.losses.seen():
+            self._time(self._compare_losses())
 
     def _fetched(self) -> list[Any]:
         until_ns = self._measurement.until_ns(self._measurement.budget_s * _FETCH_SHARE)
@@ -214,8 +212,8 @@ class _StepTrials:
                     self._loop.use(_LOOKED_AT, lambda batch: use_watched(step, batch))
                     self._facts.steps = _LOOKED_AT
             except Exception as error:  # noqa: BLE001 - the step works unwatched
-                self._facts.failure = f"while it was watched the step raised {repr_of(error):.200}"
-                self._measurement.note(f"the waiting lines are unknown: {self._facts.failure}")
+                why = f"while it was watched the step raised {repr_of(error):.200}"
+                self._measurement.note(f"the waiting lines are unknown: {why}")
             if device.counts_kernels:
                 self._kernels = device.kernels(lambda: self._loop.use(_LOOKED_AT, step))
         optimizers = reached(step, torch.optim.Optimizer)

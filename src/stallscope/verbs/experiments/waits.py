@@ -79,8 +79,6 @@ class StepFacts:
     """Seconds that the host waited in each call."""
     autocasts: bool = False
     """True where a function of torch ran under autocast."""
-    failure: str = ""
-    """Reason for missing facts; empty where they are complete."""
 
 
 class StepWatch(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
@@ -154,16 +152,11 @@ class StepWatch(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
         return synchronize
 
     def _watch_cuda(self, ends: ExitStack) -> None:
-        before = torch.cuda.get_sync_debug_mode()
-        ends.callback(torch.cuda.set_sync_debug_mode, before)
-        self.hear_warnings(ends)
-        warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")
-        torch.cuda.set_sync_debug_mode("warn")
-
-    def hear_warnings(self, ends: ExitStack) -> None:
         """Store torch's warnings about synchronizations as waiting calls; show other warnings."""
+        ends.callback(torch.cuda.set_sync_debug_mode, torch.cuda.get_sync_debug_mode())
         ends.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("always", message=_IN_CPP)
+        warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")
         shown = warnings.showwarning
 
         def show(message: Any, *rest: Any, **named: Any) -> None:
@@ -173,6 +166,7 @@ class StepWatch(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
                 self.facts.waits[_line("inside of torch")].append(0.0)
 
         warnings.showwarning = show
+        torch.cuda.set_sync_debug_mode("warn")
 
 
 def _would_wait(what: str) -> bool:

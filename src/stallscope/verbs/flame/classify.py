@@ -215,20 +215,12 @@ def table(samples: pl.DataFrame) -> pl.DataFrame:
     np.add.at(outer, place, hits["hits"].to_numpy())
     np.add.at(inner, place, (hits["hits"] * hits["own"]).to_numpy())
     counts, processes = windows["hits"].to_numpy().astype(float), windows["pid"].to_list()
-    self_low, self_high, how = share_intervals(inner, counts, processes)
-    total_low, total_high, _ = share_intervals(outer, counts, processes)
+    for name, number in (("self_share", inner), ("total_share", outer)):
+        low, high, how = share_intervals(number, counts, processes)
+        shares = {name: number.sum(axis=0) / counts.sum(), f"{name}_low": low, f"{name}_high": high}
+        functions = functions.with_columns(**shares, interval=pl.lit(how))
     return (
-        functions.with_columns(
-            self_share=inner.sum(axis=0) / counts.sum(),
-            self_share_low=self_low,
-            self_share_high=self_high,
-            total_share=outer.sum(axis=0) / counts.sum(),
-            total_share_low=total_low,
-            total_share_high=total_high,
-            hits=outer.sum(axis=0),
-            samples=pl.lit(counts.sum()),
-            interval=pl.lit(how),
-        )
+        functions.with_columns(hits=outer.sum(axis=0), samples=pl.lit(counts.sum()))
         .select(pl.col(name).cast(dtype) for name, dtype in TABLE.items())
         .sort(["self_share", "total_share", "function"], descending=[True, True, False])
     )

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from stallscope.verbs.flame.pyspy import ProcessStacks, StackSampler
+    from stallscope.verbs.flame.pyspy import StackSampler, Thread
 
 
 _LONGEST_S: Final = 3600.0
@@ -166,7 +166,6 @@ class StackCounts:
 
     def __init__(self, rate_hz: float, *, of_loop: bool = False) -> None:
         self.of_loop = of_loop
-        self._readable = partial(collapsed, of_loop=of_loop)
         self._in_window = max(round(rate_hz * WINDOW_S), 1)
         self._hits: Counter[tuple[Any, ...]] = Counter()
         self._windows: dict[int, int] = {}
@@ -178,26 +177,26 @@ class StackCounts:
         if sampler.refused:
             return []
         notes = []
-        for stacks in sampler.stacks:
-            sampler.read(stacks)
-            if stacks.why_not:
-                who = "the process" if stacks.worker is None else f"worker {stacks.worker}"
-                notes.append(f"{who} (pid {stacks.pid}) was not sampled: {stacks.why_not}")
+        for worker, pid in sampler.processes:
+            threads = sampler.read(pid)
+            if why_not := sampler.why_not.get(pid):
+                who = "the process" if worker is None else f"worker {worker}"
+                notes.append(f"{who} (pid {pid}) was not sampled: {why_not}")
             else:
-                self.processes.add(stacks.pid)
-                self._add(stacks)
+                self.processes.add(pid)
+                self._add(worker, pid, threads)
         return [*sampler.notes, *notes]
 
-    def _add(self, stacks: ProcessStacks) -> None:
-        readable = cache(self._readable)
-        first = last = self._windows.get(stacks.pid, 0)
-        for thread in stacks.threads:
+    def _add(self, worker: int | None, pid: int, threads: list[Thread]) -> None:
+        readable = cache(partial(collapsed, of_loop=self.of_loop))
+        first = last = self._windows.get(pid, 0)
+        for thread in threads:
             texts = filter(None, (readable(tuple(stack)) for stack in thread))
             for place, stack in enumerate(texts):
                 window = first + place // self._in_window
-                self._hits[(stacks.worker, stacks.pid, window, *stack)] += 1
+                self._hits[(worker, pid, window, *stack)] += 1
                 last = max(last, window + 1)
-        self._windows[stacks.pid] = last
+        self._windows[pid] = last
 
     def flame(self, conditions: FlameConditions, notes: Iterable[str]) -> Flame:
         """Return the stacks counted so far."""
@@ -311,7 +310,7 @@ class SamplingLoop:
             self._conditions,
             how=sampler.name,
             seconds=self._conditions.seconds + sampler.seconds,
-            num_workers=sum(stacks.worker is not None for stacks in sampler.stacks),
+            num_workers=sum(worker is not None for worker, _ in sampler.processes),
         )
 
     def _fall_back(self, spy: Spy) -> None:
@@ -341,7 +340,8 @@ class SamplingLoop:
 def _of_target(
     target: targets.Target, conditions: FlameConditions, *, of_loop: bool = False
 ) -> Flame:
-    measurement = _measurement(replace(conditions, name=target.name))
+    conditions = replace(conditions, name=target.name)
+    measurement = _measurement(conditions)
     with (
         time_limit(max(conditions.seconds, _LEAST_S), remedy="sample for more seconds"),
         isolated(target) as target,  # noqa: PLR1704 - its private form
@@ -359,12 +359,13 @@ def _of_target(
         probe = Probe(place, loaders, scoped=True)
         loop = replace(TimedLoop.of(target), batches=_Hooked(loader, probe.begin, probe.inside))
         hits = StackCounts(conditions.rate_hz, of_loop=of_loop)
-        named = replace(conditions, name=target.name)
 
         def workers() -> list[Process]:
-            return [*probe.workers()] if loaders else _numbered(set(_children()) - before)
+            if loaders:
+                return [*probe.workers()]
+            return list(enumerate(sorted(set(_children()) - before)))  # of another library's loader
 
-        session = SamplingLoop(loop, named, measurement, hits, workers)
+        session = SamplingLoop(loop, conditions, measurement, hits, workers)
         measurement.result = lambda: None if probe.forked else session.result(target.notes)
         with probe:
             session.run(folder)
@@ -373,11 +374,6 @@ def _of_target(
 
 def _children() -> list[int]:
     return [child.pid for child in psutil.Process().children(recursive=True)]
-
-
-def _numbered(pids: Iterable[int]) -> list[Process]:
-    """Number the processes that a loader of another library has started."""
-    return list(enumerate(sorted(pids)))
 
 
 class _Hooked:
@@ -425,6 +421,6 @@ def _of_process(pid: int, conditions: FlameConditions) -> Flame:
         if not hits.processes:
             raise UnsupportedError(
                 f"pid {pid} could not be sampled, its workers have ended "
-                f"({spy.stacks[0].why_not}): call again while an epoch is running"
+                f"({spy.why_not[processes[0][1]]}): call again while an epoch is running"
             )
         return hits.flame(conditions, measurement.notes)

@@ -11,7 +11,6 @@ import math
 import os
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import psutil
@@ -53,18 +52,6 @@ Process = tuple["int | None", int]
 """Number of the worker (None: no worker, or an unknown number) and process id."""
 
 
-@dataclass
-class ProcessStacks:
-    """The stacks of one process."""
-
-    worker: int | None
-    """Number in its loader; None: no worker."""
-    pid: int
-    threads: list[Thread] = field(default_factory=list)
-    why_not: str = ""
-    """Reason why stacks are missing; else empty."""
-
-
 class StackSampler:
     """Samples several processes at once, for `conditions.seconds`; writes into a private folder."""
 
@@ -73,7 +60,9 @@ class StackSampler:
     def __init__(
         self, processes: Sequence[Process], conditions: FlameConditions, folder: Path
     ) -> None:
-        self.stacks = [ProcessStacks(worker, pid) for worker, pid in processes]
+        self.processes = list(processes)
+        self.why_not: dict[int, str] = {}
+        """Reason why stacks are missing, by process id."""
         self.refused = ""
         """Reason why no process could be sampled; else empty."""
         self.remedy = ""
@@ -83,8 +72,8 @@ class StackSampler:
         self._began: float | None = None
         self._ended = False
 
-    def read(self, stacks: ProcessStacks) -> None:
-        """Read the stacks of a process."""
+    def read(self, pid: int) -> list[Thread]:
+        """Return the stacks of a process, by thread; adds to `why_not` where they are missing."""
         raise NotImplementedError
 
     def _end(self) -> bool:
@@ -130,9 +119,10 @@ class Spy(StackSampler):
             if time.monotonic() > self._began + self._conditions.seconds:
                 self._finish()
             return all(call.is_over for call in self._records.values())
-        for pid in [stacks.pid for stacks in self.stacks if stacks.pid not in self._dumps]:
-            with held_back():
-                self._dumps[pid] = pyspy_calls.dump(self._program, pid, self._folder)
+        for _, pid in self.processes:
+            if pid not in self._dumps:
+                with held_back():
+                    self._dumps[pid] = pyspy_calls.dump(self._program, pid, self._folder)
         if all(call.is_over for call in self._dumps.values()):
             self._learn()
             if not self.refused:
@@ -154,13 +144,12 @@ class Spy(StackSampler):
                 call.tell_to_end()
 
     def _learn(self) -> None:
-        for stacks in self.stacks:
-            call = self._dumps[stacks.pid]
-            if not call.worked:
-                stacks.why_not = pyspy_calls.why_not(call)
-        if all(stacks.why_not for stacks in self.stacks):
-            self.refused = self.stacks[0].why_not if self.stacks else "there is no process"
-            calls = self._dumps.values()
+        calls = self._dumps.values()
+        self.why_not = {
+            pid: pyspy_calls.why_not(call) for pid, call in self._dumps.items() if not call.worked
+        }
+        if len(self.why_not) == len(calls):
+            self.refused = next(iter(self.why_not.values()), "there is no process")
             self.remedy = "a newer version may support this Python: pip install --upgrade py-spy"
             if any(pyspy_calls.is_refused(call) or call.timed_out for call in calls):
                 self.remedy = pyspy_calls.what_would_allow()
@@ -175,7 +164,7 @@ class Spy(StackSampler):
             *["--idle"] * conditions.idle,
             *["--gil"] * conditions.gil,
         ]
-        for pid in [stacks.pid for stacks in self.stacks if not stacks.why_not]:
+        for pid in self._dumps.keys() - self.why_not:
             output = ("--pid", str(pid), "--output", str(self._path(pid)))
             command, bound_s = [str(self._program), *arguments, *output], seconds + _GRACE_S
             with held_back():
@@ -184,11 +173,11 @@ class Spy(StackSampler):
     def _path(self, pid: int) -> Path:
         return self._folder / f"{pid}.speedscope"
 
-    def read(self, stacks: ProcessStacks) -> None:
-        """Read the stacks of a process from py-spy's file."""
-        call, path = self._records.get(stacks.pid), self._path(stacks.pid)
+    def read(self, pid: int) -> list[Thread]:
+        """Return the stacks of a process from py-spy's file."""
+        call, path = self._records.get(pid), self._path(pid)
         if call is None:
-            return
+            return []
         try:
             # https://www.speedscope.app/file-format-schema.json
             written = json.loads(path.read_text(encoding="utf-8"))
@@ -197,14 +186,15 @@ class Spy(StackSampler):
                 for frame in written["shared"]["frames"]
             ]
             samples = [profile["samples"] for profile in written["profiles"]]
-            stacks.threads = _threads(frames, samples)
+            threads = _threads(frames, samples)
         except _UNREADABLE:
-            stacks.why_not = f"it ended, or py-spy lost it: {call.message or 'no message'}"
-            return
+            self.why_not[pid] = f"it ended, or py-spy lost it: {call.message or 'no message'}"
+            return []
         finally:
             path.unlink(missing_ok=True)  # another recording of the same process may follow
         if "behind in sampling" in call.message:
-            self.notes.append(f"py-spy was late on pid {stacks.pid}: its shares may be inaccurate")
+            self.notes.append(f"py-spy was late on pid {pid}: its shares may be inaccurate")
+        return threads
 
 
 def _threads(frames: Iterable[Any], threads: Iterable[list[list[int]]]) -> list[Thread]:
@@ -232,7 +222,7 @@ class InProcess(StackSampler):
     def __enter__(self) -> Self:
         self._began = time.monotonic()
         self_sampler.request(self._folder, self._request)
-        if any(stacks.pid == os.getpid() for stacks in self.stacks):
+        if any(pid == os.getpid() for _, pid in self.processes):
             self._own.begin()
         return self
 
@@ -250,7 +240,7 @@ class InProcess(StackSampler):
         late_s = time.monotonic() - (self._began or 0.0) - self._request.seconds - _LATE_S
         if late_s > 0:
             self._withdraw()
-        return late_s > _WRITE_S or all(self._path(stacks).exists() for stacks in self.stacks)
+        return late_s > _WRITE_S or all(self._path(pid).exists() for _, pid in self.processes)
 
     def stop(self) -> None:
         """Stop sampling and wait briefly for the stacks sampled so far."""
@@ -259,16 +249,17 @@ class InProcess(StackSampler):
         while time.monotonic() < deadline and not self.is_over:
             time.sleep(0.01)
 
-    def read(self, stacks: ProcessStacks) -> None:
-        """Read the stacks of a process from its own file."""
+    def read(self, pid: int) -> list[Thread]:
+        """Return the stacks of a process from its own file."""
         try:
-            sampled = json.loads(self._path(stacks).read_text(encoding="utf-8"))
-            stacks.threads = _threads(sampled["frames"], sampled["threads"].values())
+            sampled = json.loads(self._path(pid).read_text(encoding="utf-8"))
+            return _threads(sampled["frames"], sampled["threads"].values())
         except _UNREADABLE:
-            stacks.why_not = "it ended before it had written its stacks"
+            self.why_not[pid] = "it ended before it had written its stacks"
+            return []
 
-    def _path(self, stacks: ProcessStacks) -> Path:
-        return self._folder / f"{stacks.pid}-{self._request.number}{RESULT}"
+    def _path(self, pid: int) -> Path:
+        return self._folder / f"{pid}-{self._request.number}{RESULT}"
 
 
 # ---- the processes of a training that runs -----------------------------------------------------

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import CodeType, FunctionType
 
-    from typing_extensions import Self
-
     from stallscope.targets.target import Target
     from stallscope.verbs.lines.profiler import Line
 
@@ -60,13 +58,26 @@ _MOST_NAMES: Final = 12
 
 
 class FunctionSelector:
-    """Chooses functions among those that make the samples; `modules` are of those that ran."""
+    """Chooses functions by name or as objects among those that make the samples, or the costly.
+
+    The default is the user's own code: entry points of a sample, and functions with a notable share
+    of its time. A library's transform is listed if it is a costly op of the pipeline. The user
+    cannot change its inner functions, so their time counts for the calling line.
+    """
 
     def __init__(
-        self, parts: graph.LoaderCallables, sampler: LineSampler, modules: Mapping[CodeType, str]
+        self,
+        wanted: Sequence[Any] | None,
+        parts: graph.LoaderCallables,
+        measured: Mapping[CodeType, float],
+        modules: Mapping[CodeType, str],
     ) -> None:
-        self._parts, self._sampler = parts, sampler
-        measured = sampler.shares()
+        """Choose from the functions that ran, by their modules and measured shares.
+
+        Raises:
+            ArgumentError: a name is unknown, or an object has no Python code.
+        """
+        self._parts = parts
         shares = {code: measured.get(code, 0.0) for code in modules}
         self._shares = dict(sorted(shares.items(), key=itemgetter(1), reverse=True))
         homes = parts.homes - _LIBRARIES or {""}
@@ -75,23 +86,10 @@ class FunctionSelector:
             for code, module in modules.items()
             if any(not is_librarys(module, code.co_filename, home) for home in homes)
         }
-        self.functions: list[FunctionType] = []
-        """Functions whose lines are shown."""
         self.notes: list[str] = []
-
-    def choose(self, wanted: Sequence[Any] | None) -> Self:
-        """Choose functions by name or as objects; None: the costly functions.
-
-        The default is the user's own code: entry points of a sample, and functions with a notable
-        share of its time. A library's transform is listed if it is a costly op of the pipeline.
-        The user cannot change its inner functions, so their time counts for the calling line.
-
-        Raises:
-            ArgumentError: a name is unknown, or an object has no Python code.
-        """
         if wanted is None:
             codes = self._costly()
-            without_source = self._parts.without_source
+            without_source = parts.without_source
             for why in dict.fromkeys(without_source.values()):
                 names = [f"`{name}`" for name, reason in without_source.items() if reason == why]
                 verb = "has" if len(names) == 1 else "have"
@@ -99,7 +97,7 @@ class FunctionSelector:
         else:
             codes = list(dict.fromkeys(code for asked in wanted for code in self._named(asked)))
         self.functions = list(self._functions(codes, asked=wanted is not None))
-        return self
+        """Functions whose lines are shown."""
 
     def names(self) -> dict[CodeType, str]:
         """Return a unique name for each function; duplicates get their place appended."""
@@ -150,7 +148,6 @@ class FunctionSelector:
                 )
 
     def _named(self, asked: Any) -> list[CodeType]:
-        """Return the code objects of a name or an object."""
         parts = self._parts
         if not isinstance(asked, str):
             return _codes_of(asked)
@@ -318,8 +315,7 @@ class LineMeasurement:
         return None
 
     def _chosen(self) -> FunctionSelector:
-        selector = FunctionSelector(self._parts, self._sampler, self._modules)
-        return selector.choose(self._wanted)
+        return FunctionSelector(self._wanted, self._parts, self._sampler.shares(), self._modules)
 
     def result(self) -> Lines:
         """Return the measurements so far."""

@@ -218,17 +218,16 @@ class LineSampler:
         """
         whole = {line: part for line, part in self.line_shares().items() if line[0] in chosen}
         windows = [window for window in self.windows if window]
-        own_s: list[defaultdict[Line, float]] = [defaultdict(float) for _ in windows]
-        for window, mine in zip(windows, own_s, strict=True):
-            for stack, took_s in window.items():
-                there = [line for line in stack if line[0] in chosen]
-                if there:
-                    mine[there[-1]] += took_s
         if not whole:
             return {}
+        column = {line: place for place, line in enumerate(whole)}
+        own = np.zeros((len(windows), len(whole)))
+        for window, own_s in zip(windows, own, strict=True):
+            for stack, took_s in window.items():
+                if there := [column[line] for line in stack if line in column]:
+                    own_s[there[-1]] += took_s
         many_s = np.array([sum(window.values()) for window in windows])
         each_s = many_s.sum() / self.count
-        own = np.array([[mine[line] for line in whole] for mine in own_s])
         low, high, _ = share_intervals(own / each_s, many_s / each_s, [0] * len(windows))
         shares = own.sum(axis=0) / many_s.sum()
         return {

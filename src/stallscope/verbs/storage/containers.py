@@ -147,12 +147,11 @@ class Lmdb(Container):
 
     def _write(self, samples: Samples) -> None:
         room = sum(len(blob) + 2 * _PAGE for parts in samples for blob in parts) + (16 << 20)
-        with import_module("lmdb").open(str(self.folder), map_size=2 * room) as tree:
-            with tree.begin(write=True) as change:
-                for number, parts in enumerate(samples):
-                    for part, blob in enumerate(parts):
-                        change.put(self._file(number, part).encode(), blob)
-            tree.sync(True)  # noqa: FBT003 - the library's own way to call it
+        tree = import_module("lmdb").open(str(self.folder), map_size=2 * room)
+        with tree, tree.begin(write=True) as change:
+            for number, parts in enumerate(samples):
+                for part, blob in enumerate(parts):
+                    change.put(self._file(number, part).encode(), blob)
 
     @cached_property
     def _tree(self) -> Any:  # LMDB refuses a second handle

@@ -58,8 +58,7 @@ WRITTEN: Final = Schema(
 
 LAYOUTS: Final = Schema(
     "One row per layout; samples are read in a shuffled order.",
-    Column("kind", pl.String, secret=NAME),
-    Column("resized", pl.Boolean),
+    *WRITTEN.shown("kind resized"),
     Column("state", pl.String, "`cold` or `warm`", "state"),
     Column("samples_per_s", pl.Float64, "of all workers, a core each", "samples/s", _WHOLE),
     Column("samples_low_per_s", pl.Float64, "its 95% CI", INTERVAL, _WHOLE),
@@ -71,8 +70,7 @@ LAYOUTS: Final = Schema(
     Column("loop_gain", pl.Float64, "the same of the loop", "loop speedup", "{:.2f}×".format),
     *WRITTEN.shown("bytes convert_s random_access shuffle_share"),
     Column("rounds", pl.Int32, "samples of which reading and making are known"),
-    Column("why_not", pl.String, "why it was not measured"),
-    Column("layout", pl.Int32),
+    *WRITTEN.shown("why_not layout"),
 )
 
 _PIXELS: Final = 256
@@ -212,12 +210,10 @@ class Layouts(SavedResult):
                 for make_s, start in seconds_by.get((small, sample), ())
             }
             files_s = files_s if layout else own_s
-            row = dict.fromkeys(LAYOUTS) | written
-            row["rounds"] = len({sample for _, sample in own_s})
+            row = {"rounds": len({sample for _, sample in own_s})}
             if own_s:
-                row |= self._rates(files_s, own_s, is_files=not layout)
-                row |= {"state": self.state}
-            rows.append(row)
+                row |= self._rates(files_s, own_s, is_files=not layout) | {"state": self.state}
+            rows.append(dict.fromkeys(LAYOUTS) | written | row)
         return sorted(rows, key=lambda row: -(row["samples_per_s"] or 0.0))
 
     def _rates(
@@ -244,8 +240,8 @@ class Layouts(SavedResult):
             wanted = self.circumstances.wanted_per_s or inf
             gain = dict(zip(("gain", "gain_low", "gain_high", "says"), factor, strict=True))
             gain["loop_gain"] = min(rate.value, wanted) / min(files_per_s, wanted)
-        names = ("samples_per_s", "samples_low_per_s", "samples_high_per_s")
-        return {**dict(zip(names, (rate.value, rate.low, rate.high), strict=True)), **gain}
+        rates = {"samples_per_s": rate.value, "samples_low_per_s": rate.low}
+        return {**rates, "samples_high_per_s": rate.high, **gain}
 
     def table(self) -> pl.DataFrame:
         """Return one row per layout; columns of `LAYOUTS`."""

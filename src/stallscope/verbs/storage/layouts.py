@@ -220,22 +220,16 @@ class LayoutSearch:
         suffixes = tuple(Path(path).suffix for path in self._raws[0].paths)
         for kind in kinds:
             container = kind(Path(tempfile.mkdtemp(dir=place)), suffixes)
-            number, resized, why = (
-                len(self._written),
-                shrink_s is not None,
-                containers.missing(kind),
-            )
+            number, why = len(self._written), containers.missing(kind)
             try:
                 write_s = 0.0 if why else container.write(blobs)
             except Exception as error:  # noqa: BLE001 - of a library
                 why = f"{type(error).__name__}: {said_by(error):.160}"
+            if why and any(row["kind"] == kind.name and row["why_not"] for row in self._written):
+                continue
+            resized = shrink_s is not None
             row = {"layout": number, "kind": kind.name, "resized": resized, "why_not": why}
-            if why:
-                if any(
-                    before["kind"] == kind.name and before["why_not"] for before in self._written
-                ):
-                    continue
-            else:
+            if not why:
                 self._containers[number] = container
                 row |= {
                     "bytes": sum(path.stat().st_size for path in container.files()),

@@ -27,15 +27,7 @@ from stallscope.run.record import record_target
 from stallscope.targets import target as targets
 from stallscope.units import BUDGET_S, count, share
 from stallscope.verbs.storage import reads
-from stallscope.verbs.storage.reads import (
-    COLD,
-    RANDOM,
-    REALLY_COLD,
-    SAMPLE,
-    SEQUENTIAL,
-    WARM,
-    resident_share,
-)
+from stallscope.verbs.storage.reads import COLD, RANDOM, REALLY_COLD, SAMPLE, SEQUENTIAL, WARM
 from stallscope.verbs.storage.result import PLACES, READINGS, UNPROVEN, Storage, StorageConditions
 
 if TYPE_CHECKING:
@@ -273,7 +265,7 @@ class StorageProbe:
         resident = {}
         for file in unread[:: max(len(unread) // _RESIDENCY_FILES, 1)]:
             with suppress(OSError):
-                resident[file.path] = resident_share(file.path)
+                resident[file.path] = reads.resident_share(file.path)
         return {path: part for path, part in resident.items() if part is not None}
 
     # ---- reading ----------------------------------------------------------------------------
@@ -337,29 +329,19 @@ class StorageProbe:
             self.readings.append(about | {"round": number} | reading._asdict())
 
     def _notes(self) -> list[str]:
-        media, notes = self._media, []
-        if reads.MEMORY in media:
-            notes.append("files on tmpfs are in memory, so cold reads cannot be measured")
-        if self._stayed:
-            notes.append(
-                f"up to {share(self._stayed)} of the bytes stayed in the page cache (in use, or "
-                "not written to the disk yet): such readings are left out"
-            )
-        if any(row["state"] == UNPROVEN for row in self.readings):
-            notes.append(
-                "the files are not yours, so the kernel does not tell what is in the page cache: "
-                "'dropped' was asked for, not checked"
-            )
-        if reads.VIRTUAL in media:
-            notes.append("a virtual disk: the cache of its host cannot be seen")
-        if reads.NETWORK in media:
-            notes.append("a network: the cache of its server cannot be seen")
-        if self._failed:
-            notes.append(
-                f"{count(self._failed, 'request')} found the file gone, shorter, or not readable, "
-                "and were left out"
-            )
-        return notes
+        media, is_unproven = self._media, any(row["state"] == UNPROVEN for row in self.readings)
+        notes = {
+            "files on tmpfs are in memory, so cold reads cannot be measured": reads.MEMORY in media,
+            f"up to {share(self._stayed)} of the bytes stayed in the page cache (in use, or not "
+            "written to the disk yet): such readings are left out": self._stayed,
+            "the files are not yours, so the kernel does not tell what is in the page cache: "
+            "'dropped' was asked for, not checked": is_unproven,
+            "a virtual disk: the cache of its host cannot be seen": reads.VIRTUAL in media,
+            "a network: the cache of its server cannot be seen": reads.NETWORK in media,
+            f"{count(self._failed, 'request')} found the file gone, shorter, or not readable, and "
+            "were left out": self._failed,
+        }
+        return [note for note, is_so in notes.items() if is_so]
 
 
 def _mean(values: Sequence[float]) -> float | None:
