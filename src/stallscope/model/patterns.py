@@ -84,21 +84,9 @@ def patterns(evidence: Evidence) -> pl.DataFrame:
         for each in _explain_waits(loop, reasons, len(own)):
             explained, named = (steps[which].tolist() for which in (each.all, each.named))
             its_s = float(loop.stall_s[each.all].sum())
-            reason = (each.code, each.subject, each.title, each.chance, rank)
-            rows.append((*reason, len(explained), its_s, explained, named))
-    names = (
-        "pattern",
-        "subject",
-        "title",
-        "chance",
-        "rank",
-        "stalls",
-        "stalled_s",
-        "steps",
-        "named",
-    )
-    schema = {name: PATTERNS.get(name, pl.String) for name in names}
-    table = pl.DataFrame(rows, schema, orient="row")
+            about = (each.code, each.title, len(explained), its_s, None, each.chance, rank)
+            rows.append((*about, explained, named, each.subject))
+    table = pl.DataFrame(rows, {**PATTERNS, "subject": pl.String}, orient="row")
     sums = pl.col("stalls", "stalled_s").sum()
     # Of equal patterns, the smallest p-value counts on a rank, and over ranks the largest
     on_rank = (
@@ -132,7 +120,7 @@ def patterns(evidence: Evidence) -> pl.DataFrame:
 
 def _explain_waits(loop: StepSeries, reasons: list[Reason], ranks: int) -> list[Explained]:
     """Take the best explanation, test the rest again, until no reason is significant."""
-    left = Residual.of(loop.stall_s)
+    left = Residual(loop.stall_s, np.ones(loop.size, dtype=bool))
     possible = [reason for reason in reasons if np.count_nonzero(reason.marked) >= reason.fewest]
     tests = ranks * (len({reason.code for reason in possible}) + 1)
     chosen: list[Explained] = []

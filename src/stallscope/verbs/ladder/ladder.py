@@ -118,17 +118,14 @@ class Rungs:
         self.notes: list[str] = []
         self._loader: Any = target.loader
         self._max_bytes = max_bytes
-        self._bytes: dict[Rung, int] = {}
-        self._add(AS_IT_IS, cached_loaders.going_on(self._loader))
+        self.sizes: dict[Rung, int] = {}
+        """Bytes of each rung's cache, if it has any."""
+        self.loops[AS_IT_IS] = self._loop(cached_loaders.going_on(self._loader))
 
     @property
     def cached(self) -> list[Rung]:
         """Rungs above the lowest that can be measured, from the bottom to the top."""
         return [rung for rung in RUNGS[1:] if rung in self.loops]
-
-    def bytes_of(self, rung: Rung) -> int | None:
-        """Return the size of a rung's cache; None for a rung without a loop."""
-        return self._bytes.get(rung, 0) if rung in self.loops else None
 
     def replaced(
         self,
@@ -165,7 +162,7 @@ class Rungs:
             why = f"a {what} iterates by itself, so its samples cannot be replaced"
             self.leave_out(why, (WARM, *_SAMPLES))
             self._capture_batches(deadline_ns)
-        if any(self._bytes.values()):
+        if any(self.sizes.values()):
             self.notes.append(
                 "the cached rungs repeat the same random samples and leave the CPU to the step: "
                 "the top rung is an upper bound"
@@ -202,7 +199,7 @@ class Rungs:
             self.why_not[WARM] = "a stream cannot repeat its samples"
         else:
             repeated = indices[: len(finished)] or indices
-            self._add(WARM, cached_loaders.warm(self._loader, repeated))
+            self.loops[WARM] = self._loop(cached_loaders.warm(self._loader, repeated))
 
     def _captured(
         self, indices: list[Any], deadline_ns: int, *, stream: bool
@@ -229,14 +226,15 @@ class Rungs:
             )
         else:
             counts = [len(batch) for batch in halves]
-            self._add(FETCHED, cached_loaders.transforming(self._loader, unfinished, counts))
-            self._bytes[FETCHED] = bytes_of([(half.calls, half.sample) for half in unfinished])
+            loader = cached_loaders.transforming(self._loader, unfinished, counts)
+            self.loops[FETCHED] = self._loop(loader)
+            self.sizes[FETCHED] = bytes_of([(half.calls, half.sample) for half in unfinished])
 
     def _keep_finished(self, finished: list[list[Any]]) -> None:
         flat = [sample for batch in finished for sample in batch]
         counts = [len(batch) for batch in finished]
-        self._add(TRANSFORMED, cached_loaders.collating(self._loader, flat, counts))
-        self._bytes[TRANSFORMED] = bytes_of(flat)
+        self.loops[TRANSFORMED] = self._loop(cached_loaders.collating(self._loader, flat, counts))
+        self.sizes[TRANSFORMED] = bytes_of(flat)
         collate, collates = self._loader.collate_fn, cached_loaders.collates(self._loader)
         try:
             batches = [collate(batch if collates else batch[0]) for batch in finished]
@@ -291,7 +289,7 @@ class Rungs:
 
     def _keep(self, rung: Rung, batches: CachedBatches, device: Device) -> None:
         self.loops[rung] = TimedLoop(batches, device, self.target.step, self.target.batch_size)
-        self._bytes[rung] = batches.bytes
+        self.sizes[rung] = batches.bytes
 
     def _keep_fewer(self) -> None:
         """Drop half of the batches on the device, or all, as the step needs the memory."""
@@ -309,9 +307,6 @@ class Rungs:
                 f"'{rung.name}' repeats {count(fit, 'batch')} instead of {wanted}: there was no "
                 "room for more"
             )
-
-    def _add(self, rung: Rung, loader: Any) -> None:
-        self.loops[rung] = self._loop(loader)
 
     def _loop(self, loader: Any) -> TimedLoop:
         return TimedLoop.of(replace(self.target, loader=loader))
@@ -396,7 +391,7 @@ class LadderMeasurement:
         measured = any(block.variant == number for block in turns.blocks)
         return (
             rung.name,
-            self._rungs.bytes_of(rung),
+            self._rungs.sizes.get(rung, 0) if rung in self._rungs.loops else None,
             turns.busy.get(number),
             turns.reported.get(number),
             None if measured else why or self._measurement.was_over(),
