@@ -18,7 +18,6 @@ from stallscope.model.attribution import (
 )
 from stallscope.run.decode import SPANS
 from stallscope.run.result import DELIVERIES, STEPS
-from stallscope.stages import KINDS
 
 MAIN, WORKER = 1, 100
 """Process ids."""
@@ -135,8 +134,6 @@ class TestParts:
 
         assert {"unattributed": 10} == in_ms(cut([stall(30, 40)], [mine, other], []))
 
-
-class TestStartOfAnEpoch:
     def test_calls_the_time_before_the_first_task_start(self):
         """`iter(loader)` starts workers, then asks; a new process gets ready before it takes."""
         found = in_ms(cut([stall(0, 60)], [delivery(**USUAL)], [span("decode", 20, 60)]))
@@ -158,9 +155,7 @@ class TestUnseenMilestones:
 
         assert {"main process": 5 + 2, "unattributed": 1, "decode": 34} == found
 
-
-class TestGarbageCollection:
-    def test_replaces_what_the_main_process_should_have_done(self):
+    def test_garbage_collection_replaces_what_the_main_process_should_have_done(self):
         """A collection that ran when the batch could have been received held the loop up."""
         found = one(70, 100, (), [beside("garbage collection", 78, 90)], **USUAL)
 
@@ -265,27 +260,22 @@ class TestTable:
             ("unattributed", None, 0.5, 0.125, 1),
         ]
 
-
-class TestNotRecorded:
-    rows = (
-        part("decode", 0.3, kind="decode"),
-        part("Crop", 0.1, kind="transform"),
-        part("queued", 5.0, kind="send"),
-        part("earlier batch", 5.0),
-        part("not recorded", 0.8, step=1),
-        part("send", 0.2, step=1, kind="send"),
-    )
-
     def test_recorded_batches_stand_for_the_others(self):
         """Only the making is divided, in proportion to the stages that were seen."""
-        found = dict(table(frame(self.rows, PARTS)).select("part", "exposed_s").iter_rows())
+        rows = [
+            part("decode", 0.3, kind="decode"),
+            part("Crop", 0.1, kind="transform"),
+            part("queued", 5.0, kind="send"),
+            part("earlier batch", 5.0),
+            part("not recorded", 0.8, step=1),
+            part("send", 0.2, step=1, kind="send"),
+        ]
+        sums = dict(table(frame(rows, PARTS)).select("part", "exposed_s").iter_rows())
 
-        assert found == pytest.approx(
+        assert sums == pytest.approx(
             {"decode": 0.9, "Crop": 0.3, "queued": 5.0, "earlier batch": 5.0, "send": 0.2}
         )
 
-
-class TestNothing:
     def test_empty_tables_stay_empty(self):
         """A loop that never waited has no parts, and the tables keep their columns."""
         none = cut([])
@@ -294,7 +284,3 @@ class TestNothing:
         assert none.is_empty()
         assert none.schema == pl.Schema(PARTS)
         assert table(none).schema == pl.Schema(EXPOSED)
-
-    def test_every_part_has_a_known_kind(self):
-        """The table's kinds are those of the house."""
-        assert PARTS["kind"] == pl.Enum(KINDS)

@@ -179,7 +179,7 @@ def rhythm(flags: np.ndarray, free: np.ndarray, period: int) -> tuple[float, np.
     that is no multiple of the period), lengths of waits do not matter, and slow trends with the
     distance cancel on both sides: stalls come in bursts, in which every short distance is more
     frequent than after shuffling. A run of steps counts as one event, at its first step.
-    `tests/model/test_periodicity.py` counts the false alarms.
+    `tests/model/test_patterns.py` counts the false alarms.
 
     Args:
         flags: True for each step that is an event.
