@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from stallscope.errors import ArgumentError
 from stallscope.model.settings import (
@@ -153,8 +153,3 @@ class TestGrid:
         """In one sentence that says what is wrong."""
         with pytest.raises(ArgumentError, match="settings"):
             given_settings(Setting(2, 2), given, [])
-
-
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter(range(8))

@@ -43,7 +43,7 @@ from stallscope.verbs.ladder.result import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from stallscope.loops.cached_loaders import Unfinished
     from stallscope.loops.devices import Device, MemoryUse
@@ -173,17 +173,13 @@ class Rungs:
         stream = cached_loaders.is_stream(self._loader)
         indices = [] if stream else cached_loaders.next_indices(self._loader, _MOST_BATCHES)
         finished: list[list[Any]] = []
-        halves: list[list[Unfinished | None]] = []
-        cached_bytes, why = 0, _NO_MORE
         try:
-            for samples, unfinished in self._captured(indices, deadline_ns, stream=stream):
-                added = bytes_of(samples) * (1 + _COPIES) + bytes_of(unfinished)
-                if cached_bytes + added > self._max_bytes:
-                    why = self._too_large
-                    break
-                cached_bytes += added
-                finished.append(samples)
-                halves.append(unfinished)
+            batches, why = self._fitting(
+                self._captured(indices, stream=stream),
+                lambda batch: bytes_of(batch[0]) * (1 + _COPIES) + bytes_of(batch[1]),
+                deadline_ns,
+            )
+            finished = [samples for samples, _ in batches]
         except NoBatchError:
             raise
         except Exception as error:  # noqa: BLE001 - the lowest rung works without caches
@@ -191,7 +187,7 @@ class Rungs:
             self._capture_batches(deadline_ns)
         else:
             if finished:
-                self._keep_halves(halves, stream=stream)
+                self._keep_halves([halves for _, halves in batches], stream=stream)
                 self._keep_finished(finished)
             else:
                 self.leave_out(why, (*_SAMPLES, *_BATCHES))
@@ -201,19 +197,32 @@ class Rungs:
             repeated = indices[: len(finished)] or indices
             self.loops[WARM] = self._loop(cached_loaders.warm(self._loader, repeated))
 
+    def _fitting(
+        self, batches: Iterable[Any], bytes_needed: Callable[[Any], int], deadline_ns: int
+    ) -> tuple[list[Any], str]:
+        """Return the batches that fit into memory, until the deadline; the reason for no more."""
+        fitting: list[Any] = []
+        needed = 0
+        for batch in islice(batches, _MOST_BATCHES):
+            needed += bytes_needed(batch)
+            if needed > self._max_bytes:
+                return fitting, f"one batch needs more than the {size(self._max_bytes)} allowed"
+            fitting.append(batch)
+            if time.perf_counter_ns() > deadline_ns:
+                break
+        return fitting, _NO_MORE
+
     def _captured(
-        self, indices: list[Any], deadline_ns: int, *, stream: bool
+        self, indices: list[Any], *, stream: bool
     ) -> Iterator[tuple[list[Any], list[Unfinished | None]]]:
         collates = cached_loaders.collates(self._loader)
         loop = self._loop(cached_loaders.capturing(self._loader, indices))
         with started(loop) as batches:
-            for batch in islice(batches, _MOST_BATCHES):
+            for batch in batches:
                 samples = pickle.loads(batch)  # noqa: S301 - from our own workers
                 samples = samples if collates else [samples]
                 pairs = [(sample, None) for sample in samples] if stream else samples
                 yield [finished for finished, _ in pairs], [unfinished for _, unfinished in pairs]
-                if time.perf_counter_ns() > deadline_ns:
-                    return
 
     def _keep_halves(self, halves: list[list[Unfinished | None]], *, stream: bool) -> None:
         flat = [half for batch in halves for half in batch]
@@ -244,24 +253,14 @@ class Rungs:
             self._keep_batches(batches)
 
     def _capture_batches(self, deadline_ns: int) -> None:
-        cached: list[Any] = []
-        why = _NO_MORE
         with started(self.loops[AS_IT_IS]) as batches:
-            for batch in islice(batches, _MOST_BATCHES):
-                if (len(cached) + 1) * _COPIES * bytes_of(batch) > self._max_bytes:
-                    why = self._too_large
-                    break
-                cached.append(batch)
-                if time.perf_counter_ns() > deadline_ns:
-                    break
+            cached, why = self._fitting(
+                batches, lambda batch: _COPIES * bytes_of(batch), deadline_ns
+            )
         if cached:
             self._keep_batches(cached)
         else:
             self.leave_out(why, _BATCHES)
-
-    @property
-    def _too_large(self) -> str:
-        return f"one batch needs more than the {size(self._max_bytes)} allowed"
 
     def _keep_batches(self, batches: list[Any]) -> None:
         if self.target.step is None:
