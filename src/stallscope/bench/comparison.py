@@ -122,16 +122,12 @@ def _reach(error: float, dof: float, level: float = LEVEL) -> float:
 def _judged(value: float, error: float, dof: float) -> Factor:
     reach, claimed = _reach(error, dof), _reach(error, dof, CLAIM)
     low, high = (math.exp(value + side * min(reach, _FARTHEST)) for side in (-1, 1))
-    return Factor(math.exp(value), low, high, word(value, low, high, claimed))
-
-
-def word(value: float, low: float, high: float, claimed: float) -> str:
-    """Return the word for a factor's logarithm, its interval, and its least size for a claim."""
+    says = OPEN
     if low >= 1 - ALIKE and high <= 1 + ALIKE:
-        return SAME
-    if abs(value) > claimed and abs(value) > math.log1p(ALIKE) / 2:
-        return FASTER if value > 0 else SLOWER
-    return OPEN
+        says = SAME
+    elif abs(value) > claimed and abs(value) > math.log1p(ALIKE) / 2:
+        says = FASTER if value > 0 else SLOWER
+    return Factor(math.exp(value), low, high, says)
 
 
 def of_samples(
