@@ -338,9 +338,9 @@ class _Running:
 
     def __init__(self, loop: TimedLoop) -> None:
         if loop.workers and _can_stop(loop):
-            usual = loop.batches.worker_init_fn
-            mortal = copied(loop.batches, worker_init_fn=DiesWithParent(usual))
-            loop = replace(loop, batches=mortal)
+            usual: Any = loop.batches
+            dies = DiesWithParent(usual.worker_init_fn)
+            loop = replace(loop, batches=copied(usual, worker_init_fn=dies))
         self._loop = loop
         self._ends = ExitStack()
         self._batches: Iterator[Any] = iter(())
