@@ -35,10 +35,10 @@ def starts(factor, *, count=3, noise=0.05, start_noise=0.0, seed=0):
     [(1.4, 0.05, FASTER), (0.7, 0.05, SLOWER), (1.0, 0.01, SAME), (1.2, 0.6, OPEN)],
 )
 def test_four_words(factor, noise, says):
-    found = of_starts(starts(factor, noise=noise))
+    gain = of_starts(starts(factor, noise=noise))
 
-    assert says == found.says
-    assert found.low <= factor <= found.high
+    assert says == gain.says
+    assert gain.low <= factor <= gain.high
 
 
 def test_one_start_claims_no_small_gain():
@@ -58,12 +58,12 @@ def test_nothing_and_a_single_pair_say_nothing():
 @pytest.mark.parametrize("noise", [0.02, 0.15])
 def test_intervals_hold_the_truth_as_often_as_they_say(start_noise, noise):
     """Also where starts differ by more than was known; and few claims are wrong."""
-    found = [
+    gain = [
         of_starts(starts(1.0, noise=noise, start_noise=start_noise, seed=seed))
         for seed in range(300)
     ]
-    inside = sum(one.low <= 1 <= one.high for one in found)
-    wrong = sum(one.says in (FASTER, SLOWER) for one in found)
+    inside = sum(each.low <= 1 <= each.high for each in gain)
+    wrong = sum(each.says in (FASTER, SLOWER) for each in gain)
 
     assert inside >= (0.93 if start_noise <= comparison.START_SPREAD else 0.8) * 300
     assert wrong <= (0.02 if start_noise <= comparison.START_SPREAD else 0.1) * 300
@@ -73,10 +73,10 @@ def test_samples_are_compared_in_pairs():
     """A sample that costs ten times as much does so in both."""
     rng = np.random.default_rng(3)
     costs = rng.lognormal(0, 1, 60)
-    found = of_samples(1.3 * costs, costs * rng.normal(1, 0.02, 60))
+    gain = of_samples(1.3 * costs, costs * rng.normal(1, 0.02, 60))
 
-    assert FASTER == found.says
-    assert 1.25 < found.low < 1.3 < found.high < 1.36
+    assert FASTER == gain.says
+    assert 1.25 < gain.low < 1.3 < gain.high < 1.36
     assert SAME == of_samples(costs, costs * rng.normal(1, 0.02, 60)).says
 
 
@@ -87,10 +87,10 @@ def test_a_budget_that_would_settle_it_is_longer():
 
 
 def test_a_rate_is_all_over_all():
-    found = rate_of([[(10, 1.0), (10, 3.0)], [(10, 1.0)]])
+    gain = rate_of([[(10, 1.0), (10, 3.0)], [(10, 1.0)]])
 
-    assert 6.0 == found.value
-    assert found.low < 6 < found.high
+    assert 6.0 == gain.value
+    assert gain.low < 6 < gain.high
     assert rate_of([]) is None
 
 

@@ -46,10 +46,10 @@ def loop(dataset, step=None, workers=1):
 
 
 def turns_of(measurement, *variants):
-    found = InTurns(measurement)
-    for number, one in enumerate(variants):
-        found.add(number, one)
-    return found
+    turns = InTurns(measurement)
+    for number, variant in enumerate(variants):
+        turns.add(number, variant)
+    return turns
 
 
 def workers():
@@ -66,10 +66,10 @@ def test_one_that_computes_twice_as_long_is_half_as_fast():
     with Measurement("ladder", 20.0) as measurement:
         turns = turns_of(measurement, loop(Computes(0.004)), loop(Computes(0.002)))
         turns.run(lambda: [] if compared(turns.blocks, 1).is_settled else [1])
-    found = compared(turns.blocks, 1)
+    gain = compared(turns.blocks, 1)
 
-    assert "faster" == found.says
-    assert found.low < 2.2
+    assert "faster" == gain.says
+    assert gain.low < 2.2
     assert rate(turns.blocks, 1).value > rate(turns.blocks, 0).value
     assert turns.blocks == blocks_of(turns.table())
     assert {0, 1} == {block.variant for block in turns.blocks}

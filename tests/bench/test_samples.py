@@ -43,10 +43,10 @@ def compared(contest: Contest, **named) -> PairedSamples:
 def test_says_what_was_planted(planted, factor, says):
     """As soon as it is clear, with the truth inside of the interval."""
     pairs = compared(Contest("", costs(0.01), costs(0.01 / factor, seed=1), UNITS))
-    found = pairs.factor(1)
+    gain = pairs.factor(1)
 
-    assert says == found.says
-    assert found.low < factor < found.high
+    assert says == gain.says
+    assert gain.low < factor < gain.high
     assert len(pairs.pairs) < 50
 
 
@@ -56,8 +56,8 @@ def test_goes_on_until_a_gain_is_narrow(planted):
     second = compared(contest, narrow=0.03)
 
     assert "faster" == first.factor(1).says
-    found = second.factor(1)
-    assert found.half_width <= math.hypot(0.03, known_reach(found.factor)) < 0.07
+    gain = second.factor(1)
+    assert gain.half_width <= math.hypot(0.03, known_reach(gain.factor)) < 0.07
     assert len(second.pairs) > 2 * len(first.pairs)
 
 
@@ -82,9 +82,9 @@ def test_a_variant_that_raises_has_its_reason_and_the_users_own_error_passes():
 
 def test_what_both_take_beside_it_counts(planted):
     """A factor of two on half of the work is one of 1.33."""
-    found = compared(Contest("", costs(0.01), costs(0.005), UNITS, beside_s=0.01)).factor(1)
+    gain = compared(Contest("", costs(0.01), costs(0.005), UNITS, beside_s=0.01)).factor(1)
 
-    assert found.factor == pytest.approx(4 / 3, rel=0.02)
+    assert gain.factor == pytest.approx(4 / 3, rel=0.02)
 
 
 def test_draws_are_the_same_for_both(planted):
@@ -98,5 +98,5 @@ def test_draws_are_the_same_for_both(planted):
     compared(Contest("", draw, draw, [0]))
     pairs = list(zip(drawn[1::2], drawn[2::2], strict=False))  # the first call is not timed
 
-    assert all(one == other for one, other in pairs)
+    assert all(first == second for first, second in pairs)
     assert len(set(pairs)) == len(pairs)

@@ -12,6 +12,11 @@ from stallscope.verbs.ladder.result import AS_IT_IS, BATCHES, FETCHED, TRANSFORM
 
 FULL = {AS_IT_IS: 0.4, WARM: 0.4, FETCHED: 0.2, TRANSFORMED: 0.15, BATCHES: 0.1}
 TIMER = {"simulated_step_s": 0.1}
+IN_MEMORY = "with fetched samples in memory:"
+CACHED_READS = f"{IN_MEMORY} cold storage, fetch and decode"
+IN_THE_STEP = "look in the step for the rest"
+CACHED = "with everything cached: the loader costs"
+MOSTLY_FETCH = f"{CACHED} up to 4.0× (CI), mostly fetch and decode (2.0×)"
 
 
 class TestTable:
@@ -63,51 +68,25 @@ class TestSentence:
     @pytest.mark.parametrize(
         ("words", "seconds", "about"),
         [
+            (f"Simulated device busy 25% now, 100% {MOSTLY_FETCH}", FULL, TIMER),
+            (f"The loop makes 20 samples/s, 80 {MOSTLY_FETCH}", FULL, {}),
             (
-                (
-                    "Simulated device busy 25% now, 100% with everything cached: the loader "
-                    "costs up to 4.0× (CI), mostly fetch and decode (2.0×)"
-                ),
-                FULL,
-                TIMER,
-            ),
-            (
-                (
-                    "The loop makes 20 samples/s, 80 with everything cached: the loader "
-                    "costs up to 4.0× (CI), mostly fetch and decode (2.0×)"
-                ),
-                FULL,
-                {},
-            ),
-            (
-                (
-                    "Simulated device busy 25% now, 50% with everything cached: the loader "
-                    "costs up to 2.0× (CI); look in the step for the rest"
-                ),
+                f"Simulated device busy 25% now, 50% {CACHED} up to 2.0× (CI); {IN_THE_STEP}",
                 {AS_IT_IS: 0.4, BATCHES: 0.2},
                 TIMER,
             ),
             (
-                (
-                    "Simulated device busy 100% now, 100% with everything cached: the loader costs "
-                    "nothing significant"
-                ),
+                f"Simulated device busy 100% now, 100% {CACHED} nothing significant",
                 {AS_IT_IS: 0.1, BATCHES: 0.1},
                 TIMER,
             ),
             (
-                (
-                    "The loader alone gives 20 samples/s, 40 with fetched samples in memory: cold "
-                    "storage, fetch and decode costs up to 2.0× (CI)"
-                ),
+                f"The loader alone gives 20 samples/s, 40 {CACHED_READS} costs up to 2.0× (CI)",
                 {AS_IT_IS: 0.4, FETCHED: 0.2},
                 {"has_step": False},
             ),
             (
-                (
-                    "The loop makes 20 samples/s, 10 with fetched samples in memory: caching is no "
-                    "faster (0.50× (CI))"
-                ),
+                f"The loop makes 20 samples/s, 10 {IN_MEMORY} caching is no faster (0.50× (CI))",
                 {AS_IT_IS: 0.4, FETCHED: 0.8},
                 {},
             ),

@@ -18,7 +18,6 @@ from stallscope.model.attribution import (
 )
 from stallscope.run.decode import SPANS
 from stallscope.run.result import DELIVERIES, STEPS
-from stallscope.stages import KINDS
 
 MAIN, WORKER = 1, 100
 """Process ids."""
@@ -72,13 +71,13 @@ def cut(waits, deliveries=(), spans=(), side_spans=()):
     )
 
 
-def in_ms(found, step=0):
+def in_ms(divided, step=0):
     """Milliseconds of each part of one stall."""
-    rows = found.filter(pl.col("step") == step).iter_rows(named=True)
+    rows = divided.filter(pl.col("step") == step).iter_rows(named=True)
     return {row["part"]: round(row["exposed_s"] * 1e3, 6) for row in rows}
 
 
-def one(begin, end, spans=(), side_spans=(), also=(), **ms):
+def parts_ms(begin, end, spans=(), side_spans=(), also=(), **ms):
     """Milliseconds of each part of the stall of one batch, made by a worker long at work."""
     rows = [elsewhere(), *also, delivery(**ms)]
     made = [span(*row) for row in spans]
@@ -88,9 +87,9 @@ def one(begin, end, spans=(), side_spans=(), also=(), **ms):
 class TestParts:
     def test_follows_the_batch_through_a_stall(self):
         """Queue, stages, feeder thread, pipe and main process, in the order of the way."""
-        found = one(12, 83, SPANS_OF_USUAL, **USUAL)
+        divided = parts_ms(12, 83, SPANS_OF_USUAL, **USUAL)
 
-        assert list(found.items()) == [
+        assert list(divided.items()) == [
             ("queued", 8 + 5),
             ("decode", 25),
             ("Crop", 13),
@@ -102,17 +101,17 @@ class TestParts:
 
     def test_counts_only_what_overlaps_the_stall(self):
         """What was done before the loop waited was hidden, and what is done later is not owed."""
-        assert {"decode": 15, "Crop": 5} == one(30, 50, SPANS_OF_USUAL, **USUAL)
+        assert {"decode": 15, "Crop": 5} == parts_ms(30, 50, SPANS_OF_USUAL, **USUAL)
 
     def test_gives_a_batch_that_was_there_to_the_main_process(self):
         """A wait that begins after the batch arrived is the loop's own bookkeeping."""
-        assert {"main process": 10} == one(100, 110, SPANS_OF_USUAL, **USUAL)
+        assert {"main process": 10} == parts_ms(100, 110, SPANS_OF_USUAL, **USUAL)
 
     def test_finds_the_worker_on_an_earlier_batch(self):
         """While its worker makes another batch, the loop waits for that one's work."""
         other = delivery(7, asked=0, taken=5, made=18)
 
-        assert {"earlier batch": 6, "queued": 2, "decode": 10} == one(
+        assert {"earlier batch": 6, "queued": 2, "decode": 10} == parts_ms(
             12, 30, SPANS_OF_USUAL, also=[other], **USUAL
         )
 
@@ -120,14 +119,14 @@ class TestParts:
         """Between arrival and pinning the batch is queued, after it the loop has to take it."""
         pin = beside("pin", 84, 90, kind="pin")
 
-        assert {"queued": 4, "pin": 6, "main process": 2} == one(
+        assert {"queued": 4, "pin": 6, "main process": 2} == parts_ms(
             80, 92, (), [pin], **{**USUAL, "arrived": 80}
         )
 
     def test_says_when_a_batch_was_not_recorded(self):
         """A batch without any span was left out by the recorder; one with spans has gaps."""
-        assert {"not recorded": 40} == one(20, 60, **USUAL)
-        assert {"unattributed": 40} == one(20, 60, [("decode", 0, 1)], **USUAL)
+        assert {"not recorded": 40} == parts_ms(20, 60, **USUAL)
+        assert {"unattributed": 40} == parts_ms(20, 60, [("decode", 0, 1)], **USUAL)
 
     def test_keeps_ranks_apart(self):
         """The same batch number and process id on another rank is another batch."""
@@ -135,13 +134,11 @@ class TestParts:
 
         assert {"unattributed": 10} == in_ms(cut([stall(30, 40)], [mine, other], []))
 
-
-class TestStartOfAnEpoch:
     def test_calls_the_time_before_the_first_task_start(self):
         """`iter(loader)` starts workers, then asks; a new process gets ready before it takes."""
-        found = in_ms(cut([stall(0, 60)], [delivery(**USUAL)], [span("decode", 20, 60)]))
+        divided = in_ms(cut([stall(0, 60)], [delivery(**USUAL)], [span("decode", 20, 60)]))
 
-        assert {"start workers": 20, "decode": 40} == found
+        assert {"start workers": 20, "decode": 40} == divided
 
 
 class TestUnseenMilestones:
@@ -154,17 +151,15 @@ class TestUnseenMilestones:
         rows = [delivery(pid=MAIN, worker=None, taken=5, made=40)]
         spans = [span("decode", 6, 40, pid=MAIN, worker=None)]
 
-        found = in_ms(cut([stall(0, 42)], rows, spans))
+        divided = in_ms(cut([stall(0, 42)], rows, spans))
 
-        assert {"main process": 5 + 2, "unattributed": 1, "decode": 34} == found
+        assert {"main process": 5 + 2, "unattributed": 1, "decode": 34} == divided
 
-
-class TestGarbageCollection:
-    def test_replaces_what_the_main_process_should_have_done(self):
+    def test_garbage_collection_replaces_what_the_main_process_should_have_done(self):
         """A collection that ran when the batch could have been received held the loop up."""
-        found = one(70, 100, (), [beside("garbage collection", 78, 90)], **USUAL)
+        divided = parts_ms(70, 100, (), [beside("garbage collection", 78, 90)], **USUAL)
 
-        assert {"send": 5, "unpickle": 3, MAIN_GARBAGE: 12, "main process": 10} == found
+        assert {"send": 5, "unpickle": 3, MAIN_GARBAGE: 12, "main process": 10} == divided
 
 
 class TestExactSums:
@@ -198,9 +193,9 @@ class TestExactSums:
             for number, window in enumerate(windows)
         ]
 
-        found = cut(waits, deliveries, work, main)
+        divided = cut(waits, deliveries, work, main)
 
-        whole = found.with_columns(ns=(pl.col("exposed_s") * 1e9).round().cast(pl.Int64))
+        whole = divided.with_columns(ns=(pl.col("exposed_s") * 1e9).round().cast(pl.Int64))
         assert (whole["ns"] > 0).all()
         sums = dict(whole.group_by("step").agg(pl.col("ns").sum()).iter_rows())
         assert sums == {row[1]: row[6] - row[5] for row in waits if row[6] > row[5]}
@@ -217,11 +212,11 @@ def step(wait_ms, *, start_ms=0, restart_ms=None, step_ms=10.0, number=0):
 class TestStalls:
     def test_leaves_out_waits_of_up_to_a_millisecond(self):
         """Where steps are short, a millisecond decides."""
-        found = find_stalls(
+        stalls = find_stalls(
             frame([step(ms, number=i) for i, ms in enumerate([0.5, 1.0, 1.1])], STEPS)
         )
 
-        assert [2] == found["step"].to_list()
+        assert [2] == stalls["step"].to_list()
 
     def test_leaves_out_waits_of_up_to_a_hundredth_of_a_step(self):
         """Where steps are long, the median step decides; its period includes the wait."""
@@ -231,20 +226,20 @@ class TestStalls:
 
     def test_begins_with_the_restart(self):
         """The training loop stalls in `iter(loader)` too."""
-        found = find_stalls(frame([step(5.0, start_ms=100, restart_ms=40.0)], STEPS))
+        stalls = find_stalls(frame([step(5.0, start_ms=100, restart_ms=40.0)], STEPS))
 
-        assert [(ns(60), ns(105), 0.045)] == found.select("start_ns", "end_ns", "stall_s").rows()
-        assert found.schema == pl.Schema(STALLS)
+        assert [(ns(60), ns(105), 0.045)] == stalls.select("start_ns", "end_ns", "stall_s").rows()
+        assert stalls.schema == pl.Schema(STALLS)
 
     def test_is_the_end_of_a_wait_in_which_the_device_is_idle(self):
         """What a device that works behind the host hides is no stall, nor what nobody knows."""
         steps = frame([step(50.0, start_ms=100 * i, number=i) for i in range(4)], STEPS)
         hidden = steps.with_columns(hidden_s=pl.Series([0.0, 0.03, 0.0495, None]))
 
-        found = find_stalls(hidden)
+        stalls = find_stalls(hidden)
 
         expected = [(ns(0), ns(50), 0.05, 0.0), (ns(130), ns(150), 0.02, 0.03)]
-        assert expected == found.select("start_ns", "end_ns", "stall_s", "hidden_s").rows()
+        assert expected == stalls.select("start_ns", "end_ns", "stall_s", "hidden_s").rows()
 
 
 def part(name, seconds, *, step=0, kind="other"):
@@ -257,35 +252,30 @@ class TestTable:
         rows = [part("decode", 1.0, kind="decode"), part("queued", 0.5, kind="send")]
         rows += [part("decode", 2.0, step=1, kind="decode"), part("unattributed", 0.5, kind=None)]
 
-        found = table(frame(rows, PARTS))
+        sums = table(frame(rows, PARTS))
 
-        assert found.rows() == [
+        assert sums.rows() == [
             ("decode", "decode", 3.0, 0.75, 2),
             ("queued", "send", 0.5, 0.125, 1),
             ("unattributed", None, 0.5, 0.125, 1),
         ]
 
-
-class TestNotRecorded:
-    rows = (
-        part("decode", 0.3, kind="decode"),
-        part("Crop", 0.1, kind="transform"),
-        part("queued", 5.0, kind="send"),
-        part("earlier batch", 5.0),
-        part("not recorded", 0.8, step=1),
-        part("send", 0.2, step=1, kind="send"),
-    )
-
     def test_recorded_batches_stand_for_the_others(self):
         """Only the making is divided, in proportion to the stages that were seen."""
-        found = dict(table(frame(self.rows, PARTS)).select("part", "exposed_s").iter_rows())
+        rows = [
+            part("decode", 0.3, kind="decode"),
+            part("Crop", 0.1, kind="transform"),
+            part("queued", 5.0, kind="send"),
+            part("earlier batch", 5.0),
+            part("not recorded", 0.8, step=1),
+            part("send", 0.2, step=1, kind="send"),
+        ]
+        sums = dict(table(frame(rows, PARTS)).select("part", "exposed_s").iter_rows())
 
-        assert found == pytest.approx(
+        assert sums == pytest.approx(
             {"decode": 0.9, "Crop": 0.3, "queued": 5.0, "earlier batch": 5.0, "send": 0.2}
         )
 
-
-class TestNothing:
     def test_empty_tables_stay_empty(self):
         """A loop that never waited has no parts, and the tables keep their columns."""
         none = cut([])
@@ -294,7 +284,3 @@ class TestNothing:
         assert none.is_empty()
         assert none.schema == pl.Schema(PARTS)
         assert table(none).schema == pl.Schema(EXPOSED)
-
-    def test_every_part_has_a_known_kind(self):
-        """The table's kinds are those of the house."""
-        assert PARTS["kind"] == pl.Enum(KINDS)

@@ -27,8 +27,8 @@ def crowded(queued: float):
     run = a_loop({"Blur": 80.0}, workers=8, batches=160, using={"forward": 1.0})
     computed_ns = (pl.col("end_ns") - pl.col("start_ns")) // 4
     use = {(LOOP, "1"): 0.02}
-    use |= {(WORKER, f"{100 + one}"): 0.3 for one in range(8)}
-    use |= {(QUEUED, f"{100 + one}"): queued for one in range(8)}
+    use |= {(WORKER, f"{100 + pid}"): 0.3 for pid in range(8)}
+    use |= {(QUEUED, f"{100 + pid}"): queued for pid in range(8)}
     spans = run.all_spans.with_columns(cpu_ns=computed_ns)
     return replace(run, all_spans=spans, all_resources=resources_of(use, 2))
 
@@ -42,18 +42,18 @@ class TestCrowded:
 
     def test_waiting_for_a_core_is_no_waiting(self):
         """Fewer workers are as fast then: on two cores, two."""
-        found = costs(crowded(0.74))
-        two, eight = (predict(found, one).samples_per_s.value for one in (Setting(2, 2), EIGHT))
+        cost = costs(crowded(0.74))
+        two, eight = (predict(cost, each).samples_per_s.value for each in (Setting(2, 2), EIGHT))
 
-        assert found.wait_s < 0.02 * found.compute_s
+        assert cost.wait_s < 0.02 * cost.compute_s
         assert two == pytest.approx(eight, rel=0.03)
 
     def test_waiting_for_something_else_is(self):
         """Workers that sleep for most of their time are needed, all eight."""
-        found = costs(crowded(0.1))
-        two, eight = (predict(found, one).samples_per_s.value for one in (Setting(2, 2), EIGHT))
+        cost = costs(crowded(0.1))
+        two, eight = (predict(cost, each).samples_per_s.value for each in (Setting(2, 2), EIGHT))
 
-        assert found.wait_s > 2 * found.compute_s
+        assert cost.wait_s > 2 * cost.compute_s
         assert eight > 2.5 * two
 
 
@@ -83,12 +83,12 @@ class TestLoop:
         run = in_two_workers(use, workers=workers, draw=30.0)
         now = Setting(workers).normal()
 
-        found = costs_of(run, now, epoch_batches=None, batch_bytes=None, cores=2.0)
-        none, two = (predict(found, Setting(many).normal()).samples_per_s.value for many in (0, 2))
+        cost = costs_of(run, now, epoch_batches=None, batch_bytes=None, cores=2.0)
+        none, two = (predict(cost, Setting(many).normal()).samples_per_s.value for many in (0, 2))
 
-        assert found.draw_s == pytest.approx(0.03, rel=0.02)
-        assert 1e3 * found.samples.mean() / none == pytest.approx(30 + 20 + 5, rel=0.03)
-        assert 1e3 * found.samples.mean() / two == pytest.approx(30 + 5, rel=0.05)
+        assert cost.draw_s == pytest.approx(0.03, rel=0.02)
+        assert 1e3 * cost.samples.mean() / none == pytest.approx(30 + 20 + 5, rel=0.03)
+        assert 1e3 * cost.samples.mean() / two == pytest.approx(30 + 5, rel=0.05)
 
 
 class TestCores:
@@ -98,10 +98,10 @@ class TestCores:
         """On one core of two they queue, and more of them are no faster."""
         run = in_two_workers(each_worker(cpu=0.5, queued=0.5, cores=1.0))
 
-        found = costs_of(run, TWO, epoch_batches=None, batch_bytes=None, cores=2.0)
-        two, eight = (predict(found, one).samples_per_s.value for one in (TWO, Setting(8, 2)))
+        cost = costs_of(run, TWO, epoch_batches=None, batch_bytes=None, cores=2.0)
+        two, eight = (predict(cost, each).samples_per_s.value for each in (TWO, Setting(8, 2)))
 
-        assert found.worker_cores == pytest.approx(1.0)
+        assert cost.worker_cores == pytest.approx(1.0)
         assert eight == pytest.approx(two, rel=0.03)
 
 
@@ -118,8 +118,8 @@ class TestSlowWorker:
             using={"forward": 1.0},
         )
 
-        found = costs_of(run, Setting(4, 2), epoch_batches=None, batch_bytes=None, cores=8.0)
+        cost = costs_of(run, Setting(4, 2), epoch_batches=None, batch_bytes=None, cores=8.0)
 
-        assert 1e3 * found.samples.mean() / predict(found, Setting(4, 2)).samples_per_s.value == (
+        assert 1e3 * cost.samples.mean() / predict(cost, Setting(4, 2)).samples_per_s.value == (
             pytest.approx(slow_ms / 4, rel=0.1)
         )

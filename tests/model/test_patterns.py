@@ -1,28 +1,152 @@
-"""Loops that stand still for a planted reason, alone and in pairs; and for none at all."""
+"""Loops that stall for a planted reason, alone and in pairs; and for none at all.
+
+All planted times are milliseconds.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import polars as pl
 import pytest
-from support.build_stalls import looped, stopped, together
+from support.build_run import deliveries_of, spans_of, steps_of
+from support.virtual_loop import a_loop
 
-from stallscope.model.patterns import PATTERNS, patterns
+from stallscope.model.attribution import PARTS, find_stalls
+from stallscope.model.patterns import PATTERNS, patterns, rhythm
+from stallscope.model.reasons import Evidence
+from stallscope.stages import GARBAGE
 
 STEPS = 200
+SAMPLES = {
+    **dict.fromkeys(("epoch", "batch", "sample"), pl.Int32),
+    **dict.fromkeys(("worker", "rank"), pl.Int16),
+    **dict.fromkeys(("index", "start_ns"), pl.Int64),
+    "total_s": pl.Float64,
+    "path": pl.String,
+}
 
 
-def found(evidence):
+def stopped(
+    waits,
+    *,
+    busy=20.0,
+    per_epoch=1 << 30,
+    workers=4,
+    rank=0,
+    makes=None,
+    slow=None,
+    files=0,
+    garbage=None,
+    exposed=None,
+) -> Evidence:
+    """Make a loop with planted waits.
+
+    Args:
+        waits: wait of each step.
+        busy: work of each step; a number stands for all steps.
+        per_epoch: batches in an epoch.
+        workers: 0: the main process.
+        rank: rank of the process.
+        makes: time to make each batch; its worker is then ready when the wait ends.
+        slow: time of the first sample of some batches, by step; samples take 1 ms.
+        files: batches in a file (shard) of each worker; 0: every sample is a file.
+        garbage: collections of the main process at the beginning of some waits, by step.
+        exposed: garbage collections of the workers: their part of some stalls, by step.
+    """
+    number = np.arange(len(waits))
+    batch = number % per_epoch
+    steps = steps_of(
+        (np.asarray(waits, dtype=float) / 1e3).tolist(),
+        epoch=(number // per_epoch).tolist(),
+        batch=batch.tolist(),
+        worker=(batch % workers).tolist() if workers else None,
+        step_s=(np.broadcast_to(busy, number.shape) / 1e3).tolist(),
+        other_s=0.0,
+        rank=rank,
+        restart_s=[None if place else 0.0 for place in batch],
+    )
+    rows = steps.to_dicts()
+    deliveries = (
+        {name: row[name] for name in ("rank", "worker", "epoch", "batch")}
+        | {"taken_ns": row["end_ns"] - round(ms * 1e6)}
+        | {"made_ns": row["end_ns"], "arrived_ns": row["end_ns"]}
+        for row, ms in zip(rows, () if makes is None else makes, strict=False)
+    )
+    collections = (
+        {name: rows[step][name] for name in ("rank", "epoch", "batch", "start_ns")}
+        | {"stage": GARBAGE.name, "worker": None}
+        | {"end_ns": rows[step]["start_ns"] + round(ms * 1e6)}
+        for step, ms in (garbage or {}).items()
+    )
+    return Evidence(
+        steps=steps,
+        parts=_parts(steps, exposed or {}),
+        samples=_samples(rows, slow or {}, files, workers),
+        deliveries=deliveries_of(*deliveries),
+        side_spans=spans_of(*collections),
+        num_workers=workers,
+    )
+
+
+def _parts(steps, exposed) -> pl.DataFrame:
+    stalls = find_stalls(steps).select("rank", "step", "stall_s")
+    garbage_s = pl.Series([exposed.get(step, 0.0) / 1e3 for step in stalls["step"]], dtype=float)
+    rest = stalls.select("rank", "step", part=pl.lit("decode"), kind=pl.lit("decode"))
+    rest = rest.with_columns(exposed_s=stalls["stall_s"] - garbage_s)
+    own = stalls.select("rank", "step", part=pl.lit(GARBAGE.name), kind=pl.lit("other"))
+    both = pl.concat([rest, own.with_columns(exposed_s=garbage_s)])
+    return both.filter(pl.col("exposed_s") > 0).cast(PARTS)
+
+
+def _samples(steps, slow, files, workers, size=4) -> pl.DataFrame:
+    rows = []
+    for step in steps if slow or files else ():
+        for place in range(size):
+            batch, worker = step["batch"], step["worker"]
+            index = batch * size + place
+            ms = slow.get(step["step"], 1.0) if place == 0 else 1.0 + 0.01 * (index % 7)
+            shard = batch // max(workers, 1) // files if files else 0
+            path = f"data/{worker}-{shard}.tar" if files else f"data/{index}.jpg"
+            key = (step["epoch"], batch, place, worker, step["rank"])
+            rows.append((*key, index, step["end_ns"] + place, ms / 1e3, path))
+    return pl.DataFrame(rows, SAMPLES, orient="row")
+
+
+def looped(makes, busy=5.0, *, workers=4, per_epoch=STEPS, restart=0.0) -> Evidence:
+    """Make a loop that waits for each batch as long as its workers take, as torch's does."""
+    run = a_loop(
+        lambda number, _: {"collate": makes[number]},
+        workers=workers,
+        batches=per_epoch,
+        epochs=len(makes) // per_epoch,
+        send=0.0,
+        unpickle=0.0,
+        using={"forward": busy},
+        restart=restart,
+        warmup=0,
+    )
+    tables = (run.steps(), run.parts(), run.samples(), run.deliveries, run.side_spans)
+    return Evidence(*tables, num_workers=workers)
+
+
+def together(*ranks: Evidence) -> Evidence:
+    """Several ranks as one."""
+    tables = ("steps", "parts", "samples", "deliveries", "side_spans")
+    joined = {name: pl.concat([getattr(rank, name) for rank in ranks]) for name in tables}
+    return Evidence(**joined, num_workers=ranks[0].num_workers)
+
+
+def rows_of(evidence):
     """The rows of the table, the one that explains most first."""
     return patterns(evidence).to_dicts()
 
 
 def names(evidence):
-    return [row["pattern"] for row in found(evidence)]
+    return [row["pattern"] for row in rows_of(evidence)]
 
 
 def only(evidence):
-    (row,) = found(evidence)
+    (row,) = rows_of(evidence)
     return row
 
 
@@ -232,5 +356,72 @@ class TestFalseAlarms:
             slow=dict.fromkeys(places, 60.0),
             files=3,
         )
-        rows = [row for row in found(evidence) if row["pattern"] not in ("constant", "irregular")]
+        rows = [row for row in rows_of(evidence) if row["pattern"] not in ("constant", "irregular")]
         return [row["title"] for row in rows]
+
+
+def flags_at(places, size):
+    return np.isin(np.arange(size), list(places))
+
+
+def every(period, size, first=1):
+    """Flags at every so manyth step."""
+    return flags_at(range(first, size, period), size)
+
+
+def switching(generator, size):
+    """On and off for random times: the stalls of a disk that is busy now and then."""
+    lengths = generator.geometric(0.2, size) * (1 + 3 * (np.arange(size) % 2))
+    return np.repeat(np.arange(size) % 2 == 0, lengths)[:size]
+
+
+def crowded(generator, size):
+    """Bunches of events."""
+    centres = np.flatnonzero(generator.random(size) < 0.02)
+    bunches = [centre + generator.integers(0, 30, generator.poisson(5)) for centre in centres]
+    return flags_at(np.concatenate([[0], *bunches]), size)
+
+
+NOISE = {
+    "independent": lambda generator, size: (
+        generator.random(size) < generator.choice([0.02, 0.1, 0.3, 0.6])
+    ),
+    "switching": switching,
+    "crowded": crowded,
+    "heavy-tailed distances": lambda generator, size: flags_at(
+        np.cumsum(np.ceil(generator.pareto(1.2, size) + 0.01)).astype(int), size
+    ),
+    "waves": lambda generator, size: (
+        np.convolve(generator.standard_normal(size + 19), np.ones(20), "valid") > 3
+    ),
+    "loose distances": lambda generator, size: flags_at(
+        np.cumsum(generator.integers(5, 16, size)), size
+    ),
+}
+
+
+class TestRhythm:
+    def test_finds_a_period_among_other_events(self):
+        """Some events too few and some too many do not hide it."""
+        generator = np.random.default_rng(0)
+        flags = every(8, 400) & (generator.random(400) < 0.8) | (generator.random(400) < 0.03)
+
+        chance, starts = rhythm(flags, np.ones(400, dtype=bool), 8)
+
+        assert chance < 1e-4
+        assert np.flatnonzero(starts & ~every(8, 400)).size <= 2
+
+    def test_two_events_are_no_rhythm(self):
+        """Nor are none, nor is a loop of no steps."""
+        for flags in (every(10, 20), every(9, 0), np.zeros(50, dtype=bool), every(1, 90)):
+            assert rhythm(flags, np.ones(flags.size, dtype=bool), 4)[0] == 1.0
+
+    @pytest.mark.parametrize("noise", NOISE)
+    def test_false_alarms_are_rarer_than_stated(self, noise):
+        """What has no period is given a chance below a limit no more often than the limit says."""
+        generator = np.random.default_rng(0)
+        flags = (NOISE[noise](generator, size) for size in [30, 60, 300] * 200)
+        chances = np.array([rhythm(each, np.ones(each.size, dtype=bool), 4)[0] for each in flags])
+
+        for limit in (0.01, 0.05, 0.2):
+            assert np.mean(chances < limit) <= limit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from stallscope.errors import ArgumentError
 from stallscope.model.settings import (
@@ -59,9 +59,9 @@ class TestTheSameBatches:
         before = setting_of(old)
 
         new = with_setting(seeded(**now), setting)
-        found, wanted = (torch.cat(list(one)).tolist() for one in (new, old))
+        actual, wanted = (torch.cat(list(each)).tolist() for each in (new, old))
 
-        assert wanted == found
+        assert wanted == actual
         assert setting.normal() == setting_of(new)
         assert before == setting_of(old)
 
@@ -78,9 +78,9 @@ class TestTheSameBatches:
         """Each worker has so many, and does what the user's `worker_init_fn` does, too."""
         old = DataLoader(Worker(), 4, num_workers=1, worker_init_fn=noted)
 
-        (found,) = with_setting(old, Setting(1, 2, threads=2))
+        (actual,) = with_setting(old, Setting(1, 2, threads=2))
 
-        assert [2.0, 8.0] == found[0].tolist()
+        assert [2.0, 8.0] == actual[0].tolist()
         assert noted is old.worker_init_fn
 
 
@@ -99,10 +99,10 @@ class TestWords:
 
         line = code_of(now.normal(), new.normal()) or "DataLoader(...)"
         code = line.replace("...", "range(40), **mine | dict(", 1)
-        made = eval(code.replace("dict(, ", "dict(") + ")")  # noqa: S307 - ours
+        new_loader = eval(code.replace("dict(, ", "dict(") + ")")  # noqa: S307 - ours
 
-        assert setting_of(made).num_workers == new.num_workers
-        assert setting_of(made) == setting_of(with_setting(old, new))
+        assert setting_of(new_loader).num_workers == new.num_workers
+        assert setting_of(new_loader) == setting_of(with_setting(old, new))
 
 
 class TestGrid:
@@ -110,28 +110,28 @@ class TestGrid:
 
     def test_goes_up_and_down(self):
         """None, fewer and more workers than now; the one as it is first, each once."""
-        found = grid(Setting(5, 2), 4.0, pins=False, is_stream=False)
+        actual = grid(Setting(5, 2), 4.0, pins=False, is_stream=False)
 
-        assert Setting(5, 2) == found[0]
-        assert {0, 1, 2, 3, 4, 5, 6, 8, 16} <= {one.num_workers for one in found}
-        assert len(set(found)) == len(found)
-        assert any(one.persistent_workers for one in found)
-        assert HAS_IN_ORDER == any(not one.in_order for one in found)
-        assert not any(one.pin_memory for one in found)
+        assert Setting(5, 2) == actual[0]
+        assert {0, 1, 2, 3, 4, 5, 6, 8, 16} <= {each.num_workers for each in actual}
+        assert len(set(actual)) == len(actual)
+        assert any(each.persistent_workers for each in actual)
+        assert HAS_IN_ORDER == any(not each.in_order for each in actual)
+        assert not any(each.pin_memory for each in actual)
 
     def test_a_stream_that_loads_here_gets_no_workers(self):
         """Nobody may divide it among them, and each would give all of it."""
-        found = grid(Setting(0), 4.0, pins=False, is_stream=True)
+        actual = grid(Setting(0), 4.0, pins=False, is_stream=True)
 
-        assert {0} == {one.num_workers for one in found}
+        assert {0} == {each.num_workers for each in actual}
 
     def test_given_ones_replace_it(self):
         """What they do not name stays as it is."""
         now = Setting(2, 4, True)
 
-        found = given_settings(now, [{"num_workers": 3}, {"num_workers": 0}], [])
+        actual = given_settings(now, [{"num_workers": 3}, {"num_workers": 0}], [])
 
-        assert [now, Setting(3, 4, True), Setting(0)] == found
+        assert [now, Setting(3, 4, True), Setting(0)] == actual
 
     @pytest.mark.parametrize(
         "given",
@@ -153,8 +153,3 @@ class TestGrid:
         """In one sentence that says what is wrong."""
         with pytest.raises(ArgumentError, match="settings"):
             given_settings(Setting(2, 2), given, [])
-
-
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter(range(8))

@@ -57,7 +57,7 @@ def of_workers(tuning, many: int) -> dict:
     rows = tuning.settings().to_dicts()
     return next(
         row
-        for row in sorted(rows, key=lambda one: one["trial"])
+        for row in sorted(rows, key=lambda each: each["trial"])
         if row["num_workers"] == many and not row["persistent_workers"]
     )
 
@@ -70,15 +70,15 @@ class TestDirection:
         """Samples that wait: each worker more gives as much again."""
         given = [{"num_workers": 1}, {"num_workers": 4}]
 
-        found = ss.tune(loader(wait_s=0.004), STEP, budget_s=5, settings=given)
+        tuning = ss.tune(loader(wait_s=0.004), STEP, budget_s=5, settings=given)
 
-        four, one = of_workers(found, 4), of_workers(found, 1)
-        assert four["predicted_gain"] > max(one["predicted_gain"], 1.5)
+        four, single = of_workers(tuning, 4), of_workers(tuning, 1)
+        assert four["predicted_gain"] > max(single["predicted_gain"], 1.5)
         assert {"as it is", "recommended", "measured", "predicted"} >= {
-            row["status"] for row in found.settings().to_dicts()
+            row["status"] for row in tuning.settings().to_dicts()
         }
-        assert found.apply(loader(), four["trial"]).num_workers == 4
-        assert found.circumstances.batch_bytes == 4 * 8 * 4
+        assert tuning.apply(loader(), four["trial"]).num_workers == 4
+        assert tuning.circumstances.batch_bytes == 4 * 8 * 4
 
     @pytest.mark.slow
     def test_more_workers_than_cores_are_told_down(self):
@@ -86,19 +86,19 @@ class TestDirection:
         cores = int(cores_available())
         given = [{"num_workers": cores}]
 
-        found = ss.tune(loader(4 * cores, compute_s=0.004), STEP, budget_s=6, settings=given)
+        tuning = ss.tune(loader(4 * cores, compute_s=0.004), STEP, budget_s=6, settings=given)
 
-        fewer = of_workers(found, cores)
-        assert fewer["memory_bytes"] < of_workers(found, 4 * cores)["memory_bytes"]
+        fewer = of_workers(tuning, cores)
+        assert fewer["memory_bytes"] < of_workers(tuning, 4 * cores)["memory_bytes"]
 
     @pytest.mark.slow
     def test_a_loader_that_keeps_up_is_left(self):
         """A step that takes longer than its batches gains nothing."""
-        found = ss.tune(loader(2, wait_s=0.001), ss.simulated_step(0.03), budget_s=6)
+        tuning = ss.tune(loader(2, wait_s=0.001), ss.simulated_step(0.03), budget_s=6)
 
-        more = of_workers(found, 4)
+        more = of_workers(tuning, 4)
         assert more["predicted_gain"] < 1.2
-        assert more["trial"] != found.best["trial"]
+        assert more["trial"] != tuning.best["trial"]
 
 
 class TestHeedsTheUser:
@@ -121,20 +121,20 @@ class TestHeedsTheUser:
     @pytest.mark.slow
     def test_a_setting_that_raises_is_a_row_with_its_reason(self):
         """Only the user's own loader may stop it."""
-        found = ss.tune(
+        tuning = ss.tune(
             loader(wait_s=0.001, fails_in_workers=True), budget_s=20, settings=[{"num_workers": 1}]
         )
 
-        row = the_other(found)
+        row = the_other(tuning)
         assert row["status"] == FAILED
         assert "no worker may have this file" in row["reason"]
-        assert found.best["trial"] == 0
+        assert tuning.best["trial"] == 0
 
     def test_what_needs_too_much_memory_is_not_tried(self):
         """It is predicted from the bytes of a batch, and said."""
-        found = ss.tune(loader(), budget_s=2, settings=[{"num_workers": 4}], max_bytes=300)
+        tuning = ss.tune(loader(), budget_s=2, settings=[{"num_workers": 4}], max_bytes=300)
 
-        row = the_other(found)
+        row = the_other(tuning)
         assert row["status"] == NOT_TRIED
         assert "of 300 B allowed" in row["reason"]
         assert row["starts"] == 0
@@ -146,10 +146,10 @@ class TestHeedsTheUser:
             def __iter__(self):
                 return iter(range(4_000))
 
-        found = ss.tune(DataLoader(Stream(), 4), budget_s=1.5)
+        tuning = ss.tune(DataLoader(Stream(), 4), budget_s=1.5)
 
-        assert found.settings()["num_workers"].unique().to_list() == [0]
-        assert "no workers were tried" in str(found)
+        assert tuning.settings()["num_workers"].unique().to_list() == [0]
+        assert "no workers were tried" in str(tuning)
 
     @pytest.mark.slow
     def test_an_exception_of_the_users_passes_with_what_is_known(self):
@@ -201,8 +201,8 @@ def test_it_ends_within_its_budget():
     """A tenth over at most, and it says so where nothing was measured."""
     began = time.perf_counter()
 
-    found = ss.tune(DataLoader(Samples(0.002), 4, collate_fn=BusyCollate(0.001)), budget_s=2.5)
+    tuning = ss.tune(DataLoader(Samples(0.002), 4, collate_fn=BusyCollate(0.001)), budget_s=2.5)
 
     assert time.perf_counter() - began < 2.5 * 1.1 + 3  # and starting, on a busy machine
-    assert found.circumstances.took_s > 0
-    assert setting_of(loader()).num_workers == found.setting(0).num_workers
+    assert tuning.circumstances.took_s > 0
+    assert setting_of(loader()).num_workers == tuning.setting(0).num_workers

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 from stallscope.stats import LEVEL
 from stallscope.units import duration, speedup
@@ -114,20 +114,20 @@ def _centre(groups: list[Any]) -> tuple[float, float | None, float]:
     return value, math.sqrt((usual * variance + seen) / dof / count), dof
 
 
+def _reach(error: float, dof: float, level: float = LEVEL) -> float:
+    """Return the half-width of an interval, by Student's t."""
+    return float(stdtrit(dof, (1 + level) / 2)) * error
+
+
 def _judged(value: float, error: float, dof: float) -> Factor:
-    reach = float(stats.t.ppf((1 + LEVEL) / 2, dof)) * error
-    claimed = float(stats.t.ppf((1 + CLAIM) / 2, dof)) * error
+    reach, claimed = _reach(error, dof), _reach(error, dof, CLAIM)
     low, high = (math.exp(value + side * min(reach, _FARTHEST)) for side in (-1, 1))
-    return Factor(math.exp(value), low, high, word(value, low, high, claimed))
-
-
-def word(value: float, low: float, high: float, claimed: float) -> str:
-    """Return the word for a factor's logarithm, its interval, and its least size for a claim."""
+    says = OPEN
     if low >= 1 - ALIKE and high <= 1 + ALIKE:
-        return SAME
-    if abs(value) > claimed and abs(value) > math.log1p(ALIKE) / 2:
-        return FASTER if value > 0 else SLOWER
-    return OPEN
+        says = SAME
+    elif abs(value) > claimed and abs(value) > math.log1p(ALIKE) / 2:
+        says = FASTER if value > 0 else SLOWER
+    return Factor(math.exp(value), low, high, says)
 
 
 def of_samples(
@@ -159,7 +159,7 @@ def _known_spread(value: float) -> float:
 
 def known_reach(factor: float) -> float:
     """Return the half-width of a factor's interval after infinitely many pairs of samples."""
-    return float(stats.norm.ppf((1 + LEVEL) / 2)) * _known_spread(math.log(factor))
+    return _reach(_known_spread(math.log(factor)), math.inf)
 
 
 def of_rates(faster: Rate, slower: Rate) -> Factor | None:
@@ -235,7 +235,8 @@ def mean_of(values: Sequence[float]) -> Rate:
     mean = float(np.mean(values))
     if len(values) < 2:  # noqa: PLR2004 - a single one has no spread
         return Rate(mean)
-    reach = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * stats.sem(values))
+    error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    reach = _reach(error, len(values) - 1)
     return Rate(mean, max(mean - reach, 0.0), mean + reach)
 
 
@@ -249,5 +250,5 @@ def rate_of(starts: Iterable[Sequence[tuple[float, float]]]) -> Rate | None:
     _, error, dof = _centre([np.log(blocks[:, 0] / blocks[:, 1]) for blocks in groups])
     if error is None:
         return Rate(rate)
-    reach = min(float(stats.t.ppf((1 + LEVEL) / 2, dof)) * error, _FARTHEST)
+    reach = min(_reach(error, dof), _FARTHEST)
     return Rate(rate, rate * math.exp(-reach), rate * math.exp(reach))

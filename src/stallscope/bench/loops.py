@@ -337,7 +337,11 @@ class _Running:
     """Start of a loop with workers that can be stopped."""
 
     def __init__(self, loop: TimedLoop) -> None:
-        self._loop = loop if not loop.workers else replace(loop, batches=_dying(loop.batches))
+        if loop.workers and _can_stop(loop):
+            usual: Any = loop.batches
+            dies = DiesWithParent(usual.worker_init_fn)
+            loop = replace(loop, batches=copied(usual, worker_init_fn=dies))
+        self._loop = loop
         self._ends = ExitStack()
         self._batches: Iterator[Any] = iter(())
         self._processes: list[Any] = []
@@ -472,12 +476,6 @@ class DiesWithParent:
             self._usual(worker)
 
 
-def _dying(batches: Any) -> Any:
-    if not (is_plain(batches) and sys.platform == "linux"):
-        return batches
-    return copied(batches, worker_init_fn=DiesWithParent(batches.worker_init_fn))
-
-
 def _can_stop(loop: TimedLoop) -> bool:
     """Return whether the workers of a loop are ours to stop, and end with this process."""
     return not loop.workers or (is_plain(loop.batches) and sys.platform == "linux")
@@ -533,14 +531,13 @@ def rates(blocks: Iterable[LoopBlock]) -> dict[int, Rate]:
     that is the ratio of its rates.
     """
     blocks = list(blocks)
-    rates_: dict[int, Rate] = {}
-    for variant in sorted({block.variant for block in blocks}):
-        own = rate(blocks, variant)
-        beside = compared(blocks, variant) if variant != AS_IT_IS else None
-        if own is not None and beside is not None and beside.low is not None and AS_IT_IS in rates_:
-            own = own.moved_to(rates_[AS_IT_IS].value * beside.factor)
-        if own is not None:
-            rates_[variant] = own
+    variants = sorted({block.variant for block in blocks})
+    rates_ = {variant: own for variant in variants if (own := rate(blocks, variant))}
+    now = rates_.get(AS_IT_IS)
+    for variant in variants:
+        gain = compared(blocks, variant)
+        if now and variant != AS_IT_IS and gain.low is not None:
+            rates_[variant] = rates_[variant].moved_to(now.value * gain.factor)
     return rates_
 
 

@@ -27,7 +27,7 @@ from stallscope.files import read_file, whole_file
 from stallscope.isolation import isolated
 from stallscope.loops.cached_loaders import going_on
 from stallscope.units import share, times
-from stallscope.verbs.tune.race import loop_of
+from stallscope.verbs.tune.tune import loop_of
 from stallscope.views.document import Document, Heading, Notes, Table
 
 if TYPE_CHECKING:

@@ -158,23 +158,6 @@ def find_stalls(steps: pl.DataFrame) -> pl.DataFrame:
     ).select(pl.col(name).cast(kind) for name, kind in STALLS.items())
 
 
-def stall_parts(
-    stalls: pl.DataFrame,
-    deliveries: pl.DataFrame,
-    spans: pl.DataFrame,
-    side_spans: pl.DataFrame,
-) -> pl.DataFrame:
-    """Divide each stall; columns of `PARTS`, in the order of the stalls."""
-    which = stalls.select(_STEP).with_row_index("stall")
-    return (
-        attribute_sections(stalls, deliveries, spans, side_spans)
-        .join(which, on="stall", maintain_order="left")
-        .group_by(*_STEP, *_PART, maintain_order=True)
-        .agg(exposed_s=pl.col("ns").sum() / 1e9)
-        .select(pl.col(name).cast(kind) for name, kind in PARTS.items())
-    )
-
-
 def table(parts: pl.DataFrame) -> pl.DataFrame:
     """Sum the parts of all stalls; columns of `EXPOSED`.
 
@@ -248,16 +231,14 @@ def _windows(stalls: pl.DataFrame, steps: pl.DataFrame, waits: pl.DataFrame) -> 
     )
 
 
-def attribute_sections(
-    stalls: pl.DataFrame,
-    deliveries: pl.DataFrame,
-    spans: pl.DataFrame,
-    side_spans: pl.DataFrame,
+def stall_parts(
+    stalls: pl.DataFrame, deliveries: pl.DataFrame, spans: pl.DataFrame, side_spans: pl.DataFrame
 ) -> pl.DataFrame:
-    """Cut the stalls up: columns `stall` (row number), `part`, `kind`, `ns`.
+    """Divide each stall; columns of `PARTS`, in the order of the stalls.
 
-    The pieces of a stall add up exactly, and are in the order of its batch's way.
+    The parts of a stall add up exactly, and are in the order of its batch's way.
     """
+    which = stalls.select(_STEP).with_row_index("stall")
     awaited = _milestones(stalls, deliveries, side_spans)
     own = spans.join(awaited, on=["rank", "pid", "epoch", "batch"])
     awaited = awaited.with_columns(recorded=pl.col("stall").is_in(own["stall"].unique().implode()))
@@ -303,7 +284,10 @@ def attribute_sections(
         pl.concat([work, *(each.select(work.columns) for each in pieces)])
         .filter(pl.col("ns") > 0)
         .sort("stall", "section", maintain_order=True)
-        .drop("section")
+        .join(which, on="stall", maintain_order="left")
+        .group_by(*_STEP, *_PART, maintain_order=True)
+        .agg(exposed_s=pl.col("ns").sum() / 1e9)
+        .select(pl.col(name).cast(kind) for name, kind in PARTS.items())
     )
 
 

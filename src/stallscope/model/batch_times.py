@@ -4,6 +4,7 @@ Times of a worker are wall times. Waiting for a core is measured per worker, and
 the stages that compute. So a busy machine makes times longer, but does not turn computing into
 waiting.
 """
+# ruff: noqa: D102 - `RunTables` has its documentation in `run.result.Run`
 
 from __future__ import annotations
 
@@ -34,49 +35,26 @@ class RunTables(Protocol):
     """Tables of a run that the model reads; `run.result.Run` documents them."""
 
     @property
-    def settings(self) -> Any:
-        """Settings of the run."""
-
+    def settings(self) -> Any: ...
     @property
-    def machine(self) -> dict[str, Any]:
-        """Machine of the run."""
-
+    def machine(self) -> dict[str, Any]: ...
     @property
-    def batches(self) -> pl.DataFrame:
-        """Recorded batches."""
-
+    def batches(self) -> pl.DataFrame: ...
     @property
-    def waits(self) -> pl.DataFrame:
-        """Waits of each step for batches."""
-
+    def waits(self) -> pl.DataFrame: ...
     @property
-    def deliveries(self) -> pl.DataFrame:
-        """Way of each batch."""
-
+    def deliveries(self) -> pl.DataFrame: ...
     @property
-    def side_spans(self) -> pl.DataFrame:
-        """Spans beside the workers' own work."""
-
+    def side_spans(self) -> pl.DataFrame: ...
     @property
-    def all_stacks(self) -> pl.DataFrame:
-        """Stacks that the processes sampled themselves."""
-
+    def all_stacks(self) -> pl.DataFrame: ...
     @property
-    def startup(self) -> pl.DataFrame:
-        """Start of each worker."""
-
+    def startup(self) -> pl.DataFrame: ...
     @property
-    def work_stages(self) -> pl.DataFrame:
-        """Time of the workers by stage."""
-
-    def steps(self, *, steady: bool = True) -> pl.DataFrame:
-        """Return the steps of the loop."""
-
-    def parts(self) -> pl.DataFrame:
-        """Return the parts of each stall."""
-
-    def resources(self, *, steady: bool = True) -> pl.DataFrame:
-        """Return the use of the machine."""
+    def work_stages(self) -> pl.DataFrame: ...
+    def steps(self, *, steady: bool = True) -> pl.DataFrame: ...
+    def parts(self) -> pl.DataFrame: ...
+    def resources(self, *, steady: bool = True) -> pl.DataFrame: ...
 
 
 @dataclass(frozen=True)

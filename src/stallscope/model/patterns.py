@@ -84,21 +84,9 @@ def patterns(evidence: Evidence) -> pl.DataFrame:
         for each in _explain_waits(loop, reasons, len(own)):
             explained, named = (steps[which].tolist() for which in (each.all, each.named))
             its_s = float(loop.stall_s[each.all].sum())
-            reason = (each.code, each.subject, each.title, each.chance, rank)
-            rows.append((*reason, len(explained), its_s, explained, named))
-    names = (
-        "pattern",
-        "subject",
-        "title",
-        "chance",
-        "rank",
-        "stalls",
-        "stalled_s",
-        "steps",
-        "named",
-    )
-    schema = {name: PATTERNS.get(name, pl.String) for name in names}
-    table = pl.DataFrame(rows, schema, orient="row")
+            about = (each.code, each.title, len(explained), its_s, None, each.chance, rank)
+            rows.append((*about, explained, named, each.subject))
+    table = pl.DataFrame(rows, {**PATTERNS, "subject": pl.String}, orient="row")
     sums = pl.col("stalls", "stalled_s").sum()
     # Of equal patterns, the smallest p-value counts on a rank, and over ranks the largest
     on_rank = (
@@ -132,7 +120,7 @@ def patterns(evidence: Evidence) -> pl.DataFrame:
 
 def _explain_waits(loop: StepSeries, reasons: list[Reason], ranks: int) -> list[Explained]:
     """Take the best explanation, test the rest again, until no reason is significant."""
-    left = Residual.of(loop.stall_s)
+    left = Residual(loop.stall_s, np.ones(loop.size, dtype=bool))
     possible = [reason for reason in reasons if np.count_nonzero(reason.marked) >= reason.fewest]
     tests = ranks * (len({reason.code for reason in possible}) + 1)
     chosen: list[Explained] = []
@@ -191,7 +179,7 @@ def rhythm(flags: np.ndarray, free: np.ndarray, period: int) -> tuple[float, np.
     that is no multiple of the period), lengths of waits do not matter, and slow trends with the
     distance cancel on both sides: stalls come in bursts, in which every short distance is more
     frequent than after shuffling. A run of steps counts as one event, at its first step.
-    `tests/model/test_periodicity.py` counts the false alarms.
+    `tests/model/test_patterns.py` counts the false alarms.
 
     Args:
         flags: True for each step that is an event.

@@ -157,11 +157,7 @@ class Residual:
     seconds: np.ndarray
     """Stall length at each step, seconds; 0 without a stall, or where explained."""
     free: np.ndarray
-
-    @classmethod
-    def of(cls, seconds: np.ndarray) -> Residual:
-        """Return the residual before the first explanation."""
-        return cls(seconds, np.ones(seconds.size, dtype=bool))
+    """True for each step that is not yet explained."""
 
     @property
     def flags(self) -> np.ndarray:
@@ -253,20 +249,16 @@ class Reason:
             return 1.0
         return hypergeometric_tail(total=total, marked=marked, drawn=drawn, both=both)
 
-    def explained_of(self, stalled: np.ndarray, left: Residual) -> np.ndarray:
-        """Return the stalls that the event explains."""
-        here = stalled & self.marked
-        if self.enough_s is not None:
-            here = here & (self.enough_s >= self.enough * left.seconds)
-        return left.with_rounds(here, self.reach)
-
 
 def explain(reason: Reason, left: Residual, tests: int) -> Explained | None:
     """Return the steps that a reason explains, of `tests` tested reasons; None: not significant."""
     levels, best_s, best = left.levels(), -1.0, None
     for stalled in levels:
         chance = reason.chance_at(stalled, left.free) * len(levels) * reason.tried + reason.doubt
-        explained = reason.explained_of(stalled, left)
+        marked = stalled & reason.marked
+        if reason.enough_s is not None:
+            marked = marked & (reason.enough_s >= reason.enough * left.seconds)
+        explained = left.with_rounds(marked, reason.reach)
         enough = np.count_nonzero(stalled & reason.marked & explained) >= reason.fewest
         explained_s = float(left.seconds[explained].sum())
         if enough and chance * tests < CHANCE and explained_s > best_s:

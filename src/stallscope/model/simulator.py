@@ -410,11 +410,6 @@ class LoopReplay:
         scaled = [making * s for s in batch_s], [here * s for s in use_s]
         return LoopReplay(changed, self._setting).steady(*scaled).period_s
 
-    def replay(self, batch_s: list[float], use_s: list[float]) -> Replayed:
-        """Replay all steps; without workers, the loop makes each batch when needed."""
-        make = self._with_workers if self._setting.num_workers else self._here
-        return make(batch_s, use_s)
-
     def _here(self, batch_s: list[float], use_s: list[float]) -> Replayed:
         costs = self._costs
         # The loop neither sends what it makes, nor is confined as workers are
@@ -429,12 +424,14 @@ class LoopReplay:
             [0] * len(finished), begins, finished, [*range(len(finished))], begins, finished, used
         )
 
-    def _with_workers(self, batch_s: list[float], use_s: list[float]) -> Replayed:  # noqa: C901, PLR0915 - an event loop, where each call costs time
-        """Replay event by event.
+    def replay(self, batch_s: list[float], use_s: list[float]) -> Replayed:  # noqa: C901, PLR0915 - an event loop, where each call costs time
+        """Replay all steps event by event; without workers, the loop makes each batch when needed.
 
         All active workers progress at the same pace, so each batch has its end on a common clock of
         this pace. The state is a queue of these ends.
         """
+        if not self._setting.num_workers:
+            return self._here(batch_s, use_s)
         costs, (idle, using, slows, draws) = self._costs, self._paces
         workers, steps, whole = self._setting.num_workers, len(use_s), len(batch_s)
         in_order, ahead = self._setting.in_order, self.ahead

@@ -26,9 +26,8 @@ from stallscope.verbs.diagnose import causes
 from stallscope.verbs.diagnose.result import FIXES
 from stallscope.verbs.ladder.ladder import Rungs
 from stallscope.verbs.ladder.result import TRANSFORMED
-from stallscope.verbs.tune.race import Trial
 from stallscope.verbs.tune.result import smallest
-from stallscope.verbs.tune.tune import TuneBench
+from stallscope.verbs.tune.tune import Trial, TuneBench
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -43,7 +43,7 @@ from stallscope.verbs.ladder.result import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from stallscope.loops.cached_loaders import Unfinished
     from stallscope.loops.devices import Device, MemoryUse
@@ -118,17 +118,14 @@ class Rungs:
         self.notes: list[str] = []
         self._loader: Any = target.loader
         self._max_bytes = max_bytes
-        self._bytes: dict[Rung, int] = {}
-        self._add(AS_IT_IS, cached_loaders.going_on(self._loader))
+        self.sizes: dict[Rung, int] = {}
+        """Bytes of each rung's cache, if it has any."""
+        self.loops[AS_IT_IS] = self._loop(cached_loaders.going_on(self._loader))
 
     @property
     def cached(self) -> list[Rung]:
         """Rungs above the lowest that can be measured, from the bottom to the top."""
         return [rung for rung in RUNGS[1:] if rung in self.loops]
-
-    def bytes_of(self, rung: Rung) -> int | None:
-        """Return the size of a rung's cache; None for a rung without a loop."""
-        return self._bytes.get(rung, 0) if rung in self.loops else None
 
     def replaced(
         self,
@@ -165,7 +162,7 @@ class Rungs:
             why = f"a {what} iterates by itself, so its samples cannot be replaced"
             self.leave_out(why, (WARM, *_SAMPLES))
             self._capture_batches(deadline_ns)
-        if any(self._bytes.values()):
+        if any(self.sizes.values()):
             self.notes.append(
                 "the cached rungs repeat the same random samples and leave the CPU to the step: "
                 "the top rung is an upper bound"
@@ -176,17 +173,13 @@ class Rungs:
         stream = cached_loaders.is_stream(self._loader)
         indices = [] if stream else cached_loaders.next_indices(self._loader, _MOST_BATCHES)
         finished: list[list[Any]] = []
-        halves: list[list[Unfinished | None]] = []
-        cached_bytes, why = 0, _NO_MORE
         try:
-            for samples, unfinished in self._captured(indices, deadline_ns, stream=stream):
-                added = bytes_of(samples) * (1 + _COPIES) + bytes_of(unfinished)
-                if cached_bytes + added > self._max_bytes:
-                    why = self._too_large
-                    break
-                cached_bytes += added
-                finished.append(samples)
-                halves.append(unfinished)
+            batches, why = self._fitting(
+                self._captured(indices, stream=stream),
+                lambda batch: bytes_of(batch[0]) * (1 + _COPIES) + bytes_of(batch[1]),
+                deadline_ns,
+            )
+            finished = [samples for samples, _ in batches]
         except NoBatchError:
             raise
         except Exception as error:  # noqa: BLE001 - the lowest rung works without caches
@@ -194,7 +187,7 @@ class Rungs:
             self._capture_batches(deadline_ns)
         else:
             if finished:
-                self._keep_halves(halves, stream=stream)
+                self._keep_halves([halves for _, halves in batches], stream=stream)
                 self._keep_finished(finished)
             else:
                 self.leave_out(why, (*_SAMPLES, *_BATCHES))
@@ -202,21 +195,34 @@ class Rungs:
             self.why_not[WARM] = "a stream cannot repeat its samples"
         else:
             repeated = indices[: len(finished)] or indices
-            self._add(WARM, cached_loaders.warm(self._loader, repeated))
+            self.loops[WARM] = self._loop(cached_loaders.warm(self._loader, repeated))
+
+    def _fitting(
+        self, batches: Iterable[Any], bytes_needed: Callable[[Any], int], deadline_ns: int
+    ) -> tuple[list[Any], str]:
+        """Return the batches that fit into memory, until the deadline; the reason for no more."""
+        fitting: list[Any] = []
+        needed = 0
+        for batch in islice(batches, _MOST_BATCHES):
+            needed += bytes_needed(batch)
+            if needed > self._max_bytes:
+                return fitting, f"one batch needs more than the {size(self._max_bytes)} allowed"
+            fitting.append(batch)
+            if time.perf_counter_ns() > deadline_ns:
+                break
+        return fitting, _NO_MORE
 
     def _captured(
-        self, indices: list[Any], deadline_ns: int, *, stream: bool
+        self, indices: list[Any], *, stream: bool
     ) -> Iterator[tuple[list[Any], list[Unfinished | None]]]:
         collates = cached_loaders.collates(self._loader)
         loop = self._loop(cached_loaders.capturing(self._loader, indices))
         with started(loop) as batches:
-            for batch in islice(batches, _MOST_BATCHES):
+            for batch in batches:
                 samples = pickle.loads(batch)  # noqa: S301 - from our own workers
                 samples = samples if collates else [samples]
                 pairs = [(sample, None) for sample in samples] if stream else samples
                 yield [finished for finished, _ in pairs], [unfinished for _, unfinished in pairs]
-                if time.perf_counter_ns() > deadline_ns:
-                    return
 
     def _keep_halves(self, halves: list[list[Unfinished | None]], *, stream: bool) -> None:
         flat = [half for batch in halves for half in batch]
@@ -229,14 +235,15 @@ class Rungs:
             )
         else:
             counts = [len(batch) for batch in halves]
-            self._add(FETCHED, cached_loaders.transforming(self._loader, unfinished, counts))
-            self._bytes[FETCHED] = bytes_of([(half.calls, half.sample) for half in unfinished])
+            loader = cached_loaders.transforming(self._loader, unfinished, counts)
+            self.loops[FETCHED] = self._loop(loader)
+            self.sizes[FETCHED] = bytes_of([(half.calls, half.sample) for half in unfinished])
 
     def _keep_finished(self, finished: list[list[Any]]) -> None:
         flat = [sample for batch in finished for sample in batch]
         counts = [len(batch) for batch in finished]
-        self._add(TRANSFORMED, cached_loaders.collating(self._loader, flat, counts))
-        self._bytes[TRANSFORMED] = bytes_of(flat)
+        self.loops[TRANSFORMED] = self._loop(cached_loaders.collating(self._loader, flat, counts))
+        self.sizes[TRANSFORMED] = bytes_of(flat)
         collate, collates = self._loader.collate_fn, cached_loaders.collates(self._loader)
         try:
             batches = [collate(batch if collates else batch[0]) for batch in finished]
@@ -246,24 +253,14 @@ class Rungs:
             self._keep_batches(batches)
 
     def _capture_batches(self, deadline_ns: int) -> None:
-        cached: list[Any] = []
-        why = _NO_MORE
         with started(self.loops[AS_IT_IS]) as batches:
-            for batch in islice(batches, _MOST_BATCHES):
-                if (len(cached) + 1) * _COPIES * bytes_of(batch) > self._max_bytes:
-                    why = self._too_large
-                    break
-                cached.append(batch)
-                if time.perf_counter_ns() > deadline_ns:
-                    break
+            cached, why = self._fitting(
+                batches, lambda batch: _COPIES * bytes_of(batch), deadline_ns
+            )
         if cached:
             self._keep_batches(cached)
         else:
             self.leave_out(why, _BATCHES)
-
-    @property
-    def _too_large(self) -> str:
-        return f"one batch needs more than the {size(self._max_bytes)} allowed"
 
     def _keep_batches(self, batches: list[Any]) -> None:
         if self.target.step is None:
@@ -291,7 +288,7 @@ class Rungs:
 
     def _keep(self, rung: Rung, batches: CachedBatches, device: Device) -> None:
         self.loops[rung] = TimedLoop(batches, device, self.target.step, self.target.batch_size)
-        self._bytes[rung] = batches.bytes
+        self.sizes[rung] = batches.bytes
 
     def _keep_fewer(self) -> None:
         """Drop half of the batches on the device, or all, as the step needs the memory."""
@@ -309,9 +306,6 @@ class Rungs:
                 f"'{rung.name}' repeats {count(fit, 'batch')} instead of {wanted}: there was no "
                 "room for more"
             )
-
-    def _add(self, rung: Rung, loader: Any) -> None:
-        self.loops[rung] = self._loop(loader)
 
     def _loop(self, loader: Any) -> TimedLoop:
         return TimedLoop.of(replace(self.target, loader=loader))
@@ -396,7 +390,7 @@ class LadderMeasurement:
         measured = any(block.variant == number for block in turns.blocks)
         return (
             rung.name,
-            self._rungs.bytes_of(rung),
+            self._rungs.sizes.get(rung, 0) if rung in self._rungs.loops else None,
             turns.busy.get(number),
             turns.reported.get(number),
             None if measured else why or self._measurement.was_over(),

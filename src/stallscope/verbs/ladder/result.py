@@ -43,6 +43,7 @@ ON_DEVICE: Final = Rung("batches on the device", "copy to the device")
 
 RUNGS: Final = (AS_IT_IS, WARM, FETCHED, TRANSFORMED, BATCHES, PINNED, ON_DEVICE)
 """Rungs from the bottom to the top."""
+_NAMES: Final = [rung.name for rung in RUNGS]
 
 _BLOCKS: Final = Schema(
     f"{BLOCKS.about} A variant is the number of a rung.",
@@ -52,7 +53,7 @@ _BLOCKS: Final = Schema(
 )
 FACTS: Final = Schema(
     "One row a rung.",
-    Column("rung", pl.String, secret=NAME, words=[rung.name for rung in RUNGS]),
+    Column("rung", pl.String, secret=NAME, words=_NAMES),
     Column("cached_bytes", pl.Int64, "memory that it kept", "in memory"),
     Column("device_busy_share", pl.Float64, "read from the device; null: there is none", "busy"),
     Column("nvml_busy_share", pl.Float64, "the same by NVML"),
@@ -84,14 +85,11 @@ class Ladder(SavedResult):
     @cached_property
     def rates(self) -> dict[str, Rate]:
         """Samples per second of each measured rung, from the bottom to the top."""
-        return {
-            RUNGS[number].name: interval for number, interval in rates(self._rows_of_blocks).items()
-        }
+        return {_NAMES[number]: each for number, each in rates(self._rows_of_blocks).items()}
 
     def compared(self, upper: str, lower: str) -> Factor:
         """Compare two rungs, by their names."""
-        names = [rung.name for rung in RUNGS]
-        return compared_blocks(self._rows_of_blocks, names.index(upper), names.index(lower))
+        return compared_blocks(self._rows_of_blocks, _NAMES.index(upper), _NAMES.index(lower))
 
     @computed_apart
     def table(self) -> pl.DataFrame:
@@ -132,8 +130,7 @@ class Ladder(SavedResult):
         return pl.DataFrame([self._gain(names[0], names[-1])] if len(names) > 1 else [], GAINS)
 
     def _gain(self, lower: str, upper: str) -> dict[str, Any]:
-        names = [rung.name for rung in RUNGS]
-        between = RUNGS[names.index(lower) + 1 : names.index(upper) + 1]
+        between = RUNGS[_NAMES.index(lower) + 1 : _NAMES.index(upper) + 1]
         removes = ", ".join(rung.removes for rung in between)  # incl. rungs without a measurement
         return dict(zip(GAINS, (upper, removes, *self.compared(upper, lower)), strict=True))
 

@@ -6,7 +6,7 @@ least memory) that is as fast as the fastest: significantly faster, or smaller a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -229,12 +229,8 @@ def _row(
         row |= zip(_PREDICTED_GAIN, gain, strict=True)
     status = PREDICTED if row["predicted_per_s"] is not None else NOT_TRIED
     if measured:
-        rate = measured.value, measured.low, measured.high
-        row |= zip(
-            ("measured_per_s", "measured_low_per_s", "measured_high_per_s"), rate, strict=True
-        )
         factor = compared(blocks, place) if place else (1.0, None, None, None)
-        row |= zip(("gain", "gain_low", "gain_high", "says"), factor, strict=True)
+        row |= zip(_MEASURED, (*astuple(measured), *factor), strict=True)
         status = MEASURED
     elif trial["failed"]:
         status = FAILED if trial["failed"].startswith("in its loader") else NOT_TRIED
@@ -248,6 +244,10 @@ def _row(
 
 _PREDICTED: Final = ("predicted_per_s", "predicted_low_per_s", "predicted_high_per_s")
 _PREDICTED_GAIN: Final = ("predicted_gain", "predicted_gain_low", "predicted_gain_high")
+_MEASURED: Final = (
+    *("measured_per_s", "measured_low_per_s", "measured_high_per_s"),
+    *("gain", "gain_low", "gain_high", "says"),
+)
 
 
 def _own(rows: list[dict[str, Any]]) -> dict[str, Any]:
