@@ -41,13 +41,17 @@ UNKNOWN = Stage("unnamed", "other")
 """Stage of a code whose name was lost with its process."""
 
 
-SPANS: Final = Schema(
-    "One row per span; times count from the start of the run.",
+OF_BATCH: Final = (
     Column("rank", pl.Int16),
     Column("pid", pl.Int32),
     Column("worker", pl.Int16, "null: the main process"),
     Column("epoch", pl.Int32),
     Column("batch", pl.Int32),
+)
+"""Columns of what a process made for a batch."""
+SPANS: Final = Schema(
+    "One row per span; times count from the start of the run.",
+    *OF_BATCH,
     Column("sample", pl.Int32, "place in the batch, from 0; null: work on the whole batch"),
     Column("stage", pl.Categorical),
     Column("kind", pl.Enum(KINDS)),
@@ -58,11 +62,7 @@ SPANS: Final = Schema(
 )
 BATCHES: Final = Schema(
     "One row per recorded batch.",
-    Column("rank", pl.Int16),
-    Column("pid", pl.Int32),
-    Column("worker", pl.Int16),
-    Column("epoch", pl.Int32),
-    Column("batch", pl.Int32),
+    *OF_BATCH,
     Column("complete", pl.Boolean, "true if its end was recorded"),
     nullable="worker",
 )
