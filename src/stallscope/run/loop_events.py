@@ -28,11 +28,7 @@ _TIME: Final = MarkRow._fields.index("time_ns")
 _GAP: Final = 0
 """Row for deleted files of a thread's log: nothing continues across the gap."""
 
-_WORKS: dict[int, str | None] = {
-    Edge.COPY: H2D.kind,
-    Edge.STEP: STEP.kind,
-    Edge.UNKNOWN: None,
-}
+_WORKS: dict[int, str | None] = {Edge.COPY: H2D.kind, Edge.STEP: STEP.kind, Edge.UNKNOWN: None}
 TIMES: Final[dict[int, str]] = {
     Mark.ASKED: "asked_ns",
     Mark.TAKEN: "taken_ns",
