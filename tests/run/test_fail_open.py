@@ -15,11 +15,7 @@ import pytest
 import torch
 from support import leftovers
 from support.plain_training import Scale, Stream, train
-from support.planted_failures import (
-    import_all,
-    import_libraries,
-    planted,
-)
+from support.planted_failures import import_all, import_libraries, planted
 from torch.utils.data import DataLoader, dataloader
 
 import stallscope as ss

@@ -108,13 +108,7 @@ class TestWorkersThatFail:
         assert "index 33 of the dataset" in used.notes
         assert 32 in used.run.all_samples["index"].to_list()
 
-    @pytest.mark.parametrize(
-        ("verb", "method"),
-        [
-            ("all", "fork"),
-            ("record", None),
-        ],
-    )
+    @pytest.mark.parametrize(("verb", "method"), [("all", "fork"), ("record", None)])
     def test_a_dataset_that_raises(self, verb, method):
         """Its own exception, with sample and stage in a note; the run until then."""
         context = {"num_workers": 2, "multiprocessing_context": method} if method else {}
@@ -247,10 +241,7 @@ def test_samples_that_are_swallowed_are_counted(workers):
 
 
 class TestBatches:
-    @pytest.mark.parametrize(
-        "collate",
-        [as_record, as_texts, as_ragged, Movable],
-    )
+    @pytest.mark.parametrize("collate", [as_record, as_texts, as_ragged, Movable])
     def test_of_any_kind(self, collate):
         """The step gets the batches of plain iteration, of their class, whatever that is."""
         loader = DataLoader(Noise(16), 4, collate_fn=collate, num_workers=1)

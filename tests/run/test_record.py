@@ -15,14 +15,7 @@ import polars as pl
 import pytest
 import torch
 from support.faults import generators, seeded
-from support.loaders import (
-    Backwards,
-    Fails,
-    Jitter,
-    Noise,
-    NoiseStream,
-    Slow,
-)
+from support.loaders import Backwards, Fails, Jitter, Noise, NoiseStream, Slow
 from torch.utils.data import DataLoader
 
 import stallscope as ss

@@ -225,10 +225,7 @@ ENDS = {
         raise SystemExit(4)
     """,
 }
-FORKS = {
-    "with an exit code": "sys.exit(3)",
-    "by os._exit": "os._exit(5)",
-}
+FORKS = {"with an exit code": "sys.exit(3)", "by os._exit": "os._exit(5)"}
 
 
 MODULES_TOO = ("an exit code", "an error")

@@ -91,9 +91,9 @@ class Usage(NamedTuple):
 def usage(run: Run) -> Usage | None:
     """Return the usage in the steady state of a run; None without samples or without a loop."""
     stalls, judged = run.stalls(), find_saturated(run)
-    if judged.loop is None:
+    if judged.rank is None:
         return None
-    is_shown = pl.col("rank") == judged.loop.rank
+    is_shown = pl.col("rank") == judged.rank
     names = pl.col("resource", "device").cast(pl.String)
     every = run.resources().filter(is_shown).with_columns(names)
     samples = every.drop_nulls("value")
@@ -283,9 +283,8 @@ def figure(run: Run) -> Sheet:
     band[..., 3] = _BAND * resources.stalled
     ends = (resources.begin_s, resources.end_s, len(shown) + 1, 1)
     ax.imshow(band, aspect="auto", extent=ends, zorder=0, interpolation="nearest")
-    stalling = resources.judged.loop
-    means = [f"{share(stalling.share)} of the time"] if stalling else []
-    _name(ax, 0, "loop stalls", means, loud=True)
+    stalling = f"{share(resources.judged.stall_share)} of the time"
+    _name(ax, 0, "loop stalls", [stalling], loud=True)
     ticks = {_height(0, 1.0): "100%"}
     for place, row in enumerate(shown, 1):
         ticks |= _draw_row(ax, place, row)
@@ -320,8 +319,8 @@ def _notes(run: Run, resources: Usage) -> list[str]:
             "a disk that serves requests in parallel (SSD) may have capacity left at 100% busy"
         )
     ranks = run.all_steps["rank"].n_unique()
-    if ranks > 1 and resources.judged.loop:
-        lines.append(f"shown: rank {resources.judged.loop.rank} of {ranks}, which stalls most")
+    if ranks > 1:
+        lines.append(f"shown: rank {resources.judged.rank} of {ranks}, which stalls most")
     return [*lines, *small_print(run)]
 
 

@@ -61,7 +61,7 @@ _COLUMNS: Final = {"share": 0.55, "p50": 1.2, "p95": 1.85, "waiting": 2.5}
 def figure(run: Run, *, has_spread: bool = True) -> Sheet:
     """Draw a sample's mean time by stage, and below it the spread of each stage."""
     profile = run.profile
-    title = headline(profile, printable)
+    title = headline(profile)
     if not profile.stages:
         return Sheet(title, nothing(run))
     pieces = pieces_of(profile)

@@ -41,13 +41,17 @@ UNKNOWN = Stage("unnamed", "other")
 """Stage of a code whose name was lost with its process."""
 
 
-SPANS: Final = Schema(
-    "One row per span; times count from the start of the run.",
+OF_BATCH: Final = (
     Column("rank", pl.Int16),
     Column("pid", pl.Int32),
     Column("worker", pl.Int16, "null: the main process"),
     Column("epoch", pl.Int32),
     Column("batch", pl.Int32),
+)
+"""Columns of what a process made for a batch."""
+SPANS: Final = Schema(
+    "One row per span; times count from the start of the run.",
+    *OF_BATCH,
     Column("sample", pl.Int32, "place in the batch, from 0; null: work on the whole batch"),
     Column("stage", pl.Categorical),
     Column("kind", pl.Enum(KINDS)),
@@ -58,11 +62,7 @@ SPANS: Final = Schema(
 )
 BATCHES: Final = Schema(
     "One row per recorded batch.",
-    Column("rank", pl.Int16),
-    Column("pid", pl.Int32),
-    Column("worker", pl.Int16),
-    Column("epoch", pl.Int32),
-    Column("batch", pl.Int32),
+    *OF_BATCH,
     Column("complete", pl.Boolean, "true if its end was recorded"),
     nullable="worker",
 )
@@ -109,6 +109,8 @@ class DecodedWords:
         self.batch_at = np.flatnonzero(batches)
         self.batch_of_word = np.cumsum(batches) - 1
         epochs = _latest(self.tags == Tag.EPOCH, self.payload - INDEX_OFFSET)
+        self.complete = np.zeros(self.batch_at.size + 1, dtype=bool)  # the last place: no batch
+        self.complete[self.batch_of_word[self.tags == Tag.BATCH_END]] = True
         self.epochs = epochs[self.batch_at]
         """Epoch of each batch; a loader inside of a dataset may be in another epoch meanwhile."""
         begins = (self.tags == Tag.SAMPLE) | (self.tags == Tag.UNINDEXED)
@@ -290,10 +292,7 @@ class LostSamples(NamedTuple):
 
 def lost_in(words: DecodedWords) -> LostSamples:
     """Count the lost samples of complete batches."""
-    complete = np.zeros(words.batch_at.size + 1, dtype=bool)
-    complete[words.batch_of_word[words.tags == Tag.BATCH_END]] = True
-    whole = complete[words.batch_of_word] & (words.sample_of_word >= 0)
-    begins = np.isin(words.tags, (Tag.SAMPLE, Tag.UNINDEXED))
+    whole = words.complete[words.batch_of_word] & (words.sample_of_word >= 0)
     caught: Counter[str] = Counter()
     at = np.flatnonzero(whole & (words.tags == Tag.RAISED))
     _, first = np.unique(words.sample_of_word[at], return_index=True)  # the innermost stage
@@ -302,7 +301,7 @@ def lost_in(words: DecodedWords) -> LostSamples:
         if kind not in _ENDS:
             caught[f"{kind} in {words.stages[code].name}"] += 1
     is_none = whole & (words.tags == Tag.NONE)
-    return LostSamples(int((whole & begins).sum()), int(is_none.sum()), caught)
+    return LostSamples(int(whole[words.sample_at].sum()), int(is_none.sum()), caught)
 
 
 def decode(log: LogPages, *, origin_ns: int, rank: int = 0) -> Decoded:
@@ -380,11 +379,9 @@ def _typed(frame: pl.DataFrame, words: DecodedWords, rank: int, schema: Schema) 
 
 def _batches(words: DecodedWords, rank: int) -> pl.DataFrame:
     recorded = words.tags[words.batch_at] == Tag.BATCH
-    ended = np.zeros(words.batch_at.size, dtype=bool)
-    ended[words.batch_of_word[words.tags == Tag.BATCH_END]] = True
     batch = words.payload[words.batch_at]
-    frame = pl.DataFrame({"epoch": words.epochs, "batch": batch, "complete": ended})
-    return _typed(frame.filter(recorded), words, rank, BATCHES)
+    columns = {"epoch": words.epochs, "batch": batch, "complete": words.complete[:-1]}
+    return _typed(pl.DataFrame(columns).filter(recorded), words, rank, BATCHES)
 
 
 def _samples(words: DecodedWords, rank: int) -> pl.DataFrame:

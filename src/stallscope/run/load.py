@@ -54,10 +54,6 @@ _TIMES: Final = 5.0
 """Pause before the next load, in units of the last load's time."""
 _FIRST_S: Final = 60.0
 """Time for a script until it imports torch."""
-_OF_LOADER: Final = (
-    *("num_workers", "batch_size", "prefetch_factor", "persistent_workers", "streams"),
-)
-"""Settings that are facts about a loader."""
 _MOST_CAUGHT: Final = 3
 """Most kinds of caught exceptions in notes."""
 
@@ -335,7 +331,7 @@ def _run(written: _Written, number: int) -> Run:
         simulated_step_s=about.simulated_step_s,
         has_step=about.has_step,
         began_unix_ns=None if offset_ns is None else offset_ns + written.origin_ns,
-        **{name: facts[name] for name in _OF_LOADER if name in facts},
+        **{name: facts[name] for name in Settings.__dataclass_fields__.keys() & facts.keys()},
     )
     came = loop.deliveries["arrived_ns"].count() > 0
     notes, steady = [*_notes(written, facts, files, came=came)], batches.filter("steady")
@@ -425,9 +421,8 @@ def _startup(written: _Written, number: int, files: list[Decoded]) -> pl.DataFra
     began, rows = written.began_ns(number), []
     for file in files:
         batches = _stack([file.batches], decode.BATCHES, number)
-        if file.log.turn or not (
-            batches.height or file.ready_ns is not None
-        ):  # it began in another file
+        is_idle = batches.is_empty() and file.ready_ns is None
+        if file.log.turn or is_idle:  # a later turn: it began in another file
             continue
         spans = _stack([file.spans], decode.SPANS, number).drop_nulls("sample")
         sample_s = (pl.col("end_ns") - pl.col("start_ns")).sum() / 1e9

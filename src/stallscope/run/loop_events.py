@@ -28,11 +28,7 @@ _TIME: Final = MarkRow._fields.index("time_ns")
 _GAP: Final = 0
 """Row for deleted files of a thread's log: nothing continues across the gap."""
 
-_WORKS: dict[int, str | None] = {
-    Edge.COPY: H2D.kind,
-    Edge.STEP: STEP.kind,
-    Edge.UNKNOWN: None,
-}
+_WORKS: dict[int, str | None] = {Edge.COPY: H2D.kind, Edge.STEP: STEP.kind, Edge.UNKNOWN: None}
 TIMES: Final[dict[int, str]] = {
     Mark.ASKED: "asked_ns",
     Mark.TAKEN: "taken_ns",
@@ -44,47 +40,29 @@ TIMES: Final[dict[int, str]] = {
 """Columns of deliveries, by the marks of a batch on its way."""
 
 
-class Batch(NamedTuple):
-    """Batch of a loader."""
-
-    key: int
-    """Loader and epoch, see `recording_folder.epoch_key`."""
-    number: int
-    """Number in the epoch, from 0."""
-
-    @property
-    def loader(self) -> int:
-        """Number of the loader."""
-        return loader_and_epoch(self.key)[0]
-
-    @property
-    def epoch(self) -> int:
-        """Number of the epoch."""
-        return loader_and_epoch(self.key)[1]
-
-
 @dataclass
 class Wait:
     """One `next` of an iterator."""
 
     thread: int
     key: int
+    """Loader and epoch, see `recording_folder.epoch_key`."""
     start_ns: int
     end_ns: int = 0
     number: int | None = None
-    """Number of the batch in its epoch; None where none came."""
+    """Number of the batch in its epoch, from 0; None where none came."""
     inside: list[Wait] = field(default_factory=list)
     """Waits directly inside this one."""
 
     @property
     def loader(self) -> int:
-        """Return the number of the loader that the loop waited for."""
+        """Number of the loader that the loop waited for."""
         return loader_and_epoch(self.key)[0]
 
     @property
-    def batch(self) -> Batch | None:
-        """Return the batch that came; None where none came."""
-        return None if self.number is None else Batch(self.key, self.number)
+    def batch(self) -> tuple[int, int | None]:
+        """Its epoch and number."""
+        return loader_and_epoch(self.key)[1], self.number
 
 
 class Interval(NamedTuple):
@@ -104,7 +82,7 @@ class Events:
     pid: int
     """Process id of the training process."""
     deliveries: pl.DataFrame
-    """One row per batch (`key, number`, see `Batch`): its `worker`, its `pid`, the times of `TIMES`
+    """One row per batch (`key, number`, see `Wait`): its `worker`, its `pid`, the times of `TIMES`
     and of its copying into pinned memory, `pinning_ns` and `pinned_ns`; null where not seen."""
     waits: list[Wait] = field(default_factory=list)
     """Outermost waits of the loop, in the order in which they began."""

@@ -79,10 +79,7 @@ def record(  # noqa: PLR0913 - the public signature
 
 
 def record_target(
-    target: targets.Target,
-    limits: Limits,
-    warmup: int,
-    look: Callable[[Any], object] | None = None,
+    target: targets.Target, limits: Limits, warmup: int, look: Callable[[Any], object] | None = None
 ) -> Run:
     """Record a resolved target, as `record` does; `look` gets the first batch, before its use."""
     seen = Replay(look=look)

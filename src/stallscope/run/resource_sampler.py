@@ -13,6 +13,7 @@ docs.nvidia.com/deploy/nvml-api. "Busy" is NVML's `utilization.gpu`: the share o
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -76,6 +77,10 @@ _MEMORY_SHARES: Final = ((5, 1.0), (20, 0.03), (math.inf, 0.005))
 """Up to so many reads they may cost this share of a core: a few are made at any cost, and growth is
 judged by those of half a minute."""
 _OF_GPU: Final = (stages.GPU, stages.GPU_MEMORY)
+_OF_PROCESSES: Final = (
+    *(stages.LOOP, stages.WORKER, stages.HELPER, stages.QUEUED),
+    *(stages.THREADS, stages.FILE_LOCK, stages.WORKER_CORES),
+)
 Readings = dict[str, dict[str, float]]
 """Counter or value by resource (see `stallscope.stages`) and device."""
 
@@ -275,7 +280,7 @@ def sources(recorded: Recorded, *, has_gpu: bool) -> list[Source | Missing]:
     makers: dict[tuple[str, ...], Callable[[], Source]] = {
         (stages.CORE,): _cores,
         (stages.QUOTA,): _quota,
-        (stages.LOOP, stages.WORKER, stages.QUEUED): lambda: Source(_Processes(recorded).read),
+        (stages.LOOP, stages.WORKER, stages.QUEUED): lambda: _processes(recorded),
         (stages.MEMORY,): _memory,
         (stages.WORKER_MEMORY, stages.WORKER_MAPPED): lambda: _worker_memory(recorded),
         (stages.SHM,): _shared_memory,
@@ -376,42 +381,38 @@ def _network() -> Source:
     return Source(read, {stages.RECEIVED: limits, stages.SENT: limits})
 
 
-class _Processes:
-    """Reads the training process, with all its threads, the workers that have a log, and others.
+def _processes(recorded: Recorded) -> Source:
+    """Read the training process, with all its threads, the workers that have a log, and others.
 
     Others are processes that those started, as a pool of the dataset's: they do the loader's work.
     """
+    loop = psutil.Process(recorded.main)
+    others: dict[int, psutil.Process] = {}
+    workers: set[int] = set()
+    reads = itertools.count()
 
-    def __init__(self, recorded: Recorded) -> None:
-        self._recorded = recorded
-        self._loop = psutil.Process(recorded.main)
-        self._others: dict[int, psutil.Process] = {}
-        self._workers: set[int] = set()
-        self._reads = 0
+    def look_for_new() -> None:
+        for pid in recorded.workers() - workers:
+            workers.add(pid)
+            with suppress(psutil.Error):
+                others[pid] = psutil.Process(pid)
+        started = {child.pid: child for child in loop.children(recursive=True)}
+        for pid in started.keys() - workers - {os.getpid()}:
+            others.setdefault(pid, started[pid])
 
-    def read(self) -> Readings:
-        """Return the usage of each process, without those that have ended."""
-        if self._reads % SELDOM == 0:
-            for pid in self._recorded.workers() - self._workers:
-                self._workers.add(pid)
-                with suppress(psutil.Error):
-                    self._others[pid] = psutil.Process(pid)
-            started = {child.pid: child for child in self._loop.children(recursive=True)}
-            for pid in started.keys() - self._workers - {os.getpid()}:
-                self._others.setdefault(pid, started[pid])
-        self._reads += 1
-        names = (
-            *(stages.LOOP, stages.WORKER, stages.HELPER, stages.QUEUED),
-            *(stages.THREADS, stages.FILE_LOCK, stages.WORKER_CORES),
-        )
-        readings: Readings = {name: {} for name in names}
-        _count(self._loop, stages.LOOP, readings)
-        for pid, process in list(self._others.items()):
+    def read() -> Readings:
+        if next(reads) % SELDOM == 0:
+            look_for_new()
+        readings: Readings = {name: {} for name in _OF_PROCESSES}
+        _count(loop, stages.LOOP, readings)
+        for pid, process in list(others.items()):
             try:
-                _count(process, stages.WORKER if pid in self._workers else stages.HELPER, readings)
+                _count(process, stages.WORKER if pid in workers else stages.HELPER, readings)
             except (OSError, psutil.Error):  # noqa: PERF203 - it has ended
-                del self._others[pid]
+                del others[pid]
         return readings
+
+    return Source(read)
 
 
 def _count(process: psutil.Process, resource: str, readings: Readings) -> None:

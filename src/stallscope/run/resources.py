@@ -76,14 +76,6 @@ without stalls). `device` is null where all `devices` are judged as one. `satura
 that the makers of the batches needed the resource."""
 
 
-class LoopStall(NamedTuple):
-    """Judged loop."""
-
-    rank: int
-    share: float
-    """Share (0 to 1) of its time in which it stalled."""
-
-
 class Saturation(NamedTuple):
     """Saturated resources while the loop stalled."""
 
@@ -91,8 +83,10 @@ class Saturation(NamedTuple):
     """Columns of `USES`, the machine's resources first."""
     moments: int
     """Number of judged half seconds."""
-    loop: LoopStall | None
-    """None without a recorded loop."""
+    rank: int | None
+    """Judged rank; None without a recorded loop."""
+    stall_share: float
+    """Share (0 to 1) of its loop's time in which it stalled."""
     others_share: float | None
     """Share of the cores' time that other processes used; None if unknown."""
 
@@ -104,7 +98,7 @@ class Saturation(NamedTuple):
     @property
     def matters(self) -> bool:
         """True if the loop stalled long enough, and was sampled long enough, for a judgement."""
-        return self.moments >= FEWEST and self.loop is not None and self.loop.share >= HARDLY
+        return self.moments >= FEWEST and self.rank is not None and self.stall_share >= HARDLY
 
 
 def find_saturated(run: Run) -> Saturation:
@@ -117,20 +111,20 @@ def saturation(
     resources: pl.DataFrame, steps: pl.DataFrame, stalls: pl.DataFrame, *, workers: int
 ) -> Saturation:
     """Return the saturated resources in the steady state of the rank that stalled longest."""
-    loops = [
-        LoopStall(rank, time.stall_share)
+    stall_shares = {
+        rank: time.stall_share
         for rank in steps["rank"].unique().sort()
         if (time := loop_breakdown(steps.filter(rank=rank), stalls.filter(rank=rank)))
-    ]
-    loop = max(loops, key=lambda loop: loop.share, default=None)
-    rank = loop.rank if loop else 0
-    samples = resources.filter(rank=rank).drop_nulls("value")
+    }
+    rank = max(stall_shares, key=stall_shares.__getitem__, default=None)
+    samples = resources.filter(rank=rank or 0).drop_nulls("value")
     moments = _moments(samples, workers)
-    uses = _judged(moments, stalls.filter(rank=rank))
+    uses = _judged(moments, stalls.filter(rank=rank or 0))
     if not _cores_wanted(samples, workers):
         idle = pl.col("resource").is_in([stages.CORE, stages.QUOTA])
         uses = uses.with_columns(saturated=pl.col("saturated") & ~idle)
-    return Saturation(uses, moments["moment"].n_unique(), loop, _others_share(samples))
+    stall_share = stall_shares.get(rank, 0.0)
+    return Saturation(uses, moments["moment"].n_unique(), rank, stall_share, _others_share(samples))
 
 
 def _moments(samples: pl.DataFrame, workers: int) -> pl.DataFrame:
@@ -210,11 +204,11 @@ def core_seconds(samples: pl.DataFrame) -> float:
 
 def sentence(judged: Saturation) -> str:
     """Name the saturated resource, or where else to look."""
-    if judged.loop is None:
+    if judged.rank is None:
         return "No training loop was recorded, so its bottleneck is unknown"
     if judged.moments < FEWEST:
         return "The steady state was too short to tell whether a resource was saturated"
-    stalled, use = judged.loop.share, next(iter(judged.saturated), None)
+    stalled, use = judged.stall_share, next(iter(judged.saturated), None)
     of_machine = use is not None and use["resource"] not in OWN  # those come first
     if stalled < HARDLY and not of_machine:
         return "No resource was saturated, and the loop hardly stalled"

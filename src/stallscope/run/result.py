@@ -22,7 +22,7 @@ from stallscope.model.patterns import patterns as find_patterns
 from stallscope.model.reasons import Evidence
 from stallscope.result import SavedResult
 from stallscope.run import summary
-from stallscope.run.decode import BATCHES, RESOURCES, SAMPLES, SPANS
+from stallscope.run.decode import BATCHES, OF_BATCH, RESOURCES, SAMPLES, SPANS
 from stallscope.run.stacks import STACKS
 from stallscope.stages import KINDS
 from stallscope.store import stored
@@ -51,11 +51,7 @@ STEPS: Final = Schema(
 
 DELIVERIES: Final = Schema(
     "One row per batch, also without recorded samples; null means not seen.",
-    Column("rank", pl.Int16),
-    Column("pid", pl.Int32),
-    Column("worker", pl.Int16),
-    Column("epoch", pl.Int32),
-    Column("batch", pl.Int32),
+    *OF_BATCH,
     Column("asked_ns", pl.Int64, "the loop asked for it"),
     Column("taken_ns", pl.Int64, "its worker took the task up"),
     Column("made_ns", pl.Int64, "its worker had made it"),

@@ -27,7 +27,6 @@ import sys
 import time
 import traceback
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -264,48 +263,41 @@ def _saved(folder: Path) -> Run | None:
     return run
 
 
-@dataclass(frozen=True)
-class RecordedTarget:
-    """Target of a process, which records the process from its first DataLoader on."""
+def run_recorded(
+    target: Callable[..., Any], about: tuple[Path, str, int, int], /, *args: Any, **named: Any
+) -> Any:
+    """Run the target of a process, and record the process from its first DataLoader on.
 
-    target: Callable[..., Any]
-    """Target of the user's."""
-    folder: Path
-    """Folder for the logs."""
-    name: str
-    """Name of the run."""
-    warmup: int
-    number: int
-    """Number of the process; its rank, where torch.distributed does not know better."""
+    `about` has the folder of the logs, the name of the run, its warm-up, and the number of the
+    process: its rank, where torch.distributed does not know better.
+    """
+    forget_imports()  # a forked child has those that its parent waits for
+    ends, patches = ExitStack(), Patches()
+    with once_imported("torch", lambda: _at_first_loader(patches, ends, about)):
+        try:
+            return target(*args, **named)
+        finally:
+            patches.undo()
+            with suppress(Exception):
+                ends.close()
 
-    def __call__(self, *args: Any, **named: Any) -> Any:
-        """Run the target."""
-        forget_imports()  # a forked child has those that its parent waits for
-        ends, patches = ExitStack(), Patches()
-        with once_imported("torch", lambda: self._wait_for_loader(patches, ends)):
-            try:
-                return self.target(*args, **named)
-            finally:
-                patches.undo()
-                with suppress(Exception):
-                    ends.close()
 
-    def _wait_for_loader(self, patches: Patches, ends: ExitStack) -> None:
-        """Begin at the first DataLoader: a process without one costs nothing."""
-        with suppress(Exception):
-            from torch.utils.data import DataLoader
+def _at_first_loader(patches: Patches, ends: ExitStack, about: tuple[Path, str, int, int]) -> None:
+    """Record from the first DataLoader on: a process without one costs nothing."""
+    with suppress(Exception):
+        from torch.utils.data import DataLoader
 
-            original = DataLoader.__iter__
+        original = DataLoader.__iter__
 
-            @functools.wraps(original)
-            def first(loader: Any) -> Any:
-                patches.undo()
-                with suppress(Exception):
-                    self.folder.mkdir(parents=True)  # another thread may be first
-                    _begin(ends, self.folder, self.name, self.warmup, self.number)
-                return DataLoader.__iter__(loader)
+        @functools.wraps(original)
+        def first(loader: Any) -> Any:
+            patches.undo()
+            with suppress(Exception):
+                about[0].mkdir(parents=True)  # another thread may be first
+                _begin(ends, *about)
+            return DataLoader.__iter__(loader)
 
-            patches.put(DataLoader, "__iter__", first)
+        patches.put(DataLoader, "__iter__", first)
 
 
 @contextmanager
@@ -329,10 +321,8 @@ def _recorded_children(folder: Path, name: str, warmup: int) -> Iterator[list[An
             start(process)
             return
         number = next(numbers)
-        logs = folder / f"rank{number}" / "logs"
-        process._target = RecordedTarget(  # noqa: SLF001 - no other way in
-            target, logs, name, warmup, number
-        )
+        about = folder / f"rank{number}" / "logs", name, warmup, number
+        process._target = partial(run_recorded, target, about)  # noqa: SLF001 - no other way in
         try:
             start(process)
         except BaseException:

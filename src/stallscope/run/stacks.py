@@ -69,14 +69,15 @@ _STARTS_THREADS: Final = "threading.py"
 _SHELL: Final = "IPython/core/interactiveshell.py"
 """File that runs a notebook's cells, below twenty frames of the kernel."""
 _KNOWN: Final = {
-    "torch/utils/data/_utils/collate.py": COLLATE,
-    "torch/utils/data/_utils/pin_memory.py": PIN,
-    "PIL/ImageFile.py": DECODE,
-    "torchvision/io/image.py": DECODE,
-    "multiprocessing/resource_sharer.py": SEND,  # passes the batch's memory on
+    "torch/utils/data/_utils/collate.py": ("", COLLATE),
+    "torch/utils/data/_utils/pin_memory.py": ("", PIN),
+    "PIL/ImageFile.py": ("", DECODE),
+    "torchvision/io/image.py": ("", DECODE),
+    "multiprocessing/resource_sharer.py": ("", SEND),  # passes the batch's memory on
+    "multiprocessing/queues.py": ("_feed", SEND),
 }
-"""Stages by the file of a frame, used if the recorder's frames name no stage."""
-_FEEDER: Final = ("multiprocessing/queues.py", "_feed")
+"""Stages by the file of a frame, with the end of the function's name; used if the recorder's frames
+name no stage."""
 _FROM_SOURCE: Final = {"stallscope", "torch", "torchvision"}
 """Libraries that may be run from their sources."""
 _LIBRARIES: Final = ("site-packages", "dist-packages")
@@ -204,11 +205,9 @@ def _stage(stack: Iterable[StackFrame]) -> str | None:
 def _known_stage(stack: Sequence[StackFrame]) -> str | None:
     """Return the stage of the innermost frame in a known file, if any."""
     for frame in reversed(stack):
-        file = short(frame.file)
-        if file in _KNOWN:
-            return _KNOWN[file].name
-        if file == _FEEDER[0] and frame.name.endswith(_FEEDER[1]):
-            return SEND.name
+        function, stage = _KNOWN.get(short(frame.file), ("", None))
+        if stage is not None and frame.name.endswith(function):
+            return stage.name
     return None
 
 

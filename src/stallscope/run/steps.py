@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import polars as pl
@@ -24,7 +23,7 @@ from stallscope.run.result import DELIVERIES, STEPS, WAITS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from stallscope.run.loop_events import Batch, Events, Wait
+    from stallscope.run.loop_events import Events, Wait
     from stallscope.stages import Stage
 
 
@@ -36,16 +35,16 @@ _OF_LOOP: Final = {name: kind for name, kind in STEPS.items() if name not in _EL
 _Row = TypeVar("_Row", bound=tuple[Any, ...])
 
 
-@dataclass
-class PendingStep:
+class PendingStep(NamedTuple):
     """Unfinished step."""
 
     number: int
     wait: Wait
-    batch: Batch
+    giver: Wait
+    """Wait that got the batch: inside of a wrapper's wait, that of the loader."""
     spans: list[Interval]
     """Stages of the loop until the next wait."""
-    restart_ns: int | None = None
+    restart_ns: int | None
 
 
 def loaders(events: Events) -> list[int]:
@@ -105,6 +104,8 @@ class Steps:
         failed = [part.start_ns for part in events.unfinished if part.stage == stages.STEP]
         self._failed_ns = failed if self._recorded else []
         self._collections = sorted(events.collections)
+        work = ((start, end) for kind, start, end in events.device_work() if kind == "step")
+        self._device_busy = sorted(work)
         self._iterators = sorted(
             (start_ns, end_ns, key, thread)
             for start_ns, end_ns, key, thread in events.iterators
@@ -113,7 +114,7 @@ class Steps:
 
     def steps(self) -> Iterator[PendingStep]:
         """Yield all steps, in their order."""
-        number, last = 0, None
+        number, last = 0, None  # the last one's giver
         for thread, track in self._owners.tracks.items():
             mine = [wait for wait in track if self._is_mine(wait.key)]
             got = [wait for wait in mine if wait.number is not None]
@@ -121,22 +122,22 @@ class Steps:
             bounds = sorted([*(w.start_ns for w in got), *(start for start, *_ in begun)])
             starts = [wait.start_ns for wait in track]
             for wait in got:
-                batch = self._batch(wait) or last
+                giver = self._giver(wait) or last
                 at = bisect_left(bounds, wait.end_ns)
                 until = bounds[at] if at < len(bounds) else self._last_end(wait, track)
                 in_gap = self._events.seen_until(thread, wait.end_ns, until) < until
                 failed = any(wait.end_ns <= begin_ns <= until for begin_ns in self._failed_ns)
                 # A loader for validation, say, may give the batch, in the same iterable
-                givers = {inner.loader for inner in wait.inside if inner.batch} - {AROUND}
-                is_others = bool(givers) and self._loader not in givers
-                if batch is None or in_gap or failed or is_others:
+                inside = {inner.loader for inner in wait.inside if inner.number is not None}
+                is_others = bool(inside - {AROUND}) and self._loader not in inside
+                if giver is None or in_gap or failed or is_others:
                     continue
                 near = track[bisect_left(starts, wait.end_ns) : bisect_left(starts, until)]
                 spans = self._use(wait, until, near)
-                is_first = last is None or last.key != batch.key  # of its epoch
+                is_first = last is None or last.key != giver.key  # of its epoch
                 restart_ns = self._restart(wait, begun) if is_first else None
-                yield PendingStep(number, wait, batch, spans, restart_ns)
-                number, last = number + 1, batch
+                yield PendingStep(number, wait, giver, spans, restart_ns)
+                number, last = number + 1, giver
 
     def _last_end(self, wait: Wait, track: Sequence[Wait]) -> int:
         """Return the end of the last step: the last mark of its thread.
@@ -168,11 +169,10 @@ class Steps:
         at = bisect_left(track, at_ns, key=lambda wait: wait.start_ns) - 1
         return at >= 0 and at_ns < track[at].end_ns
 
-    def _batch(self, wait: Wait) -> Batch | None:
-        """Return the batch that came; for a wrapper, that of the loader inside."""
+    def _giver(self, wait: Wait) -> Wait | None:
         if wait.loader > OUTER or self._loader == OUTER:
-            return wait.batch
-        inside = [w.batch for w in wait.inside if w.batch and w.batch.loader == self._loader]
+            return wait
+        inside = [w for w in wait.inside if w.number is not None and w.loader == self._loader]
         return inside[-1] if inside else None
 
     def _use(self, wait: Wait, until: int, near: Sequence[Wait]) -> list[Interval]:
@@ -191,7 +191,21 @@ class Steps:
             if part.end_ns > begin
         ]
         base = [*self._base(begin, until, parts, away), *self._forward(begin, parts)]
-        return list(_exclusive([*base, *parts, *away, *collected]))
+        spans = _exclusive([*base, *parts, *away, *collected])
+        return [part for span in spans for part in self._without_waiting(span)]
+
+    def _without_waiting(self, span: Interval) -> Iterator[Interval]:
+        """Separate a copy's wait for the device's earlier work from the copy itself.
+
+        From pageable memory, the host waits for both.
+        """
+        at = bisect_left(self._device_busy, (span.start_ns + 1,)) - 1
+        until = min(self._device_busy[at][1], span.end_ns) if at >= 0 else 0
+        if span.stage == stages.H2D and until > span.start_ns:
+            yield Interval(span.start_ns, until, stages.DEVICE_AT_WORK)
+            span = span._replace(start_ns=until)
+        if span.end_ns > span.start_ns:
+            yield span
 
     def _forward(self, begin: int, parts: list[Interval]) -> Iterator[Interval]:
         """Yield the forward pass before each backward pass, unless hooks on a module recorded it.
@@ -275,7 +289,6 @@ class LoopTables(NamedTuple):
 def loop(events: Events, loader: int) -> LoopTables:
     """Return the tables of the loop over one loader, by its number."""
     steps = list(Steps(events, loader).steps())
-    _split_copies(steps, events)
     first, after = epoch_key(loader, 0), epoch_key(loader + 1, 0)
     mine = events.deliveries.filter(pl.col("key").is_between(first, after, closed="left"))
     deliveries = mine.with_columns(rank=events.rank, epoch=pl.col("key") - first, batch="number")
@@ -301,39 +314,13 @@ def loop(events: Events, loader: int) -> LoopTables:
     )
 
 
-def _split_copies(steps: list[PendingStep], events: Events) -> None:
-    """Separate a copy's wait for the device's earlier work from the copy itself.
-
-    From pageable memory, the host waits for both.
-    """
-    busy = sorted(
-        (start, end) for kind, start, end in events.device_work() if kind == stages.STEP.kind
-    )
-    for step in steps if busy else ():
-        step.spans = [
-            part
-            for span in step.spans
-            for part in (_waited(span, busy) if span.stage == stages.H2D else [span])
-        ]
-
-
-def _waited(copy: Interval, busy: list[tuple[int, int]]) -> Iterator[Interval]:
-    """Split a copy into its wait for the device's earlier work, and the rest."""
-    at = bisect_left(busy, (copy.start_ns + 1,)) - 1
-    until = min(max(busy[at][1] if at >= 0 else 0, copy.start_ns), copy.end_ns)
-    if until > copy.start_ns:
-        yield Interval(copy.start_ns, until, stages.DEVICE_AT_WORK)
-    if copy.end_ns > until:
-        yield Interval(until, copy.end_ns, stages.H2D)
-
-
 def _step_row(step: PendingStep) -> tuple[Any, ...]:
     spent: Counter[str] = Counter()
     for span in step.spans:
         spent[span.stage.kind] += span.end_ns - span.start_ns
-    wait, batch = step.wait, step.batch
+    wait = step.wait
     return (
-        *(step.number, batch.epoch, batch.number, (wait.end_ns - wait.start_ns) / 1e9),
+        *(step.number, *step.giver.batch, (wait.end_ns - wait.start_ns) / 1e9),
         *(spent.pop("h2d", 0) / 1e9, spent.pop("step", 0) / 1e9, sum(spent.values()) / 1e9),
         *(wait.start_ns, wait.end_ns),
         None if step.restart_ns is None else step.restart_ns / 1e9,
@@ -345,17 +332,17 @@ def _wait_rows(steps: list[PendingStep], loader: int, events: Events) -> Iterato
     for step in steps:
         outer = step.wait.loader <= OUTER < loader
         for wait in step.wait.inside if outer else [step.wait]:
-            batch, start_ns = wait.batch, wait.start_ns
-            if batch is not None and (batch.loader == loader or not outer):
-                place = (events.rank, step.number, batch.epoch, batch.number)
-                if outer and not batch.number:  # the iterator's creation is part of the wait
+            start_ns = wait.start_ns
+            if wait.number is not None and (wait.loader == loader or not outer):
+                if outer and not wait.number:  # the iterator's creation is part of the wait
                     start_ns = min(start_ns, begun_ns.get(wait.key, start_ns))
-                yield (*place, max(start_ns, step.wait.start_ns), wait.end_ns)
+                times = max(start_ns, step.wait.start_ns), wait.end_ns
+                yield (events.rank, step.number, *wait.batch, *times)
 
 
 def _loop_spans(steps: list[PendingStep], events: Events) -> Iterator[tuple[Any, ...]]:
     for step in steps:
-        place = (events.rank, events.pid, None, step.batch.epoch, step.batch.number, None)
+        place = (events.rank, events.pid, None, *step.giver.batch, None)
         for span in step.spans:
             yield (*place, span.stage.name, span.stage.kind, span.start_ns, span.end_ns, None)
 

@@ -7,7 +7,7 @@ A sample's time includes its own stages and its part of the worker's time for th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -15,9 +15,6 @@ import polars as pl
 from stallscope import stages as kinds
 from stallscope.columns import Column, Schema
 from stallscope.units import LONGEST, capital, printable, share
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 STAGES: Final = Schema(
     "One row per stage, the longest first; per sample for the stages of a sample, else per batch.",
@@ -237,19 +234,15 @@ def stage_name(stage: StageTimes, unit: str, longest: int = LONGEST) -> str:
     return f"{printable(stage.stage, longest)}, {per}"
 
 
-def headline(profile: Profile, name: Callable[[str], str] = str) -> str:
-    """Return a sentence with the shares of the longest stage and of reading.
-
-    `name` makes a stage's name printable.
-    """
+def headline(profile: Profile) -> str:
+    """Return a sentence with the shares of the longest stage and of reading."""
     if not profile.stages:
         return NOTHING
     first, *rest = profile.stages
-    word = _word(first, name)
-    sentence = f"{word} takes {share(first.share)} of a {profile.unit}'s time"
+    sentence = f"{_word(first)} takes {share(first.share)} of a {profile.unit}'s time"
     sentence += _nature(first, profile)
     if first.kind == kinds.FETCH.kind:
-        sentence += f"; {_word(rest[0], name)} takes {share(rest[0].share)}" if rest else ""
+        sentence += f"; {_word(rest[0])} takes {share(rest[0].share)}" if rest else ""
     elif not (_is_getitem(first) and (first.waiting_share or 0) >= MOSTLY):  # probably reading
         taken = [stage.share for stage in rest if stage.kind == kinds.FETCH.kind]
         sentence += f"; reading takes {share(sum(taken))}" if taken else "; no reading was seen"
@@ -272,9 +265,9 @@ def _is_crowded(profile: Profile) -> bool:
     return min((part for part in computing if part is not None), default=0.0) >= CROWDED
 
 
-def _word(stage: StageTimes, name: Callable[[str], str]) -> str:
+def _word(stage: StageTimes) -> str:
     words = {**kinds.READING_WORDS, kinds.BATCH.name: "work between samples"}
-    return words.get(stage.stage) or name(stage.stage)
+    return words.get(stage.stage) or printable(stage.stage)
 
 
 def _is_getitem(stage: StageTimes) -> bool:

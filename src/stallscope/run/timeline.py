@@ -18,8 +18,6 @@ from stallscope.run.summary import used_until_ns
 from stallscope.stages import WORK_KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from stallscope.run.result import Run
 
 
@@ -58,54 +56,6 @@ class Window:
             ((pl.col(name) - self.begin_ns) / 1e9).alias(name.replace("_ns", "_s"))
             for name in columns
         ]
-
-
-def window(
-    steps: pl.DataFrame,
-    stalls: pl.DataFrame,
-    *,
-    step_count: int,
-    favoured: Collection[int] = (),
-) -> Window:
-    """Return a window of `step_count` steps of one rank around a stall of typical length.
-
-    That is the median without the shortest stalls. If the favoured steps do not stall (a
-    checkpoint), their own length counts. If no step stalls, the window is in the middle.
-    """
-    step_count = min(step_count, steps.height)
-    first = (pl.int_range(pl.len()) - round(BEFORE * step_count)).clip(0, steps.height - step_count)
-    last = pl.col("first") + step_count - 1
-    own_s = (used_until_ns() - begin_ns()) / 1e9
-    tries = (
-        steps.join(stalls.select("step", "stall_s"), on="step", how="left", maintain_order="left")
-        .with_columns(first=first)
-        .with_columns(
-            gap=pl.col("step").gather(last) - pl.col("step").gather("first") >= step_count,
-            length_s=pl.coalesce("stall_s", own_s).clip(1e-9),
-        )
-    )
-    asked = [
-        tries.filter(pl.col("step").is_in(list(favoured))),
-        tries.filter(pl.col("stall_s").is_not_null()),
-        tries[tries.height // 2 : tries.height // 2 + 1],
-    ]
-    among = next(candidates for candidates in asked if candidates.height)
-    whole = among.filter(~pl.col("gap"))
-    among = (whole if whole.height else among).sort("length_s", maintain_order=True)
-    typical = among.filter(pl.col("length_s").cum_sum() / pl.col("length_s").sum() > SMALL)
-    return _window_at(typical["first"][typical.height // 2], step_count, steps)
-
-
-def steps_from(steps: pl.DataFrame, step: int, step_count: int) -> Window:
-    """Return a window of `step_count` steps of one rank, from this step on, or the last steps."""
-    begin = int(min((steps["step"] < step).sum(), max(steps.height - step_count, 0)))
-    return _window_at(begin, step_count, steps)
-
-
-def _window_at(begin: int, step_count: int, steps: pl.DataFrame) -> Window:
-    shown = steps[begin : begin + step_count]
-    begin_at, end_at = shown[:1].select(begin_ns()), shown[-1:].select(used_until_ns())
-    return Window(begin_at.item(), end_at.item(), shown)
 
 
 @dataclass(frozen=True)
@@ -148,11 +98,56 @@ def timeline(run: Run) -> Timeline | None:
     ranks = steps["rank"].unique().sort().to_list()
     pattern = leading(run.patterns().filter(pl.col("rank").is_in(ranks)))
     # The leading pattern's steps; without one, any stall of the first rank
-    rank, favoured = (pattern["rank"], pattern["steps"]) if pattern else (ranks[0], [])
-    return _typical_window(run, rank, favoured)
+    return around(run, pattern["rank"], *pattern["steps"]) if pattern else around(run, ranks[0])
 
 
-def _in_window(run: Run, rank: int, shown: Window) -> Timeline:
+def around(run: Run, rank: int, *favoured: int) -> Timeline:
+    """Return the timeline of some steps of a rank around a stall of typical length.
+
+    That is the median without the shortest stalls. If the favoured steps do not stall (a
+    checkpoint), their own length counts. If no step stalls, the window is in the middle.
+    """
+    steps, stalls = timed_steps(run, rank), run.stalls().filter(rank=rank)
+    step_count = min(max(ROUNDS * len(_makers(run, rank)), FEWEST_STEPS), MOST_STEPS, steps.height)
+    first = (pl.int_range(pl.len()) - round(BEFORE * step_count)).clip(0, steps.height - step_count)
+    last = pl.col("first") + step_count - 1
+    own_s = (used_until_ns() - begin_ns()) / 1e9
+    tries = (
+        steps.join(stalls.select("step", "stall_s"), on="step", how="left", maintain_order="left")
+        .with_columns(first=first)
+        .with_columns(
+            gap=pl.col("step").gather(last) - pl.col("step").gather("first") >= step_count,
+            length_s=pl.coalesce("stall_s", own_s).clip(1e-9),
+        )
+    )
+    asked = [
+        tries.filter(pl.col("step").is_in(list(favoured))),
+        tries.filter(pl.col("stall_s").is_not_null()),
+        tries[tries.height // 2 : tries.height // 2 + 1],
+    ]
+    among = next(candidates for candidates in asked if candidates.height)
+    whole = among.filter(~pl.col("gap"))
+    among = (whole if whole.height else among).sort("length_s", maintain_order=True)
+    typical = among.filter(pl.col("length_s").cum_sum() / pl.col("length_s").sum() > SMALL)
+    begin = typical["first"][typical.height // 2]
+    return _timeline_of(run, rank, steps[begin : begin + step_count])
+
+
+def from_step(run: Run, rank: int, step: int, step_count: int) -> Timeline:
+    """Return the timeline of `step_count` steps of one rank from a step on, or of the last ones."""
+    steps = timed_steps(run, rank)
+    begin = int(min((steps["step"] < step).sum(), max(steps.height - step_count, 0)))
+    return _timeline_of(run, rank, steps[begin : begin + step_count])
+
+
+def timed_steps(run: Run, rank: int) -> pl.DataFrame:
+    """Return the steady steps of a rank whose times are known."""
+    return run.steps().drop_nulls(["start_ns", "end_ns"]).filter(rank=rank)
+
+
+def _timeline_of(run: Run, rank: int, steps: pl.DataFrame) -> Timeline:
+    begin, end = steps[:1].select(begin_ns()), steps[-1:].select(used_until_ns())
+    shown = Window(begin.item(), end.item(), steps)
     first, times = pl.col("rank") == rank, shown.since("start_ns", "end_ns")
     side_spans = run.side_spans.filter(first, shown.holds())
     sends = side_spans.filter(pl.col("kind").is_in(["send", "pin"]))
@@ -218,25 +213,3 @@ def _stalls(stalls: pl.DataFrame, run: Run, shown: Window) -> pl.DataFrame:
     rows = joined.join(batches, on=batch, how="left", maintain_order="left")
     worker, times = pl.coalesce("maker", "worker"), shown.since("start_ns", "end_ns", "left_ns")
     return rows.select("step", worker.alias("worker"), *_BATCH, "stall_s", *times)
-
-
-def around(run: Run, rank: int, step: int) -> Timeline:
-    """Return the timeline around the stall of a steady step."""
-    return _typical_window(run, rank, [step])
-
-
-def _typical_window(run: Run, rank: int, favoured: list[int]) -> Timeline:
-    step_count = min(max(ROUNDS * len(_makers(run, rank)), FEWEST_STEPS), MOST_STEPS)
-    steps, stalls = timed_steps(run, rank), run.stalls().filter(rank=rank)
-    shown = window(steps, stalls, step_count=step_count, favoured=favoured)
-    return _in_window(run, rank, shown)
-
-
-def from_step(run: Run, rank: int, step: int, step_count: int) -> Timeline:
-    """Return the timeline from a step on, or of the nearest steps."""
-    return _in_window(run, rank, steps_from(timed_steps(run, rank), step, step_count))
-
-
-def timed_steps(run: Run, rank: int) -> pl.DataFrame:
-    """Return the steady steps of a rank whose times are known."""
-    return run.steps().drop_nulls(["start_ns", "end_ns"]).filter(rank=rank)

@@ -12,7 +12,7 @@ from stallscope.run import stall_text
 from stallscope.run.resources import find_saturated, named_growth, sentence
 from stallscope.run.summary import headline, remarks, stage_name
 from stallscope.stages import COLOURS, STALL_COLOUR, WORK_KINDS
-from stallscope.units import count, plural, printable, seconds, share
+from stallscope.units import count, plural, seconds, share
 from stallscope.views import document as page
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _work(profile: Profile) -> Iterator[Any]:
         mean, waiting = seconds(stage.mean_s), share(stage.waiting_share)
         name = stage_name(stage, profile.unit, 40)
         rows.append((name, share(stage.share), mean, *quantiles, waiting))
-    yield page.Heading(headline(profile, printable), [_sum(profile)] if profile.stages else [])
+    yield page.Heading(headline(profile), [_sum(profile)] if profile.stages else [])
     yield page.Table(HEADS, rows, [_bar(stage.share, stage.kind) for stage in stages])
 
 
