@@ -104,7 +104,6 @@ def change_colour(after: float, before: float) -> str:
 def _boxes(
     whole: Tree, widths: np.ndarray[tuple[int], np.dtype[np.float64]], colours: list[str]
 ) -> tuple[list[_Box], int]:
-    """Return the widest frames, and the number of hidden frames."""
     wide = np.flatnonzero((widths >= _NARROWEST) & (whole.depth <= MOST_ROWS))[1:]
     wide = np.sort(wide[np.argsort(-widths[wide], kind="stable")][:MOST_FRAMES])
     lefts, ends, boxes = {0: 0.0}, {0: 0.0}, []

@@ -137,8 +137,9 @@ def _draw_part(ax: Axes, part: CostPart, start: float, top: float) -> None:
     name = "dataset" if part.kind == "fetch" else printable(part.name, 30)
     lines = [line for line in (name, seconds(part.seconds)) if sheet.text_width(line, 8.2) <= room]
     if name in lines:
-        at, look = (start + part.seconds / 2, top + _BAR / 2), {"color": sheet.ink_on(colour)}
-        sheet.write_centred(ax, *at, "\n".join(lines), size=8.2, **look)
+        text, ink = "\n".join(lines), sheet.ink_on(colour)
+        middle = start + part.seconds / 2
+        sheet.write_centred(ax, middle, top + _BAR / 2, text, size=8.2, color=ink)
 
 
 def _chosen(orders: Orders) -> list[Variant]:

@@ -163,7 +163,6 @@ def _ladder_notes(ladder: Ladder, rows: pl.DataFrame) -> list[str]:
 
 
 def _draw_rung(ax: Axes, place: int, row: dict[str, Any], dots: list[float]) -> None:
-    """Draw a bar with its interval, its blocks and the device's busy share."""
     rate = row["samples_per_s"]
     colour = COLOURS["step"] if row["rung"] in ladder_result.WHOLE else _RUNG
     ax.bar(place, rate, _RUNG_WIDTH, color=colour)

@@ -235,7 +235,6 @@ def _box(ax: Axes, begin: float, end: float, row: float, half: float, **look: An
 
 
 def _draw_block(ax: Axes, block: dict[str, Any], layout: Layout) -> None:
-    """Draw a batch, with its number if the visible part has room."""
     row, start = layout.lanes[block["worker"]], block["start_s"]
     if not block["recorded"]:
         _box(ax, start, block["end_s"], row, _HALF, **_UNKNOWN)
