@@ -113,6 +113,18 @@ def browser(tmp_path_factory):
 
 
 @pytest.fixture
+def page(browser):
+    """A page without JupyterLab: `asked` are the addresses it asked for, `wrong` its errors."""
+    page = browser.new_page()
+    page.asked, page.wrong = [], []
+    page.on("request", lambda request: page.asked.append(request.url))
+    page.on("pageerror", lambda error: page.wrong.append(str(error)))
+    page.on("console", lambda said: page.wrong.append(said.text) if said.type == "error" else None)
+    yield page
+    page.close()
+
+
+@pytest.fixture
 def lab(address, browser):
     """A page of its own on the running JupyterLab."""
     page = browser.new_page()

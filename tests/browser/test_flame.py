@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from browser.page import SCREENSHOTS
-from support.build_flame import HOSTILE, a_flame, named
+from support.build_flame import COLLATE, CROP, HOSTILE, JPEG, a_flame, named
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -117,11 +117,8 @@ def test_every_control_of_the_widget_works(lab):
     assert not away
 
 
-def test_an_exported_page_works_without_a_kernel(browser, tmp_path):
+def test_an_exported_page_works_without_a_kernel(page, tmp_path):
     """The same controls, from a file; the page asks for nothing but itself."""
-    page, asked, errors = browser.new_page(), [], []
-    page.on("request", lambda request: asked.append(request.url))
-    page.on("pageerror", lambda error: errors.append(error))  # noqa: PLW0108 - not builtins
     path = a_flame().export(tmp_path / "flame.html")
     page.goto(path.as_uri())
 
@@ -129,16 +126,12 @@ def test_an_exported_page_works_without_a_kernel(browser, tmp_path):
 
     SCREENSHOTS.mkdir(exist_ok=True)
     page.screenshot(path=SCREENSHOTS / "flame-page.png", full_page=True)
-    assert [path.as_uri()] == asked
-    assert not errors
-    page.close()
+    assert [path.as_uri()] == page.asked
+    assert not page.wrong
 
 
-def test_a_difference_shows_both(browser, tmp_path):
+def test_a_difference_shows_both(page, tmp_path):
     """What is gone is still there to be seen, with its share before."""
-    from support.build_flame import COLLATE, CROP, JPEG
-
-    page = browser.new_page()
     after = a_flame({JPEG: 0.5, CROP: 0.2, COLLATE: 0.3}, seed=1)
     page.goto(after.diff(a_flame()).export(tmp_path / "difference.html").as_uri())
     viewer = Viewer(page.locator(".stallscope-flame"), page.keyboard)
@@ -147,23 +140,18 @@ def test_a_difference_shows_both(browser, tmp_path):
 
     assert "dilate (me/data.py): 42.8% before, 0.0% after" == viewer.details
     page.screenshot(path=SCREENSHOTS / "flame-difference.png", full_page=True)
-    page.close()
 
 
 @pytest.mark.parametrize("text", [HOSTILE, "</script><script>window.broken=1</script>", "'\"><b>"])
-def test_names_are_text_and_nothing_else(browser, tmp_path, text):
+def test_names_are_text_and_nothing_else(page, tmp_path, text):
     """A function, a file and a stage with markup for a name do nothing but be shown."""
-    page, errors = browser.new_page(), []
-    page.on("pageerror", lambda error: errors.append(error))  # noqa: PLW0108 - not builtins
-    flame = named(text)
-    page.goto(flame.export(tmp_path / "flame.html").as_uri())
+    page.goto(named(text).export(tmp_path / "flame.html").as_uri())
     page.wait_for_timeout(300)  # for what must not happen there is nothing to wait for
 
     assert page.evaluate("window.broken") is None
     assert 0 == page.locator("img, b").count()
     assert text in page.locator("body").inner_text()
-    assert not errors
-    page.close()
+    assert not page.wrong
 
 
 def test_the_notebook_runs_and_can_be_looked_at(lab):

@@ -62,3 +62,55 @@ def test_storage_and_layouts_of_the_data(lab):
         lab.shot(f"a_storage-{theme}-layouts", layouts)
         assert "LMDB" in layouts.text_content()
         lab.shots(f"a_storage-{theme}")
+
+
+class Sliders:
+    """The panel over the replay."""
+
+    def __init__(self, lab):
+        self.page = lab.page
+        self.shown = lab.page.locator(".stallscope-tuning-panel").last
+        self.shown.scroll_into_view_if_needed()
+
+    def numbers(self):
+        return self.shown.locator("p", has_text="samples/s").first.inner_text()
+
+    def handle(self, label):
+        return self.shown.locator(".widget-slider", has_text=label).locator(".noUi-handle")
+
+    def changes(self, act, *arguments):
+        before = self.numbers()
+        act(*arguments)
+        self.page.wait_for_function(
+            "([root, before]) => [...root.querySelectorAll('p')]"
+            ".find(one => one.innerText.includes('samples/s')).innerText !== before",
+            arg=[self.shown.element_handle(), before],
+        )
+
+    def key(self, label, key):
+        self.handle(label).focus()
+        self.page.keyboard.press(key)
+
+    def click(self, label, share):
+        track = self.shown.locator(".widget-slider", has_text=label).locator(".noUi-target")
+        box = track.bounding_box()
+        self.page.mouse.click(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
+
+
+def test_the_replay_of_settings_follows_the_hand(lab):
+    """Run All works twice; the sliders move by keyboard and by mouse. Screenshots are kept."""
+    name = "3_cached_baseline"
+    lab.open(f"{name}.ipynb")
+    for theme, called in THEMES.items():
+        lab.theme(called)
+        assert lab.run_all() == []
+
+        panel = Sliders(lab)
+        panel.changes(panel.click, "Step, ms", 0.9)
+        panel.changes(panel.key, "Step, ms", "Home")
+        panel.changes(panel.key, "Workers", "Home")
+        assert panel.shown.locator("svg.stallscope-replay rect").count() > 4
+
+        lab.shots(f"{name}-{theme}")
+        lab.shot(f"{name}-{theme}-answer", lab.answer())
+        lab.shot(f"{name}-{theme}-panel", panel.shown)

@@ -19,20 +19,14 @@ MEDIA = {
 
 
 @pytest.fixture
-def opened(browser, tmp_path):
-    """Opens a report in a page of its own; the page tells what it asked for and what went wrong."""
-    page = browser.new_page()
-    page.asked, page.wrong = [], []
-    page.on("request", lambda request: page.asked.append(request.url))
-    page.on("pageerror", lambda error: page.wrong.append(str(error)))
-    page.on("console", lambda said: page.wrong.append(said.text) if said.type == "error" else None)
+def opened(page, tmp_path):
+    """Opens a report."""
 
     def show(diagnosis):
         page.goto(diagnosis.export(tmp_path / "report.html").as_uri())
         return page
 
-    yield show
-    page.close()
+    return show
 
 
 def asked_for(page):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import matplotlib as mpl
 import numpy as np
@@ -10,10 +11,11 @@ import polars as pl
 import pytest
 from PIL import Image
 from support.build_run import a_run
-from support.chart_texts import check_texts, texts
+from support.chart_texts import check_texts, texts, words
 
 from stallscope.charts import stages
-from stallscope.charts.sheet import DOTS, WIDTH
+from stallscope.charts.bars import Label, Strip, StripPiece, in_a_row
+from stallscope.charts.sheet import DOTS, WIDTH, Sheet, text_width
 from stallscope.charts.stages import LOADING, MOST_DOTS, naive, slowest, thinned
 from stallscope.run.result import Run
 from stallscope.views.run import VIEW
@@ -90,7 +92,7 @@ class TestStages:
     def test_puts_the_small_ones_together(self):
         run = a_run([{"decode": 90.0, "A": 1.0, "B": 1.0, "C": 1.0}] * 40)
 
-        assert "3 more 3%" in [text.get_text() for text in texts(stages.figure(run))]
+        assert "3 more 3%" in words(stages.figure(run))
 
     def test_uses_a_log_axis_beyond_a_decade_only(self):
         """Times that span less stay on a linear axis."""
@@ -122,7 +124,7 @@ class TestSlowest:
 
         figure = stages.slowest_figure(run)
 
-        found = [text.get_text() for text in texts(figure)]
+        found = words(figure)
         assert "cat_$1$.jpg" in found
         assert f"40 × 30 px · {image.stat().st_size} B" in found
         assert (7, 1) == (found.count("no file"), len(figure.axes[0].images))
@@ -133,7 +135,7 @@ class TestSlowest:
         text.write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")
         run = a_run([{"decode": 1.0}] * 3 + [{"decode": 5.0}], paths=[str(text), str(tmp_path)])
 
-        found = [text.get_text() for text in texts(stages.slowest_figure(run))]
+        found = words(stages.slowest_figure(run))
 
         assert (2, 2) == (found.count("no picture"), found.count("no file"))
 
@@ -168,6 +170,38 @@ class TestSlowest:
         assert [1, 3, 2] == slowest(run.samples(), run.unit_times).head(3)["index"].to_list()
 
 
+class TestLabels:
+    def test_in_a_row_never_overlap(self):
+        """For many random wishes, crowds at either end among them, texts are apart, in order."""
+        chance = random.Random(1)
+        for _ in range(100):
+            parts = sorted(chance.uniform(0, chance.choice([1, 9])) for _ in range(12))
+            wanted = [(Label("x" * chance.randint(1, 20), at), chance.random()) for at in parts]
+
+            labels = in_a_row(wanted, 9.0)
+
+            ends = [(label.left, label.left + text_width(label.text)) for label in labels]
+            assert labels
+            assert all(end < left for (_, end), (left, _) in pairwise(ends))
+            assert 0 <= ends[0][0]
+            assert ends[-1][1] <= 9.001
+
+    def test_of_the_longest_pieces_stay(self):
+        """Where there is no room for all names over a bar, the shortest go without."""
+        lengths = [0.02] * 6 + [0.15, 0.13, 0.09] + [0.02] * 6 + [0.39]
+        pieces = [
+            StripPiece(letter * 24, length, "", "#888888")
+            for letter, length in zip("abcdefghijklmnop", lengths, strict=True)
+        ]
+        (ax,) = Sheet("a title", heights=[1.0]).parts
+
+        Strip(pieces, 9.0).fill(ax)
+
+        named = {text.get_text()[0] for text in ax.texts if text.get_text()}
+        assert {"g", "h", "i"} <= named
+        assert len(named) < len(lengths) - 1
+
+
 LAZY = [("getitem", 1.0), ("fetch", 1.0), ("Crop", 0.5), ("decode", 5.0), ("fetch", 1.0)]
 LAZY += [("decode", 1.0), ("Crop", 0.5), ("Flip", 2.0)]
 
@@ -182,8 +216,8 @@ class TestNaive:
         assert {"Crop": 8 / 12, "Flip": 2 / 12, LOADING: 2 / 12} == pytest.approx(blame([LAZY] * 3))
 
     def test_moves_the_blame_with_the_order(self):
-        swapped = [(name.replace("Crop", "?").replace("Flip", "Crop"), ms) for name, ms in LAZY]
-        swapped = [(name.replace("?", "Flip"), ms) for name, ms in swapped]
+        other = {"Crop": "Flip", "Flip": "Crop"}
+        swapped = [(other.get(name, name), ms) for name, ms in LAZY]
 
         assert blame([swapped] * 3)["Flip"] == pytest.approx(8 / 12)
 

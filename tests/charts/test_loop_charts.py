@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from matplotlib.colors import to_rgba
 from support.build_run import a_run, steps_of
-from support.chart_texts import check_texts, texts
+from support.chart_texts import check_texts, texts, words
 from support.virtual_loop import a_loop, on_device, together
 
 from stallscope.charts import loop, timeline
@@ -64,10 +64,6 @@ ODD_LOOPS = {
 def _ground(text):
     box = text.get_bbox_patch()
     return box and box.get_facecolor()
-
-
-def words(figure):
-    return [text.get_text() for text in texts(figure)]
 
 
 class TestEveryLoop:
@@ -239,13 +235,7 @@ class TestWaits:
 
     def test_says_what_patterns_are_not_shown(self):
         run = ODD_LOOPS["stalls"]
-        pattern = run.patterns().head(1)
-        many = _with_patterns(run, pl.concat([pattern] * 6))
+        many = replace(run)
+        many.__dict__["_patterns"] = pl.concat([run.patterns().head(1)] * 6)
 
         assert "not shown: 2 more patterns" in loop.waits_figure(many).notes
-
-
-def _with_patterns(run, patterns):
-    made = replace(run)
-    made.__dict__["_patterns"] = patterns
-    return made

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from matplotlib.colors import to_rgba
 from support.build_run import a_run, resources_of, steps_of
-from support.chart_texts import check_texts, texts
+from support.chart_texts import check_texts, texts, words
 
 from stallscope import stages
 from stallscope.charts.resources import NOT_SAMPLED
@@ -63,10 +63,6 @@ RUNS = {
 }
 
 
-def words(figure):
-    return [line for text in texts(figure) for line in text.get_text().split("\n")]
-
-
 @pytest.mark.parametrize("name", RUNS)
 def test_every_text_has_a_place_of_its_own(name):
     check_texts(Run.plot(RUNS[name], "resources"))
@@ -96,7 +92,7 @@ def test_says_what_is_missing():
 
 
 def test_a_row_has_its_mean_and_what_there_is():
-    shown = words(Run.plot(RUNS["calm"], "resources"))
+    shown = "\n".join(words(Run.plot(RUNS["calm"], "resources"))).split("\n")
 
     assert {"8.0 GB of 32 GB", "22% of 4 cores", "5.0 MB/s read"} <= set(shown)
     assert "network" not in shown  # which carries next to nothing

@@ -17,7 +17,6 @@ from stallscope.bench.samples import PAIRS
 from stallscope.verbs.orders.result import (
     OPS,
     Counts,
-    NoSuchOrderError,
     Orders,
     OrdersConditions,
     parts_table,
@@ -90,22 +89,16 @@ def predicted_s(positions) -> float | None:
 
 
 class PlannedBench:
-    """Answers from the plan; every answer is counted, and `fails` lets measuring end in an error.
+    """Answers from the plan.
 
     Attributes:
         asked: for each question, the positions it was asked for.
     """
 
-    def __init__(self, fails: BaseException | None = None) -> None:
-        self.asked: dict[str, list[tuple[int, ...]]] = {
-            name: [] for name in ("predict", "compare", "measure")
-        }
-        self.fails = fails
+    def __init__(self) -> None:
+        self.asked: dict[str, list[tuple[int, ...]]] = {"compare": [], "measure": []}
 
     def predict(self, positions) -> Variant:
-        if sorted(positions) != list(range(len(NAMES))):
-            raise NoSuchOrderError(f"{positions} are not the positions of all ops")
-        self.asked["predict"].append(tuple(positions))
         found = planned(positions)
         known = found.grade if failure(positions) else Grade(FAILS, why="not compared")
         return replace(found, grade=known)
@@ -116,12 +109,8 @@ class PlannedBench:
         noise = {IDENTICAL: 0, ROUNDING: 3}.get(grade.equivalence, 60)
         return replace(variant, grade=grade, pictures=(some_pictures(noise),) * 2)
 
-    def measure(self, variant, budget_s=0.8, on_progress=lambda _: None) -> Variant:
+    def measure(self, variant, _budget_s=0.8) -> Variant:
         self.asked["measure"].append(variant.positions)
-        for share in (0.25, 0.5, 1.0):
-            on_progress(share)
-        if self.fails is not None:
-            raise self.fails
         took, factor = variant.predicted_s, variant.predicted_speedup
         says = comparison.FASTER if factor > 1.05 else SAME
         return replace(
@@ -129,9 +118,6 @@ class PlannedBench:
             measured=Rate(took, took * 0.97, took * 1.04),
             speedup=Factor(factor, factor * 0.98, factor * 1.02, says),
         )
-
-    def apply(self, loader: Any, trial: Any) -> Any:
-        return (loader, trial)
 
 
 def some_pictures(noise: int, seed: int = 0):

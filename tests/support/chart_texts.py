@@ -16,6 +16,10 @@ def texts(figure) -> list[Text]:
     return [text for text in found if text.get_text().strip()]
 
 
+def words(figure) -> list[str]:
+    return [text.get_text() for text in texts(figure)]
+
+
 def _undrawn(ax):
     for axis in (ax.xaxis, ax.yaxis):
         low, high = sorted(axis.get_view_interval())

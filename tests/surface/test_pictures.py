@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from support.chart_texts import texts
+from support.chart_texts import words
 from surface.built import BUILT, EACH_KIND, built
 
 import stallscope as ss
@@ -34,7 +34,7 @@ def test_names(name, golden):
 def test_words(name, golden):
     """What is written on each picture; without a name the first one comes."""
     result = built(name)
-    drawn = {kind: words(result.plot(kind)) for kind in kinds(result.plot)}
+    drawn = {kind: sorted(words(result.plot(kind))) for kind in kinds(result.plot)}
 
     assert all(drawn.values())
     assert result.plot().title == result.plot(next(iter(drawn))).title
@@ -50,8 +50,3 @@ def test_panel_of_pictures_shows_the_chosen_one(name):
 
         assert kind == choice.value
         assert html("alt='{}'", result.plot(kind).title) in image.value
-
-
-def words(figure) -> list[str]:
-    """What is written on a picture, in alphabetical order."""
-    return sorted(text.get_text() for text in texts(figure))

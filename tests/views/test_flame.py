@@ -5,19 +5,9 @@ import re
 
 import polars as pl
 import pytest
-from support.build_flame import (
-    COLLATE,
-    CROP,
-    HOSTILE,
-    JPEG,
-    SITE,
-    a_flame,
-    many_stacks,
-    named,
-)
+from support.build_flame import COLLATE, CROP, HOSTILE, JPEG, SITE, a_flame, many_stacks, named
 from support.chart_texts import check_texts
 
-import stallscope as ss
 from stallscope.verbs.flame.classify import COLOURS
 from stallscope.verbs.flame.result import IN_PROCESS, SAMPLES, Flame
 from stallscope.views.code import viewer_data
@@ -131,9 +121,7 @@ class TestExport:
             keys = ["type", "name", "unit", "startValue", "endValue", "samples", "weights"]
             assert sorted(keys) == sorted(profile)
             assert "sampled" == profile["type"]
-            assert profile["unit"] in {
-                *("none", "nanoseconds", "microseconds", "milliseconds", "seconds", "bytes"),
-            }
+            assert "none" == profile["unit"]
             assert len(profile["samples"]) == len(profile["weights"])
             assert profile["endValue"] - profile["startValue"] == sum(profile["weights"])
             assert all(0 <= one < len(frames) for row in profile["samples"] for one in row)
@@ -146,9 +134,3 @@ class TestExport:
 
         assert text.index("default-src 'none'") < text.index("<script")
         assert HOSTILE not in text
-
-    @pytest.mark.parametrize("ending", [".png", "", ".html.gz"])
-    def test_another_ending_is_refused(self, ending, tmp_path):
-        with pytest.raises(ss.StallscopeError, match=r"ends in none of \.html, \.json"):
-            FLAMES["planted"].export(tmp_path / f"x{ending}")
-        assert not list(tmp_path.iterdir())

@@ -1,20 +1,26 @@
-"""The pictures, the table and the sentences of a pipeline's orders."""
+"""A pipeline's orders: pictures, table, sentences, and the panel in which orders are tried."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from support.build_orders import (
+    COLOUR,
+    CROP,
+    MASK,
     NAMES,
+    SCALE,
+    TO_TENSOR,
     Other,
     PlannedBench,
     some_orders,
     some_pictures,
 )
-from support.chart_texts import check_texts, texts
+from support.chart_texts import check_texts, words
 
 from stallscope.charts.orders import amplification, comparison_figure
 from stallscope.verbs.orders.text import sentence, verdict
+from stallscope.views.boards import HINT, NO_PIPELINE, OrderBoard
 from stallscope.views.results import ORDERS as VIEW
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -32,11 +38,6 @@ DRAWN = [(name, kind) for name in ("full", "long names") for kind in VIEW.pictur
 DRAWN += [("not measured", None)]
 
 
-def tried(positions):
-    bench = PlannedBench()
-    return bench.compare(bench.predict(positions))
-
-
 class TestPictures:
     @pytest.mark.parametrize(("name", "kind"), DRAWN)
     def test_every_text_has_a_place_of_its_own(self, name, kind):
@@ -44,7 +45,7 @@ class TestPictures:
 
     def test_different_data_is_not_among_the_best(self):
         """An order with other data, or one that fails, is in no picture of the best."""
-        drawn = " ".join(text.get_text() for text in texts(ORDERS["full"].plot()))
+        drawn = " ".join(words(ORDERS["full"].plot()))
 
         assert "order (0, 1, 3, 2, 4)" not in drawn
         assert "order (0, 2, 1, 3, 4)" not in drawn
@@ -61,11 +62,10 @@ class TestDifference:
         assert 1 == factor if far in {0, *range(128, 256)} else 128 <= far * factor
 
     def test_says_by_how_much(self):
-        found = tried((0, 1, 2, 4, 3))
-        figure = comparison_figure(found)
-        drawn = [text.get_text() for text in texts(figure)]
+        bench = PlannedBench()
+        variant = bench.compare(bench.predict((0, 1, 2, 4, 3)))
 
-        assert "difference × 50" in drawn
+        assert "difference × 50" in words(comparison_figure(variant))
 
 
 class TestTable:
@@ -134,3 +134,117 @@ class TestSentences:
         rounded = "rounding: differs by at most 4e-07 of the values' range (PSNR 130 dB)"
         assert any(one.startswith(rounded) for one in said)
         assert "fails (RuntimeError: the mask is 256 by 256, the image 533 by 800)" in said
+
+
+# ---- the panel -----------------------------------------------------------------------------------
+
+AS_IT_IS = (TO_TENSOR, CROP, MASK, COLOUR, SCALE)
+CROP_FIRST = (CROP, TO_TENSOR, MASK, COLOUR, SCALE)
+MASK_FIRST = (MASK, TO_TENSOR, CROP, COLOUR, SCALE)
+
+
+def a_board(**orders):
+    bench = PlannedBench()
+    return OrderBoard(some_orders(bench=bench, **orders)), bench
+
+
+def labels(positions):
+    return [NAMES[op] for op in positions]
+
+
+class TestOrder:
+    def test_begins_as_it_is(self):
+        """The ops stand there as in the pipeline, and the picture is of that."""
+        board, bench = a_board()
+
+        assert labels(AS_IT_IS) == board.tags.value
+        assert "the original" in board.verdict.value
+        assert not bench.asked["measure"]
+
+    def test_dragging_shows_another_order(self):
+        """Its time, its data, its code and its pictures, each of that order, at once."""
+        board, bench = a_board(measured=())
+        before = board.bars.value
+        board.tags.value = labels(CROP_FIRST)
+
+        assert "✓ identical: the same bits on 16 samples" in board.verdict.value
+        assert before != board.bars.value
+        assert "RandomCrop → PILToTensor" in board.code.value
+        assert "<img" in board.pictures.value
+        assert [CROP_FIRST] == bench.asked["compare"] == bench.asked["measure"]
+        assert "× the original&#39;s speed (95% interval" in board.bars.value
+
+    def test_the_slider_moves_along_the_best_orders_of_each_grade(self):
+        """And back to the pipeline as it is; what the search measured is not measured again."""
+        board, bench = a_board()
+        assert ("as it is", "identical", "rounding", "8-bit rounding") == board.tolerance.options
+
+        board.tolerance.value = "identical"
+        assert labels(CROP_FIRST) == board.tags.value
+        assert "✓ identical" in board.verdict.value
+        board.tolerance.value = "as it is"
+        assert labels(AS_IT_IS) == board.tags.value
+        assert not bench.asked["measure"]
+
+    def test_an_order_that_fails_says_why(self):
+        """In one line; it is drawn up to the op that fails, and not measured."""
+        board, bench = a_board()
+        board.tags.value = labels(MASK_FIRST)
+
+        assert "✗ fails (RuntimeError: the mask is 256 by 256" in board.verdict.value
+        assert "This order fails: RuntimeError" in board.bars.value
+        assert not bench.asked["measure"]
+
+    def test_different_data_is_marked(self):
+        board, _ = a_board()
+        board.tags.value = labels((TO_TENSOR, CROP, COLOUR, MASK, SCALE))
+
+        assert "✗ different data on 16 samples" in board.verdict.value
+
+    @pytest.mark.parametrize("order", [AS_IT_IS, CROP_FIRST, MASK_FIRST])
+    def test_every_text_of_the_bars_has_a_place_of_its_own(self, order):
+        check_texts(a_board()[0].picture(order))
+
+
+class TestMeasuring:
+    def test_the_buttons_move_the_chosen_op(self):
+        """Earlier and later, by one place each time; at an end there is no further."""
+        board, _ = a_board()
+        board.op.value = "RandomCrop"
+
+        board.earlier.click()
+        assert labels(CROP_FIRST) == board.tags.value
+        board.earlier.click()
+        assert labels(CROP_FIRST) == board.tags.value
+        board.later.click()
+        assert labels(AS_IT_IS) == board.tags.value
+
+    def test_measures_longer_on_request(self):
+        """It goes on with what was measured at once."""
+        board, bench = a_board(measured=())
+        board.tags.value = labels(CROP_FIRST)
+        board.run.click()
+
+        assert [CROP_FIRST, CROP_FIRST] == bench.asked["measure"]
+        assert not board.run.disabled
+
+
+def test_names_on_the_panel_are_escaped():
+    board, _ = a_board(names=(HOSTILE, *NAMES[1:]))
+
+    for part in (board.verdict, board.bars, board.code):
+        assert HOSTILE not in part.value
+
+
+class TestPanel:
+    def test_has_a_picture_for_places_without_widgets(self):
+        panel = some_orders(bench=PlannedBench()).panel()
+
+        assert "image/png" in panel._repr_mimebundle_()
+        assert HINT in panel.children[0].value
+
+    def test_without_the_pipeline_says_what_to_do(self):
+        panel = some_orders().panel()
+
+        assert NO_PIPELINE in panel.children[0].value
+        assert panel.still is not None

@@ -17,8 +17,6 @@ from stallscope.run.result import Settings
 from stallscope.run.timeline import MOST_STEPS, from_step, timed_steps
 from stallscope.units import seconds
 
-ATTACK = "<script>alert(1)</script>"
-
 
 def controls(panel):
     return panel.children[0].children

@@ -14,6 +14,7 @@ import stallscope as ss
 from stallscope.verbs.ladder.result import AS_IT_IS, BATCHES, FETCHED, RUNGS, TRANSFORMED, WARM
 from stallscope.verbs.lines.result import in_order
 from stallscope.views.code import listing
+from stallscope.views.document import ExportError
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 FULL = {AS_IT_IS: 0.4, WARM: 0.4, FETCHED: 0.2, TRANSFORMED: 0.15, BATCHES: 0.1}
@@ -78,9 +79,9 @@ def test_the_answer_comes_first_everywhere(name):
     assert page.count("<details open") <= 1
 
 
-@pytest.mark.parametrize("name", ["ladder, full", "lines, usual", "tuning", "storage", "layouts"])
+@pytest.mark.parametrize("name", [name for name in EACH_KIND if name != "run"])
 def test_a_panel_has_a_picture_for_places_without_widgets(name):
-    assert "image/png" in RESULTS[name].panel()._repr_mimebundle_()
+    assert "image/png" in built(name).panel()._repr_mimebundle_()
 
 
 @pytest.mark.parametrize("name", ["ladder, hostile", "lines, hostile"])
@@ -102,6 +103,15 @@ def test_json_is_json(name):
     assert ss.__version__ == read["stallscope"]
     assert {"answer", "verdict"} & set(read)
     assert list(getattr(result, "notes", ())) == read["notes"]
+
+
+@pytest.mark.parametrize("name", ["flame", "diagnosis"])
+@pytest.mark.parametrize("ending", [".png", "", ".html.gz"])
+def test_an_export_refuses_another_ending(name, ending, tmp_path):
+    """One sentence names those that there are, and nothing is written."""
+    with pytest.raises(ExportError, match=r"ends in none of \.html, \.json"):
+        built(name).export(tmp_path / f"x{ending}")
+    assert not list(tmp_path.iterdir())
 
 
 class TestLadder:

@@ -6,6 +6,7 @@ line.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from matplotlib.colors import to_rgb
@@ -146,14 +147,14 @@ class Strip:
         ax.vlines(start, base, base + BAR, color=sheet.PAPER, lw=1.2)
         if not self._fits(piece):
             return
-        look: dict[str, Any] = {"ha": "center", "va": "center", "color": sheet.ink_on(piece.colour)}
+        look: dict[str, Any] = {"color": sheet.ink_on(piece.colour)}
         at = (start + middle) / 2
         if waiting > middle - start:  # text on hatching needs a plain background
             at = middle + waiting / 2
             box = {"boxstyle": "square,pad=0.1", "fc": pale, "lw": 0}
-            look |= {"bbox": box, "color": sheet.INK}
-        ax.text(at, base + BAR / 2 + 0.1, piece.name, weight="bold", **look)
-        ax.text(at, base + BAR / 2 - 0.1, piece.numbers, **look)
+            look = {"bbox": box, "color": sheet.INK}
+        sheet.write_centred(ax, at, base + BAR / 2 + 0.1, piece.name, weight="bold", **look)
+        sheet.write_centred(ax, at, base + BAR / 2 - 0.1, piece.numbers, **look)
 
 
 class LabelledBar(NamedTuple):
@@ -190,18 +191,16 @@ def draw_bars(
     """Draw bars from the top; labels begin at `beyond` or farther right."""
     sheet.value_axis(ax, 0.0, max(bar.end for bar in bars) * 1.02 or 1e-3, tick)
     ax.set_ylim(len(bars) - 0.5, -0.5)
-    sheet.hide_rows(ax)
-    look: dict[str, Any] = {"textcoords": "offset points", "va": "center"}
-    left = look | {"xytext": (-8, 0), "ha": "right"}
+    sheet.name_heights(ax, {})
+    write, size = partial(sheet.write_beside, ax), sheet.TEXT_SIZE
     for at, bar in enumerate(bars):
         above, down = at - 0.17, at + 0.2
         ax.barh(down, bar.value, 0.34, color=bar.colour)
         sheet.draw_interval(ax, bar.value, down, bar.interval)
-        ax.annotate(bar.name, (0, above), size=sheet.TEXT_SIZE, **left)
-        ax.annotate(bar.where, (0, down), color=sheet.FAINT, **left)
-        ax.annotate(bar.text, (0, above), xytext=(2, 0), family=font, in_layout=False, **look)
-        end = (max(bar.end, beyond), down)
-        ax.annotate(bar.label, end, xytext=(5, 0), size=sheet.TEXT_SIZE, weight="bold", **look)
+        write(bar.name, (0, above), (-8, 0), ha="right", size=size)
+        write(bar.where, (0, down), (-8, 0), ha="right", color=sheet.FAINT)
+        write(bar.text, (0, above), (2, 0), family=font, in_layout=False)
+        write(bar.label, (max(bar.end, beyond), down), (5, 0), size=size, weight="bold")
 
 
 @styled
@@ -243,18 +242,17 @@ def fit_figure(title: str, note: str, rows: Sequence[tuple[str, Mapping[str, Any
     page = Sheet(title, [_FIT_KEY, note], [0.36 * len(rows) + 0.15 + sheet.AXIS])
     (ax,) = page.parts
     sheet.name_rows(ax, [sheet.fitting(name, 3.4, sheet.TEXT_SIZE) for name, _ in rows])
-    names = ("gain", "gain_low", "gain_high")
-    measured = [[row[name] for name in names] for _, row in rows]
-    predicted = [[row[f"predicted_{name}"] for name in names] for _, row in rows]
-    values = [end for each in (*measured, *predicted) for end in each if end is not None]
+    gains = [
+        [[row[f"{how}{name}"] for name in ("gain", "gain_low", "gain_high")] for _, row in rows]
+        for how in ("", "predicted_")
+    ]
+    values = [end for how in gains for row in how for end in row if end is not None]
     low, high = min(1.0, *values), max(1.0, *values)
     room = 0.06 * ((high - low) or 1.0)
     sheet.value_axis(ax, low - room, high + room, "{:.4g}×".format)
     ax.set_xlabel("speedup over the loader as it is")
     ax.axvline(1.0, color=sheet.FAINT, linewidth=1.2, linestyle="--")
-    for at, ((gain, *ends), (foretold, *limits)) in enumerate(
-        zip(measured, predicted, strict=True)
-    ):
+    for at, ((gain, *ends), (foretold, *limits)) in enumerate(zip(*gains, strict=True)):
         if None not in limits:
             ax.hlines(at, *limits, color=sheet.FAINT, linewidth=0.8, zorder=2)
         if gain is not None:

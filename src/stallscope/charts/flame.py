@@ -57,10 +57,8 @@ def figure(flame: Flame | FlameDifference) -> Sheet:
         colours, looks = [COLOURS[kind] for kind in whole.kinds()], dict[str, str]()
         axis = "share of the samples; below each function what it called"
     else:
-        colours, looks = (
-            [change_colour(*pair) for pair in zip(*shares, strict=True)],
-            CHANGE_COLOURS,
-        )
+        colours = [change_colour(*pair) for pair in zip(*shares, strict=True)]
+        looks = CHANGE_COLOURS
         axis = "mean of the shares before and after; below each function what it called"
     boxes, hidden = _boxes(whole, np.mean(shares, axis=0), colours)
     drawn = {box.colour for box in boxes}
@@ -74,7 +72,7 @@ def figure(flame: Flame | FlameDifference) -> Sheet:
     (ax,) = page.parts
     ax.set_xlim(0, 1)
     ax.set_ylim(rows, 0)
-    sheet.hide_rows(ax)
+    sheet.name_heights(ax, {})
     ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     ax.set_xlabel(axis)
     for row in range(rows):
@@ -106,7 +104,6 @@ def change_colour(after: float, before: float) -> str:
 def _boxes(
     whole: Tree, widths: np.ndarray[tuple[int], np.dtype[np.float64]], colours: list[str]
 ) -> tuple[list[_Box], int]:
-    """Return the widest frames, and the number of hidden frames."""
     wide = np.flatnonzero((widths >= _NARROWEST) & (whole.depth <= MOST_ROWS))[1:]
     wide = np.sort(wide[np.argsort(-widths[wide], kind="stable")][:MOST_FRAMES])
     lefts, ends, boxes = {0: 0.0}, {0: 0.0}, []

@@ -77,14 +77,19 @@ def exposed_figure(run: Run) -> Sheet:
     return page
 
 
+def loop_colour(stage: str, kind: str) -> str:
+    """Return the colour of a part of the loop's time."""
+    return WAITS.get(kind) or colour_of(stage, kind)
+
+
 def loop_strip(time: LoopBreakdown) -> Strip:
     """Return the parts of the loop's time as a bar."""
     pieces = []
     for name, kind, sum_s in time.pieces(NOTHING):
         part = time.share(sum_s)
         numbers = f"{share(part)} · {seconds(sum_s / time.steps)}"
-        colour = WAITS.get(kind) or colour_of(name, kind)
-        pieces.append(StripPiece(printable(name), part, numbers, colour, short=share(part)))
+        look = loop_colour(name, kind)
+        pieces.append(StripPiece(printable(name), part, numbers, look, short=share(part)))
     return Strip(pieces, sheet.ROOM)
 
 
@@ -102,7 +107,6 @@ def _exposed_notes(run: Run, time: LoopBreakdown, rows: list[StallRow]) -> list[
 
 
 def _draw_parts(ax: Axes, rows: list[StallRow]) -> None:
-    """Draw the parts below each other, and the columns of numbers."""
     sheet.linear_time(ax, sum(row.exposed_s for row in rows))
     sheet.name_rows(ax, [row.name for row in rows])
     start = 0.0
@@ -135,7 +139,6 @@ def parts_of(run: Run, stall: dict[str, Any]) -> pl.DataFrame:
 
 
 def _stall_title(run: Run, awaited: dict[str, Any], stall: dict[str, Any]) -> str:
-    """Return a sentence with step, wait, batch and the longest part of the wait."""
     maker = awaited["worker"]
     whose = "that the main process makes" if maker is None else f"of {worker_name(maker)}"
     waits = f"Step {stall['step']} waits {seconds(stall['stall_s'])}"

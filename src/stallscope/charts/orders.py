@@ -69,7 +69,7 @@ def bars_figure(
     # a wide interval must not make the bars too small to see
     sheet.linear_time(ax, 1.01 * min(max([*bars, *ends]), _MOST_INTERVAL * max(bars)) or 1e-3)
     ax.set_ylim(height, 0)  # inches
-    sheet.hide_rows(ax)
+    sheet.name_heights(ax, {})
     ax.set_xlabel("seconds of one worker per sample")
     top = 0.1
     for row in rows:
@@ -137,9 +137,9 @@ def _draw_part(ax: Axes, part: CostPart, start: float, top: float) -> None:
     name = "dataset" if part.kind == "fetch" else printable(part.name, 30)
     lines = [line for line in (name, seconds(part.seconds)) if sheet.text_width(line, 8.2) <= room]
     if name in lines:
-        look: dict[str, Any] = {"ha": "center", "va": "center", "size": 8.2}
+        text, ink = "\n".join(lines), sheet.ink_on(colour)
         middle = start + part.seconds / 2
-        ax.text(middle, top + _BAR / 2, "\n".join(lines), color=sheet.ink_on(colour), **look)
+        sheet.write_centred(ax, middle, top + _BAR / 2, text, size=8.2, color=ink)
 
 
 def _chosen(orders: Orders) -> list[Variant]:

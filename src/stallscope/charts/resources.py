@@ -273,8 +273,7 @@ def figure(run: Run) -> Sheet:
     sheet.linear_time(ax, resources.end_s, resources.begin_s)
     ax.set_ylim(len(shown) + 1, 0)  # rows
     ax.set_xlabel("time since the start of the run")
-    ax.spines["left"].set_visible(False)
-    ax.tick_params(axis="y", labelsize=sheet.SMALL_SIZE, labelcolor=sheet.FAINT, length=0)
+    ax.tick_params(axis="y", labelsize=sheet.SMALL_SIZE, labelcolor=sheet.FAINT)
     edges = resources.begin_s + np.arange(len(resources.stalled) + 1) * resources.bin_s
     heights, bottom = _height(0, resources.stalled), _height(0, 0.0)
     ax.stairs(heights, edges, baseline=bottom, fill=True, color=stages.STALL_COLOUR, lw=0)
@@ -290,7 +289,7 @@ def figure(run: Run) -> Sheet:
         ticks |= _draw_row(ax, place, row)
         loud = any(use["resource"] in row.saturating for use in resources.judged.saturated)
         _name(ax, place, row.name, list(row.labels()), loud=loud)
-    ax.set_yticks([*ticks], [*ticks.values()])
+    sheet.name_heights(ax, ticks)
     return page
 
 
@@ -302,15 +301,11 @@ def _height(place: int, part: Any) -> Any:
 def _notes(run: Run, resources: Usage) -> list[str]:
     length_s = resources.end_s - resources.begin_s
     rate = resources.samples / length_s if length_s else 0.0
-    cost = (
-        f" · sampling took {resources.cost_share:.1%} of one core" if resources.cost_share else ""
-    )
-    sampled = f"{count(resources.samples, 'sample')} ({rate:.2g} per second){cost}"
-    key = "bands: the loop stalls · dotted: threshold of saturation"
-    lines = [
-        f"{seconds(length_s)} of the steady state, {sampled}",
-        f"{key} · numbers at the right: means",
-    ]
+    sampled = f"{count(resources.samples, 'sample')} ({rate:.2g} per second)"
+    if resources.cost_share:
+        sampled += f" · sampling took {resources.cost_share:.1%} of one core"
+    key = "bands: the loop stalls · dotted: threshold of saturation · numbers at the right: means"
+    lines = [f"{seconds(length_s)} of the steady state, {sampled}", key]
     if resources.missing:
         absent = ", ".join(stages.NAMES.get(name, printable(name)) for name in resources.missing)
         lines.append(f"missing, or not read: {absent}")
@@ -346,10 +341,8 @@ def _draw_row(ax: Axes, place: int, row: ResourceRow) -> dict[float, str]:
 
 
 def _name(ax: Axes, place: int, name: str, means: list[str], *, loud: bool) -> None:
-    look: dict[str, Any] = (
-        {"color": stages.STALL_COLOUR, "weight": "bold"} if loud else {"color": sheet.INK}
-    )
-    look |= {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
-    ax.annotate(name, (0, place + 0.55), (-_NAMES * 72, 0), size=sheet.TEXT_SIZE, **look)
+    look: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "size": sheet.TEXT_SIZE}
+    look |= {"color": stages.STALL_COLOUR, "weight": "bold"} if loud else {}
+    sheet.write_beside(ax, name, (0, place + 0.55), (-_NAMES * 72, 0), **look)
     transform = ax.get_yaxis_transform()
     ax.text(1.015, place + 0.55, "\n".join(means), transform=transform, va="center")

@@ -25,10 +25,10 @@ from stallscope.charts.bars import (
     draw_bars,
     fit_figure,
 )
-from stallscope.charts.loop import WAITS, loop_strip
+from stallscope.charts.loop import WAITS, loop_colour, loop_strip
 from stallscope.charts.sheet import Sheet, styled
 from stallscope.model.loop_time import loop_breakdown
-from stallscope.stages import COLOURS, STALL_COLOUR, colour_of
+from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.stats import INTERVAL
 from stallscope.units import count, printable, seconds, share, size, times
 from stallscope.verbs.compare import compare
@@ -105,10 +105,12 @@ def ladder_figure(ladder: Ladder) -> Sheet:
     ax.tick_params(axis="x", length=0)
     blocks = blocks_of(ladder.blocks)
     for place, (row, texts) in enumerate(zip(rows, removed, strict=True)):
-        its = [block for block in blocks if ladder_result.RUNGS[block.variant].name == row["rung"]][
-            -_MOST_DOTS:
+        dots = [
+            block.samples / block.seconds
+            for block in blocks
+            if ladder_result.RUNGS[block.variant].name == row["rung"]
         ]
-        _draw_rung(ax, place, row, [block.samples / block.seconds for block in its])
+        _draw_rung(ax, place, row, dots[-_MOST_DOTS:])
         if row["rung"] in gains:
             colour = COLOURS[_KIND_OF[row["rung"]]]
             # From the height of the previous bar to the height of this bar
@@ -152,25 +154,18 @@ def _write_removed(
 
 def _ladder_notes(ladder: Ladder, rows: pl.DataFrame) -> list[str]:
     starts, blocks = int(rows["starts"].max() or 0), int(rows["blocks"].sum())  # type: ignore[arg-type]
-    shown = (
-        f"bars: samples per second over {count(starts, 'start')} a rung, {count(blocks, 'block')}"
-    )
+    counts = f"{count(starts, 'start')} a rung, {count(blocks, 'block')} in all"
     has_device = rows["device_busy_share"].is_not_null().any()
     what = "device busy" if has_device else "the loop in the step"
     percent = "" if rows["step_share"].is_null().all() else f" · %: {what}"
-    head = f"{shown} in all · dots: single blocks · lines: {INTERVAL}{percent}"
-    return [head, *ladder_result.notes_of(ladder)]
+    key = f"dots: single blocks · lines: {INTERVAL}{percent}"
+    return [f"bars: samples per second over {counts} · {key}", *ladder_result.notes_of(ladder)]
 
 
 def _draw_rung(ax: Axes, place: int, row: dict[str, Any], dots: list[float]) -> None:
-    """Draw a bar with its interval, its blocks and the device's busy share."""
     rate = row["samples_per_s"]
-    ax.bar(
-        place,
-        rate,
-        _RUNG_WIDTH,
-        color=COLOURS["step"] if row["rung"] in ladder_result.WHOLE else _RUNG,
-    )
+    colour = COLOURS["step"] if row["rung"] in ladder_result.WHOLE else _RUNG
+    ax.bar(place, rate, _RUNG_WIDTH, color=colour)
     ends = (row["samples_per_s_low"], row["samples_per_s_high"])
     sheet.draw_interval(ax, place, rate, ends, cap=6.0, vertical=True)
     step = _RUNG_WIDTH * 0.7 / max(len(dots) - 1, 1)
@@ -307,9 +302,8 @@ def samples_figure(storage: Storage) -> Sheet:
     wanted = storage.circumstances.wanted_per_s
     if wanted:
         ax.axhline(wanted, color=COLOURS["step"], lw=1.4, ls="--")
-        look: dict[str, Any] = {"textcoords": "offset points", "xytext": (0, 3), "ha": "left"}
-        text = f"the step needs {wanted:,.0f}"
-        ax.annotate(text, (0.01, wanted), xycoords=("axes fraction", "data"), **look)
+        look: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "va": "baseline"}
+        sheet.write_beside(ax, f"the step needs {wanted:,.0f}", (0.01, wanted), (0, 3), **look)
     readers = sorted({row["readers"] for _, rows in lines for row in rows})
     ax.set_xticks(readers, list(map(str, readers)))
     ax.minorticks_off()
@@ -327,8 +321,8 @@ def _draw_readers(ax: Axes, state: str, rows: list[dict[str, Any]]) -> None:
         sheet.draw_interval(ax, row["readers"], row["requests_per_s"], ends, cap=0, vertical=True)
     text = f" {state}: latency {seconds(rows[0]['latency_s'])} with one reader"
     side = "right" if len(rows) > 1 else "left"
-    look: dict[str, Any] = {"textcoords": "offset points", "xytext": (0, 8), "ha": side}
-    ax.annotate(text, (readers[-1], rates[-1]), size=sheet.TEXT_SIZE, **look)
+    look: dict[str, Any] = {"ha": side, "va": "baseline", "size": sheet.TEXT_SIZE}
+    sheet.write_beside(ax, text, (readers[-1], rates[-1]), (0, 8), **look)
 
 
 def pieces_figure(storage: Storage) -> Sheet:
@@ -406,11 +400,8 @@ def comparison_figure(comparison: Comparison) -> Sheet:
 
 
 def _loop_pieces(loop: Mapping[tuple[str, str], float]) -> list[StripPiece]:
-    """Return the parts of the loop's time; waits shorter than a stall are pale."""
     return [
-        StripPiece(
-            printable(name), part_s, seconds(part_s), WAITS.get(kind) or colour_of(name, kind)
-        )
+        StripPiece(printable(name), part_s, seconds(part_s), loop_colour(name, kind))
         for (name, kind), part_s in loop.items()
         if part_s > 0
     ]

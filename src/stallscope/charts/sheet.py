@@ -212,18 +212,27 @@ def ink_on(colour: str) -> str:
     return INK if red * 0.299 + green * 0.587 + blue * 0.114 >= _BRIGHT else PAPER
 
 
-def name_rows(ax: Axes, names: Sequence[str]) -> None:
-    """Name the rows of a chart, from the top, at 0, 1, 2 and so on."""
-    ax.set_yticks(range(len(names)), list(names))
-    ax.set_ylim(len(names) - 0.4, -0.6)
+def name_heights(ax: Axes, names: Mapping[float, str]) -> None:
+    """Name heights instead of a vertical axis; without names, the axis is just left out."""
+    ax.set_yticks([*names], [*names.values()])
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)
 
 
-def hide_rows(ax: Axes) -> None:
-    """Leave out the vertical axis, whose unit is the row."""
-    ax.set_yticks([])
-    ax.spines["left"].set_visible(False)
+def name_rows(ax: Axes, names: Sequence[str]) -> None:
+    """Name the rows of a chart, from the top, at 0, 1, 2 and so on."""
+    name_heights(ax, dict(enumerate(names)))
+    ax.set_ylim(len(names) - 0.4, -0.6)
+
+
+def write_centred(ax: Axes, x: float, y: float, text: str, **look: Any) -> None:
+    """Write a text with its middle at a place."""
+    ax.text(x, y, text, ha="center", **{"va": "center"} | look)
+
+
+def write_beside(ax: Axes, text: str, at: Any, offset: tuple[float, float], **look: Any) -> None:
+    """Write a text at an offset, in points, from a place."""
+    ax.annotate(text, at, offset, textcoords="offset points", **{"va": "center"} | look)
 
 
 def write_columns(ax: Axes, ends: Mapping[str, float], rows: Sequence[Sequence[str]]) -> None:
@@ -231,14 +240,13 @@ def write_columns(ax: Axes, ends: Mapping[str, float], rows: Sequence[Sequence[s
 
     Each column by its name, with the distance of its end from the chart, inches.
     """
-    look: dict[str, Any] = {"textcoords": "offset points", "ha": "right"}
+    head = {"xycoords": "axes fraction", "ha": "right", "va": "bottom", "color": FAINT}
     for text, end in ends.items():
-        at: dict[str, Any] = {"xycoords": "axes fraction", "xytext": (end * 72, 2)}
-        ax.annotate(text, (1, 1), **at, color=FAINT, va="bottom", **look)
-    at = {"xycoords": ("axes fraction", "data"), "va": "center", "annotation_clip": False}
+        write_beside(ax, text, (1, 1), (end * 72, 2), **head)
+    cell = {"xycoords": ("axes fraction", "data"), "ha": "right", "annotation_clip": False}
     for height, cells in enumerate(rows):
         for text, end in zip(cells, ends.values(), strict=True):
-            ax.annotate(text, (1, height), xytext=(end * 72, 0), **at, **look)
+            write_beside(ax, text, (1, height), (end * 72, 0), **cell)
 
 
 def linear_time(ax: Axes, high: float, low: float = 0.0, *, vertical: bool = False) -> None:

@@ -73,7 +73,7 @@ def figure(run: Run, *, has_spread: bool = True) -> Sheet:
     ax = page.parts[0]
     strip.fill(ax)
     ax.set_axis_on()
-    sheet.hide_rows(ax)
+    sheet.name_heights(ax, {})
     sheet.linear_time(ax, strip.total)
     unread = sum(stage.cpu_share is None for stage in profile.stages)
     parts = [f"mean time of a worker per {profile.unit}"]
@@ -126,7 +126,6 @@ def pieces_of(profile: Profile) -> list[StripPiece]:
 
 
 def _draw_spread(ax: Axes, profile: Profile) -> None:
-    """Draw the dots, the marks and the columns of numbers."""
     drawn, hidden = profile.stages[:_MOST_ROWS], profile.stages[_MOST_ROWS:]
     every = np.concatenate([stage.times_s[stage.times_s > 0] for stage in drawn])
     low, high = (float(every.min()), float(every.max())) if every.size else (1e-6, 1e-3)
@@ -235,9 +234,7 @@ def stopwatch_figure(run: Run) -> Sheet:
     page = Sheet(stopwatch_title(table), notes, [base + upper.height + sheet.AXIS])
     (ax,) = page.parts
     ax.set_ylim(0, base + upper.height)
-    ax.set_yticks([base + BAR / 2, BAR / 2], ["a stopwatch", "what happened"])
-    ax.tick_params(axis="y", length=0)
-    ax.spines["left"].set_visible(False)
+    sheet.name_heights(ax, {base + BAR / 2: "a stopwatch", BAR / 2: "what happened"})
     sheet.value_axis(ax, 0.0, 1.0, share)
     ax.grid(visible=False)
     upper.draw(ax, base)
@@ -368,8 +365,8 @@ def _draw_picture(ax: Axes, path: str | None, x: float, y: float, *, there: bool
     if picture is None:
         width = _PICTURE * 1.4
         ax.add_patch(Rectangle((x, y), width, _PICTURE, facecolor="#F2F2F2", edgecolor=sheet.RULE))
-        text = "no picture" if there else "no file"
-        ax.text(x + width / 2, y + _PICTURE / 2, text, ha="center", va="center", color=sheet.FAINT)
+        middle, text = (x + width / 2, y + _PICTURE / 2), "no picture" if there else "no file"
+        sheet.write_centred(ax, *middle, text, color=sheet.FAINT)
         return
     height, width = picture.shape[:2]
     inch = min(_PICTURE / height, _PICTURE * 1.6 / width)

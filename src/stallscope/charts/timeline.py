@@ -161,10 +161,8 @@ def picture(
             colour = stages.COLOURS.get(work["kind"] or "")
             look = {"color": colour, "lw": 0} if colour else _UNKNOWN
             _box(ax, work["start_s"], work["end_s"], layout.device, _HALF, **look)
-    ax.set_yticks([*rows], [*rows.values()])
+    sheet.name_heights(ax, rows)
     ax.set_ylim(layout.bottom, -0.55)
-    ax.tick_params(axis="y", length=0)
-    ax.spines["left"].set_visible(False)
     for block in excerpt.blocks.iter_rows(named=True):
         if block["worker"] in layout.lanes:
             _draw_block(ax, block, layout)
@@ -237,7 +235,6 @@ def _box(ax: Axes, begin: float, end: float, row: float, half: float, **look: An
 
 
 def _draw_block(ax: Axes, block: dict[str, Any], layout: Layout) -> None:
-    """Draw a batch, with its number if the visible part has room."""
     row, start = layout.lanes[block["worker"]], block["start_s"]
     if not block["recorded"]:
         _box(ax, start, block["end_s"], row, _HALF, **_UNKNOWN)
@@ -250,11 +247,11 @@ def _draw_block(ax: Axes, block: dict[str, Any], layout: Layout) -> None:
     if not layout.fits(text, begin, end):
         return
     ground = {"boxstyle": "round,pad=0.16", "lw": 0, "facecolor": sheet.PAPER, "alpha": 0.92}
-    look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "zorder": 5}
+    look: dict[str, Any] = {"va": "center_baseline", "zorder": 5, "weight": "bold"}
     if layout.awaits(epoch=block["epoch"], batch=block["batch"]):
         ground |= {"facecolor": stages.STALL_COLOUR, "alpha": 1.0}
         look |= {"color": sheet.PAPER}
-    ax.text((begin + end) / 2, row, text, weight="bold", bbox=ground, **look)
+    sheet.write_centred(ax, (begin + end) / 2, row, text, bbox=ground, **look)
 
 
 def _draw_send(ax: Axes, sent: dict[str, Any], layout: Layout) -> None:
@@ -268,7 +265,6 @@ def _draw_send(ax: Axes, sent: dict[str, Any], layout: Layout) -> None:
 
 
 def _draw_loop(ax: Axes, layout: Layout) -> None:
-    """Draw the loop's lane, and the numbers and names below."""
     excerpt = layout.excerpt
     top, bottom = layout.loop - _LOOP_HALF, layout.loop + _LOOP_HALF
     for use in excerpt.uses.iter_rows(named=True):
@@ -291,8 +287,8 @@ def _draw_part(ax: Axes, span: dict[str, Any], layout: Layout, colour: str, text
     _box(ax, span["start_s"], span["end_s"], layout.loop, _LOOP_HALF, color=colour, lw=0)
     begin, end = layout.seen(span)
     if text and layout.fits(text, begin, end):
-        look: dict[str, Any] = {"ha": "center", "va": "center", "weight": "bold"}
-        ax.text((begin + end) / 2, layout.loop, text, color=sheet.ink_on(colour), **look)
+        look = {"weight": "bold", "color": sheet.ink_on(colour)}
+        sheet.write_centred(ax, (begin + end) / 2, layout.loop, text, **look)
 
 
 def _number_steps(ax: Axes, layout: Layout) -> None:
@@ -308,7 +304,7 @@ def _number_steps(ax: Axes, layout: Layout) -> None:
         others = taken if marked else [*taken, *lines]
         if all(middle + half <= left or right <= middle - half for left, right in others):
             taken.append((middle - half, middle + half))
-            look: dict[str, Any] = {"ha": "center", "va": "center", "color": sheet.FAINT}
+            look: dict[str, Any] = {"color": sheet.FAINT}
             if marked:
-                look |= {"color": stages.STALL_COLOUR, "weight": "bold", "path_effects": [_HALO]}
-            ax.text(middle, layout.loop + 0.76, str(batch), **look)
+                look = {"color": stages.STALL_COLOUR, "weight": "bold", "path_effects": [_HALO]}
+            sheet.write_centred(ax, middle, layout.loop + 0.76, str(batch), **look)

@@ -105,7 +105,7 @@ def orders_panel(orders: Orders) -> Panel:
         return saying(NO_PIPELINE, still)
     if len(op_names(orders)) < 2:  # noqa: PLR2004 - two to change places
         return saying(orders_text.sentence(orders), still)
-    shown = OrderBoard(orders, orders.bench).panel
+    shown = OrderBoard(orders).panel
     shown.still = still
     return shown
 
@@ -116,9 +116,9 @@ class OrderBoard(_Board):
     A slider moves along the best orders of each grade, and the ops can be dragged.
     """
 
-    def __init__(self, orders: Orders, bench: Any) -> None:
+    def __init__(self, orders: Orders) -> None:
         super().__init__("Measure longer")
-        self._bench = bench
+        self._bench: Any = orders.bench
         self._names = {op: printable(name, 40) for op, name in op_names(orders).items()}
         self._original: Positions = tuple(self._names)
         works = [v for v in orders.variants if v.kind == "order" and v.grade.works]
@@ -234,7 +234,6 @@ class OrderBoard(_Board):
 
 
 def _answer(variant: Variant) -> str:
-    """Return the order's time per sample and speedup, in one line."""
     if variant.is_original:
         return f"The pipeline as it is: {seconds(variant.predicted_s)} per sample"
     if variant.predicted_s is None:

@@ -67,7 +67,6 @@ FILE: Final = page.RowText(
 
 
 def _flame(flame: Flame | FlameDifference) -> page.Document:
-    """Return the user's functions as a table."""
     rows = flame.table().head(MOST_ROWS).to_dicts()
     if isinstance(flame, Flame):
         bars = [page.CellBar(row["self_share"], COLOURS["yours"]) for row in rows]
@@ -168,7 +167,6 @@ def export(flame: Flame | FlameDifference, path: str | Path) -> Path:
 
 
 def _html(flame: Flame | FlameDifference) -> str:
-    """Return the page: the graph, and the table below."""
     data = viewer_data(flame)
     return page.fill(
         "flame.html",
@@ -247,7 +245,6 @@ _HEAT: Final = "80"
 
 
 def _lines(lines: Lines) -> page.Document:
-    """Return the listings, the one with the hottest lines first."""
     blocks = [
         page.Heading(lines_result.title(lines)),
         Listings(lines, lines_result.in_order(lines)),
@@ -333,7 +330,6 @@ class Listings:
         return page.fill("lines.html", heads=LINE_HEADS, listings=listings)
 
     def _head(self, function: dict[str, Any]) -> str:
-        """Return the heading of a listing: the function, its share, its stage, its place."""
         unit = self.lines.circumstances.unit
         own = f"{share(function['own_share'] or 0.0)} of a {unit}'s time is its own"
         parts = [f"{function['function']}: {own}"]

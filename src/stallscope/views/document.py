@@ -212,11 +212,9 @@ class Notes:
         if not folded:
             return shown
         number = count(len(folded), "more sentence" if first else "sentence")
-        fold = (
-            "{}<details style='margin:.2em 0'><summary>What to know about these numbers: {}"
-            "</summary>{}</details>"
-        )
-        return html(fold, shown, number, hidden)
+        summary = f"What to know about these numbers: {number}"
+        fold = "{}<details style='margin:.2em 0'><summary>{}</summary>{}</details>"
+        return html(fold, shown, summary, hidden)
 
 
 @dataclass(frozen=True)

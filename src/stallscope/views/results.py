@@ -64,12 +64,9 @@ def rungs_panel(ladder: Ladder) -> Any:
     names = list(ladder.rates)
     if len(names) < 2:  # noqa: PLR2004 - two to compare
         return saying(ladder_result.sentence(ladder))
-    picture = ladder_figure(ladder)
+    picture, form = ladder_figure(ladder), "<p><b>{}</b></p>"
     return pick(
-        lambda upper, lower: (
-            picture,
-            page.html("<p><b>{}</b></p>", compared(ladder, lower, upper)),
-        ),
+        lambda upper, lower: (picture, page.html(form, compared(ladder, lower, upper))),
         dropdown("This rung", names, names[-1]),
         dropdown("against", names, names[0]),
     )
@@ -108,11 +105,8 @@ def _tuning(tuning: Tuning) -> page.Document:
     guesses = [row for row in tried if row["status"] == tune_result.PREDICTED][:_MOST_PREDICTED]
     shown = [row for row in tried if row["status"] != tune_result.PREDICTED or row in guesses]
     shown = shown[:_MOST_SETTINGS]
-    colour = COLOURS["transform"]
-    bars = [
-        page.CellBar(row["measured_per_s"] or row["predicted_per_s"] or 0.0, colour)
-        for row in shown
-    ]
+    rates = [row["measured_per_s"] or row["predicted_per_s"] or 0.0 for row in shown]
+    bars = [page.CellBar(per_s, COLOURS["transform"]) for per_s in rates]
     hidden = len(rows) - len(shown)
     hidden_note = [f"not shown: {count(hidden, 'more setting')}, all of them in .settings()"]
     reasons = [
@@ -235,13 +229,11 @@ def _experiments(experiments: Experiments) -> page.Document:
     waits = experiments.waits.to_dicts()
     waited = experiments_result.WAITS.shown(f"what calls_per_step{' wait_s' * behind}")
     not_tried = [outcome(row) for row in table if row["why_not"]]
+    title = experiments_result.sentence(experiments)
     return page.Document(
         "experiments",
         [
-            page.Heading(
-                experiments_result.sentence(experiments),
-                experiments_result.findings_of(experiments),
-            ),
+            page.Heading(title, experiments_result.findings_of(experiments)),
             page.Table.of(experiments_result.TABLE.shown(), tried, key=_EXPERIMENTS_KEY),
             page.Table.of([*waited, page.RowText("where", _where)], waits),
             page.Table.of(experiments_result.COPIES.shown(), experiments.copies().to_dicts()),
@@ -251,7 +243,6 @@ def _experiments(experiments: Experiments) -> page.Document:
 
 
 def _where(row: dict[str, Any]) -> str:
-    """Return the line that waits; a row of `Experiments.waits`."""
     line = f"{file_name(row['file'], 40)}:{row['line']} {row['source']}"
     return line if row["line"] else row["function"]
 
@@ -273,13 +264,11 @@ def experiments_panel(experiments: Experiments) -> Any:
     from stallscope.views.panels import dropdown, pick
 
     rows = experiments.table().to_dicts()[1:]
-    picture = gains_figure(experiments)
+    picture, form = gains_figure(experiments), "<pre>{}</pre><p>{}</p>"
+    names = [(row["experiment"], place) for place, row in enumerate(rows)]
     return pick(
-        lambda place: (
-            picture,
-            page.html("<pre>{}</pre><p>{}</p>", rows[place]["code"], outcome(rows[place])),
-        ),
-        dropdown("Change", [(row["experiment"], place) for place, row in enumerate(rows)], 0),
+        lambda place: (picture, page.html(form, rows[place]["code"], outcome(rows[place]))),
+        dropdown("Change", names, 0),
     )
 
 
@@ -317,26 +306,20 @@ def _orders(orders: Orders) -> page.Document:
     has_guess = any(row.trial and row.speedup is None and row.fast for row in rows)
     brackets = ["speedup in brackets: predicted, not measured"] * has_guess
     reasons = [printable(f"{row.order}: {orders_text.verdict(row.grade)}", 400) for row in unusable]
-    further = (
-        [printable(orders_text.beyond(orders), orders_text.TITLE)] if orders.best_variant() else []
+    further = orders_text.beyond(orders) if orders.best_variant() else ""
+    title, below = (
+        printable(text, orders_text.TITLE) for text in (orders_text.sentence(orders), further)
     )
+    cells = [(*_cells(row), "yes" if orders.recommends(row) else "") for row in rows]
+    bars = [page.CellBar(row.predicted_s or 0.0, COLOURS["transform"]) for row in rows]
+    why = f"{count(len(unusable), 'pipeline')} that cannot be used, and why"
     return page.Document(
         "orders",
         [
-            page.Heading(
-                printable(orders_text.sentence(orders), orders_text.TITLE),
-                [text for text in further if text],
-            ),
-            page.Table(
-                _ORDER_HEADS,
-                [(*_cells(row), "yes" if orders.recommends(row) else "") for row in rows],
-                [page.CellBar(row.predicted_s or 0.0, COLOURS["transform"]) for row in rows],
-            ),
+            page.Heading(title, [below] if below else []),
+            page.Table(_ORDER_HEADS, cells, bars),
             page.Notes([*brackets, *hidden_note, *orders_text.notes_of(orders)]),
-            page.Bullets(
-                reasons[:_MOST_REASONS],
-                f"{count(len(unusable), 'pipeline')} that cannot be used, and why",
-            ),
+            page.Bullets(reasons[:_MOST_REASONS], why),
         ],
     )
 
@@ -384,7 +367,6 @@ _WITHIN_DRIFT: Final = "may be the machine's"
 
 
 def _comparison(comparison: Comparison) -> page.Document:
-    """Return the answer, what differs between the runs, and the changes as a table."""
     blocks: list[Any] = []
     for run in range(1, len(comparison.names)):
         heads = ("", "kind", comparison.names[0], comparison.names[run], "change", INTERVAL)
@@ -397,7 +379,6 @@ def _comparison(comparison: Comparison) -> page.Document:
 
 
 def _signed(measure: str, number: float) -> str:
-    """Return a difference with its sign and its unit."""
     return f"{'-' if number < 0 else '+'}{unit_of(measure)[1](abs(number))}"
 
 

@@ -81,15 +81,11 @@ def _work(profile: Profile) -> Iterator[Any]:
 
 def _sum(profile: Profile) -> str:
     """Return a sample's mean time in one sentence: reading against the rest, kind by kind."""
-    parts = {
-        kind: sum(stage.mean_s for stage in profile.stages if stage.kind == kind)
-        for kind in WORK_KINDS
-    }
-    spent = [
-        (_WORK_NAMES.get(kind, kind), seconds(part_s)) for kind, part_s in parts.items() if part_s
-    ]
-    shown = ", ".join(f"{name} {text}" for name, text in spent)
-    return f"A {profile.unit} takes {seconds(profile.mean_s)}: {shown}"
+    parts = []
+    for kind in WORK_KINDS:
+        part_s = sum(stage.mean_s for stage in profile.stages if stage.kind == kind)
+        parts += [f"{_WORK_NAMES.get(kind, kind)} {seconds(part_s)}"] if part_s else []
+    return f"A {profile.unit} takes {seconds(profile.mean_s)}: {', '.join(parts)}"
 
 
 def _bar(length: float, kind: str | None) -> page.CellBar:

@@ -364,7 +364,6 @@ def _loop_slices(run: Run, arrows: pl.DataFrame, loop: str) -> Iterator[pl.DataF
 
 
 def _stalls(run: Run) -> pl.DataFrame:
-    """Return the stalls, each with its longest parts in words."""
     parts = run.parts().sort("exposed_s", descending=True, maintain_order=True)
     words = pl.format("{} {}", "part", pl.col("exposed_s").map_elements(seconds, pl.String))
     longest = parts.group_by(_STEP, maintain_order=True).agg(
