@@ -447,7 +447,7 @@ def findings_figure(diagnosis: Diagnosis) -> Sheet:
         about = (finding.code, f"confidence: {sure}" if sure else "", sheet.fitting(text, 7.0))
         bars.append(LabelledBar(*about, finding.severity, share(finding.severity), finding.colour))
     hidden = len(findings) - _MOST_FINDINGS
-    hidden_note = [f"not drawn: {hidden} more findings"] if hidden > 0 else []
+    hidden_note = [f"not drawn: {count(hidden, 'more finding')}"] if hidden > 0 else []
     notes = [diagnosis_text.measured(diagnosis), *hidden_note]
     heights = [*(strip.height + 0.2 for strip in strips), bars_height(bars)]
     page = Sheet(diagnosis_text.sentence(diagnosis.verdict.title), notes, heights)

@@ -94,7 +94,7 @@ def _notes(flame: Flame) -> list[str]:
     if not rows.is_empty():
         notes += [f"{_KEY} · interval: {_INTERVALS[rows['interval'][0]]}"]
     if rows.height > MOST_ROWS:
-        notes += [f"not shown: {rows.height - MOST_ROWS} more functions of yours"]
+        notes += [f"not shown: {count(rows.height - MOST_ROWS, 'more function')} of yours"]
     return [*notes, *notes_of(flame)]
 
 

@@ -227,6 +227,8 @@ def page(diagnosis: Diagnosis, *, redact: bool = False) -> str:
         style=static("report.css") + static("viewer.css"),
         verdict=verdict,
         others=others,
+        helps=text.helping(diagnosis),
+        would_help=text.WOULD_HELP,
         not_tested=text.NOT_TESTED,
         twice=text.TWICE,
         sections=list(_sections(diagnosis, redact=redact)),
