@@ -295,8 +295,7 @@ def lightning(*, steps: int = 50, every: int = 1000, warmup: int = 4) -> Any:
         def on_train_end(self, *_: Any) -> None:
             self.watcher.__exit__()
 
-        def on_exception(self, *_: Any) -> None:
-            self.watcher.__exit__()
+        on_exception = on_train_end
 
     return LightningCallback()
 

@@ -15,6 +15,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from stallscope.errors import TargetError
+from stallscope.targets import sample
 from stallscope.targets.images import MEAN, OURS, STD
 from stallscope.targets.target import Target, target
 
@@ -400,6 +401,30 @@ class TestWrongFactories:
             target("train_k:make")
 
         assert isinstance(caught.value.__cause__, KeyError)
+
+
+class TestSample:
+    def test_holds_every_photograph_forty_times(self):
+        files = sample.sample_loader().dataset.files
+
+        photographs = set(files)
+        assert len(files) == 40 * len(photographs)
+        assert {pathlib.Path(file.path).parent.name for file in photographs} == {"earth", "space"}
+
+    def test_gives_a_training_batch(self):
+        """A batch of the sample is 32 normalised images of 224 by 224, and 32 labels."""
+        images, labels = next(iter(sample.sample_loader()))
+
+        assert images.shape == (32, 3, 224, 224)
+        assert images.dtype == torch.float32
+        assert images.min() < 0
+        assert set(labels.tolist()) == {0, 1}
+
+    def test_says_that_torchvision_is_missing(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "torchvision.transforms", None)
+
+        version = torch.__version__[:3]
+        assert f"torchvision that belongs to your torch {version}" in the_error("sample")
 
 
 class TestWords:
