@@ -184,8 +184,7 @@ class Watcher:
     def _log_ended(self) -> None:
         window, self._ended = self._ended, None
         with self._warning():
-            seen = window.seen() if window else None
-            if window is None or seen is None:
+            if window is None or (seen := window.seen()) is None:
                 return
             numbers, self.diagnosis, pictures = seen
             if self._log is not None:

@@ -4,14 +4,13 @@ import functools
 import io
 import os
 import pathlib
-import random
 import sys
 import tarfile
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support.faults import generators
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from stallscope.errors import TargetError
@@ -104,15 +103,11 @@ class TestLoaders:
 
     def test_taking_a_loader_draws_no_random_number(self):
         """The generators of torch, numpy and Python are left as they were."""
-        loader = DataLoader(Numbers(), 2, shuffle=True)
-        before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
+        loader, before = DataLoader(Numbers(), 2, shuffle=True), generators()
 
         target(loader)
 
-        after = torch.get_rng_state(), np.random.get_state()[1], random.getstate()
-        assert torch.equal(before[0], after[0])
-        assert (before[1] == after[1]).all()
-        assert before[2] == after[2]
+        assert before == generators()
 
     def test_step_and_device_are_kept(self):
         found = target(DataLoader(Numbers()), step=print, device=torch.device("cpu"))
