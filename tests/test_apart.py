@@ -68,26 +68,31 @@ from support.faulty_datasets import UsesPolars
 from torch.utils.data import DataLoader
 import stallscope as ss
 from stallscope.apart import polars_runs
+from stallscope.lab.story import Story
 
 loader, step = DataLoader(UsesPolars(), 2, num_workers=2), ss.simulated_step(0.001)
 """
 TWO_RECORDINGS = """
 run = ss.record(loader, batches=4)
 str(run), run.samples(), run.stages(), run.exposed(), run.plot("naive")
+story = Story.open(ss.target(loader))
+story._keep({"change": "crop first", "gain_factor": 2.0, "says": "faster"})
+str(story), story.table()
 print(polars_runs(), ss.record(loader, batches=4).samples().height)
 """
 
 
 @FORKS
 @pytest.mark.slow
-def test_a_dataset_that_uses_polars_is_measured_again():
-    """Tables, text and pictures of the first measurement leave no thread of polars in between."""
+def test_a_dataset_that_uses_polars_is_measured_again(tmp_path):
+    """Tables, text, pictures and a notebook's story leave no thread of polars in between."""
     process = subprocess.run(
         [sys.executable, "-c", PROGRAM + TWO_RECORDINGS],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
+        cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
     )
 

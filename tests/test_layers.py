@@ -60,7 +60,7 @@ LAYERS = {
         "*",
         "words hooks loops run bench verbs diagnose charts views",
         (
-            "numpy polars torch PIL scipy torchvision nbformat typer jupyter_core jupyterlab "
+            "numpy polars torch PIL scipy torchvision typer jupyterlab "
             "webdataset IPython lazy_loader typing_extensions:types"
         ),
     ),

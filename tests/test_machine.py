@@ -120,10 +120,12 @@ def test_cores_that_may_not_be_used_are_not_counted(monkeypatch, plant):
     assert {"1": 600 / os.sysconf("SC_CLK_TCK")} == busy_core_s()
 
 
-def test_what_others_use_is_what_this_process_does_not():
+def test_what_others_use_is_what_this_process_and_its_children_do_not(monkeypatch):
     """Of two busy seconds of four one was its own: a quarter of the cores is others'."""
+    assert 0.0 <= CpuUse(0.0, 0.0, 0.0).since(0.0)[1] <= 1.0
     before, after = CpuUse(10.0, 100.0, 5.0), CpuUse(12.0, 104.0, 6.0)
+    monkeypatch.setattr(CpuUse, "now", lambda: after)
 
-    assert 0.25 == after.others_share(before)
-    assert 0.0 == before.others_share(before)
-    assert 0.0 <= CpuUse.now().others_share(CpuUse(0.0, 0.0, 0.0)) <= 1.0
+    assert (1.0, 0.25) == before.since(0.0)
+    assert (1.0, 0.125) == before.since(0.5)
+    assert (0.0, 0.0) == after.since(0.0)

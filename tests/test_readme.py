@@ -1,4 +1,4 @@
-"""What the README and the pages beside it say can be done."""
+"""What the README and the pages beside it say can be done, and what they list."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 
 import pytest
 import readme_examples
+import seen_table
+import support_table
 
 
 @pytest.mark.thorough
@@ -56,3 +58,32 @@ def test_its_pictures_are_there():
 
     assert {f"notebooks/pictures/{name}.png" for name in readme_examples.PICTURES} == set(shown)
     assert all((readme_examples.ROOT / path).is_file() for path in shown)
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_the_support_table_is_true():
+    """Every row is what a recording finds now (`python tests/support_table.py --write`)."""
+    assert support_table.table() == support_table.on_page()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", ["OpenCV", "h5py"])
+def test_time_in_a_library_is_named(library, tmp_path):
+    """Batches are the plain loader's, and most of what the library takes is no `getitem`."""
+    if why := seen_table.why_absent(library):
+        pytest.skip(why)
+
+    seen = seen_table.seen(library, tmp_path, verdict=False)
+
+    assert seen.identical
+    assert seen.named > seen.by_hand / 2
+
+
+def test_every_row_of_what_is_seen_is_a_reader():
+    page = seen_table.PAGE.read_text(encoding="utf-8")
+    rows = page.partition(seen_table.BEGIN)[2].partition(seen_table.END)[0].splitlines()[3:]
+
+    libraries = [row.split("|")[1].strip().partition(" ")[0] for row in rows if row]
+
+    assert list(seen_table.READERS) == libraries

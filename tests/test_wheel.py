@@ -84,19 +84,14 @@ def test_holds_the_files_of_the_checkout(site, there, here):
     assert found == [name.removeprefix(f"{here}/") for name in tracked(here)]
 
 
-def test_asks_for_no_version_of_torch(metadata):
-    """Installing never replaces the user's torch: it is asked for without any version."""
-    asked = {re.split(r"[^\w-]", line)[0]: line for line in metadata.get_all("Requires-Dist")}
+def test_installing_never_replaces_the_users_torch(metadata):
+    """It is asked for without a version; torchvision, which pins one, comes with an extra only."""
+    required = metadata.get_all("Requires-Dist")
+    pins = [line for line in required if "torchvision" in line]
 
-    assert asked["torch"] == "torch"
-
-
-def test_asks_for_torchvision_only_as_an_extra(metadata):
-    """torchvision, which pins one exact torch, comes with an extra only."""
-    lines = [line for line in metadata.get_all("Requires-Dist") if "torchvision" in line]
-
-    assert lines
-    assert all("extra ==" in line for line in lines)
+    assert ["torch"] == [line for line in required if re.fullmatch(r"torch\b(?!-).*", line)]
+    assert pins
+    assert all("extra ==" in line for line in pins)
 
 
 def test_finds_its_notebooks_and_photographs(site, tmp_path):

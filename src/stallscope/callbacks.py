@@ -184,8 +184,7 @@ class Watcher:
     def _log_ended(self) -> None:
         window, self._ended = self._ended, None
         with self._warning():
-            seen = window.seen() if window else None
-            if window is None or seen is None:
+            if window is None or (seen := window.seen()) is None:
                 return
             numbers, self.diagnosis, pictures = seen
             if self._log is not None:
@@ -295,8 +294,7 @@ def lightning(*, steps: int = 50, every: int = 1000, warmup: int = 4) -> Any:
         def on_train_end(self, *_: Any) -> None:
             self.watcher.__exit__()
 
-        def on_exception(self, *_: Any) -> None:
-            self.watcher.__exit__()
+        on_exception = on_train_end
 
     return LightningCallback()
 

@@ -36,9 +36,6 @@ MOST_BYTES = 64 << 20
 _BINARY = getattr(os, "O_BINARY", 0)
 # O_NONBLOCK: do not wait for a pipe
 _CAREFUL = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC"))
-_CHECKED = os.O_RDONLY | _CAREFUL | _BINARY
-_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | _CAREFUL
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY
 
 
 @contextmanager
@@ -49,7 +46,7 @@ def whole_file(path: str | Path) -> Iterator[IO[bytes]]:
     at `path` is replaced, never followed. The hooks on `open` do not see it.
     """
     part = part_of(Path(path))
-    descriptor = os.open(part, _NEW, 0o666)
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
     try:
         with io.BufferedWriter(io.FileIO(descriptor, "w")) as file:  # `os.fdopen` is hooked, too
             yield file
@@ -66,7 +63,7 @@ def open_to_append(path: str | Path) -> int:
     Raises:
         OSError: the path is read-only, a link, a second name of another file, or no file.
     """
-    descriptor = os.open(path, _APPEND, 0o600)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _CAREFUL, 0o600)
     about = os.fstat(descriptor)
     if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
         os.close(descriptor)
@@ -94,7 +91,7 @@ def file_of_anybody(path: str | Path, most_bytes: int) -> Iterator[IO[bytes]]:
     no_file = ValueError(f"{name} is no file, or only a link to one")
     if not stat.S_ISREG(os.lstat(path).st_mode):
         raise no_file
-    with os.fdopen(os.open(path, _CHECKED), "rb") as file:
+    with os.fdopen(os.open(path, os.O_RDONLY | _CAREFUL | _BINARY), "rb") as file:
         about = os.fstat(file.fileno())
         if not stat.S_ISREG(about.st_mode):  # replaced since the check
             raise no_file

@@ -26,11 +26,7 @@ if TYPE_CHECKING:
 
 _POLITE: Final = [getattr(signal, n) for n in ("SIGTERM", "SIGHUP") if hasattr(signal, n)]
 """A polite kill, and a terminal that was closed; Windows has few signals."""
-_DELAYED: Final = [
-    signal.SIGINT,
-    *_POLITE,
-    *([signal.SIGCHLD] if hasattr(signal, "SIGCHLD") else []),
-]
+_DELAYED: Final = [signal.SIGINT, *_POLITE, *filter(None, [getattr(signal, "SIGCHLD", None)])]
 _STATUS_OF_SIGNAL: Final = 128
 """A shell's status of a command that a signal has ended: this and the signal's number."""
 

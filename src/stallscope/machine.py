@@ -193,15 +193,9 @@ class CpuUse(NamedTuple):
         Its living children used `children_s` in that time.
         """
         now = CpuUse.now()
-        own_s = now.own_s - self.own_s
-        share = now._replace(own_s=now.own_s + children_s).others_share(self)
-        return own_s, share
-
-    def others_share(self, since: CpuUse) -> float:
-        """Return the share (0 to 1) of the usable cores that other processes used since then."""
-        whole_s = self.whole_s - since.whole_s
-        others_s = self.busy_s - since.busy_s - (self.own_s - since.own_s)
-        return min(max(others_s / whole_s, 0.0), 1.0) if whole_s > 0 else 0.0
+        own_s, whole_s = now.own_s - self.own_s, now.whole_s - self.whole_s
+        others_s = now.busy_s - self.busy_s - own_s - children_s
+        return own_s, min(max(others_s / whole_s, 0.0), 1.0) if whole_s > 0 else 0.0
 
 
 def machine() -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from support import trace_format
 from support.build_diagnosis import DECODE, HEALTHY, UNKNOWN, a_diagnosis
 from support.build_notebook import NAME, install
@@ -514,3 +515,39 @@ class TestReadersThatGoAway:
 
         assert (141 if is_stdout else 1) == ended.value.code
         assert [1] == saved
+
+
+PLANTED = (
+    *("polars", "torch", "numpy", "PIL", "psutil", "typer", "matplotlib", "line_profiler"),
+    *("multiprocessing", "pickle", "signal", "socket", "json", "random", "secrets", "tempfile"),
+    *("typing", "pathlib", "dataclasses", "inspect", "logging"),
+)
+"""Modules that stallscope imports."""
+AS_COMMAND = "import sys; sys.path[0] = '/nowhere'; from stallscope.cli.main import main; main()"
+"""What the installed command does: its own folder is where Python looks first."""
+
+
+@pytest.mark.slow
+def test_a_command_runs_no_code_of_the_folder_that_it_measures(tmp_path):
+    """The folder holds what is measured; its modules are nobody's target."""
+    (tmp_path / "imgs").mkdir()
+    for number in range(6):
+        Image.new("RGB", (8, 8)).save(tmp_path / "imgs" / f"{number}.png")
+    for name in PLANTED:
+        code = "import sys; print('PLANTED', __name__, file=sys.stderr); sys.exit(9)"
+        (tmp_path / f"{name}.py").write_text(code)
+    environment = {name: value for name, value in os.environ.items() if "PYTHONSAFEPATH" != name}
+    few = ("--batches", "1", "--warmup", "0")
+
+    done = subprocess.run(
+        [sys.executable, "-c", AS_COMMAND, "record", "imgs", *few],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**environment, "PYTHONPATH": str(SOURCE)},
+    )
+
+    assert "PLANTED" not in done.stderr
+    assert 0 == done.returncode, done.stderr

@@ -25,15 +25,10 @@ def ran(command, where):
     return done.returncode, done.stdout, said
 
 
-@pytest.mark.parametrize(
-    "end",
-    [
-        pytest.param("raise", marks=pytest.mark.slow),
-    ],
-)
-def test_a_script_does_as_ever(end, tmp_path):
+@pytest.mark.slow
+def test_a_script_does_as_ever(tmp_path):
     """Output, traceback and exit code are plain Python's, and the run can be loaded."""
-    arguments = [SCRIPT, *(["--end", end, "--by-hand"] if end else [])]
+    arguments = [SCRIPT, "--end", "raise", "--by-hand"]
 
     plain = ran([sys.executable, *arguments], tmp_path)
     assert plain == ran([*WATCHED, *arguments], tmp_path)

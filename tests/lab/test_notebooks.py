@@ -37,12 +37,6 @@ def edit(path, change):
     write(notebook, path)
 
 
-def run_it(notebook):
-    """What running and saving a notebook leaves in it."""
-    output = {"output_type": "stream", "name": "stdout", "text": ["a picture"]}
-    notebook["cells"][2] |= {"execution_count": 3, "outputs": [output]}
-
-
 def rewrite(notebook):
     notebook["cells"][2]["source"] = "my own code"
 
@@ -52,20 +46,15 @@ class TestFolder:
         """An installed package finds the notebooks that were installed with it."""
         assert packaged_folder("notebooks") == source.resolve()
 
-    def test_finds_those_of_a_source_checkout(self, tmp_path, monkeypatch):
-        """A checkout or an editable install finds the notebooks at its top."""
-        top = tmp_path / "checkout"
-        (top / "notebooks").mkdir(parents=True)
-        write(a_notebook(), top / "notebooks" / NAME)
-        monkeypatch.setattr(files, "__file__", str(top / "src" / "stallscope" / "files.py"))
+    @pytest.mark.parametrize("empty", [[], ["src/stallscope/_share/notebooks"]])
+    def test_finds_those_of_a_source_checkout(self, tmp_path, monkeypatch, empty):
+        """A checkout or an editable install finds the notebooks at its top.
 
-        assert packaged_folder("notebooks") == top / "notebooks"
-
-    def test_passes_over_an_empty_folder(self, tmp_path, monkeypatch):
-        """A package whose folder of notebooks is empty uses those of the checkout."""
+        An empty folder of notebooks in the package is passed over.
+        """
         top = tmp_path / "checkout"
-        (top / "src" / "stallscope" / "_share" / "notebooks").mkdir(parents=True)
-        (top / "notebooks").mkdir()
+        for folder in ("notebooks", *empty):
+            (top / folder).mkdir(parents=True)
         write(a_notebook(), top / "notebooks" / NAME)
         monkeypatch.setattr(files, "__file__", str(top / "src" / "stallscope" / "files.py"))
 
@@ -158,7 +147,9 @@ class TestSecondTime:
     def test_leaves_outputs_where_nothing_changes(self, source):
         """Running and saving a notebook is no change, and its outputs stay in it."""
         path = copy_notebooks(Path("x")).notebooks[0]
-        edit(path, run_it)
+        output = {"output_type": "stream", "name": "stdout", "text": ["a picture"]}
+        after_run = {"execution_count": 3, "outputs": [output]}
+        edit(path, lambda notebook: notebook["cells"][2].update(after_run))
 
         copies = copy_notebooks(Path("x"))
 
@@ -166,12 +157,13 @@ class TestSecondTime:
         assert read(path)["cells"][2]["outputs"]
 
     def test_never_replaces_a_notebook_that_the_user_changed(self, source):
-        """It stays, also for another target, which is in a file of its own."""
+        """It stays, also at the third call, and for another target, which is in its own file."""
         path = copy_notebooks(Path("x")).notebooks[0]
         edit(path, rewrite)
         Path("photos").mkdir()
 
         copies = copy_notebooks(Path("x"), "photos")
+        copy_notebooks(Path("x"))
 
         assert read(path)["cells"][2]["source"] == "my own code"
         assert f"kept as you changed them: {NAME}; --force" in copies.notes[1]
@@ -187,16 +179,6 @@ class TestSecondTime:
         assert target_in(path) == str(Path.cwd() / "photos")
         assert Path("x/earlier/my_target.1.py").read_text() == 'TARGET = "mine:loader"'
         assert str(Path("earlier/my_target.1.py")) in copies.notes[0]
-
-    def test_stays_changed(self, source):
-        """A changed notebook is still the user's at the third call."""
-        path = copy_notebooks(Path("x")).notebooks[0]
-        edit(path, rewrite)
-
-        for _ in range(2):
-            copy_notebooks(Path("x"))
-
-        assert read(path)["cells"][2]["source"] == "my own code"
 
     def test_force_puts_changes_aside(self, source):
         """With force a changed notebook is replaced, and every earlier one is kept."""

@@ -20,9 +20,8 @@ SOURCE = Path(stallscope.__file__).parents[1]
 OPEN = (
     "import sys; sys.path[0] = '/nowhere'; from pathlib import Path; "
     "from stallscope.lab.jupyter import open_lab; "
-    "folder, port = Path(sys.argv[1]), int(sys.argv[2]) or None; "
-    "say = lambda address: print(address, flush=True); "
-    "open_lab(folder, folder / 'a b.ipynb', browser=False, port=port, announce=say)"
+    "folder, say = Path(sys.argv[1]), lambda address: print(address, flush=True); "
+    "open_lab(folder, folder / 'a b.ipynb', browser=False, announce=say)"
 )
 CARELESS = "c.IdentityProvider.token = ''; c.ServerApp.ip = '0.0.0.0'; c.ServerApp.password = ''\n"
 
@@ -54,19 +53,12 @@ def lab(tmp_path_factory):
         yield opened
 
 
-def start(folder, port=0):
-    return subprocess.Popen(
-        [sys.executable, "-c", OPEN, str(folder), str(port)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 @contextmanager
 def running(folder):
     """The process that holds JupyterLab, and the address that it announces."""
-    process = start(folder)
+    command = [sys.executable, "-c", OPEN, str(folder)]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
     try:
         yield process, process.stdout.readline().strip()
     finally:
@@ -125,29 +117,17 @@ def test_the_token_is_on_no_command_line(lab):
 
 
 @pytest.mark.slow
-def test_leaves_no_process(folder):
-    """Ctrl-C ends JupyterLab and its kernels."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_leaves_no_process(folder, number):
+    """Ctrl-C ends JupyterLab and its kernels; so does `kill -9`, where no code of ours runs."""
     with running(folder) as (process, address):
         bare, _, token = address.partition("/lab/tree/a%20b.ipynb?token=")
         assert status(f"{bare}/api/kernels", "POST", token)[0] == 201
         family = psutil.Process(process.pid).children(recursive=True)
         assert family
 
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         process.wait(timeout=90)
-
-        assert psutil.wait_procs(family, timeout=60)[1] == []
-
-
-@pytest.mark.slow
-def test_ends_when_this_is_killed(folder):
-    """A `kill -9`, after which nothing of ours can be done, leaves neither it nor its kernels."""
-    with running(folder) as (process, address):
-        bare, _, token = address.partition("/lab/tree/a%20b.ipynb?token=")
-        assert status(f"{bare}/api/kernels", "POST", token)[0] == 201
-        family = psutil.Process(process.pid).children(recursive=True)
-
-        process.kill()
 
         assert psutil.wait_procs(family, timeout=60)[1] == []
     sweep(Path(tempfile.gettempdir()))  # as the next start does

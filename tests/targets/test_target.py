@@ -4,17 +4,17 @@ import functools
 import io
 import os
 import pathlib
-import random
 import sys
 import tarfile
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support.faults import generators
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from stallscope.errors import TargetError
+from stallscope.targets import sample
 from stallscope.targets.images import MEAN, OURS, STD
 from stallscope.targets.target import Target, target
 
@@ -103,15 +103,11 @@ class TestLoaders:
 
     def test_taking_a_loader_draws_no_random_number(self):
         """The generators of torch, numpy and Python are left as they were."""
-        loader = DataLoader(Numbers(), 2, shuffle=True)
-        before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
+        loader, before = DataLoader(Numbers(), 2, shuffle=True), generators()
 
         target(loader)
 
-        after = torch.get_rng_state(), np.random.get_state()[1], random.getstate()
-        assert torch.equal(before[0], after[0])
-        assert (before[1] == after[1]).all()
-        assert before[2] == after[2]
+        assert before == generators()
 
     def test_step_and_device_are_kept(self):
         found = target(DataLoader(Numbers()), step=print, device=torch.device("cpu"))
@@ -400,6 +396,30 @@ class TestWrongFactories:
             target("train_k:make")
 
         assert isinstance(caught.value.__cause__, KeyError)
+
+
+class TestSample:
+    def test_holds_every_photograph_forty_times(self):
+        files = sample.sample_loader().dataset.files
+
+        photographs = set(files)
+        assert len(files) == 40 * len(photographs)
+        assert {pathlib.Path(file.path).parent.name for file in photographs} == {"earth", "space"}
+
+    def test_gives_a_training_batch(self):
+        """A batch of the sample is 32 normalised images of 224 by 224, and 32 labels."""
+        images, labels = next(iter(sample.sample_loader()))
+
+        assert images.shape == (32, 3, 224, 224)
+        assert images.dtype == torch.float32
+        assert images.min() < 0
+        assert set(labels.tolist()) == {0, 1}
+
+    def test_says_that_torchvision_is_missing(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "torchvision.transforms", None)
+
+        version = torch.__version__[:3]
+        assert f"torchvision that belongs to your torch {version}" in the_error("sample")
 
 
 class TestWords:

@@ -43,13 +43,7 @@ def _measure(
 ) -> Any:
     """Measure and show the result, or the partial result after an error or Ctrl-C.
 
-    Args:
-        verb: the public function, such as "layouts".
-        options: keyword arguments of the function.
-        spec: names the target; None for a verb without one.
-        step_s: seconds of the simulated step.
-        check: called first; refuses a file that cannot be written.
-        show: keyword arguments of `output.show`.
+    `check` is called first: it refuses a file that cannot be written.
     """
     with output.report_errors():
         if check is not None:

@@ -137,8 +137,7 @@ class Story:
         if factor.low is None:
             self._note = f"{name!r} was not measured: {budget_s:g} s were too short (budget_s)"
             return
-        busy = turns.busy.get(AS_IT_IS), turns.busy.get(1)
-        row = (name, *factor, *busy)
+        row = (name, *factor, turns.busy.get(AS_IT_IS), turns.busy.get(1))
         self._keep(dict(zip(CHANGES, row, strict=True)))
 
     def table(self) -> pl.DataFrame:
@@ -150,7 +149,8 @@ class Story:
         try:
             rows = json.loads(read_file(self._folder / "changes.json"))
             table = pl.DataFrame(rows if isinstance(rows, list) else [], CHANGES)
-            return table.drop_nulls(["change", "gain_factor", "says"]).to_dicts()
+            needed = ("change", "gain_factor", "says")
+            return [row for row in table.to_dicts() if None not in map(row.get, needed)]
         except (OSError, ValueError, TypeError, pl.exceptions.PolarsError):
             return []
 

@@ -113,14 +113,12 @@ def _files(folder: Path | str, seen: set[str] | None = None) -> Iterator[Path]:
     with suppress(OSError), os.scandir(folder) as entries:
         shown = sorted((each for each in entries if each.name[0] != "."), key=lambda it: it.name)
         # A link that leads nowhere is kept: reading it says so
-        yield from (Path(each.path) for each in shown if each.is_file() or _is_broken(each))
+        for each in shown:
+            if each.is_file() or (each.is_symlink() and not Path(each.path).exists()):
+                yield Path(each.path)
         for each in shown:
             if each.is_dir():
                 yield from _files(each.path, seen)
-
-
-def _is_broken(entry: os.DirEntry[str]) -> bool:
-    return entry.is_symlink() and not Path(entry.path).exists()
 
 
 def no_images(folder: Path) -> TargetError:

@@ -67,9 +67,13 @@ def copied(loader: DataLoader[Any], **changed: Any) -> DataLoader[Any]:
 def epoch_length(loader: Any) -> int | None:
     """Return the number of batches in an epoch; None: unknown."""
     # `len` makes a torch loader over a stream warn later, so a copy is asked
-    copy_or_loader = copied(loader) if isinstance(loader, DataLoader) else loader
+    return length_of(copied(loader) if isinstance(loader, DataLoader) else loader)
+
+
+def length_of(value: Any) -> int | None:
+    """Return the length of a loader or a dataset; None: unknown."""
     try:
-        return len(copy_or_loader)
+        return len(value)
     except Exception:  # noqa: BLE001 - a stream has no length; libraries raise any error for that
         return None
 

@@ -95,7 +95,17 @@ def attributes_of(
         for value in parts
         if arrays or not isinstance(value, (torch.Tensor, np.ndarray))
     ]
-    return functools.partial(_put_back, attributes, before, contents, without)
+
+    def put_back() -> None:
+        for name in [*attributes]:
+            if name not in before and name not in without:
+                del attributes[name]
+        attributes.update(before)
+        for value, content in contents:
+            if content is not None:
+                _refill(value, content)
+
+    return put_back
 
 
 _BUCKETS: Final = frozenset({list, dict, defaultdict, OrderedDict, deque, set})
@@ -128,21 +138,6 @@ def _content(value: Any) -> Any:
         return None if value.is_inference() else (value._version, value.detach().clone())  # noqa: SLF001
     is_array = isinstance(value, np.ndarray) and not isinstance(value, np.memmap)
     return value.copy() if is_array and value.flags.writeable else None
-
-
-def _put_back(
-    attributes: dict[str, Any],
-    before: dict[str, Any],
-    contents: list[tuple[Any, Any]],
-    without: Container[str],
-) -> None:
-    for name in [*attributes]:
-        if name not in before and name not in without:
-            del attributes[name]
-    attributes.update(before)
-    for value, content in contents:
-        if content is not None:
-            _refill(value, content)
 
 
 def _refill(value: Any, content: Any) -> None:

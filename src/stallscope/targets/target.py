@@ -31,7 +31,7 @@ from stallscope.hooks.device_time import SimulatedDevice
 from stallscope.hooks.find_ops import own_attributes
 from stallscope.hooks.loader_access import value_of
 from stallscope.targets import images as folder
-from stallscope.targets.loaders import count_workers, find_loaders
+from stallscope.targets.loaders import count_workers, find_loaders, length_of
 from stallscope.targets.sample import sample_loader
 from stallscope.units import TARGETS, printable, said_by
 
@@ -205,9 +205,10 @@ def _find(spec: object) -> Target:
         note = "stallscope's sample data and pipeline, not yours"
         return Target(sample_loader(), name="sample", notes=(note,))
     if names_code(spec):
-        value = _named(spec)
-        if callable(value) and not _is_loader(value):
-            value = _called(value, spec)
+        with _importable_here():
+            value = _named(spec)
+            if callable(value) and not _is_loader(value):
+                value = _called(value, spec)
         loaded = _from_object(value, f"the value of {spec!r}")
         return loaded if spec == IN_NOTEBOOKS else replace(loaded, name=spec)
     if is_address(spec):
@@ -296,22 +297,15 @@ def _is_dataset(value: Any) -> bool:
 
 def _check_filled(loader: Any, what: str) -> None:
     dataset = value_of(loader, "dataset") if isinstance(loader, DataLoader) else None
-    if dataset is not None and _length(dataset) == 0:
+    if dataset is not None and length_of(dataset) == 0:
         raise TargetError(f"the dataset ({_type(dataset)}) of {what} is empty: its length is 0")
     if isinstance(dataset, IterableDataset):
         return  # `len` of such a loader has a side effect: a warning during iteration
-    if _length(loader) == 0:
+    if length_of(loader) == 0:
         raise TargetError(
             f"{what} ({_type(loader)}) has no batch: its length is 0; with drop_last, a dataset "
             "needs at least one whole batch"
         )
-
-
-def _length(value: Any) -> int | None:
-    try:
-        return len(value)
-    except Exception:  # noqa: BLE001 - a stream has no length; libraries raise any error
-        return None
 
 
 def _type(value: Any) -> str:
@@ -342,27 +336,23 @@ def names_code(text: str) -> bool:
 def _named(text: str) -> Any:
     """Import the module and return what the attribute path names, without calling it."""
     name, _, path = text.partition(":")
-    with _importable_here():
-        value: Any = _import(name)
-        for attribute in path.split("."):
-            if not hasattr(value, attribute):
-                matches = difflib.get_close_matches(attribute, dir(value), n=1)
-                hint = f"; did you mean {matches[0]!r}?" if matches else ""
-                holder = getattr(value, "__name__", None)
-                owner = f"{holder!r}" if holder else f"the {type(value).__name__}"
-                raise TargetError(f"{text!r}: {owner} has no {attribute!r}{hint}")
-            value = getattr(value, attribute)
+    value: Any = _import(name)
+    for attribute in path.split("."):
+        if not hasattr(value, attribute):
+            matches = difflib.get_close_matches(attribute, dir(value), n=1)
+            hint = f"; did you mean {matches[0]!r}?" if matches else ""
+            holder = getattr(value, "__name__", None)
+            owner = f"{holder!r}" if holder else f"the {_type(value)}"
+            raise TargetError(f"{text!r}: {owner} has no {attribute!r}{hint}")
+        value = getattr(value, attribute)
     return value
 
 
 def _called(factory: Any, text: str) -> Any:
-    with _importable_here():
-        try:
-            return factory()
-        except (Exception, SystemExit) as error:  # SystemExit: argparse, in a notebook
-            raise TargetError(
-                f"{text!r}, called without arguments, raised {_raised(error)}"
-            ) from error
+    try:
+        return factory()
+    except (Exception, SystemExit) as error:  # SystemExit: argparse, in a notebook
+        raise TargetError(f"{text!r}, called without arguments, raised {_raised(error)}") from error
 
 
 @contextmanager
@@ -395,9 +385,6 @@ def _raised(error: BaseException) -> str:
     message = said_by(error)
     text = f"{type(error).__name__}: {message}" if message else type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not _is_ours(frame.filename)]
+    ours = (__file__, importlib.__file__)
+    own = [frame for frame in frames if not frame.filename.startswith(("<frozen ", *ours))]
     return f"{text} ({own[-1].filename}, line {own[-1].lineno})" if own else text
-
-
-def _is_ours(file: str) -> bool:
-    return file.startswith("<frozen ") or Path(file) in {Path(__file__), Path(importlib.__file__)}
