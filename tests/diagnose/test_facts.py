@@ -15,9 +15,7 @@ from stallscope.model.exposure import exposure
 from stallscope.model.loop_time import starts
 from stallscope.stages import LOOP, QUEUED, THREADS, WORKER
 from stallscope.stats import stall_interval
-from stallscope.verbs.diagnose.facts import (
-    gain_of,
-)
+from stallscope.verbs.diagnose.facts import gain_of
 from stallscope.verbs.ladder.result import AS_IT_IS, BATCHES, FETCHED
 
 MANY = 12

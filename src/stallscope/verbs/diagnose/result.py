@@ -66,8 +66,6 @@ FIXES: Final = Schema(
 )
 
 NOT_MEASURED: Final = "not measured"
-MEASURED: Final = ("gain", "gain_low", "gain_high", "says")
-"""Columns of what was tried, of `FIXES` as of `Tuning.settings`."""
 
 
 @dataclass(frozen=True)
@@ -156,13 +154,11 @@ class Diagnosis(SavedResult):
     @computed_apart
     def _table(self) -> pl.DataFrame:
         rows = [
-            (
-                *(finding.code, finding.title, finding.severity, evidence_text(finding.evidence)),
-                *(finding.confidence, finding.next_step, finding.tested),
-            )
+            {name: getattr(finding, name) for name in TABLE}
+            | {"evidence": evidence_text(finding.evidence)}
             for finding in self.findings
         ]
-        return pl.DataFrame(rows, TABLE, orient="row")
+        return pl.DataFrame(rows, TABLE)
 
     def table(self) -> pl.DataFrame:
         """One row a finding, the verdict first; columns of `TABLE`."""
