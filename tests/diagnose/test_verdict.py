@@ -362,6 +362,9 @@ WORKER = [
             (False, "filled_s", "^persistent"), (False, "drawn_s", "^draw"),
         )
     ),
+    case("a stream fills a buffer only if it has one", "start-up", step="if there is one",
+         stalled=0.05, setup={"streams": True},
+         starts=Starts(1.0, 2.0, 3, again=True, filled_s=0.9)),
     case("a stream whose workers live on", "start-up", step="buffer", absent="persistent_workers",
          stalled=0.05, setup={"streams": True, "persistent": True},
          starts=Starts(1.0, 2.0, 3, again=True, drawn_s=0.9)),
@@ -429,6 +432,8 @@ DOUBT = [
     case("without a step nothing is healthy", "inconclusive", stalled=0.0,
          setup={"has_step": False}),
     case("stalls near the limit, and a ladder that gains nothing", "healthy", stalled=0.12,
+         stall_low=0.08, load=0.5, gain=Gain(1.01, 0.98, 1.04)),
+    case("a fifth of the time is not hardly", "healthy", title="waits little", stalled=0.19,
          stall_low=0.08, load=0.5, gain=Gain(1.01, 0.98, 1.04)),
     case("stalls near the limit, and a ladder that gains", "too-little-prefetch", stalled=0.12,
          stall_low=0.08, load=0.5, use=IDLE, gain=Gain(1.2, 1.1, 1.3)),
