@@ -153,11 +153,10 @@ class Diagnosis(SavedResult):
     @cached_property
     @computed_apart
     def _table(self) -> pl.DataFrame:
-        rows = [
-            {name: getattr(finding, name) for name in TABLE}
-            | {"evidence": evidence_text(finding.evidence)}
-            for finding in self.findings
-        ]
+        rows = []
+        for finding in self.findings:
+            numbers = ", ".join(f"{name} {value:.3g}" for name, value in finding.evidence.items())
+            rows.append({name: getattr(finding, name) for name in TABLE} | {"evidence": numbers})
         return pl.DataFrame(rows, TABLE)
 
     def table(self) -> pl.DataFrame:
@@ -246,8 +245,3 @@ def with_tried(fixes: pl.DataFrame, tried: Mapping[str, Tuning]) -> pl.DataFrame
 def number_text(name: str, value: float | None) -> str:
     """Write a number with the unit that its name ends in."""
     return NOT_MEASURED if value is None or isnan(value) else unit_of(name)[1](value)
-
-
-def evidence_text(evidence: Mapping[str, float]) -> str:
-    """Write numbers with their names, as in "stall_share 0.46, fetch_p50_s 0.012"."""
-    return ", ".join(f"{name} {value:.3g}" for name, value in evidence.items())
