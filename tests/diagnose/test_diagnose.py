@@ -23,14 +23,16 @@ SLOW = 0.01
 """Seconds that a sample waits for storage."""
 
 
-@pytest.fixture(autouse=True)
-def short(monkeypatch):
+@pytest.fixture(autouse=True, scope="module")
+def short():
     """These tests look at what is measured, and not at how well."""
-    monkeypatch.setattr(diagnose, "_STEADY_S", 0.2)
-    monkeypatch.setattr(diagnose, "_BATCHES", 14)
-    monkeypatch.setattr(diagnose, "_LADDER_S", 1.5)
-    monkeypatch.setattr(diagnose, "_STACKS_S", 0.5)
-    monkeypatch.setattr(diagnose, "_ALONE_S", 0.2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(diagnose, "_STEADY_S", 0.2)
+        patch.setattr(diagnose, "_BATCHES", 14)
+        patch.setattr(diagnose, "_LADDER_S", 1.5)
+        patch.setattr(diagnose, "_STACKS_S", 0.5)
+        patch.setattr(diagnose, "_ALONE_S", 0.2)
+        yield
 
 
 def slow_storage(workers: int = 2, entries: int = 4000) -> DataLoader[Any]:
@@ -76,10 +78,6 @@ LOADER = slow_storage()
 def storage() -> ss.Diagnosis:
     """The verdict on storage that every sample waits for."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(diagnose, "_STEADY_S", 0.2)
-        patch.setattr(diagnose, "_BATCHES", 14)
-        patch.setattr(diagnose, "_LADDER_S", 1.5)
-        patch.setattr(diagnose, "_ALONE_S", 0.2)
         patch.setattr(diagnose.Examination, "next_question", one_worker_is_open)
         return ss.diagnose(LOADER, ss.simulated_step(0.005))
 

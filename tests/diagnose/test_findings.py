@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from support.build_facts import CASES, IDLE, known, parts_of
+from support.build_facts import (
+    CALM,
+    CASES,
+    CONVERTS,
+    IDLE,
+    LARGE,
+    SCALED,
+    SPINNING,
+    TINY,
+    known,
+    parts_of,
+)
 
 from stallscope.loops.cached_values import BatchBytes
-from stallscope.model.batch_times import HandoverTimes
 from stallscope.model.exposure import Exposure
 from stallscope.model.loop_time import Starts
 from stallscope.verbs.diagnose.facts import Gain
 from stallscope.verbs.diagnose.verdict import judge, side_notes
 
-CALM: Any = {"stalled": 0.01, "load": 0.4}
-TINY: Any = {"stalled": 0.05, "load": 0.05, "making": {"handover": HandoverTimes(0.01, 0.03, 0.1)}}
-LARGE: Any = {"stalled": 0.1, "load": 0.5, "own_parts": {"step": 0.5, "other": 0.4}}
 LOCKED = replace(CASES["lock"], exposure=Exposure(parts_of({("decode", "decode"): (1, 1)})))
-SPINNING: Any = {"stalled": 0.03, "load": 0.4, "use": {"threads": 67.0}, "extra_threads_share": 0.8}
-CONVERTS = {
-    ("ToTensor", "transform"): 0.35,
-    ("Normalize", "transform"): 0.35,
-    ("Flip", "transform"): 0.1,
-    ("decode", "decode"): 0.2,
-}
-SCALED = BatchBytes(100_000_000, 96_000_000, 24_000_000)
 
 
 @pytest.mark.parametrize(

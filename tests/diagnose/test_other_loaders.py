@@ -22,12 +22,10 @@ from stallscope.run.resources import find_saturated
 from stallscope.run.result import WAITS
 from stallscope.stages import CORE, HELPER, LOOP, QUEUED
 from stallscope.targets.target import Target
-from stallscope.verbs.diagnose.facts import Gain, facts
-from stallscope.verbs.diagnose.own_code import CALLS, own_code
+from stallscope.verbs.diagnose.facts import facts
 from stallscope.verbs.diagnose.rules import begin_of
-from stallscope.verbs.diagnose.setup import Setup, cache_of, setup_of
+from stallscope.verbs.diagnose.setup import Setup, setup_of
 from stallscope.verbs.diagnose.verdict import judge
-from stallscope.verbs.flame.result import SAMPLES, Flame, FlameConditions
 
 SAMPLE = {"getitem": 10.0}
 MS = 1_000_000
@@ -220,79 +218,6 @@ class TestProcessesOfTheDataset:
 
         assert "one-transform" == verdict.code
         assert "in processes of its own" in verdict.title
-
-
-@pytest.mark.parametrize(
-    ("file", "call"),
-    [
-        ("librosa/feature/spectral.py", "signal"),
-        ("torchaudio/functional/functional.py", "signal"),
-        ("soundfile.py", "codec"),
-    ],
-)
-def test_a_codec_is_what_decodes(file, call):
-    """A package for sound has more in it: a spectrogram is a transform."""
-    stack = f"__getitem__ (mine.py:7);f (/lib/site-packages/{file}:9)"
-    samples = pl.DataFrame([(0, 100, 0, "getitem", stack, 50)], SAMPLES, orient="row")
-
-    found = own_code(Flame(samples, FlameConditions()), "getitem").call
-
-    assert found == CALLS[call]
-
-
-class Fitted(Dataset):
-    """Keeps what it has learned before it is read, and what it reads."""
-
-    def __init__(self):
-        self.encoders, self.rows = {}, {}
-        self.fit()
-
-    def __len__(self):
-        return 4
-
-    def fit(self):
-        """Learn the categories."""
-        self.encoders["kind"] = 1
-
-    def __getitem__(self, index):
-        return self.load(index)
-
-    def load(self, index):
-        """Read a row."""
-        return index + self.encoders["kind"]
-
-
-class Caches(Fitted):
-    """Keeps what a method reads that reading calls."""
-
-    def load(self, index):
-        """Read a row once."""
-        if index not in self.rows:
-            self.rows[index] = super().load(index)
-        return self.rows[index]
-
-
-@pytest.mark.parametrize(("dataset", "named"), [(Fitted(), ""), (Caches(), "self.rows")])
-def test_a_cache_is_what_reading_fills(dataset, named):
-    """What the constructor or `fit` has set is in every worker, however it ends."""
-    assert named == cache_of(dataset)
-
-
-def test_a_stream_is_told_to_fill_a_buffer_only_if_it_has_one():
-    """Most streams have none."""
-    began = Starts(1.0, 2.0, 3, again=True, filled_s=0.9)
-    (found, *_) = judge(known(stalled=0.05, setup={"streams": True}, starts=began))
-
-    assert "if there is one" in found.next_step
-
-
-def test_a_fifth_of_the_time_is_not_hardly():
-    """A loop that waits, and would gain nothing from its cache."""
-    numbers = {"stalled": 0.19, "load": 0.5, "stall_low": 0.08, "gain": Gain(1.01, 0.98, 1.04)}
-    (found, *_) = judge(known(**numbers))
-
-    assert "healthy" == found.code
-    assert "waits little" in found.title
 
 
 @pytest.mark.slow

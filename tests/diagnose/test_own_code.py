@@ -91,11 +91,7 @@ class TestCalls:
         ("line", "below", "name"),
         [
             ("row = self.frame.iloc[index]", "", "pandas"),
-            (
-                "row = self.rows[index]",
-                "__getitem__ (site-packages/pandas/core/indexing.py:9)",
-                "pandas",
-            ),
+            ("row = self.x[index]", "get (site-packages/pandas/core/indexing.py:9)", "pandas"),
             ("return torch.tensor([one for one in rows])", "", "array by array"),
             ("return np.array(row['x'], np.float32)", "", "to an array"),
             ("x = np.load(self.path)['x']", "", "opening"),
@@ -147,6 +143,9 @@ class TestCalls:
             ("chosen = self.draw(self.buffer)", "x (lib/python3.11/random.py:9)", "sequence"),
             ("image = resize(image, (224, 224))", "r (site-packages/skimage/a.py:9)", "image"),
             ("wave = resample_poly(wave, 2, 3)", "r (site-packages/scipy/signal/a.py:9)", "signal"),
+            ("mel = melspectrogram(wave)", "f (site-packages/librosa/a/b.py:9)", "signal"),
+            ("mel = self.mel(wave)", "f (site-packages/torchaudio/functional/b.py:9)", "signal"),
+            ("wave = read(path)", "f (dist-packages/soundfile.py:9)", "codec"),
             ("first = pairs[number].item()", "", "element by element"),
             ("near = distance_matrix(a, a) < 1", "", "distances"),
         ],
@@ -193,20 +192,20 @@ class TestLoop:
         model = ("step", f"train (mine.py:6);{MODEL}", 30)
         after = (None, "train (mine.py:7);count (mine.py:32)", 10)
 
-        found = loop_code(a_flame(step, model, after))
+        found = loop_code(a_flame(step, model, after).samples)
 
         assert "count (mine.py:31)" == found.place
         assert 0.7 == pytest.approx(found.share)
 
     def test_the_main_process_is_named_with_what_helps(self):
         """A step that waits for its device and computes: in which function, and who could do it."""
-        named = loop_code(a_flame(("step", "train (mine.py:7);mask (mine.py:31)", 60)))
+        flame = a_flame(("step", "train (mine.py:7);mask (mine.py:31)", 60))
         use = {"worker_cpu": 0.1, "loop_cpu": 0.5}
         facts = known(
             stalled=0.01, load=0.4, setup={"simulated": False}, use=use, own_parts={"step": 0.95}
         )
 
-        verdict = judge(replace(facts, loop_code=named))[0]
+        verdict = judge(replace(facts, loop_code=loop_code(flame.samples)))[0]
 
         assert "main-process" == verdict.code
         assert "mask (mine.py:31)" in verdict.title

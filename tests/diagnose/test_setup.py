@@ -65,6 +65,38 @@ class OfFew(Counts):
         return index
 
 
+class Fitted(Dataset):
+    """Keeps what it has learned before it is read, and what it reads."""
+
+    def __init__(self):
+        self.encoders, self.rows = {}, {}
+        self.fit()
+
+    def __len__(self):
+        return 4
+
+    def fit(self):
+        """Learn the categories."""
+        self.encoders["kind"] = 1
+
+    def __getitem__(self, index):
+        return self.load(index)
+
+    def load(self, index):
+        """Read a row."""
+        return index + self.encoders["kind"]
+
+
+class Caches(Fitted):
+    """Keeps what a method reads that reading calls."""
+
+    def load(self, index):
+        """Read a row once."""
+        if index not in self.rows:
+            self.rows[index] = super().load(index)
+        return self.rows[index]
+
+
 @pytest.mark.parametrize(
     ("dataset", "named"),
     [
@@ -78,10 +110,15 @@ class OfFew(Counts):
         (OfFunctions(), "OfFunctions.read"),
         (OfFew(), ""),
         (range(3), ""),
+        (Fitted(), ""),
+        (Caches(), "self.rows"),
     ],
 )
 def test_a_cache_is_what_the_class_stores_samples_in(dataset, named):
-    """A dictionary or a list that is not full, or an unlimited cache of a method."""
+    """A dictionary or a list that is not full, or an unlimited cache of a method.
+
+    What the constructor or `fit` has set is in every worker, however it ends.
+    """
     assert named == cache_of(dataset)
 
 

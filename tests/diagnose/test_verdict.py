@@ -9,22 +9,28 @@ from typing import Any
 
 import pytest
 from support.build_facts import (
+    CALM,
     CASES,
+    CONVERTS,
     COPIES,
     EVEN,
     IDLE,
+    LARGE,
+    SCALED,
     SENDS,
     SPIKES,
+    SPINNING,
+    TINY,
     WAITS_IN_FETCH,
     known,
     parts_of,
+    sent_for,
     taking,
 )
 
 from stallscope.loops.cached_values import BatchBytes
 from stallscope.model import thresholds
 from stallscope.model.attribution import KIND_OF, MAIN_GARBAGE
-from stallscope.model.batch_times import HandoverTimes
 from stallscope.model.exposure import CROWDED, Exposure, StagePart, group_of, longest_first
 from stallscope.model.loop_time import Starts
 from stallscope.stages import GARBAGE
@@ -32,9 +38,7 @@ from stallscope.verbs.diagnose.causes import CAUSES, handbook
 from stallscope.verbs.diagnose.facts import Gain, Spikes
 from stallscope.verbs.diagnose.verdict import judge
 
-CALM: Any = {"stalled": 0.01, "load": 0.4}
 HERE: Any = {"setup": {"num_workers": 0}}
-SCALED = BatchBytes(100_000_000, 96_000_000, 24_000_000)
 
 
 @dataclass(frozen=True)
@@ -62,24 +66,6 @@ def case(
     return Case(name, code, facts, title, step, absent)
 
 
-def check(cases):
-    return pytest.mark.parametrize("case", cases, ids=lambda one: one.name)
-
-
-class Check:
-    """Judges each case."""
-
-    @staticmethod
-    def judged(case: Case) -> None:
-        """The first finding is that of the case."""
-        found = judge(case.facts)[0]
-
-        assert case.code == found.code
-        assert re.search(case.title, found.title)
-        assert re.search(case.step, found.next_step)
-        assert not re.search(case.absent, f"{found.title} {found.next_step}")
-
-
 BLUR = {("Blur", "transform"): 0.1}
 MAIN = {("main process", "main"): 0.9, **BLUR}
 UNPACKED = {
@@ -90,7 +76,7 @@ UNPACKED = {
     ("collate", "collate"): 0.1,
 }
 PLACE = "Balanced.__iter__ (mine.py:7)"
-LOOP_CASES = [
+LOOP = [
     case(
         "two parts that add up to enough are named by the longer one",
         "main-process",
@@ -202,31 +188,17 @@ LOOP_CASES = [
         for batches in (10, 100_000, None)
     ),
 ]
-
-
-@check(LOOP_CASES)
-class TestLoop(Check):
-    """Work of the process that trains."""
-
-    def test_is_judged(self, case):
-        """By its parts, its CPU time, its threads and its device."""
-        self.judged(case)
+"""Work of the process that trains: its parts, its CPU time, its threads and its device."""
 
 
 SMALL = Spikes(usual_s=2e-6)
 AT_ONCE = r"__getitems__"
 RESIZED = {("decode", "decode"): 0.35, ("Resize", "transform"): 0.35, ("Blur", "transform"): 0.3}
-CONVERTS = {
-    ("ToTensor", "transform"): 0.35,
-    ("Normalize", "transform"): 0.35,
-    ("Flip", "transform"): 0.1,
-    ("decode", "decode"): 0.2,
-}
 HALF = {("A", "transform"): 0.24, ("B", "transform"): 0.24, ("decode", "decode"): 0.32}
 CACHED: Any = {"work": WAITS_IN_FETCH, "use": {"worker_cpu": 0.1}, "starts": Starts(again=True)}
 OWN = {("getitem", "getitem"): (0.9, 0.95), **BLUR}
 PARTS = {(name, "transform"): 0.25 for name in ("Tokenise", "Pad", "Mask", "Shift")}
-WORK_CASES = [
+WORK = [
     *(
         case(f"tiny samples are taken at once: {one}", code, step=AT_ONCE, spikes=SMALL, **more)
         for one, code, more in (
@@ -334,25 +306,9 @@ WORK_CASES = [
          "storage-latency", work=WAITS_IN_FETCH, use=IDLE, enough_workers=3,
          setup={"num_workers": 1, "cores": 8.0}),
 ]  # fmt: skip
+"""Work on samples and batches: what of it computes and what waits, and what leads."""
 
 
-@check(WORK_CASES)
-class TestWork(Check):
-    """Work on samples and batches."""
-
-    def test_is_judged(self, case):
-        """By what of it computes and what waits, and by what leads."""
-        self.judged(case)
-
-
-def sent_for(received_s: float, made_s: float = 0.01) -> dict[str, HandoverTimes]:
-    """Times of a batch in steps of 100 ms; fields of `BatchTimes`."""
-    return {"handover": HandoverTimes(made_s, received_s, 0.1)}
-
-
-TINY: Any = {"stalled": 0.05, "load": 0.05, "making": sent_for(0.03)}
-"""Batches of 10 ms, which take 30 ms to be sent and received, in steps of 100 ms."""
-LARGE: Any = {"stalled": 0.1, "load": 0.5, "own_parts": {"step": 0.5, "other": 0.4}}
 SLOW_START = Starts(1.0, 2.0, 3, again=True)
 ONCE = Starts(extra_s=0.3, epoch_s=0.05, epochs=30, batches=1, again=True)
 STARTING: Any = {
@@ -360,8 +316,7 @@ STARTING: Any = {
     "work": {("start workers", "start"): 0.6, ("Blur", "transform"): 0.4},
 }
 LEAK = replace(COPIES, copied_share=0.0, end_bytes=None, left_s=4 * 3600.0, limit="container")
-SPINNING: Any = {"stalled": 0.03, "load": 0.4, "use": {"threads": 67.0}, "extra_threads_share": 0.8}
-WORKER_CASES = [
+WORKER = [
     case("batches that are made in less than they are sent need no workers", "sending",
          step=r"num_workers=0", **TINY),
     case("many objects are sent for longer than they are made", "sending",
@@ -407,6 +362,9 @@ WORKER_CASES = [
             (False, "filled_s", "^persistent"), (False, "drawn_s", "^draw"),
         )
     ),
+    case("a stream fills a buffer only if it has one", "start-up", step="if there is one",
+         stalled=0.05, setup={"streams": True},
+         starts=Starts(1.0, 2.0, 3, again=True, filled_s=0.9)),
     case("a stream whose workers live on", "start-up", step="buffer", absent="persistent_workers",
          stalled=0.05, setup={"streams": True, "persistent": True},
          starts=Starts(1.0, 2.0, 3, again=True, drawn_s=0.9)),
@@ -440,15 +398,7 @@ WORKER_CASES = [
     case("threads that slow the step", "oversubscription", gain=Gain(1.2, 1.15, 1.25), **SPINNING),
     case("threads that slow nothing", "healthy", gain=Gain(1.01, 0.98, 1.04), **SPINNING),
 ]  # fmt: skip
-
-
-@check(WORKER_CASES)
-class TestWorkers(Check):
-    """Workers, their start, their memory and how batches come from them."""
-
-    def test_are_judged(self, case):
-        """With the advice that the loader does not follow yet."""
-        self.judged(case)
+"""Workers, their start, their memory and how batches come from them."""
 
 
 CROWD: Any = {"use": {"worker_cpu": 0.3, "queued_share": 0.6}, "others_share": 0.7}
@@ -461,7 +411,7 @@ BUSY: Any = {
     "others_share": 0.7,
 }
 NEAR: Any = {"stalled": 0.14, "work": {("decode", "decode"): 0.3, ("rest", "crowded"): 0.7}}
-DOUBT_CASES = [
+DOUBT = [
     case("workers that would keep up with a core each", "inconclusive", title="other processes",
          load=1.2, **CROWD),
     case("memory grows whoever has the cores", "memory-growth", load=1.2, memory_growth=COPIES,
@@ -483,6 +433,8 @@ DOUBT_CASES = [
          setup={"has_step": False}),
     case("stalls near the limit, and a ladder that gains nothing", "healthy", stalled=0.12,
          stall_low=0.08, load=0.5, gain=Gain(1.01, 0.98, 1.04)),
+    case("a fifth of the time is not hardly", "healthy", title="waits little", stalled=0.19,
+         stall_low=0.08, load=0.5, gain=Gain(1.01, 0.98, 1.04)),
     case("stalls near the limit, and a ladder that gains", "too-little-prefetch", stalled=0.12,
          stall_low=0.08, load=0.5, use=IDLE, gain=Gain(1.2, 1.1, 1.3)),
     case("a stage that holds little of few stalls", "healthy", **NEAR),
@@ -502,15 +454,18 @@ DOUBT_CASES = [
          load=0.11, setup={"num_workers": 0}, use={"worker_cpu": None, "queued_share": 0.08},
          others_share=0.9),
 ]  # fmt: skip
+"""Other processes that have the cores, and stalls near the limit."""
 
 
-@check(DOUBT_CASES)
-class TestDoubt(Check):
-    """Other processes that have the cores, and stalls near the limit."""
+@pytest.mark.parametrize("case", [*LOOP, *WORK, *WORKER, *DOUBT], ids=lambda case: case.name)
+def test_the_verdict_is_that_of_the_numbers(case):
+    """With the advice that the loader does not follow yet, and no more than they carry."""
+    verdict = judge(case.facts)[0]
 
-    def test_is_judged(self, case):
-        """As far as the numbers carry a judgement."""
-        self.judged(case)
+    assert case.code == verdict.code
+    assert re.search(case.title, verdict.title)
+    assert re.search(case.step, verdict.next_step)
+    assert not re.search(case.absent, f"{verdict.title} {verdict.next_step}")
 
 
 WORKERS_KEPT: Any = {"stalled_by_worker": {0: 0.9, 1: 0.1}}

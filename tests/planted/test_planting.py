@@ -1,17 +1,23 @@
 """A planted cause is truly the cause: with it the loop starves, without it the loop does not.
 
-By arithmetic, for machines of several sizes.
+By arithmetic, for machines of several sizes; a loader costs what its recipe says, and real workers
+can run it. How often a verdict is right is for `benchmarks/verdicts.py` to say: a busy machine
+changes what is found.
 """
 
-from itertools import product
+from itertools import pairwise, product
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from planted import ASKED, NOT_PLANTED, PAIRS, PLANTED, loader, plant
+import planted
+import stallscope as ss
+from planted import ASKED, HEALTHY_CODE, NOT_PLANTED, PAIRS, PLANTED, loader, plant
+from planted.loader import build
 from planted.planting import together
-from planted.recipe import slowdown
+from planted.recipe import Recipe, SlowSamples, slowdown
 from planted.sound import HEALTHY, Given, base
 from stallscope.verbs.diagnose.causes import CAUSES
 
@@ -109,3 +115,63 @@ class TestPlant:
         for code in ("storage-bandwidth", "slow-samples", "lock", "start-up"):
             planted = plant(code, 3)
             assert torch.equal(planted.loader.dataset[1], planted.taken_away.loader.dataset[1])
+
+
+@pytest.fixture
+def waited(monkeypatch):
+    """How long was waited, instead of waiting."""
+    times = []
+    monkeypatch.setattr(loader, "waiting", times.append)
+    return times
+
+
+def samples(**numbers):
+    return build(Recipe(**{"step_s": 0.01, "batch": 4, "workers": 0, **numbers}))[0].dataset
+
+
+class TestSamples:
+    def test_one_worker_waits_longer(self, waited, monkeypatch):
+        data = samples(workers=2, read_s=0.5, slow_worker_s=2.0)
+        for worker in (0, 1):
+            monkeypatch.setattr(loader, "get_worker_info", lambda n=worker: SimpleNamespace(id=n))
+            data[0]
+
+        assert waited == [2.5, 0.5]
+
+    @pytest.mark.parametrize("every", [7, 50])
+    def test_one_in_so_many_is_slow(self, every):
+        recipe = Recipe(0.01, 4, 0, slow=SlowSamples(every, 1.0, computes=False))
+        slow = [index for index in range(20_000) if recipe.is_slow(index)]
+        distances = {later - earlier for earlier, later in pairwise(slow)}
+
+        assert len(slow) == pytest.approx(20_000 / every, rel=0.05)
+        assert len(distances) > every / 2
+
+    def test_the_slow_ones_wait(self, waited):
+        """A slow sample waits so much longer, and the sum over a batch is what was planted."""
+        data = samples(read_s=0.5, slow=SlowSamples(4, 2.0, computes=False))
+        for index in range(4):
+            data[index]
+
+        assert sorted(waited) == [0.5, 0.5, 0.5, 2.5]
+        assert sum(waited) == data.recipe.batch_wait_s(0, worker=0)
+
+
+@pytest.mark.slow
+def test_a_real_loop_gets_a_verdict_with_its_numbers():
+    """One of the causes is named, with the stalls that were measured; the loop is as it was."""
+    loop = plant("slow-worker", seed=5)
+    workers = loop.loader.num_workers
+
+    found = ss.diagnose(loop.loader, loop.step, budget_s=20.0, prove=False)
+
+    assert found.verdict.code in CAUSES
+    assert found.verdict.evidence
+    assert found.circumstances.simulated_step_s == loop.step.seconds
+    assert loop.loader.num_workers == workers
+
+
+def test_every_cause_is_a_target_by_name():
+    for code in (HEALTHY_CODE, *PLANTED):
+        assert callable(getattr(planted, code.replace("-", "_")))
+    assert not hasattr(planted, "copy")

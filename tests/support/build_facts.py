@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from stallscope.model.batch_times import BatchTimes, MachineUse, Quartiles
+from stallscope.loops.cached_values import BatchBytes
+from stallscope.model.batch_times import BatchTimes, HandoverTimes, MachineUse, Quartiles
 from stallscope.model.exposure import Exposure, StagePart, longest_first
 from stallscope.model.loop_time import LoopBreakdown, Starts
 from stallscope.run.resources import MemoryGrowth
@@ -89,6 +90,31 @@ IDLE: dict[str, Any] = {"worker_cpu": 0.1, "queued_share": 0.01}
 SPIKES = Spikes(count=8, one_in=50, share=0.5, typical_s=0.3, usual_s=0.01)
 """One sample in fifty takes thirty times as long."""
 
+CONVERTS: Work = {
+    ("ToTensor", "transform"): 0.35,
+    ("Normalize", "transform"): 0.35,
+    ("Flip", "transform"): 0.1,
+    ("decode", "decode"): 0.2,
+}
+SCALED = BatchBytes(100_000_000, 96_000_000, 24_000_000)
+"""A batch of floats, nearly all of which uint8 would hold."""
+CALM: dict[str, Any] = {"stalled": 0.01, "load": 0.4}
+
+
+def sent_for(received_s: float, made_s: float = 0.01) -> dict[str, HandoverTimes]:
+    """Times of a batch in steps of 100 ms; fields of `BatchTimes`."""
+    return {"handover": HandoverTimes(made_s, received_s, 0.1)}
+
+
+TINY: dict[str, Any] = {"stalled": 0.05, "load": 0.05, "making": sent_for(0.03)}
+"""Batches of 10 ms, which take 30 ms to be sent and received, in steps of 100 ms."""
+LARGE: dict[str, Any] = {"stalled": 0.1, "load": 0.5, "own_parts": {"step": 0.5, "other": 0.4}}
+SPINNING: dict[str, Any] = {
+    "stalled": 0.03,
+    "load": 0.4,
+    "use": {"threads": 67.0},
+    "extra_threads_share": 0.8,
+}
 EVEN = {
     ("fetch", "fetch"): 0.26,
     ("decode", "decode"): 0.25,

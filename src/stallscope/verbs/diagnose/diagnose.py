@@ -153,13 +153,7 @@ def diagnose(
 class Examination:
     """Diagnosis of a target, measurement by measurement."""
 
-    def __init__(
-        self,
-        target: Target,
-        measurement: Measurement,
-        *,
-        proves: bool = True,
-    ) -> None:
+    def __init__(self, target: Target, measurement: Measurement, *, proves: bool) -> None:
         self._target, self._proves = target, proves
         self._measurement = measurement
         self._setup = setup_of(target)
@@ -189,14 +183,16 @@ class Examination:
         while (question := self.next_question(asked)) is not None:
             asked.add(question.phase)
             if isinstance(self._target.loader, Iterator):
-                self._leave_out(question, "the batches can be measured only once")
+                why = "the batches can be measured only once"
             elif (wanted_s := self.wanted_s(question.phase)) > self._left_s:
                 left = f"{seconds(max(self._left_s, 0.0))} were left of the budget"
                 no_time = f"no {question.phase}: it takes about {seconds(wanted_s)}, and {left}"
                 self._notes.append(no_time)
-                self._leave_out(question, "too little of the budget was left")
+                why = "too little of the budget was left"
             else:
                 self._timed(question.phase, question.why, lambda: self._answer(question.phase))
+                continue
+            self._left_out.setdefault(why, []).append(question.phase)
         self._spent.append(("stop", 0.0, self._why_stop()))
         self._helps = self._what_helps()
         if self._proves:
@@ -243,9 +239,6 @@ class Examination:
             verdict.MEMORY: start_s + warm_s + _MEMORY_S,
         }.get(phase, start_s + min(warm_s, _STACKS_S) + period_s + _STACKS_S + _ATTACHING_S)
 
-    def _leave_out(self, question: Question, why: str) -> None:
-        self._left_out.setdefault(why, []).append(question.phase)
-
     def _timed(self, phase: str, why: str, measure: Callable[[], None]) -> None:
         began_s = time.perf_counter()
         self._measurement.now(phase)
@@ -288,7 +281,6 @@ class Examination:
             self._notes.append(f"no {phase}: {error}")
 
     def _measured(self, phase: str, facts: Facts) -> Facts:
-        """Add a measurement to the facts."""
         target, left_s = self._target, self._left_s
         if phase == verdict.ONE_WORKER:
             return self._with_one_worker(facts)
@@ -308,7 +300,7 @@ class Examination:
             return replace(facts, memory_growth=growth)
         if phase == verdict.LOOP_STACKS:
             seen = loop_flame(target, _STACKS_S)
-            return replace(facts, loop_code=apart(lambda: loop_code(seen)))
+            return replace(facts, loop_code=apart(lambda: loop_code(seen.samples)))
         waiting = phase == verdict.WAITING_STACKS
         stacks = flame(target, seconds=_STACKS_S, idle=waiting)
         # On a busy machine, py-spy may see next to nothing
@@ -339,18 +331,13 @@ class Examination:
         if batches is None:
             return facts
         return replace(
-            facts,
-            alone_s=batches.usual_s,
-            alone_waiting_s=waits_s,
-            alone_computed_s=computes_s,
+            facts, alone_s=batches.usual_s, alone_waiting_s=waits_s, alone_computed_s=computes_s
         )
 
     def _why_stop(self) -> str:
         if self._left_out:
-            reasons = (
-                f"{why}: no {', no '.join(phases)}" for why, phases in self._left_out.items()
-            )
-            return "; ".join(reasons)
+            left_out = self._left_out.items()
+            return "; ".join(f"{why}: no {', no '.join(phases)}" for why, phases in left_out)
         if self._findings[0].code == INCONCLUSIVE.code:
             return "no further measurement would decide more"
         return f"no question was left open (confidence {self._findings[0].confidence:.2f})"
@@ -409,7 +396,6 @@ class Examination:
         return helps
 
     def _caveats(self) -> list[str]:
-        """List caveats of the verdict."""
         caveats = []
         if self._target.step is None:
             caveats.append(

@@ -28,13 +28,7 @@ from stallscope.model.thresholds import HARDLY, OTHERS, SLOW_SAMPLE, SLOWED
 from stallscope.run.resources import LONG_LOOK_S, MemoryGrowth, find_saturated, memory_growth
 from stallscope.stats import stall_interval
 from stallscope.units import seconds
-from stallscope.verbs.diagnose.own_code import (
-    OwnCode,
-    calling_code,
-    lock_share,
-    own_code,
-    unhooked_code,
-)
+from stallscope.verbs.diagnose.own_code import OwnCode, lock_share, own_code
 from stallscope.verbs.ladder.result import AS_IT_IS, WHOLE
 
 if TYPE_CHECKING:
@@ -360,20 +354,10 @@ class Facts:
         return own_code(self.flame, stage) if self.flame and stage in self.stage_s else None
 
     @property
-    def unhooked_code(self) -> OwnCode | None:
-        """The user's function that computes where nothing is recorded; None: not known."""
-        return unhooked_code(self.flame) if self.flame else None
-
-    @property
     def runs_often(self) -> tuple[str, float] | None:
         """The longest stage that runs many times for each sample, and how often; None: none."""
         often = (pair for pair in self.calls.items() if pair[1] >= thresholds.MANY_CALLS)
         return max(often, key=lambda pair: self.stage_s.get(pair[0], 0.0), default=None)
-
-    @property
-    def calling_code(self) -> OwnCode | None:
-        """The function of the user's below which most of the work of all stages happens."""
-        return calling_code(self.flame) if self.flame else None
 
 
 def facts(run: Run, setup: Setup) -> Facts:
@@ -391,10 +375,8 @@ def facts(run: Run, setup: Setup) -> Facts:
     # In somebody's own script backward passes are seen, forward ones lie in the rest of the step
     is_seen = stages.BACKWARD.name not in own or stages.FORWARD.name in own
     model = MODEL if is_seen else (*MODEL, stages.STEP.name)
-    not_own = {
-        *model,
-        stages.END_OF_EPOCH.name,
-    }  # where workers end: it belongs to their starting anew
+    # Where workers end belongs to their starting anew
+    not_own = {*model, stages.END_OF_EPOCH.name}
     beside = run.side_spans.filter(pl.col("stage").cast(pl.String) == stages.ANOTHER_LOADER.name)
     visited = steps.join(beside, on=_BATCH, how="semi").height
     # Loops over another loader that come after few of the steps serve no step

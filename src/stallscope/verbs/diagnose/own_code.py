@@ -324,13 +324,21 @@ def own_code(flame: Flame, stage: str) -> OwnCode | None:
     return holder
 
 
-def loop_code(flame: Flame) -> OwnCode | None:
+def loop_code(samples: pl.DataFrame) -> OwnCode | None:
     """Find the function of the user's that the training process computes in, beside its model.
 
     Its `share` is one of all that the process computes. None where too little was seen of it, or no
     function of the user's holds most of what is not the model.
+
+    Args:
+        samples: stacks of that process; columns `stack` and `hits`.
     """
-    return _beside_model(flame.samples)
+    hits = _hits(samples)
+    rest = Counter({stack: number for stack, number in hits.items() if not _MODEL.search(stack)})
+    holder = _holder(rest, is_own=True)
+    if holder is None or holder.share < _HOLDS:
+        return None
+    return replace(holder, share=holder.share * rest.total() / hits.total())
 
 
 def unhooked_code(flame: Flame) -> OwnCode | None:
@@ -338,7 +346,7 @@ def unhooked_code(flame: Flame) -> OwnCode | None:
 
     Such loaders have processes and threads of their own, which no hook of ours is in.
     """
-    return _beside_model(flame.samples.filter(pl.col("stage").is_null()))
+    return loop_code(flame.samples.filter(pl.col("stage").is_null()))
 
 
 def calling_code(flame: Flame) -> OwnCode | None:
@@ -353,15 +361,6 @@ def calling_code(flame: Flame) -> OwnCode | None:
         return None
     outermost = {function for stack in hits for function in _own(stack)[:1]}
     return None if StackFunction(holder.function, holder.file) in outermost else holder
-
-
-def _beside_model(samples: pl.DataFrame) -> OwnCode | None:
-    hits = _hits(samples)
-    rest = Counter({stack: number for stack, number in hits.items() if not _MODEL.search(stack)})
-    holder = _holder(rest, is_own=True)
-    if holder is None or holder.share < _HOLDS:
-        return None
-    return replace(holder, share=holder.share * rest.total() / hits.total())
 
 
 def _hits(samples: pl.DataFrame) -> Counter[str]:

@@ -151,6 +151,8 @@ def _with_own_stacks(run: Run, collected: Facts, phase: str) -> Facts | None:
     rows = run.stacks().filter(chosen, pl.lit(waiting) | ~pl.col("waits"))
     if int(rows["hits"].sum()) < _FEWEST_STACKS:
         return None
+    if phase == LOOP_STACKS:
+        return replace(collected, loop_code=loop_code(rows))
     window = pl.col("window_ns").rank("dense") - 1
     columns = [pl.col(name).cast(kind) for name, kind in SAMPLES.items()]
     conditions = FlameConditions(
@@ -162,13 +164,10 @@ def _with_own_stacks(run: Run, collected: Facts, phase: str) -> Facts | None:
         idle=waiting,
     )
     flame = Flame(rows.with_columns(window=window).select(columns), conditions)
-    if phase == LOOP_STACKS:
-        return replace(collected, loop_code=loop_code(flame))
     return with_stacks(collected, flame)
 
 
 def _ranks(run: Run) -> dict[int, Run]:
-    """Split a run by rank."""
     ranks = run.all_steps["rank"].unique().sort().to_list()
     if len(ranks) <= 1:
         return {next(iter(ranks), 0): run}
@@ -184,7 +183,6 @@ def _ranks(run: Run) -> dict[int, Run]:
 
 
 def _one_of_several(run: Run) -> list[str]:
-    """Note that this run is one of several ranks."""
     folder = run._folder  # noqa: SLF001 - see `ss.load`
     if folder is None or not folder.name.startswith("rank"):
         return []

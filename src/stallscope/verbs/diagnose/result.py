@@ -66,8 +66,6 @@ FIXES: Final = Schema(
 )
 
 NOT_MEASURED: Final = "not measured"
-MEASURED: Final = ("gain", "gain_low", "gain_high", "says")
-"""Columns of what was tried, of `FIXES` as of `Tuning.settings`."""
 
 
 @dataclass(frozen=True)
@@ -155,14 +153,11 @@ class Diagnosis(SavedResult):
     @cached_property
     @computed_apart
     def _table(self) -> pl.DataFrame:
-        rows = [
-            (
-                *(finding.code, finding.title, finding.severity, evidence_text(finding.evidence)),
-                *(finding.confidence, finding.next_step, finding.tested),
-            )
-            for finding in self.findings
-        ]
-        return pl.DataFrame(rows, TABLE, orient="row")
+        rows = []
+        for finding in self.findings:
+            numbers = ", ".join(f"{name} {value:.3g}" for name, value in finding.evidence.items())
+            rows.append({name: getattr(finding, name) for name in TABLE} | {"evidence": numbers})
+        return pl.DataFrame(rows, TABLE)
 
     def table(self) -> pl.DataFrame:
         """One row a finding, the verdict first; columns of `TABLE`."""
@@ -250,8 +245,3 @@ def with_tried(fixes: pl.DataFrame, tried: Mapping[str, Tuning]) -> pl.DataFrame
 def number_text(name: str, value: float | None) -> str:
     """Write a number with the unit that its name ends in."""
     return NOT_MEASURED if value is None or isnan(value) else unit_of(name)[1](value)
-
-
-def evidence_text(evidence: Mapping[str, float]) -> str:
-    """Write numbers with their names, as in "stall_share 0.46, fetch_p50_s 0.012"."""
-    return ", ".join(f"{name} {value:.3g}" for name, value in evidence.items())

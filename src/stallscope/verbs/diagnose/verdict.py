@@ -45,13 +45,8 @@ from stallscope.model.thresholds import HARDLY, OTHERS
 from stallscope.units import capital, count, share
 from stallscope.verbs.diagnose import causes
 from stallscope.verbs.diagnose.causes import CAUSES, READING, WAITING
-from stallscope.verbs.diagnose.rules import (
-    IN_WORKERS,
-    JUST,
-    finding,
-    findings,
-    late_begin,
-)
+from stallscope.verbs.diagnose.own_code import unhooked_code
+from stallscope.verbs.diagnose.rules import IN_WORKERS, JUST, finding, findings, late_begin
 from stallscope.verbs.diagnose.work import (
     conversions,
     findings_of_work,
@@ -277,7 +272,7 @@ def rank_findings(facts: Facts, by_cause: ByCause) -> Finding | None:
 
     unexplained = facts.exposure.of("unattributed")
     if unexplained > thresholds.UNEXPLAINED:
-        if code := facts.unhooked_code:
+        if facts.flame and (code := unhooked_code(facts.flame)):
             words = {"place": code.place, "line": code.place, "own": share(code.share)}
             words |= {"does": f", computing: {code.does}", "remedy": code.call.remedy}
             unhooked = finding(causes.UNHOOKED_CODE, facts, **words)
@@ -444,13 +439,11 @@ def _has_lines(facts: Facts, verdict: Finding) -> bool:
 
 
 def _is_unseen_work(facts: Facts, verdict: Finding) -> bool:
-    """Return whether the loop waits for a loader of which nothing was recorded."""
     unseen = facts.exposure.of("unattributed") > thresholds.UNEXPLAINED
     return verdict.cause == causes.INCONCLUSIVE and facts.time is not None and unseen
 
 
 def _makes_batches_here(verdict: Finding) -> bool:
-    """Return whether it is about a process that makes its batches itself."""
     return verdict.cause == causes.MAIN_PROCESS and "num_workers_count" in verdict.evidence
 
 

@@ -13,7 +13,7 @@ from stallscope.units import seconds, share, size
 from stallscope.verbs.diagnose import causes
 from stallscope.verbs.diagnose.causes import READING, WAITING
 from stallscope.verbs.diagnose.facts import MAKES_SMALLER
-from stallscope.verbs.diagnose.own_code import COLLECTS, OTHER, READS
+from stallscope.verbs.diagnose.own_code import COLLECTS, OTHER, READS, calling_code
 from stallscope.verbs.diagnose.rules import AT_ONCE, finding
 
 if TYPE_CHECKING:
@@ -200,10 +200,8 @@ def _of_transforms(facts: Facts) -> Finding:
         words = _own_code(facts, _longest(facts, groups[1:]).stage, own_part)
         return finding(causes.OWN_CODE, facts, _one_of(facts, own_part, whole), **words)
     if facts.holds_scaled_bytes and (converts := conversions(facts)):
-        part, whole = (
-            sum(each.share for each in converts),
-            facts.exposure.of("transform", "getitem"),
-        )
+        whole = facts.exposure.of("transform", "getitem")
+        part = sum(each.share for each in converts)
         names = " and ".join(each.stage for each in converts)
         words = {"stages": f"{names} take{'s' * (len(converts) == 1)}"}
         return finding(causes.CONVERSION, facts, _one_of(facts, part, whole), **words)
@@ -223,10 +221,10 @@ def _of_transforms(facts: Facts) -> Finding:
 
 def of_calling_code(facts: Facts) -> Finding | None:
     """Make a finding of the function that runs stages many times a sample; None: there is none."""
-    own, whole = facts.calling_code, facts.exposure.of(*WORK)
+    own = calling_code(facts.flame) if facts.flame else None
     if own is None or not facts.runs_often:
         return None
-    stage, runs = facts.runs_often
+    (stage, runs), whole = facts.runs_often, facts.exposure.of(*WORK)
     words = {"place": own.place, "line": own.place, "own": share(own.share * whole)}
     words |= {"stage": stage, "runs": f"{runs:.0f}", "remedy": own.call.remedy}
     return finding(causes.CALLING_CODE, facts, _one_of(facts, own.share * whole, whole), **words)
