@@ -87,26 +87,26 @@ def test_what_a_module_keeps_is_put_back():
     before = str((net.optimizers[0].state_dict(), net.rng.bit_generator.state))
     kept = (net.total, net.total.item(), net.losses, list(net.losses))
 
-    with as_before(DataLoader(Noise()), net.training_step) as said:
+    with as_before(DataLoader(Noise()), net.training_step) as notes:
         net.training_step(torch.rand(8, 4))
 
     assert before == str((net.optimizers[0].state_dict(), net.rng.bit_generator.state))
     assert kept == (net.total, net.total.item(), net.losses, net.losses)
     assert {"size": 4} == net.settings
-    assert said[0].endswith(": Adam, Net")
+    assert notes[0].endswith(": Adam, Net")
 
 
 def test_a_step_is_searched_to_its_inner_functions():
     """What a closure, a comprehension or a keyword's default names is reached, too."""
-    given = torch.nn.Linear(4, 1)
+    default = torch.nn.Linear(4, 1)
 
-    def step(batch: torch.Tensor, *, model: torch.nn.Module = given) -> Any:
+    def step(batch: torch.Tensor, *, model: torch.nn.Module = default) -> Any:
         def closure() -> torch.Tensor:
             return MODEL(batch).sum()
 
         return model(batch), closure()
 
-    assert {MODEL, given} == set(trainable(step))
+    assert {MODEL, default} == set(trainable(step))
 
 
 def test_training_is_undone():
@@ -115,14 +115,14 @@ def test_training_is_undone():
     trainer.step(torch.rand(8, 4))
     before = str((vars(trainer), [m.state_dict() for m in vars(trainer).values()]))
 
-    with as_before(DataLoader(Noise()), trainer.step) as said:
+    with as_before(DataLoader(Noise()), trainer.step) as notes:
         trainer.model.eval()
         trainer.model.train()
         for _ in range(3):
             trainer.step(torch.rand(8, 4))
 
     assert before == str((vars(trainer), [m.state_dict() for m in vars(trainer).values()]))
-    assert "SGD, Sequential, StepLR" in said[0]
+    assert "SGD, Sequential, StepLR" in notes[0]
 
 
 def test_generators_of_the_users_are_put_back():

@@ -66,10 +66,8 @@ class TestReading:
         assert {"getitem": 4, "fetch": 4} == stages_of(read, tmp_path)
 
     def test_numpy(self, tmp_path):
-        np.save(tmp_path / "x.npy", np.zeros(9))
-        assert {"getitem": 4, "fetch": 4} == stages_of(
-            lambda _: np.load(tmp_path / "x.npy"), tmp_path
-        )
+        np.save(path := tmp_path / "x.npy", np.zeros(9))
+        assert {"getitem": 4, "fetch": 4} == stages_of(lambda _: np.load(path), tmp_path)
 
     def test_h5py(self, tmp_path):
         with h5py.File(tmp_path / "x.h5", "w") as file:
@@ -80,22 +78,21 @@ class TestReading:
 class TestContainers:
     """Finding a sample, reading it and unpacking it stand apart where a library has them apart."""
 
-    def test_zip(self, photograph, tmp_path):
+    @pytest.mark.parametrize(
+        "read",
+        [
+            lambda archive: archive.read("photograph.jpg"),
+            lambda archive: archive.open("photograph.jpg").read(),
+        ],
+        ids=["read", "open"],
+    )
+    def test_zip(self, read, photograph, tmp_path):
         with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
             archive.write(photograph, "photograph.jpg")
         with zipfile.ZipFile(tmp_path / "x.zip") as archive:
+            stages = stages_of(lambda _: len(read(archive)), tmp_path)
 
-            def opened(_: int) -> int:
-                with archive.open("photograph.jpg") as file:
-                    return len(file.read())
-
-            for place, read in {
-                "one": lambda _: len(archive.read("photograph.jpg")),
-                "other": opened,
-            }.items():
-                (tmp_path / place).mkdir()
-                found = stages_of(read, tmp_path / place)
-                assert {"getitem": 4, "seek": 4, "fetch": 4, "unpack": 4} == found
+        assert {"getitem": 4, "seek": 4, "fetch": 4, "unpack": 4} == stages
 
     def test_tar(self, photograph, tmp_path):
         with tarfile.open(tmp_path / "x.tar", "w") as archive:
@@ -148,9 +145,7 @@ class TestDecoding:
 
     def test_tifffile(self, photograph, tmp_path, monkeypatch):
         """`tifffile.imread` is decode, the run says that it reads, too, and no other library's."""
-        tifffile: Any = ModuleType("tifffile")
-        tifffile.imread = lambda _: np.zeros(9)
-        monkeypatch.setitem(sys.modules, "tifffile", tifffile)
+        tifffile = module_of(monkeypatch, "tifffile", imread=lambda _: np.zeros(9))
 
         READ[0] = lambda _: tifffile.imread(photograph)
         recorded = record(Files(None), tmp_path)
@@ -219,9 +214,13 @@ def test_file_and_pixels_of_each_sample(photograph, tmp_path):
 
 def test_nothing_stays_replaced(photograph, tmp_path):
     """After a recording every library function is the original, also where it was imported to."""
-    before = (open, Image.open, Image.Image.convert, np.load, cv2.resize, F.resize, Path.read_bytes)
+
+    def functions() -> list[Any]:
+        of_pil = Image.open, Image.Image.convert
+        return [open, *of_pil, np.load, cv2.resize, F.resize, Path.read_bytes]
+
+    before = functions()
 
     stages_of(lambda _: Image.open(photograph), tmp_path)
 
-    after = (open, Image.open, Image.Image.convert, np.load, cv2.resize, F.resize, Path.read_bytes)
-    assert all(a is b for a, b in zip(before, after, strict=True))
+    assert all(a is b for a, b in zip(before, functions(), strict=True))

@@ -312,24 +312,22 @@ def test_collate_and_what_it_calls_belong_to_the_batch(tmp_path):
 
     decoded = record(Numbers(op), tmp_path, collate=collate)
 
-    rows = decoded.spans.filter(decoded.spans["sample"].is_null())
-    time = {
-        stage: ns
-        for stage, ns in zip(rows["stage"], rows["end_ns"] - rows["start_ns"], strict=True)
-        if ns
-    }
-    assert {"collate": 100, "Op": 5} == time
+    of_batch = decoded.spans.filter(decoded.spans["sample"].is_null())
+    assert {"collate": 2 * 100, "Op": 2 * 5} == time_of(decoded._replace(spans=of_batch))
 
 
 class TestWithoutBatches:
-    def test_one_index_is_a_sample(self, tmp_path):
-        """With `batch_size=None` each index of the sampler is a sample."""
-        decoded = record(
-            Numbers(Op(10)), tmp_path, batches=(3, 4), auto=False, collate=default_convert
-        )
+    @pytest.mark.parametrize(
+        ("dataset", "indices", "getitem_ns"),
+        [(Numbers(Op(10)), [3, 4], 2), (Stream(Op(10)), [None, None], 4)],
+        ids=["map", "stream"],
+    )
+    def test_one_index_is_a_sample(self, dataset, indices, getitem_ns, tmp_path):
+        """With `batch_size=None` each index of the sampler, each item of a stream, is a sample."""
+        decoded = record(dataset, tmp_path, batches=indices, auto=False, collate=default_convert)
 
-        assert [3, 4] == decoded.samples["index"].to_list()
-        assert {"getitem": 2, "Op": 20} == time_of(decoded)
+        assert indices == decoded.samples["index"].to_list()
+        assert {"getitem": getitem_ns, "Op": 20} == time_of(decoded)
 
     def test_a_list_of_indices_is_a_batch(self, tmp_path):
         """A sampler that gives lists makes the dataset give batches: no samples are invented."""
@@ -345,14 +343,6 @@ class TestWithoutBatches:
 
         assert decoded.samples.is_empty()
         assert {"getitem": 20} == time_of(decoded)
-
-    def test_one_next_is_a_sample(self, tmp_path):
-        """With `batch_size=None` each item of an iterable dataset is a sample."""
-        decoded = record(
-            Stream(Op(10)), tmp_path, batches=(None, None), auto=False, collate=default_convert
-        )
-
-        assert {"getitem": 4, "Op": 20} == time_of(decoded)
 
 
 def test_cpu_time_is_read_for_every_kth_sample(tmp_path):

@@ -58,9 +58,8 @@ class TestWorkersThatStandStill:
         assert 4 == error.run.all_steps.height
         assert {0, 1} == set(error.run.all_spans["worker"])
 
-    @pytest.mark.parametrize("verb", [ss.ladder])
-    def test_in_other_measurements(self, monkeypatch, verb):
-        error = hanging(monkeypatch, StandsStill(bad=0), verb)
+    def test_in_other_measurements(self, monkeypatch):
+        error = hanging(monkeypatch, StandsStill(bad=0), ss.ladder)
 
         assert "owes batch 0 and stands in" in str(error)
 

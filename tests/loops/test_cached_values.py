@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,19 +79,15 @@ def test_a_change_in_place_is_seen():
 class TestCachedBatches:
     def test_share_tensors_while_nobody_changes_them(self):
         batches = [torch.full((2,), float(number)) for number in range(3)]
-        given = iter(CachedBatches(list(batches)))
-
-        first, *rest = [next(given) for _ in range(7)]
+        first, *rest = islice(CachedBatches(batches), 7)
 
         assert first is not batches[0]
-        assert all(one is batches[place % 3] for place, one in enumerate(rest, 1))
+        assert all(batch is batches[place % 3] for place, batch in enumerate(rest, 1))
 
     def test_are_copied_once_somebody_does(self):
         cached = CachedBatches([torch.full((2,), 5.0) for _ in range(2)])
 
-        given = iter(cached)
-        for _ in range(5):
-            batch = next(given)
+        for batch in islice(cached, 5):
             assert [5.0, 5.0] == batch.tolist()
             batch.zero_()
         assert cached.copies
@@ -116,11 +113,11 @@ class TestFloatsThatUint8WouldHold:
         ],
     )
     def test_scaled_bytes_do(self, floats):
-        found = batch_bytes({"x": floats, "y": torch.arange(8)})
+        sizes = batch_bytes({"x": floats, "y": torch.arange(8)})
 
-        assert floats.nbytes == found.floats
-        assert IMAGES.nbytes == found.as_uint8
-        assert floats.nbytes + 64 == found.all
+        assert floats.nbytes == sizes.floats
+        assert IMAGES.nbytes == sizes.as_uint8
+        assert floats.nbytes + 64 == sizes.all
 
     @pytest.mark.parametrize(
         "floats",

@@ -235,7 +235,7 @@ class DeviceMarks:
                     self.looks = 0
                     self._marks.say(device=device.name)
                     if get_ident() == self._thread:
-                        self._clock = EventClock(device, self._write)
+                        self._clock = EventClock(device, self._marks.mark_device)
                         self.on = True
 
     def edge(self, edge: Edge) -> None:
@@ -255,9 +255,6 @@ class DeviceMarks:
                 clock.end()
                 if others_in_use() > 0:
                     self._marks.say(device=None)
-
-    def _write(self, edge: int, at_ns: int, astray_ns: int) -> None:
-        self._marks.mark_device(edge, at_ns, astray_ns)
 
     @contextmanager
     def _failing(self) -> Iterator[None]:

@@ -102,16 +102,18 @@ def is_own_part(holder: Any, value: Any) -> bool:
     """Return whether a callable is part of its holder: a method, or a library's own piece."""
     if getattr(value, "__self__", None) is holder:
         return True
-    home = _package(type(holder))
-    return home in _WHOLE and _package(value if is_function(value) else type(value)) == home
+    part = value if is_function(value) else type(value)
+    home = package(getattr(type(holder), "__module__", ""))
+    return home in _WHOLE and home == package(getattr(part, "__module__", ""))
 
 
 def _is_module(value: Any) -> bool:
     return isinstance(value, nn.Module)
 
 
-def _package(named: Any) -> str:
-    return str(getattr(named, "__module__", "")).partition(".")[0]
+def package(module: object) -> str:
+    """Return the package of a module's name, which may be anything in an object of the user's."""
+    return str(module).partition(".")[0]
 
 
 def datasets(dataset: Any) -> list[Any]:
@@ -161,7 +163,7 @@ def helpers(dataset: Any) -> Iterator[Slot]:
         code = method and inspect.unwrap(method)
         if not isinstance(code, types.FunctionType) or _is_foreign(code, ""):
             continue
-        home = code.__module__.partition(".")[0]
+        home = package(code.__module__)
         for name in names_in(code.__code__):
             base = next((base for base in cls.__mro__ if name in vars(base)), None)
             owner = vars(base) if base else code.__globals__
@@ -225,9 +227,9 @@ def _is_foreign(function: types.FunctionType, home: str) -> bool:
 
 def is_librarys(module: str, file: str, home: str) -> bool:
     """Return whether code is a library's; what lives in the package `home` is the user's."""
-    package = module.partition(".")[0]
+    name = package(module)
     installed = re.search(r"[\\/](site|dist)-packages[\\/]", file)
-    return package != home and (bool(installed) or package in sys.stdlib_module_names)
+    return name != home and (bool(installed) or name in sys.stdlib_module_names)
 
 
 # ---- hooking them --------------------------------------------------------------------------------

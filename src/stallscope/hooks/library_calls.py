@@ -17,7 +17,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from stallscope.hooks.find_ops import is_librarys
+from stallscope.hooks.find_ops import is_librarys, package
 from stallscope.hooks.libraries import stage_iterator, subclasses
 from stallscope.hooks.patches import names_in, unseen
 from stallscope.stages import DECODE, FETCH, SEEK, UNPACK, Stage
@@ -247,11 +247,11 @@ class Libraries:
 
         Torch's alone have so many names that to look through them takes a forked worker 50 ms.
         """
-        packages = {_package(call.module) for call in CALLS} - {"torch"}
+        packages = {package(call.module) for call in CALLS} - {"torch"}
         return [
             module
             for name, module in list(sys.modules.items())
-            if _package(name) in packages
+            if package(name) in packages
             or not is_librarys(name, str(names_in(module).get("__file__")), "")
         ]
 
@@ -319,7 +319,3 @@ def _iterating(recorder: Recorder, key: int, original: Any) -> Callable[..., Any
         return stage_iterator(recorder, key, items) if recorder.at_work() else items
 
     return begin
-
-
-def _package(module: str) -> str:
-    return module.partition(".")[0]

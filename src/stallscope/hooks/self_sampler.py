@@ -291,7 +291,7 @@ class _States:
 
 
 def _read(path: str) -> Any:
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY)  # `files.read_file` opens it through hooked code
     try:
         return json.loads(os.read(descriptor, 1 << 16))
     finally:

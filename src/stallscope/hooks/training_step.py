@@ -189,13 +189,13 @@ class StepParts:
         return None if self._waits.stack else self._marks.begin(stage)
 
     def _timed(self, original: Callable[..., Any], stage: Stage) -> Callable[..., Any]:
-        def begin(*_: Any, **__: Any) -> Callable[[], object] | None:
-            return self.begin(stage)
-
-        def end(end_part: Callable[[], object], *_: Any) -> None:
-            end_part()
-
-        return around(original, begin, end, self.failures, f"the {stage.name} passes")
+        return around(
+            original,
+            lambda *_, **__: self.begin(stage),
+            lambda end_part, *_: end_part(),
+            self.failures,
+            f"the {stage.name} passes",
+        )
 
 
 def garbage_callback(

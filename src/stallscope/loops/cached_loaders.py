@@ -210,10 +210,7 @@ class CachedStream(StandIn, IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
         first = worker.id * len(self._samples) // worker.num_workers if worker else 0
-        while True:
-            for sample in self._samples[first:]:
-                yield shell(sample)
-            first = 0
+        return map(shell, islice(cycle(self._samples), first, None))
 
 
 def epochs(source: Iterable[Any], goes_on: Callable[[], bool] = lambda: True) -> Iterator[Any]:

@@ -43,7 +43,7 @@ def _inside(value: Any) -> list[Any] | None:
         return list(value.values())
     if isinstance(value, (list, tuple)):
         return list(value)
-    if isinstance(value, torch.Tensor) or _is_array(value) or is_image(value):
+    if _is_tensor(value) or is_image(value):
         return None
     return list(own_attributes(value).values()) or None
 
@@ -132,7 +132,7 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
 
 def copied(leaf: Any) -> Any:
     """Copy what is held as a whole."""
-    if isinstance(leaf, torch.Tensor) and type(leaf) is torch.Tensor:
+    if type(leaf) is torch.Tensor:
         clone = leaf.detach().clone()
         clone = clone.pin_memory() if leaf.is_pinned() else clone
         return clone.requires_grad_(leaf.requires_grad)
