@@ -91,7 +91,8 @@ def file_of_anybody(path: str | Path, most_bytes: int) -> Iterator[IO[bytes]]:
     no_file = ValueError(f"{name} is no file, or only a link to one")
     if not stat.S_ISREG(os.lstat(path).st_mode):
         raise no_file
-    with os.fdopen(os.open(path, os.O_RDONLY | _CAREFUL | _BINARY), "rb") as file:
+    descriptor = os.open(path, os.O_RDONLY | _CAREFUL | _BINARY)
+    with io.BufferedReader(io.FileIO(descriptor)) as file:  # `os.fdopen` is hooked
         about = os.fstat(file.fileno())
         if not stat.S_ISREG(about.st_mode):  # replaced since the check
             raise no_file

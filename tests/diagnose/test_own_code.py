@@ -262,6 +262,26 @@ class TestFinding:
         assert "label (mine.py:12) is the bottleneck" in verdict.title
         assert "decode runs 16 times for each sample" in verdict.title
 
+    @pytest.mark.parametrize(
+        ("alone_s", "cause"),
+        [(0.05, "lock"), (0.19, "storage-latency")],
+        ids=["much longer than alone", "as long as alone"],
+    )
+    def test_workers_that_slow_each_other_down_at_a_database_wait_for_its_lock(
+        self, tmp_path, alone_s, cause
+    ):
+        """SQLite waits in C: stacks show the query, and no lock."""
+        mine = tmp_path / "mine.py"
+        mine.write_text("def rows(self, ids):\n    self.db.execute('CREATE TEMP TABLE t')\n")
+        flame = a_flame(("getitem", f"rows ({mine}:2)", 30), idle=True)
+        work = {("getitem", "getitem"): (0.9, 0.6), BLUR: 0.1}
+        facts = known(work=work, use={"worker_cpu": 0.5}, alone_waiting_s=alone_s, flame=flame)
+
+        verdict = judge(replace(facts, lock_frames=0.0))[0]
+
+        assert cause == verdict.code
+        assert "read-only connection" in verdict.next_step
+
     def test_what_the_loader_itself_calls_is_not_named_for_all_its_work(self):
         """Everything happens below `__getitem__`: that names nothing."""
         work = {("decode", "decode"): 0.35, ("Tensor", "transform"): 0.35, ("read", "fetch"): 0.3}

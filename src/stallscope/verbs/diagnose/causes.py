@@ -150,6 +150,12 @@ LOCK: Final = Cause(
     evidence=(*STORAGE_LATENCY.evidence[:4], "lock_frames_share", "file_lock_share"),
     costs="samples_share",
 )
+LOCK_OF_DATABASE: Final = LOCK._replace(
+    advice="{first}{remedy}; 4_worker_flamegraphs (idle=True) shows the lines",
+    limits=(*LOCK.limits, Limit.trust("unseen_trust")),
+    evidence=STORAGE_LATENCY.evidence[:4],
+)
+"""Variant for a database that the workers slow down for each other."""
 _LADDER: Final = Limit.trust("ladder_trust")
 _GROUP: Final = (NOTED, thresholds.DOMINATES + 0.15)
 """Limits of a group of work: a finding from `NOTED` on, certain where it clearly dominates."""

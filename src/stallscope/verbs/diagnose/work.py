@@ -13,7 +13,7 @@ from stallscope.units import seconds, share, size
 from stallscope.verbs.diagnose import causes
 from stallscope.verbs.diagnose.causes import READING, WAITING
 from stallscope.verbs.diagnose.facts import MAKES_SMALLER
-from stallscope.verbs.diagnose.own_code import COLLECTS, OTHER, READS, calling_code
+from stallscope.verbs.diagnose.own_code import CALLS, COLLECTS, OTHER, READS, calling_code
 from stallscope.verbs.diagnose.rules import AT_ONCE, finding
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ def findings_of_work(facts: Facts) -> Iterator[Finding]:
     is_lock, waits = _is_lock(facts), facts.exposure.waiting(*READING)
     is_long = facts.exposure.waiting(*WAITING) >= thresholds.WAITS_FOR_EACH_OTHER
     if is_lock and is_long and facts.setup.num_workers > 1:
-        yield finding(causes.LOCK, facts, **_lock(facts))
+        cause = causes.LOCK_OF_DATABASE if _is_database(facts) else causes.LOCK
+        yield finding(cause, facts, **_lock(facts))
     if not is_lock and waits >= thresholds.NOTED:
         cause, words = _storage(facts)
         words["waits"] = share(waits)
@@ -92,7 +93,7 @@ def is_unseen(facts: Facts) -> bool:
 
 def _is_lock(facts: Facts) -> bool:
     """Return whether workers wait for a lock: it was seen, or it is concluded."""
-    if (facts.use.file_lock_share or 0.0) >= thresholds.LOCK_FRAMES:
+    if (facts.use.file_lock_share or 0.0) >= thresholds.LOCK_FRAMES or _is_database(facts):
         return True
     if facts.lock_frames is not None:
         return facts.lock_frames >= thresholds.LOCK_FRAMES
@@ -100,6 +101,12 @@ def _is_lock(facts: Facts) -> bool:
     return (
         facts.is_shared is True and facts.exposure.waiting("transform", "collate", "decode") > reads
     )
+
+
+def _is_database(facts: Facts) -> bool:
+    """Return whether the workers hold each other up at a database, which waits in C, unseen."""
+    own = facts.own_code(stages.GETITEM.name) if facts.is_shared and is_unseen(facts) else None
+    return own is not None and own.call is CALLS["database"]
 
 
 def _alone(facts: Facts) -> str:
