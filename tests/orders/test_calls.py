@@ -181,6 +181,15 @@ class ByMethod(Smooth):
         return 2 * image
 
 
+class Skips(Smooth):
+    """Every second sample goes on in a chain that the others skip."""
+
+    def __getitem__(self, index):
+        x = triple(middle(tv.pil_to_tensor(self.image(index))))
+        shape = x.shape
+        return tv.hflip(halve(x)) if index % 2 else x[:, : shape[1]]
+
+
 class Stacked(Smooth):
     """Hands results on to torch, by operators, and by name."""
 
@@ -197,6 +206,7 @@ class Stacked(Smooth):
         (Noisy(None), [["fromarray", "pil_to_tensor", "triple"], ["halve", "middle"]]),
         (Loops(None), [["fromarray", "pil_to_tensor"]]),
         (ByMethod(None), [["fromarray", "pil_to_tensor", "middle", "halve", "double"]]),
+        (Skips(None), [["fromarray", "pil_to_tensor", "middle", "triple"]]),
         (Stacked(None), [["fromarray", "pil_to_tensor", "middle", "triple"], ["halve", "hflip"]]),
     ],
 )

@@ -7,6 +7,7 @@ mask are two chains. Calls that draw random numbers keep their place. `deferred_
 from __future__ import annotations
 
 import linecache
+import time
 import types
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -75,6 +76,8 @@ class RecordedCalls(NoticedCalls):
     def __init__(self, dataset: Any) -> None:
         super().__init__(dataset)
         self.calls: list[CodeCall] = []
+        self.recording_s = 0.0
+        """Time of the recording itself, which is none of the dataset's."""
         self._inside: int | None = None
 
     def called(self, call: CodeCall) -> Any:
@@ -82,14 +85,18 @@ class RecordedCalls(NoticedCalls):
         first = call.first
         if not _is_plane(first):
             return call.made(first)
+        began_ns = time.perf_counter_ns()
         *_, call.decode_s = decoded(first)
         call.argument, call.inside = fresh(first), self._inside
         self._inside = len(self.calls)
         self.calls.append(call)
-        before = states_of()
-        call.result, call.took_s = clocked(lambda: call.made(first))
+        before, inner_s = states_of(), self.recording_s
+        call.result, took_s = clocked(lambda: call.made(first))
+        call.took_s = took_s - (self.recording_s - inner_s)
         call.draws = states_of() != before
         self._inside = call.inside
+        whole_s = (time.perf_counter_ns() - began_ns) / 1e9
+        self.recording_s += whole_s - took_s - call.decode_s
         return call.result
 
     def rows(self) -> list[list[CodeCall]]:
@@ -209,7 +216,7 @@ def _in_dataset(
     watched = RecordedCalls(place.value)
     outer = place.filled(dataset, watched)
     for number, index in enumerate(indices):
-        watched.calls = []
+        watched.calls, watched.recording_s = [], 0.0
         finished, whole_s = clocked(lambda at=index, n=number: seeded(outer, at, n))  # type: ignore[misc]
         rows = watched.rows()
         calls = [call for row in rows for call in row]
@@ -217,7 +224,8 @@ def _in_dataset(
         if room_bytes < 0 and samples:
             break
         decode_s = sum(call.decode_s for call in calls)
-        fetch_s = max(whole_s - sum(call.took_s for call in calls) - decode_s, 0.0)
+        in_calls_s = sum(call.took_s for call in calls) + decode_s
+        fetch_s = max(whole_s - watched.recording_s - in_calls_s, 0.0)
         for call in calls:
             call.first = call.result = None
         recorded.append(rows)
@@ -225,7 +233,8 @@ def _in_dataset(
         samples.append(CapturedSample(empty, decode_s=decode_s, fetch_s=fetch_s, finished=finished))
     chains = _merged(recorded)
     for _ in range(_ROUNDS):
-        chains, is_right = _tried(place, dataset, indices, samples, chains)
+        reached = _reached(chains, recorded)
+        chains, is_right = _tried(place, dataset, indices, samples, reached)
         if is_right:
             return _as_ops(place, chains, recorded, samples) if chains else None
     return None
@@ -253,6 +262,12 @@ def _merged(recorded: list[list[list[CodeCall]]]) -> list[Chain]:
                 broken.add(id(chain))
             used.add(id(chain))
     return [chain for chain in chains if len(chain) >= _FEWEST and id(chain) not in broken]
+
+
+def _reached(chains: list[Chain], recorded: list[list[list[CodeCall]]]) -> list[Chain]:
+    """Return the chains that no sample skips as a whole: each sample needs a value for each."""
+    sites = [{call.site for row in rows for call in row} for rows in recorded]
+    return [chain for chain in chains if all(not each.isdisjoint(chain) for each in sites)]
 
 
 def _tried(
