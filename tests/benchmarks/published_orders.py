@@ -109,7 +109,11 @@ def _of(
     dataset: type[Photos] = Photos,
     compose: Callable[[Any], Any] = v2.Compose,
 ) -> Published:
-    loader = DataLoader(dataset(compose(list(ops))), 16, shuffle=True, num_workers=2)
+    # As detection's references do: samples of different sizes stay a list
+    collate = list if dataset is Boxed else None
+    loader = DataLoader(
+        dataset(compose(list(ops))), 16, shuffle=True, num_workers=2, collate_fn=collate
+    )
     return Published(loader, ops, order, compose)
 
 
