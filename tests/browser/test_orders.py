@@ -23,7 +23,7 @@ class TryPanel:
 
     def drag(self, name, onto):
         """Drag an op before another one; once more where the notebook scrolled meanwhile."""
-        wanted = [one for one in self.order() if one != name]
+        wanted = [op for op in self.order() if op != name]
         wanted.insert(wanted.index(onto), name)
         for _ in range(5):
             self.tag(name).drag_to(self.tag(onto), target_position={"x": 3, "y": 5})
