@@ -118,7 +118,7 @@ def test_every_control_of_the_widget_works(lab):
 
 
 def test_an_exported_page_works_without_a_kernel(page, tmp_path):
-    """The same controls, from a file; the page asks for nothing but itself."""
+    """The controls work in a page from a file, which fetches nothing else."""
     path = a_flame().export(tmp_path / "flame.html")
     page.goto(path.as_uri())
 

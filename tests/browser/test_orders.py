@@ -64,7 +64,7 @@ class TryPanel:
 
 
 def reordered_by_hand(lab):
-    """The mouse moves an op, and the keyboard moves one back and on; the grade is the order's."""
+    """Move an op by mouse, and one back and on by keyboard; return the panel."""
     panel = TryPanel(lab)
     assert AS_IT_IS == panel.order()
 

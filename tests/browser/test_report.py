@@ -1,4 +1,4 @@
-"""The report in a real browser: its flamegraph works under the page's rules, and no name runs."""
+"""The report in a real browser: its flamegraph works, and markup in a name does not run."""
 
 from __future__ import annotations
 
