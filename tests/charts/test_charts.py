@@ -115,7 +115,7 @@ class TestDots:
 
 
 class TestSlowest:
-    def test_shows_what_there_is_of_a_file(self, tmp_path):
+    def test_shows_the_picture_and_size_of_a_file(self, tmp_path):
         """A picture, its name, pixels and bytes; a plain tile where there is no file."""
         image = tmp_path / "cat_$1$.jpg"
         Image.new("RGB", (40, 30), "red").save(image)
@@ -143,7 +143,7 @@ class TestSlowest:
         assert "Even the slowest" in stages.slowest_figure(a_run([{"A": 1.0}] * 20)).title
 
     def test_blames_the_stage_that_took_more_than_usual(self):
-        """Not the longest stage is the cause, but the one with the largest excess."""
+        """The cause is the stage with the largest excess, not the longest stage."""
         usual = {"decode": 10.0, "fetch": 1.0}
         run = a_run([usual, usual, usual, {"decode": 10.5, "fetch": 8.0}])
 
@@ -172,7 +172,7 @@ class TestSlowest:
 
 class TestLabels:
     def test_in_a_row_never_overlap(self):
-        """For many random wishes, crowds at either end among them, texts are apart, in order."""
+        """Texts at random places, crowded ones among them, keep their order without overlap."""
         chance = random.Random(1)
         for _ in range(100):
             parts = sorted(chance.uniform(0, chance.choice([1, 9])) for _ in range(12))

@@ -130,7 +130,7 @@ class TestTimeline:
         assert ["· arrow: the" in caption for caption in captions] == [True, False]
         assert ["· arrows: the" in caption for caption in captions] == [False, True]
 
-    def test_shows_sixteen_workers_those_that_were_awaited_among_them(self):
+    def test_shows_sixteen_workers_including_the_awaited_ones(self):
         run = ODD_LOOPS["many workers"]
 
         figure = timeline.figure(run)
@@ -197,7 +197,7 @@ class TestWaits:
         assert "hollow: 4 steps of start-up and warm-up, no stalls" in figure.notes[0]
 
     def test_has_a_line_for_each_pattern(self):
-        """The first one is the title; the line says how much it explains and how sure that is."""
+        """The first pattern is the title; each line has the explained share and a p-value."""
         run = a_loop(MAKING, using=QUICK, batches=200)
 
         figure = loop.waits_figure(run)
@@ -208,7 +208,7 @@ class TestWaits:
         assert "p-value below 0.001" in lines[0]
 
     def test_marks_the_steps_that_the_sentence_names(self):
-        """Every 4th one: the small waits of its round are explained, but not named."""
+        """Every 4th step is marked; the small waits of its round are explained, but not named."""
         of_round = [0.1, 0.003, 0.002, 0.0]
         run = a_run([], steps=steps_of(of_round * 30), workers=4)
 
@@ -227,13 +227,13 @@ class TestWaits:
         assert ["linear", "log"] == scales
 
     def test_draws_a_wait_of_zero_at_zero(self):
-        """A linear axis begins there; only a log axis has to end somewhere."""
+        """A linear axis begins at zero; only a log axis needs a smallest value."""
         figure = loop.waits_figure(ODD_LOOPS["hardly waits"])
 
         heights = {height for line in figure.axes[-1].lines for height in line.get_ydata()}
         assert {0.0, 0.02} == heights
 
-    def test_says_what_patterns_are_not_shown(self):
+    def test_counts_the_patterns_that_are_not_shown(self):
         run = ODD_LOOPS["stalls"]
         crowded = replace(run)
         crowded.__dict__["_patterns"] = pl.concat([run.patterns().head(1)] * 6)
