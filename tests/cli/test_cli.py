@@ -344,7 +344,7 @@ class TestDiagnose:
         assert "ended early" in (here / "r.html").read_text()
 
     def test_passes_its_options_on(self, answer_with):
-        """The budget, the device, and the simulated step."""
+        """The verb gets the budget, the device and the simulated step."""
         asked = answer_with(HEALTHY)
         options = ["--budget", "7", "--device", "cpu", "--step", "0.2"]
 
