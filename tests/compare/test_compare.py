@@ -52,8 +52,8 @@ class TestWhatChanged:
         assert not comparison.table()["distinguishable"].any()
         assert str(comparison).startswith("after is about as fast as before: ")
 
-    def test_too_few_steps_are_no_answer(self):
-        """Eight steps of a run at half the speed are neither as fast nor slower."""
+    def test_too_few_steps_give_no_answer(self):
+        """Eight steps of a run at half the speed are too few for a claim."""
         comparison = ss.compare(a_run(40.0), a_run(80.0, seed=1, batches=8))
 
         assert str(comparison).startswith(
@@ -87,7 +87,7 @@ class TestWhatElseDiffers:
 
         assert ("prefetch factor: None → 4", "torch: None → 3.0") == differences
 
-    def test_a_busier_machine(self):
+    def test_a_change_on_a_busier_machine_is_not_claimed(self):
         """A change that other processes on the cores may explain is not claimed."""
         comparison = ss.compare(a_run(), beside_others(a_run(60.0, seed=1)))
 
