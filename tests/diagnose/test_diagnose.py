@@ -84,7 +84,7 @@ def storage() -> ss.Diagnosis:
 
 class TestResult:
     def test_a_loop_that_waits_is_not_healthy(self, storage):
-        """A cause is named, with the stall behind it; which one, on a busy machine, is chance."""
+        """The verdict is some cause with its stall; which cause depends on the machine's load."""
         assert storage.verdict.code in CAUSES
         assert "healthy" != storage.verdict.code
         assert storage.verdict.evidence["stall_share"] > 0.5
@@ -106,7 +106,7 @@ class TestResult:
         assert spent["seconds"].sum() <= storage.circumstances.wall_s
 
     def test_it_holds_the_run(self, storage):
-        """The loop as it is can be looked at more closely."""
+        """The run of the current loop can be examined further."""
         assert storage.run.steps().height >= 12
 
     def test_a_simulated_step_is_called_so(self, storage):
@@ -117,7 +117,7 @@ class TestResult:
 
 class TestTarget:
     @pytest.mark.slow
-    def test_no_worker_is_the_main_process(self):
+    def test_a_loop_without_workers_blames_the_main_process(self):
         """A loop without workers gets the advice to add them."""
         cause = ss.diagnose(slow_storage(0), ss.simulated_step(0.005), budget_s=6).verdict
 
@@ -154,7 +154,7 @@ class TestTarget:
         with pytest.raises(ss.StallscopeError, match=r"budget_s=.*seconds above 0"):
             ss.diagnose("sample", budget_s=budget_s)
 
-    def test_no_target_is_refused(self):
+    def test_an_invalid_target_is_refused(self):
         """A target that is no loader is named before anything is measured."""
         with pytest.raises(ss.StallscopeError, match="yields no batches"):
             ss.diagnose(42)
@@ -174,7 +174,7 @@ class TestBudget:
 
 @pytest.mark.usefixtures("only_the_loop")
 class TestLeftAlone:
-    def test_generators_and_model_are_as_before(self):
+    def test_generators_and_model_are_unchanged(self):
         """A diagnosis leaves all generators and the model's weights unchanged."""
         model = nn.Linear(4, 4)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

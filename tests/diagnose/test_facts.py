@@ -49,7 +49,7 @@ class TestExposure:
         assert groups == pytest.approx({"decode": 0.5, "transform": 0.3, "fetch": 0.2})
 
     def test_workers_without_a_pause_wait_for_all_their_work_alike(self):
-        """Stalls that fall upon what is done last are given to every stage by its work."""
+        """Stalls during the last stage are divided among all stages by their work."""
         late = starving(steps=steps_of([0.003] * MANY, start_s=0.037, step_s=0.037))
 
         groups = exposure(late, MachineUse(), busy_share=1.0).groups()
@@ -82,7 +82,7 @@ class TestExposure:
         assert 0.2 == pytest.approx(exposed.waiting("fetch"))
         assert 0.0 == exposed.waiting("decode", "transform")
 
-    def test_wanting_a_core_is_no_waiting(self):
+    def test_queueing_for_a_core_is_no_waiting(self):
         """Half of the time computing and half in the queue for a core: nothing is waited for."""
         run = starving(cpu_share={"fetch": 0.5, "decode": 0.5, "Blur": 0.5})
 
@@ -119,7 +119,7 @@ class TestMaking:
     def test_receiving_is_what_the_loop_waits_for_batches_that_are_made(
         self, made_ms, arrived_ms, takes_ms
     ):
-        """From when the batch is made or the loop waits, up to its arrival or the wait's end."""
+        """Receiving begins when the batch is made or the loop waits, and ends with the wait."""
         steps = steps_of([0.01] * MANY, step_s=0.02)
         moments = [
             {
@@ -191,7 +191,7 @@ def begins(run, workers, length=None):
 
 class TestStarts:
     @pytest.mark.parametrize("length", [10, None])
-    def test_the_begin_of_an_epoch_is_separated(self, length):
+    def test_the_start_up_of_an_epoch_is_found(self, length):
         """Epochs of ten steps of 0.1 s begin with 1 s, half of their time; so do a stream's."""
         wait_s = ([0.9] + [0.0] * 9) * 3
         run = a_run(
@@ -212,15 +212,15 @@ class TestStarts:
         assert 2 == begin.epochs
         assert 0.5 == pytest.approx(begin.share)
 
-    def test_workers_that_live_on_start_once(self):
-        """With persistent workers no epoch but the first begins so."""
+    def test_persistent_workers_start_once(self):
+        """Only the first epoch begins slowly."""
         run = a_run([SAMPLE] * 4, steps=steps_of([1.0] + [0.0] * 9))
 
         assert 0.0 == starts(run, 1, persistent=True, epoch_batches=10).share
 
 
 class TestInterval:
-    def test_few_steps_leave_all_doubt(self):
+    def test_few_steps_give_the_widest_interval(self):
         """Three rounds are too few for an interval."""
         steps = steps_of([0.1] * 6)
 

@@ -118,7 +118,7 @@ def diagnosis():
 
 
 @pytest.mark.slow
-def test_a_verdict_brings_its_proof(monkeypatch, tmp_path):
+def test_a_verdict_measures_its_best_fix(monkeypatch, tmp_path):
     """The rest of the budget measures the best change, which the page names; saving keeps it."""
     monkeypatch.setattr(diagnose_module, "_PROOF_LEAST_S", 1.0)
     diagnosis = ss.diagnose(

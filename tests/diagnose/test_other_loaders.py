@@ -229,7 +229,7 @@ def test_a_pool_in_a_stream_is_the_loaders_own():
 
 
 class _Loader:
-    """Another library's: its own processes make the batches."""
+    """A loader of another library, whose own processes make the batches."""
 
     def __iter__(self):
         with multiprocessing.get_context("fork").Pool(2) as pool:

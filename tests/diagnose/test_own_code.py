@@ -30,7 +30,7 @@ class TestLocks:
         assert 0.75 == lock_share(flame)
 
     def test_a_call_of_flock_is_seen_by_its_line(self, tmp_path):
-        """A lock of a file has no frame of its own: the text of the user's line tells."""
+        """A file's lock has no frame of its own; the text of the user's line shows it."""
         mine = tmp_path / "mine.py"
         mine.write_text("def load():\n    fcntl.flock(file, fcntl.LOCK_EX)\n    copy()\n")
         flame = a_flame(("getitem", f"load ({mine}:2)", 30), ("getitem", f"load ({mine}:3)", 10))
@@ -298,7 +298,7 @@ class TestFinding:
         assert "blur (mine.py:31)" in judge(transform)[0].next_step
 
     def test_a_transform_with_a_known_call_gets_its_remedy(self, tmp_path):
-        """A method of the dataset's may be called `crop` and spend its time on copies."""
+        """A method of the dataset called `crop` may spend its time on copies."""
         code = "def crop(subject):\n    return copy.deepcopy(subject)\n"
 
         verdict = verdict_on(tmp_path, code, {("crop", "transform"): 1.0})

@@ -306,7 +306,7 @@ WORK = [
          "storage-latency", work=WAITS_IN_FETCH, use=IDLE, enough_workers=3,
          setup={"num_workers": 1, "cores": 8.0}),
 ]  # fmt: skip
-"""Work on samples and batches: what of it computes and what waits, and what leads."""
+"""Work on samples and batches: computing, waiting, and the part that leads."""
 
 
 SLOW_START = Starts(1.0, 2.0, 3, again=True)
