@@ -91,7 +91,7 @@ def context_of(trainer, optimizer=None, **facts):
 class TestChanges:
     @pytest.mark.parametrize("name", ["bfloat16 autocast", "channels_last", "fused optimizer"])
     def test_each_is_on_in_its_block_and_leaves_nothing_behind(self, name):
-        """Bit for bit, with attributes, strides and the memory that parameters lie in."""
+        """The state is equal bit for bit, with attributes, strides and parameters' memory."""
         trainer = Trainer()
         trainer.step(torch.rand(4, 32))
         context = context_of(trainer)
