@@ -24,7 +24,7 @@ THREAD = StackFrame("Thread._bootstrap", "/usr/lib/python3.11/threading.py", 100
 
 
 def hook(stage: Stage) -> StackFrame:
-    """The recorder's frame around a stage."""
+    """Return the recorder's frame around a stage."""
     return StackFrame(frame_name(stage), str(OURS / "hooks/hot_path.py (passed over by …)"), 200)
 
 

@@ -127,7 +127,7 @@ class TestTable:
     @pytest.mark.slow
     @pytest.mark.parametrize("windows", [1, 3, 10])
     def test_intervals_hold_the_truth_19_times_in_20(self, windows):
-        """On 200 recordings with known shares, with few windows as with many; at least 92%."""
+        """At least 92% of 200 intervals hold the known share, with few windows and with many."""
         held = []
         for seed in range(200):
             rows = table(a_flame(seed=seed, windows=windows, per_window=50).samples).filter(
