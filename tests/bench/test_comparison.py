@@ -1,4 +1,4 @@
-"""What a comparison says, from planted pairs."""
+"""Comparisons of planted pairs: factor, interval and verdict."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def starts(factor, *, count=3, noise=0.05, start_noise=0.0, seed=0):
     ("factor", "noise", "says"),
     [(1.4, 0.05, FASTER), (0.7, 0.05, SLOWER), (1.0, 0.01, SAME), (1.2, 0.6, OPEN)],
 )
-def test_four_words(factor, noise, says):
+def test_each_verdict_is_reached(factor, noise, says):
     gain = of_starts(starts(factor, noise=noise))
 
     assert says == gain.says
@@ -42,12 +42,12 @@ def test_four_words(factor, noise, says):
 
 
 def test_one_start_claims_no_small_gain():
-    """Another start of the same loader would differ by as much."""
+    """Two starts of the same loader may differ by as much."""
     assert OPEN == of_starts(starts(1.05, count=1, noise=0.001)).says
     assert FASTER == of_starts(starts(1.2, count=1, noise=0.001)).says
 
 
-def test_nothing_and_a_single_pair_say_nothing():
+def test_no_pair_and_a_single_pair_claim_nothing():
     assert (1.0, None, None, OPEN) == of_starts([])
     assert (None, None, OPEN) == of_starts([[math.log(2)]])[1:]
     assert OPEN == of_samples([], []).says
@@ -56,8 +56,8 @@ def test_nothing_and_a_single_pair_say_nothing():
 
 @pytest.mark.parametrize("start_noise", [0.0, comparison.START_SPREAD, 0.06])
 @pytest.mark.parametrize("noise", [0.02, 0.15])
-def test_intervals_hold_the_truth_as_often_as_they_say(start_noise, noise):
-    """Also where starts differ by more than was known; and few claims are wrong."""
+def test_intervals_hold_the_true_factor(start_noise, noise):
+    """Intervals also hold if starts vary more than assumed, and few claims are wrong."""
     gain = [
         of_starts(starts(1.0, noise=noise, start_noise=start_noise, seed=seed))
         for seed in range(300)
@@ -70,7 +70,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(start_noise, noise):
 
 
 def test_samples_are_compared_in_pairs():
-    """A sample that costs ten times as much does so in both."""
+    """An expensive sample is expensive in both variants, so it moves no factor."""
     rng = np.random.default_rng(3)
     costs = rng.lognormal(0, 1, 60)
     gain = of_samples(1.3 * costs, costs * rng.normal(1, 0.02, 60))
@@ -80,13 +80,13 @@ def test_samples_are_compared_in_pairs():
     assert SAME == of_samples(costs, costs * rng.normal(1, 0.02, 60)).says
 
 
-def test_a_budget_that_would_settle_it_is_longer():
+def test_the_suggested_budget_is_longer_and_grows_with_noise():
     near, far = (of_starts(starts(1.1, noise=noise)) for noise in (0.2, 0.6))
 
     assert 10 < budget_for(near, 10) <= budget_for(far, 10) <= 200
 
 
-def test_a_rate_is_all_over_all():
+def test_a_rate_is_total_samples_over_total_seconds():
     gain = rate_of([[(10, 1.0), (10, 3.0)], [(10, 1.0)]])
 
     assert 6.0 == gain.value
@@ -94,7 +94,7 @@ def test_a_rate_is_all_over_all():
     assert rate_of([]) is None
 
 
-def test_what_is_not_settled_says_how_much_there_is_to_gain():
+def test_the_title_of_an_open_comparison_states_the_possible_gain():
     """An interval that ends near 1 is an answer; a wide one asks for time."""
     little = Factor(1.01, 0.95, 1.07, OPEN)
     wide = Factor(1.3, 0.8, 2.1, OPEN)

@@ -1,4 +1,4 @@
-"""Loops in turns over real workers: who is stopped, and what is left of it."""
+"""Loops that run in turns over real workers: stopped workers, failures and cleanup."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are sto
 
 
 class Computes(Dataset):
-    """Samples that take so long to compute."""
+    """Samples that compute for `each_s` seconds."""
 
     def __init__(self, each_s=0.002):
         self.each_s = each_s
@@ -53,16 +53,18 @@ def turns_of(measurement, *variants):
 
 
 def workers():
-    """States of the living workers of this process."""
-    return [one.status() for one in psutil.Process().children() if "worker" in one.name()]
+    """Return the states of the living workers of this process."""
+    return [
+        process.status() for process in psutil.Process().children() if "worker" in process.name()
+    ]
 
 
 def until(turns, blocks):
-    """Wants variant 1 until there are so many blocks."""
+    """Return a chooser of variant 1 until there are this many blocks."""
     return lambda: [1] if len(turns.blocks) < blocks else []
 
 
-def test_one_that_computes_twice_as_long_is_half_as_fast():
+def test_a_loop_that_computes_twice_as_long_is_half_as_fast():
     with Measurement("ladder", 20.0) as measurement:
         turns = turns_of(measurement, loop(Computes(0.004)), loop(Computes(0.002)))
         turns.run(lambda: [] if compared(turns.blocks, 1).is_settled else [1])
@@ -76,7 +78,7 @@ def test_one_that_computes_twice_as_long_is_half_as_fast():
     assert all(block.cpu_s > 0 for block in turns.blocks)
 
 
-def test_while_one_runs_the_workers_of_the_other_are_stopped():
+def test_the_workers_of_a_waiting_loop_are_stopped():
     seen = []
     step = lambda _: seen.append(sorted(workers()))  # noqa: E731 - the user's own
     with Measurement("ladder", 20.0) as measurement:
@@ -90,7 +92,7 @@ def test_while_one_runs_the_workers_of_the_other_are_stopped():
     assert not workers()
 
 
-def test_an_interrupt_while_one_is_stopped_leaves_nothing():
+def test_an_interrupt_leaves_no_stopped_worker():
     def step(_):
         if psutil.STATUS_STOPPED in workers():
             os.kill(os.getpid(), signal.SIGINT)
@@ -102,15 +104,15 @@ def test_an_interrupt_while_one_is_stopped_leaves_nothing():
     assert not workers()
 
 
-def test_a_worker_that_dies_while_it_is_stopped():
-    """Its variant is out, and the other goes on; the user's own passes."""
+def test_a_worker_that_dies_while_stopped_fails_its_variant():
+    """The other variant goes on."""
     killed = []
 
     def step(_):
-        for one in psutil.Process().children():
-            if one.status() == psutil.STATUS_STOPPED and not killed:
-                killed.append(one.pid)
-                one.kill()
+        for child in psutil.Process().children():
+            if child.status() == psutil.STATUS_STOPPED and not killed:
+                killed.append(child.pid)
+                child.kill()
 
     with Measurement("ladder", 20.0) as measurement:
         turns = turns_of(measurement, loop(Computes(), step), loop(Computes()))
@@ -130,7 +132,7 @@ from stallscope.bench.measurement import Measurement
 def step(_):
     states = workers()
     if psutil.STATUS_STOPPED in states:
-        print(*[one.pid for one in psutil.Process().children()], flush=True)
+        print(*[child.pid for child in psutil.Process().children()], flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 
 with Measurement("ladder", 20.0) as measurement:

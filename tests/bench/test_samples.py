@@ -1,6 +1,6 @@
-"""Pairs of samples: what is compared, when it ends, and what its clock counts.
+"""Pairs of samples: comparison, stopping rule and clock.
 
-Costs are planted: what is made says how long it took.
+Costs are planted: each sample is its own duration in seconds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def planted(monkeypatch):
 
 
 def costs(usual: float, noise: float = 0.02, seed: int = 0):
-    """What makes samples that take so long, seconds, give or take some."""
+    """Return a maker of samples that take about `usual` seconds."""
     drawn = np.random.default_rng(seed).normal(usual, noise * usual, 10_000)
     numbers = count()
     return lambda _: float(drawn[next(numbers)])
@@ -40,8 +40,8 @@ def compared(contest: Contest, **named) -> PairedSamples:
 @pytest.mark.parametrize(
     ("factor", "says"), [(1.38, "faster"), (1.0, "no significant difference"), (0.8, "slower")]
 )
-def test_says_what_was_planted(planted, factor, says):
-    """As soon as it is clear, with the truth inside of the interval."""
+def test_the_planted_factor_is_found(planted, factor, says):
+    """The comparison ends as soon as it is clear; its interval holds the true factor."""
     pairs = compared(Contest("", costs(0.01), costs(0.01 / factor, seed=1), UNITS))
     gain = pairs.factor(1)
 
@@ -62,12 +62,12 @@ def test_goes_on_until_a_gain_is_narrow(planted):
 
 
 def test_no_pair_begins_that_would_end_too_late(planted):
-    """A sample that takes longer than there is time for is not made."""
-    made = []
-    slow = Contest("", made.append, made.append, UNITS, expected_s=30.0)
+    """A sample that takes longer than the time left is not made."""
+    calls = []
+    slow = Contest("", calls.append, calls.append, UNITS, expected_s=30.0)
 
     assert not compared(slow).pairs
-    assert not made
+    assert not calls
 
 
 def test_a_variant_that_raises_has_its_reason_and_the_users_own_error_passes():
@@ -80,15 +80,15 @@ def test_a_variant_that_raises_has_its_reason_and_the_users_own_error_passes():
         compared(Contest("", broken, abs, UNITS))
 
 
-def test_what_both_take_beside_it_counts(planted):
-    """A factor of two on half of the work is one of 1.33."""
+def test_time_beside_the_compared_part_counts(planted):
+    """Half of the work at twice the speed is a factor of 1.33."""
     gain = compared(Contest("", costs(0.01), costs(0.005), UNITS, beside_s=0.01)).factor(1)
 
     assert gain.factor == pytest.approx(4 / 3, rel=0.02)
 
 
 def test_draws_are_the_same_for_both(planted):
-    """The random numbers of a pair begin at the same place, and another pair has others."""
+    """Both samples of a pair draw the same random numbers; other pairs draw others."""
     drawn: list[float] = []
 
     def draw(_):

@@ -29,8 +29,8 @@ SHORTER = {
     r"\bbatches=10\b": "batches=4",
     r"\brange\(24\)": "range(12)",
 }
-"""What is other in the notebooks: they measure less than is right for a person, for so long that a
-busy machine has something to show, and with a step so quick that it stalls on any machine."""
+"""Replacements in the notebooks: shorter measurements than a person needs, but long enough for a
+busy machine to show something, and a step so quick that it stalls on any machine."""
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -44,7 +44,7 @@ FLAGS = [
 
 
 def _settings(folder):
-    """Jupyter's settings in a temporary folder: nothing of this machine's user is read."""
+    """Return variables for settings of Jupyter in this folder: none of the user's are read."""
     for name, value in SETTINGS.items():
         path = folder / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
         path.parent.mkdir(parents=True)
@@ -64,7 +64,7 @@ def _settings(folder):
 
 @contextmanager
 def served(folder, *target):
-    """`stallscope lab TARGET --no-browser` in a folder: the address that it prints."""
+    """Run `stallscope lab TARGET --no-browser` in a folder; yield the address that it prints."""
     with socket.create_server(("127.0.0.1", 0)) as server:  # others start theirs at this moment
         port = str(server.getsockname()[1])
     command = ["stallscope", "lab", *target, "--no-browser", "--dir", "notebooks", "--port", port]
@@ -76,13 +76,13 @@ def served(folder, *target):
         text=True,
     )
     try:
-        found = process.stdout.readline().strip()
+        url = process.stdout.readline().strip()
         for file in (folder / "notebooks").glob("[!.]*.*"):  # the notebooks, and `my_target.py`
             text = file.read_text(encoding="utf-8")
             for usual, shorter in SHORTER.items():
                 text = re.sub(usual, shorter, text)
             file.write_text(text, encoding="utf-8")
-        yield found
+        yield url
     finally:
         process.terminate()
         process.communicate(timeout=60)
@@ -91,8 +91,8 @@ def served(folder, *target):
 @pytest.fixture(scope="session")
 def address(tmp_path_factory):
     """JupyterLab with all notebooks copied, on the sample data."""
-    with served(tmp_path_factory.mktemp("lab")) as found:
-        yield found
+    with served(tmp_path_factory.mktemp("lab")) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,10 @@ def page(browser):
     page.asked, page.wrong = [], []
     page.on("request", lambda request: page.asked.append(request.url))
     page.on("pageerror", lambda error: page.wrong.append(str(error)))
-    page.on("console", lambda said: page.wrong.append(said.text) if said.type == "error" else None)
+    page.on(
+        "console",
+        lambda message: page.wrong.append(message.text) if message.type == "error" else None,
+    )
     yield page
     page.close()
 

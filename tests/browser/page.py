@@ -40,7 +40,7 @@ class LabPage:
         self._base = self._base.rpartition("/lab/tree/")[0]
 
     def put(self, name, notebook):
-        """Write a notebook through JupyterLab's own door; what somebody else sends is untrusted."""
+        """Write a notebook through JupyterLab's own API; a notebook from elsewhere is untrusted."""
         request = urllib.request.Request(  # noqa: S310 - the address of our own server
             f"{self._base}/api/contents/{name}?{self._token}",
             json.dumps({"type": "notebook", "content": notebook}).encode(),
@@ -64,7 +64,7 @@ class LabPage:
         )
 
     def run_all(self):
-        """Run every cell; the error outputs that are there afterwards."""
+        """Run every cell; return the error outputs."""
         self._run_command("runmenu:run-all", "{}")
         self.page.wait_for_function(_IDLE, timeout=200_000)
         # The kernel is idle between two cells, too, and on a busy machine the page learns later
@@ -91,7 +91,7 @@ class LabPage:
         self.page.evaluate(f"() => {_CURRENT}.sessionContext.session.kernel.requestKernelInfo()")
 
     def panel(self, slider):
-        """The output that holds the slider with this label."""
+        """Return the output that holds the slider with this label."""
         output = self.page.locator(".jp-OutputArea-output").filter(
             has=self.page.locator(".widget-slider", has_text=slider)
         )
@@ -99,7 +99,7 @@ class LabPage:
         return output.last
 
     def stills(self):
-        """What is shown of what stands in for widgets: nothing, where these live."""
+        """Return the visible stand-ins for widgets: none where the widgets work."""
         shown = self.page.locator("[class^='stallscope-'][class$='-still']")
         return [shown.nth(i) for i in range(shown.count()) if shown.nth(i).is_visible()]
 

@@ -31,11 +31,11 @@ class Viewer:
         return self.frame(name).locator("rect").bounding_box()["width"]
 
     def share(self, name):
-        """Of the width of all; the page may get wider or narrower meanwhile."""
+        """Return the frame's share of the whole width, which may change with the page."""
         return pytest.approx(self.width(name) / self.width("all"), abs=0.01)
 
     def click(self, name):
-        """Near its left end, where it is its own."""
+        """Click near the frame's left end, where no other frame lies."""
         self.frame(name).locator("rect").click(position={"x": 5, "y": 5})
 
     def choose(self, label, option):
@@ -96,7 +96,7 @@ def test_every_control_of_the_widget_works(lab):
 
     asked = []
     lab.page.on("request", lambda request: asked.append(request.url))
-    notebook = v4.new_notebook(cells=[v4.new_code_cell(one) for one in CELLS])
+    notebook = v4.new_notebook(cells=[v4.new_code_cell(source) for source in CELLS])
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
     lab.put("flame.ipynb", notebook)
     lab.open("flame.ipynb")
@@ -118,7 +118,7 @@ def test_every_control_of_the_widget_works(lab):
 
 
 def test_an_exported_page_works_without_a_kernel(page, tmp_path):
-    """The same controls, from a file; the page asks for nothing but itself."""
+    """The controls work in a page from a file, which fetches nothing else."""
     path = a_flame().export(tmp_path / "flame.html")
     page.goto(path.as_uri())
 
@@ -131,7 +131,7 @@ def test_an_exported_page_works_without_a_kernel(page, tmp_path):
 
 
 def test_a_difference_shows_both(page, tmp_path):
-    """What is gone is still there to be seen, with its share before."""
+    """A frame that is gone is still shown, with its share before."""
     after = a_flame({JPEG: 0.5, CROP: 0.2, COLLATE: 0.3}, seed=1)
     page.goto(after.diff(a_flame()).export(tmp_path / "difference.html").as_uri())
     viewer = Viewer(page.locator(".stallscope-flame"), page.keyboard)
@@ -143,8 +143,8 @@ def test_a_difference_shows_both(page, tmp_path):
 
 
 @pytest.mark.parametrize("text", [HOSTILE, "</script><script>window.broken=1</script>", "'\"><b>"])
-def test_names_are_text_and_nothing_else(page, tmp_path, text):
-    """A function, a file and a stage with markup for a name do nothing but be shown."""
+def test_names_are_shown_as_text(page, tmp_path, text):
+    """Markup in the name of a function, a file or a stage is shown and does not run."""
     page.goto(named(text).export(tmp_path / "flame.html").as_uri())
     page.wait_for_timeout(300)  # for what must not happen there is nothing to wait for
 
@@ -154,10 +154,10 @@ def test_names_are_text_and_nothing_else(page, tmp_path, text):
     assert not page.wrong
 
 
-def test_the_notebook_runs_and_can_be_looked_at(lab):
+def test_the_notebook_runs_and_its_viewers_work(lab):
     """Run All works; its viewers zoom; the listing shows another function's lines.
 
-    What it looks like is saved for a person.
+    Screenshots are saved for a person.
     """
     lab.open("4_worker_flamegraphs.ipynb")
     assert lab.run_all() == []

@@ -8,7 +8,7 @@ from browser.page import THEMES
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
-def test_the_first_notebook_says_the_verdict_and_leads_on(lab):
+def test_the_first_notebook_shows_the_verdict_and_links_on(lab):
     """Run All works twice in a row, in both themes; the panel shows other pictures.
 
     The verdict is the first result, and a link opens the notebook that goes deeper.
@@ -83,7 +83,7 @@ class Sliders:
         act(*arguments)
         self.page.wait_for_function(
             "([root, before]) => [...root.querySelectorAll('p')]"
-            ".find(one => one.innerText.includes('samples/s')).innerText !== before",
+            ".find(line => line.innerText.includes('samples/s')).innerText !== before",
             arg=[self.shown.element_handle(), before],
         )
 
@@ -97,7 +97,7 @@ class Sliders:
         self.page.mouse.click(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
 
 
-def test_the_replay_of_settings_follows_the_hand(lab):
+def test_the_replay_of_settings_follows_its_sliders(lab):
     """Run All works twice; the sliders move by keyboard and by mouse. Screenshots are kept."""
     name = "3_cached_baseline"
     lab.open(f"{name}.ipynb")

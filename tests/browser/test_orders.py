@@ -23,7 +23,7 @@ class TryPanel:
 
     def drag(self, name, onto):
         """Drag an op before another one; once more where the notebook scrolled meanwhile."""
-        wanted = [one for one in self.order() if one != name]
+        wanted = [op for op in self.order() if op != name]
         wanted.insert(wanted.index(onto), name)
         for _ in range(5):
             self.tag(name).drag_to(self.tag(onto), target_position={"x": 3, "y": 5})
@@ -64,7 +64,7 @@ class TryPanel:
 
 
 def reordered_by_hand(lab):
-    """The mouse moves an op, and the keyboard moves one back and on; the grade is the order's."""
+    """Move an op by mouse, and one back and on by keyboard; return the panel."""
     panel = TryPanel(lab)
     assert AS_IT_IS == panel.order()
 

@@ -1,4 +1,4 @@
-"""The report in a real browser: its flamegraph works under the page's rules, and no name runs."""
+"""The report in a real browser: its flamegraph works, and markup in a name does not run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MEDIA = {
 
 @pytest.fixture
 def opened(page, tmp_path):
-    """Opens a report."""
+    """Return a function that opens a report."""
 
     def show(diagnosis):
         page.goto(diagnosis.export(tmp_path / "report.html").as_uri())
@@ -30,7 +30,7 @@ def opened(page, tmp_path):
 
 
 def asked_for(page):
-    """What the page asked for beside itself and the pictures in it."""
+    """Return the addresses that the page fetched beside itself and its pictures."""
     return [url for url in page.asked if not url.startswith(("file:", "data:"))]
 
 
@@ -50,8 +50,8 @@ def test_the_flamegraph_works_and_nothing_is_fetched(opened):
         page.screenshot(path=SCREENSHOTS / f"report-{name}.png", full_page=True)
 
 
-def test_no_name_runs(opened):
-    """Names that are markup stand on the page as they are, also in the flamegraph."""
+def test_markup_in_a_name_does_not_run(opened):
+    """Markup in a name is shown as text, also in the flamegraph."""
     finding = Finding("lock", HOSTILE, 0.5, {HOSTILE: 1.0}, 0.5, HOSTILE)
     diagnosis = a_diagnosis(finding, finding, name=HOSTILE, notes=[HOSTILE])
     object.__setattr__(diagnosis, "flame", named(HOSTILE))

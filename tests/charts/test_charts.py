@@ -1,4 +1,4 @@
-"""The pictures of a run: the answer on top, nothing on top of anything else."""
+"""Pictures of a run: the title is the answer, and no text lies on another."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HOSTILE = {
 
 
 def varied(stages, number=80):
-    """So many samples, each stage's time scattered around what is given; always the same ones."""
+    """Return samples whose times scatter around those of the stages, equal in each call."""
     chance = random.Random(0)
     return [
         {k: v * chance.lognormvariate(0, 0.3) for k, v in stages.items()} for _ in range(number)
@@ -75,10 +75,10 @@ class TestEveryPicture:
         """The user's own dark style does not make the text white on white."""
         with mpl.rc_context({"text.color": "w", "axes.labelcolor": "w", "xtick.color": "w"}):
             figure = Run.plot(ODD_RUNS["main process"])
-            found = texts(figure)
+            labels = texts(figure)
 
         assert 1.0 == figure.get_facecolor()[3]
-        assert not [text.get_text() for text in found if text.get_color() in ("w", "white")]
+        assert not [text.get_text() for text in labels if text.get_color() in ("w", "white")]
 
     def test_leaves_no_figure_open_in_pyplot(self):
         from matplotlib import pyplot as plt
@@ -108,14 +108,14 @@ class TestDots:
         """A few hundred dots keep the extremes."""
         times = np.random.default_rng(0).random(5000)
 
-        kept = thinned(times)
+        dots = thinned(times)
 
-        assert (MOST_DOTS, times.min(), times.max()) == (kept.size, kept.min(), kept.max())
-        assert np.array_equal(kept, thinned(times))
+        assert (MOST_DOTS, times.min(), times.max()) == (dots.size, dots.min(), dots.max())
+        assert np.array_equal(dots, thinned(times))
 
 
 class TestSlowest:
-    def test_shows_what_there_is_of_a_file(self, tmp_path):
+    def test_shows_the_picture_and_size_of_a_file(self, tmp_path):
         """A picture, its name, pixels and bytes; a plain tile where there is no file."""
         image = tmp_path / "cat_$1$.jpg"
         Image.new("RGB", (40, 30), "red").save(image)
@@ -124,10 +124,10 @@ class TestSlowest:
 
         figure = stages.slowest_figure(run)
 
-        found = words(figure)
-        assert "cat_$1$.jpg" in found
-        assert f"40 × 30 px · {image.stat().st_size} B" in found
-        assert (7, 1) == (found.count("no file"), len(figure.axes[0].images))
+        captions = words(figure)
+        assert "cat_$1$.jpg" in captions
+        assert f"40 × 30 px · {image.stat().st_size} B" in captions
+        assert (7, 1) == (captions.count("no file"), len(figure.axes[0].images))
 
     def test_opens_nothing_but_plain_images(self, tmp_path):
         """A file that is no image is named, and not read any further."""
@@ -135,15 +135,15 @@ class TestSlowest:
         text.write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")
         run = a_run([{"decode": 1.0}] * 3 + [{"decode": 5.0}], paths=[str(text), str(tmp_path)])
 
-        found = words(stages.slowest_figure(run))
+        captions = words(stages.slowest_figure(run))
 
-        assert (2, 2) == (found.count("no picture"), found.count("no file"))
+        assert (2, 2) == (captions.count("no picture"), captions.count("no file"))
 
     def test_says_when_no_sample_is_slow(self):
         assert "Even the slowest" in stages.slowest_figure(a_run([{"A": 1.0}] * 20)).title
 
     def test_blames_the_stage_that_took_more_than_usual(self):
-        """Not the longest stage is the cause, but the one with the largest excess."""
+        """The cause is the stage with the largest excess, not the longest stage."""
         usual = {"decode": 10.0, "fetch": 1.0}
         run = a_run([usual, usual, usual, {"decode": 10.5, "fetch": 8.0}])
 
@@ -155,14 +155,14 @@ class TestSlowest:
     def test_ranks_have_samples_of_their_own(self):
         """The same place in the same batch of another rank is another sample."""
         slow = a_run([{"decode": 10.0, "fetch": 1.0}] * 7 + [{"decode": 10.0, "fetch": 8.0}])
-        other = a_run([{"decode": 10.0, "fetch": 1.0}] * 7 + [{"decode": 50.0, "fetch": 1.0}])
+        slower = a_run([{"decode": 10.0, "fetch": 1.0}] * 7 + [{"decode": 50.0, "fetch": 1.0}])
         rank = pl.lit(1, pl.Int16).alias("rank")
-        samples = pl.concat([slow.samples(), other.samples().with_columns(rank)])
-        times = pl.concat([slow.unit_times, other.unit_times.with_columns(rank)])
+        samples = pl.concat([slow.samples(), slower.samples().with_columns(rank)])
+        times = pl.concat([slow.unit_times, slower.unit_times.with_columns(rank)])
 
-        found = slowest(samples, times).head(2)
+        top = slowest(samples, times).head(2)
 
-        assert [(1, "decode"), (0, "fetch")] == found.select("rank", "cause").rows()
+        assert [(1, "decode"), (0, "fetch")] == top.select("rank", "cause").rows()
 
     def test_gives_the_slowest_first(self):
         run = a_run([{"A": float(ms)} for ms in (2, 9, 4, 7)])
@@ -172,7 +172,7 @@ class TestSlowest:
 
 class TestLabels:
     def test_in_a_row_never_overlap(self):
-        """For many random wishes, crowds at either end among them, texts are apart, in order."""
+        """Texts at random places, crowded ones among them, keep their order without overlap."""
         chance = random.Random(1)
         for _ in range(100):
             parts = sorted(chance.uniform(0, chance.choice([1, 9])) for _ in range(12))
@@ -186,8 +186,8 @@ class TestLabels:
             assert 0 <= ends[0][0]
             assert ends[-1][1] <= 9.001
 
-    def test_of_the_longest_pieces_stay(self):
-        """Where there is no room for all names over a bar, the shortest go without."""
+    def test_of_the_longest_pieces_are_kept(self):
+        """A bar without room for all names drops those of the shortest pieces."""
         lengths = [0.02] * 6 + [0.15, 0.13, 0.09] + [0.02] * 6 + [0.39]
         pieces = [
             StripPiece(letter * 24, length, "", "#888888")
@@ -216,8 +216,8 @@ class TestNaive:
         assert {"Crop": 8 / 12, "Flip": 2 / 12, LOADING: 2 / 12} == pytest.approx(blame([LAZY] * 3))
 
     def test_moves_the_blame_with_the_order(self):
-        other = {"Crop": "Flip", "Flip": "Crop"}
-        swapped = [(other.get(name, name), ms) for name, ms in LAZY]
+        swaps = {"Crop": "Flip", "Flip": "Crop"}
+        swapped = [(swaps.get(name, name), ms) for name, ms in LAZY]
 
         assert blame([swapped] * 3)["Flip"] == pytest.approx(8 / 12)
 

@@ -25,7 +25,7 @@ LONG_NAME = "A_very_long.module_name.of_some_transform_that_nobody_would_write_i
 
 
 def uneven(step, worker):
-    """What a batch takes varies; always the same way."""
+    """Return stage times that vary by step and worker, equal in each call."""
     return {**MAKING, "RandomMask": 40.0 + (step * 37 + worker * 11) % 90, LONG_NAME: 3.0}
 
 
@@ -82,7 +82,7 @@ class TestEveryLoop:
 
 class TestTimeline:
     def test_has_a_lane_for_a_device_that_works_behind_the_loop(self):
-        """Between the workers and the loop, with its name below; stalls are where it is idle."""
+        """The lane lies between the workers and the loop; stalls are where the device is idle."""
         figure = timeline.figure(ODD_LOOPS["on a device"])
 
         ax = figure.axes[0]
@@ -92,7 +92,7 @@ class TestTimeline:
         assert any("device: GPU" in text for text in words(figure))
 
     def test_writes_the_number_of_the_awaited_batch_in_both_lanes(self):
-        """Once where it is made, once where it is used."""
+        """The number is shown where the batch is made and where it is used."""
         run = a_loop(MAKING, using=QUICK)
 
         loud = [
@@ -112,7 +112,7 @@ class TestTimeline:
         assert "check\N{REPLACEMENT CHARACTER}$point$" in words(timeline.figure(run))
 
     def test_names_what_is_too_narrow_for_its_name(self):
-        """Once, below the loop, at the end of a line; not where the name has room."""
+        """Such a name is shown once, below the loop; a name with room is shown in its place."""
         saved = {"forward": 90.0, "write a checkpoint": 20.0}
         run = a_loop(MAKING, using=lambda step: saved if step % 3 else {"forward": 90.0})
 
@@ -121,16 +121,16 @@ class TestTimeline:
         assert 1 == words(figure).count("write a checkpoint")
         assert "other" in words(figure)
 
-    def test_speaks_of_one_arrow_or_of_several(self):
+    def test_the_caption_has_the_number_of_arrows(self):
         slow = {**MAKING, "RandomMask": 900.0}
-        one = a_loop(lambda step, _: slow if step == 5 else MAKING, using={"forward": 60.0})
+        single = a_loop(lambda step, _: slow if step == 5 else MAKING, using={"forward": 60.0})
 
-        told = [" ".join(words(timeline.figure(run))) for run in (one, ODD_LOOPS["stalls"])]
+        captions = [" ".join(words(timeline.figure(run))) for run in (single, ODD_LOOPS["stalls"])]
 
-        assert ["· arrow: the" in caption for caption in told] == [True, False]
-        assert ["· arrows: the" in caption for caption in told] == [False, True]
+        assert ["· arrow: the" in caption for caption in captions] == [True, False]
+        assert ["· arrows: the" in caption for caption in captions] == [False, True]
 
-    def test_shows_sixteen_workers_those_that_were_awaited_among_them(self):
+    def test_shows_sixteen_workers_including_the_awaited_ones(self):
         run = ODD_LOOPS["many workers"]
 
         figure = timeline.figure(run)
@@ -138,13 +138,13 @@ class TestTimeline:
         assert "not shown: 4 more workers" in figure.notes
         assert 17 == len(figure.axes[0].get_yticklabels())
 
-    def test_tells_what_was_not_recorded(self):
+    def test_marks_what_was_not_recorded(self):
         assert "not recorded" in words(timeline.figure(ODD_LOOPS["thinned"]))
         assert "not recorded" not in words(timeline.figure(ODD_LOOPS["stalls"]))
 
 
 class TestExposed:
-    def test_takes_the_stall_apart(self):
+    def test_divides_the_stall_into_parts(self):
         """Each part begins where the one before it ends; the last one ends where the stall does."""
         run = a_loop(MAKING, using=QUICK)
 
@@ -197,7 +197,7 @@ class TestWaits:
         assert "hollow: 4 steps of start-up and warm-up, no stalls" in figure.notes[0]
 
     def test_has_a_line_for_each_pattern(self):
-        """The first one is the title; the line says how much it explains and how sure that is."""
+        """The first pattern is the title; each line has the explained share and a p-value."""
         run = a_loop(MAKING, using=QUICK, batches=200)
 
         figure = loop.waits_figure(run)
@@ -208,7 +208,7 @@ class TestWaits:
         assert "p-value below 0.001" in lines[0]
 
     def test_marks_the_steps_that_the_sentence_names(self):
-        """Every 4th one: the small waits of its round are explained, but not named."""
+        """Every 4th step is marked; the small waits of its round are explained, but not named."""
         of_round = [0.1, 0.003, 0.002, 0.0]
         run = a_run([], steps=steps_of(of_round * 30), workers=4)
 
@@ -226,16 +226,16 @@ class TestWaits:
 
         assert ["linear", "log"] == scales
 
-    def test_draws_a_wait_of_nothing_at_zero(self):
-        """A linear axis begins there; only a log axis has to end somewhere."""
+    def test_draws_a_wait_of_zero_at_zero(self):
+        """A linear axis begins at zero; only a log axis needs a smallest value."""
         figure = loop.waits_figure(ODD_LOOPS["hardly waits"])
 
         heights = {height for line in figure.axes[-1].lines for height in line.get_ydata()}
         assert {0.0, 0.02} == heights
 
-    def test_says_what_patterns_are_not_shown(self):
+    def test_counts_the_patterns_that_are_not_shown(self):
         run = ODD_LOOPS["stalls"]
-        many = replace(run)
-        many.__dict__["_patterns"] = pl.concat([run.patterns().head(1)] * 6)
+        crowded = replace(run)
+        crowded.__dict__["_patterns"] = pl.concat([run.patterns().head(1)] * 6)
 
-        assert "not shown: 2 more patterns" in loop.waits_figure(many).notes
+        assert "not shown: 2 more patterns" in loop.waits_figure(crowded).notes

@@ -1,4 +1,4 @@
-"""The picture of the resources, and the line of the table that names the one used up."""
+"""The picture of the resources, and the line of the table that names the saturated one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ FULL = CALM | {
 
 
 def sampled(use, *, waits=WAITS, **columns):
-    """A run of which only the loop and the resources are known."""
+    """Return a run with steps and resources alone."""
     run = a_run([], steps=steps_of(waits, step_s=0.3, **columns), workers=4)
     return replace(run, all_resources=resources_of(use, LENGTH_S))
 
@@ -68,17 +68,17 @@ def test_every_text_has_a_place_of_its_own(name):
     check_texts(Run.plot(RUNS[name], "resources"))
 
 
-def test_the_title_names_what_was_used_up():
-    """And its row has the stall's colour."""
+def test_the_title_names_the_saturated_resource():
+    """The row of that resource has the stall's colour."""
     figure = Run.plot(RUNS["busy"], "resources")
 
     assert figure.title.startswith("The 4 usable cores were saturated for 100% of the stall time")
-    loud = [one.get_text() for one in texts(figure) if one.get_color() == STALL_COLOUR]
+    loud = [text.get_text() for text in texts(figure) if text.get_color() == STALL_COLOUR]
     assert ["loop stalls", "cores"] == loud
 
 
 def test_says_what_is_missing():
-    """A GPU that is not there has no row, and is no zero."""
+    """A missing GPU has no row, rather than a zero."""
     run = RUNS["calm"]
     nothing = run.all_resources.head(1).with_columns(
         resource=pl.lit(stages.GPU), device=None, value=None
@@ -91,7 +91,7 @@ def test_says_what_is_missing():
     assert "GPU busy" not in words(figure)
 
 
-def test_a_row_has_its_mean_and_what_there_is():
+def test_a_row_has_its_mean_and_its_capacity():
     shown = "\n".join(words(Run.plot(RUNS["calm"], "resources"))).split("\n")
 
     assert {"8.0 GB of 32 GB", "22% of 4 cores", "5.0 MB/s read"} <= set(shown)
@@ -99,7 +99,7 @@ def test_a_row_has_its_mean_and_what_there_is():
 
 
 def test_the_loop_is_the_first_row():
-    """As much of it is filled as the loop stalls."""
+    """The filled part of the row is the stall share."""
     first = Run.plot(RUNS["calm"], "resources").axes[0]
 
     (filled,) = first.patches
@@ -108,7 +108,7 @@ def test_the_loop_is_the_first_row():
     assert 0.4 == pytest.approx(heights.mean(), abs=0.02)
 
 
-def test_nothing_sampled_is_said():
+def test_a_run_without_resources_says_so():
     run = replace(RUNS["calm"], all_resources=RUNS["calm"].all_resources[:0])
 
     assert NOT_SAMPLED == Run.plot(run, "resources").title
@@ -120,11 +120,11 @@ def html(run):
 
 class TestTable:
     @pytest.mark.parametrize("face", [str, html])
-    def test_names_what_was_used_up(self, face):
-        """In one line, in a terminal and in a notebook."""
+    def test_names_the_saturated_resource(self, face):
+        """One line names the resource, in a terminal and in a notebook."""
         assert 1 == face(RUNS["busy"]).count("The 4 usable cores were saturated")
 
     @pytest.mark.parametrize("face", [str, html])
     @pytest.mark.parametrize("name", ["calm", "no stall", "a moment"])
-    def test_says_nothing_where_nothing_was(self, face, name):
+    def test_names_no_resource_without_saturation(self, face, name):
         assert "saturated" not in face(RUNS[name])

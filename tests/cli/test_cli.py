@@ -1,4 +1,4 @@
-"""The command line: what it prints where, and with which exit code it ends."""
+"""The command line: output, its streams and exit codes."""
 
 import json
 import os
@@ -172,7 +172,7 @@ class TestHelp:
         )
         assert out.stdout.splitlines()[-1] == "[]"
 
-    def test_tells_the_version(self):
+    def test_prints_the_version(self):
         """`--version` prints the name and the version."""
         shown = CliRunner().invoke(app, ["--version"]).stdout
 
@@ -206,7 +206,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("arguments", "words"), MISTAKES)
 def test_a_mistake_is_one_line(here, arguments, words):
-    """On stderr, with exit code 2, before anything is measured or written."""
+    """The line is on stderr, with exit code 2; nothing is measured or written."""
     a_loop({"decode": 2.0}, workers=2, batches=8).save(here / "run")
     a_loop({"decode": 2.0}, workers=2, batches=8).save(here / "used")
     before = set(here.rglob("*"))
@@ -224,15 +224,15 @@ class TestNotebooks:
     def installed(self, here, monkeypatch):
         monkeypatch.setattr(files, "__file__", str(install(here / "site")))
 
-    def test_prints_what_it_made(self, here):
-        """The paths of the copies are printed, one on a line."""
+    def test_prints_the_paths_of_the_copies(self, here):
+        """Each path is on a line of its own."""
         result = CliRunner().invoke(app, ["notebooks", "x", "--target", "mine:good"])
 
         assert result.stdout == f"{here / 'x' / NAME}\n"
         assert "mine:good" in (here / "x" / "my_target.py").read_text()
 
     def test_lab_opens_the_first_notebook(self, here, monkeypatch):
-        """`lab` copies, then opens the first notebook with what was asked for."""
+        """`lab` copies the notebooks and opens the first one with the given options."""
         asked = {}
         monkeypatch.setattr(
             "stallscope.lab.jupyter.open_lab", lambda *args, **named: asked.update(named, args=args)
@@ -249,7 +249,7 @@ def answered(monkeypatch):
     """Let a verb answer with a result; the measuring is tested elsewhere."""
 
     def answer(verb, result):
-        """Give what the verb is asked for."""
+        """Return the arguments that the verb gets."""
         asked = {}
 
         def measure(target, **named):
@@ -272,7 +272,7 @@ class TestAnswers:
         ],
     )
     def test_prints_the_answer(self, here, answered, verb, result, words):
-        """With the step that is simulated, and the budget."""
+        """The verb gets the simulated step and the budget."""
         asked = answered(verb, result)
 
         done = stallscope_does(verb, "mine:good", "--step", "0.1", "--budget", "9")
@@ -284,19 +284,19 @@ class TestAnswers:
         """The answer, the best setting and all others."""
         answered("tune", a_full_tuning())
 
-        found = json.loads(stallscope_does("tune", "mine:good", "--json").stdout)
+        printed = json.loads(stallscope_does("tune", "mine:good", "--json").stdout)
 
-        assert (4, "recommended") == (found["best"]["num_workers"], found["best"]["status"])
-        assert len(found["settings"]) == a_full_tuning().trials.height
-        assert "DataLoader(..., num_workers=4)" == found["code"]
+        assert (4, "recommended") == (printed["best"]["num_workers"], printed["best"]["status"])
+        assert len(printed["settings"]) == a_full_tuning().trials.height
+        assert "DataLoader(..., num_workers=4)" == printed["code"]
 
     def test_storage_as_json(self, here, answered):
-        """The answer, and every way of reading; names left out where that is asked for."""
+        """The JSON has every way of reading; `--redact` leaves names out."""
         answered("storage", a_storage())
 
         plain, redacted = (
-            stallscope_does("storage", "mine:good", "--json", *more).stdout
-            for more in ([], ["--redact"])
+            stallscope_does("storage", "mine:good", "--json", *options).stdout
+            for options in ([], ["--redact"])
         )
 
         assert a_storage().table().height == len(json.loads(plain)["reads"])
@@ -308,34 +308,34 @@ class TestAnswers:
         options = ["layouts", "mine:good", "--samples", "99", "--folder", "/data"]
 
         plain = stallscope_does(*options).stdout
-        found = json.loads(stallscope_does(*options, "--json").stdout)
+        printed = json.loads(stallscope_does(*options, "--json").stdout)
 
         assert (99, Path("/data"), 60.0) == tuple(
             asked[name] for name in ("samples", "folder", "budget_s")
         )
-        assert found["answer"] in plain.replace("\n", " ")
-        assert some_layouts().table().height == len(found["layouts"])
+        assert printed["answer"] in plain.replace("\n", " ")
+        assert some_layouts().table().height == len(printed["layouts"])
 
 
 class TestDiagnose:
     @pytest.fixture
-    def found(self, here, answered):
+    def answer_with(self, here, answered):
         """Let the command find a verdict."""
         name = str(here / "mine.py")
         return lambda verdict: answered("diagnose", a_diagnosis(verdict, parts=False, name=name))
 
     @pytest.mark.parametrize(("verdict", "code"), [(HEALTHY, 0), (DECODE, 3), (UNKNOWN, 4)])
-    def test_ends_with_a_code_for_programs(self, found, verdict, code):
-        """0: nothing is wrong; 3: a cause; 4: none can be told."""
-        found(verdict)
+    def test_ends_with_a_code_for_programs(self, answer_with, verdict, code):
+        """Exit code 0 is healthy, 3 a cause, 4 inconclusive."""
+        answer_with(verdict)
 
         result = CliRunner().invoke(app, ["diagnose", "mine:good"])
 
         assert (code, verdict.title) == (result.exit_code, result.stdout.splitlines()[0])
 
     @pytest.mark.slow
-    def test_what_ends_it_keeps_what_can_be_said(self, here):
-        """A verdict from what was measured until then, that says so; the report, too."""
+    def test_a_signal_still_gives_a_verdict(self, here):
+        """The verdict and the report use the measurements so far, and say so."""
         done = stallscope_does("diagnose", "mine:terminated", "--html", "r.html")
 
         assert 143 == done.returncode, done.stderr
@@ -343,9 +343,9 @@ class TestDiagnose:
         assert "ended early, by SystemExit, while " in done.stdout
         assert "ended early" in (here / "r.html").read_text()
 
-    def test_passes_on_what_was_asked_for(self, found):
-        """The budget, the device, and the simulated step."""
-        asked = found(HEALTHY)
+    def test_passes_its_options_on(self, answer_with):
+        """The verb gets the budget, the device and the simulated step."""
+        asked = answer_with(HEALTHY)
         options = ["--budget", "7", "--device", "cpu", "--step", "0.2"]
 
         CliRunner().invoke(app, ["diagnose", "mine:good", *options])
@@ -354,9 +354,9 @@ class TestDiagnose:
         assert 0.2 == asked["target"].step.seconds
         assert "mine:good" == asked["target"].name
 
-    def test_writes_a_report(self, here, found):
+    def test_writes_a_report(self, here, answer_with):
         """`--html` writes one file, and still says the verdict."""
-        found(DECODE)
+        answer_with(DECODE)
 
         result = CliRunner().invoke(app, ["diagnose", "mine:good", "--html", "r.html"])
 
@@ -364,9 +364,9 @@ class TestDiagnose:
         assert DECODE.title in (here / "r.html").read_text()
 
     @pytest.mark.parametrize("form", [[], ["--json"]])
-    def test_can_leave_paths_out(self, here, found, form):
+    def test_can_leave_paths_out(self, here, answer_with, form):
         """`--redact` holds for text, JSON and the report."""
-        found(DECODE)
+        answer_with(DECODE)
         arguments = ["diagnose", "mine:good", "--html", "r.html", *form]
 
         shown = CliRunner().invoke(app, arguments).stdout
@@ -378,14 +378,14 @@ class TestDiagnose:
 
     @pytest.mark.slow
     def test_measures_for_real(self, here):
-        """The JSON of a real loader holds the verdict that the exit code says, and nothing else."""
+        """The output is the JSON alone; its verdict agrees with the exit code."""
         arguments = ("mine:good", "--budget", "3", "--step", "0.01", "--json")
         done = a_process_of_stallscope("diagnose", *arguments)
 
-        told = json.loads(done.stdout)
+        printed = json.loads(done.stdout)
         codes = {"healthy": 0, "inconclusive": 4}
-        assert codes.get(told["verdict"], 3) == done.returncode, done.stderr
-        assert 0.01 == told["circumstances"]["simulated_step_s"]
+        assert codes.get(printed["verdict"], 3) == done.returncode, done.stderr
+        assert 0.01 == printed["circumstances"]["simulated_step_s"]
         assert "Traceback" not in done.stderr
 
 
@@ -399,7 +399,7 @@ class TestLines:
         assert "return float(index)" in done.stdout
 
     def test_an_interrupt_keeps_what_was_timed(self, here):
-        """The listing of the samples until then, and 130."""
+        """The samples so far are listed; the exit code is 130."""
         done = stallscope_does("lines", "mine:slow_and_interrupted", "--samples", "32")
 
         assert 130 == done.returncode, done.stderr
@@ -408,7 +408,7 @@ class TestLines:
 
 class TestOrders:
     def test_an_interrupt_keeps_what_was_compared(self, here):
-        """The table until then, which says so, and 130."""
+        """The table has the pairs so far and says so; the exit code is 130."""
         (here / "ops.py").write_text(OPS)
         done = stallscope_does("orders", "ops:stops", "--samples", "2", "--budget", "5")
 
@@ -443,8 +443,8 @@ class TestRecord:
     @pytest.mark.parametrize(
         ("how", "status"), [("interrupted", 130), ("terminated", 143), ("hung_up", 129)]
     )
-    def test_what_ends_it_keeps_what_was_recorded(self, here, how, status):
-        """Ctrl-C, SIGTERM and SIGHUP: a shell's status, no traceback; a table, and the run."""
+    def test_a_signal_keeps_what_was_recorded(self, here, how, status):
+        """Ctrl-C, SIGTERM and SIGHUP: a table, a saved run and a shell's exit code."""
         done = stallscope_does("record", f"mine:{how}", "--out", "run")
 
         assert (done.returncode, "Traceback" in done.stderr) == (status, False)
@@ -455,7 +455,7 @@ class TestRecord:
 
 class TestTrace:
     def test_writes_the_file_and_prints_its_name(self, here):
-        """The name goes to stdout, where to open it to stderr."""
+        """The name goes to stdout, the advice on opening it to stderr."""
         a_loop({"decode": 2.0}, workers=2, batches=8).save(here / "run")
 
         result = CliRunner().invoke(app, ["trace", "run", "new/t.json.gz"])
@@ -465,13 +465,13 @@ class TestTrace:
         assert trace_format.faults(trace_format.read(here / "new" / "t.json.gz")) == []
 
     def test_can_leave_names_out(self, here):
-        """`--redact` of what was saved, in a trace and in a terminal."""
+        """`--redact` hides names of a saved run, in a trace and in a terminal."""
         run = a_loop({"decode": 2.0}, workers=2, batches=8)
         replace(run, notes=("left out: /home/me/Secret.heic",)).save(here / "run")
 
-        def shown(*more):
-            result = CliRunner().invoke(app, ["show", "run", *more])
-            CliRunner().invoke(app, ["trace", "run", "t.json", *more])
+        def shown(*options):
+            result = CliRunner().invoke(app, ["show", "run", *options])
+            CliRunner().invoke(app, ["trace", "run", "t.json", *options])
             return result.stdout + (here / "t.json").read_text()
 
         assert 2 == shown().count("Secret.heic")
@@ -488,7 +488,7 @@ class TestTrace:
     ],
 )
 def test_a_current_folder_that_is_gone_is_one_sentence(here, monkeypatch, start, command):
-    """In a folder that was deleted in the meantime, each command says so and does nothing."""
+    """Each command in a deleted folder says so and does nothing."""
     gone = here / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -502,8 +502,8 @@ def test_a_current_folder_that_is_gone_is_one_sentence(here, monkeypatch, start,
 
 class TestReadersThatGoAway:
     @pytest.mark.parametrize("is_stdout", [True, False])
-    def test_end_it_quietly(self, monkeypatch, is_stdout):
-        """As `| head` does: the status of what SIGPIPE ends; 1 where a disk is full."""
+    def test_end_the_command_quietly(self, monkeypatch, is_stdout):
+        """The exit code is that of SIGPIPE for a closed pipe, and 1 for a full disk."""
         saved = []
         end, file = os.pipe() if is_stdout else (None, os.open("/dev/full", os.O_WRONLY))
         if end:
@@ -524,12 +524,12 @@ PLANTED = (
 )
 """Modules that stallscope imports."""
 AS_COMMAND = "import sys; sys.path[0] = '/nowhere'; from stallscope.cli.main import main; main()"
-"""What the installed command does: its own folder is where Python looks first."""
+"""Program of the installed command; Python searches the command's folder first."""
 
 
 @pytest.mark.slow
 def test_a_command_runs_no_code_of_the_folder_that_it_measures(tmp_path):
-    """The folder holds what is measured; its modules are nobody's target."""
+    """The folder holds the data; its modules are no target."""
     (tmp_path / "imgs").mkdir()
     for number in range(6):
         Image.new("RGB", (8, 8)).save(tmp_path / "imgs" / f"{number}.png")

@@ -1,4 +1,4 @@
-"""`stallscope run`: somebody's script behaves, prints and ends as ever, and leaves a run."""
+"""`stallscope run`: a script behaves, prints and ends as without it, and leaves a run."""
 
 import subprocess
 import sys
@@ -17,16 +17,16 @@ WATCHED = [sys.executable, "-m", "stallscope", "run", "--out", "out"]
 
 
 def ran(command, where):
-    """Its exit code, stdout and stderr without what stallscope says."""
+    """Run a command; return its exit code, stdout and stderr without stallscope's lines."""
     done = subprocess.run(
         [*map(str, command)], cwd=where, capture_output=True, text=True, timeout=300, check=False
     )
-    said = [line for line in done.stderr.splitlines() if not line.startswith("stallscope: ")]
-    return done.returncode, done.stdout, said
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("stallscope: ")]
+    return done.returncode, done.stdout, lines
 
 
 @pytest.mark.slow
-def test_a_script_does_as_ever(tmp_path):
+def test_a_script_behaves_as_under_plain_python(tmp_path):
     """Output, traceback and exit code are plain Python's, and the run can be loaded."""
     arguments = [SCRIPT, "--end", "raise", "--by-hand"]
 
@@ -36,28 +36,28 @@ def test_a_script_does_as_ever(tmp_path):
     run = ss.load(tmp_path / "out")
     assert 24 == run.all_steps.height
     assert {0, 1} == set(run.all_steps["worker"])
-    assert [12] == [other.all_steps.height for other in run.others]
+    assert [12] == [other_run.all_steps.height for other_run in run.others]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("own", [[], pytest.param(["--own"], marks=pytest.mark.thorough)])
-def test_ranks_that_the_script_starts(tmp_path, own):
-    """With torch.multiprocessing.spawn: a run each; the slow one is in the title."""
+def test_ranks_that_the_script_spawns_are_recorded(tmp_path, own):
+    """Each spawned rank has a run of its own; the title names the slow rank."""
     code, printed, _ = ran([*WATCHED, SUPPORT / "spawning_script.py", *own], tmp_path)
 
     assert (0, "trained\n") == (code, printed)
     ranks = tmp_path / ("out-children" if own else "out")
     assert ["rank0", "rank1"] == sorted(folder.name for folder in ranks.iterdir())
     assert own == [] or (tmp_path / "out" / "run.json").exists()
-    found = ss.diagnose(ranks)
-    assert found.verdict.title.startswith("rank 1, which the others wait for: "), found
+    diagnosis = ss.diagnose(ranks)
+    assert diagnosis.verdict.title.startswith("rank 1, which the others wait for: "), diagnosis
     same = "1 rank read the same samples as rank 0: give the loaders a DistributedSampler"
-    assert same in found.notes
+    assert same in diagnosis.notes
 
 
 @pytest.mark.slow
 def test_is_followed_while_it_runs(tmp_path):
-    """A terminal and a panel show it until it ends; what it prints are a plain run's losses."""
+    """A terminal and a panel show the run until it ends; its output is that of a plain run."""
     script, out = [SCRIPT, "--epochs", "8"], tmp_path / "out"
     plain = ran([sys.executable, *script], tmp_path)
     out.mkdir()
@@ -78,16 +78,16 @@ def test_is_followed_while_it_runs(tmp_path):
     assert run.all_steps.height < whole.all_steps.height == 96
     assert shown.endswith(f"{whole}\n")
     assert not terminal.returncode
-    said, _, below = panel.children
+    status, _, below = panel.children
     deadline = time.monotonic() + 60
-    while said.value != ENDED and time.monotonic() < deadline:
+    while status.value != ENDED and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert (ENDED, whole._repr_mimebundle_()["text/html"]) == (said.value, below.value)
+    assert (ENDED, whole._repr_mimebundle_()["text/html"]) == (status.value, below.value)
 
 
 @pytest.mark.slow
 def test_ends_with_its_verdict(tmp_path):
-    """After the script's own output, in a few lines, and as a report where one is asked for."""
+    """The verdict follows the script's output in a few lines; `--html` writes a report."""
     script = tmp_path / "train.py"
     script.write_text(
         "import os, time, torch\n"
@@ -107,15 +107,15 @@ def test_ends_with_its_verdict(tmp_path):
         check=True,
     )
 
-    said = [line for line in done.stderr.splitlines() if line.startswith("stallscope: ")]
-    assert any("verdict: " in line for line in said)
-    assert len(said) <= 12
+    messages = [line for line in done.stderr.splitlines() if line.startswith("stallscope: ")]
+    assert any("verdict: " in line for line in messages)
+    assert len(messages) <= 12
     assert "__getitem__" in (tmp_path / "why.html").read_text()
 
 
 @pytest.mark.slow
 def test_what_a_script_has_written_is_left_alone(tmp_path):
-    """Into the very folder that a run would have gone to."""
+    """The script writes into the folder of the run."""
     (tmp_path / "empty.py").write_text("open('out/mine.txt', 'w').write('results')\n")
 
     subprocess.run([*WATCHED, "empty.py"], cwd=tmp_path, capture_output=True, check=True)
@@ -123,8 +123,8 @@ def test_what_a_script_has_written_is_left_alone(tmp_path):
     assert "results" == (tmp_path / "out" / "mine.txt").read_text()
 
 
-def test_a_script_that_is_not_there(tmp_path):
-    """A missing script is one sentence."""
+def test_a_missing_script_is_one_sentence(tmp_path):
+    """The sentence names the script."""
     done = subprocess.run(
         [*WATCHED, "no.py"], cwd=tmp_path, capture_output=True, text=True, check=False
     )

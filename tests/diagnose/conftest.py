@@ -1,4 +1,4 @@
-"""A diagnosis of these tests measures no change, but where that is what is tested."""
+"""Diagnoses of these tests measure no proposed change, except where a test asks for one."""
 
 from math import inf
 
@@ -9,7 +9,7 @@ from stallscope.verbs.diagnose import diagnose
 
 @pytest.fixture(autouse=True, scope="package")
 def no_proof():
-    """Each would take what is left of its budget."""
+    """Measure no change: each would take the rest of its budget."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(diagnose, "_PROOF_LEAST_S", inf)
         yield

@@ -1,4 +1,4 @@
-"""Real diagnoses over real workers: what is measured, what is left alone, what is said."""
+"""Real diagnoses over real workers: measurements, side effects and messages."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class SlowSampler:
 
 
 def phases(diagnosis: ss.Diagnosis) -> list[str]:
-    """What the budget went to."""
+    """Return the phases that the budget went to."""
     return diagnosis.spent["phase"].to_list()
 
 
 def one_worker_is_open(_, asked) -> verdict.Question | None:
-    """What is asked, whatever a busy machine makes of the loop; the rules have their own tests."""
+    """Return the same question even on a busy machine; the rules have their own tests."""
     if verdict.ONE_WORKER in asked:
         return None
     return verdict.Question(verdict.ONE_WORKER, "do the workers share what they wait for?")
@@ -61,13 +61,13 @@ def one_worker_is_open(_, asked) -> verdict.Question | None:
 
 @pytest.fixture
 def only_the_loop(monkeypatch):
-    """Nothing else fits into what is left of the budget."""
+    """Let nothing but the loop fit into the budget."""
     monkeypatch.setattr(diagnose.Examination, "next_question", one_worker_is_open)
     monkeypatch.setattr(diagnose.Examination, "wanted_s", lambda *_: 1e9)
 
 
 def needs_two(_worker: int) -> None:
-    """Of workers, one fails."""
+    """Fail in a loader with a single worker."""
     assert get_worker_info().num_workers > 1
 
 
@@ -76,7 +76,7 @@ LOADER = slow_storage()
 
 @pytest.fixture(scope="module")
 def storage() -> ss.Diagnosis:
-    """The verdict on storage that every sample waits for."""
+    """Diagnose storage that every sample waits for."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(diagnose.Examination, "next_question", one_worker_is_open)
         return ss.diagnose(LOADER, ss.simulated_step(0.005))
@@ -84,7 +84,7 @@ def storage() -> ss.Diagnosis:
 
 class TestResult:
     def test_a_loop_that_waits_is_not_healthy(self, storage):
-        """A cause is named, with the stall behind it; which one, on a busy machine, is chance."""
+        """The verdict is some cause with its stall; which cause depends on the machine's load."""
         assert storage.verdict.code in CAUSES
         assert "healthy" != storage.verdict.code
         assert storage.verdict.evidence["stall_share"] > 0.5
@@ -94,10 +94,10 @@ class TestResult:
         table = storage.table()
 
         assert TABLE == dict(table.schema)
-        assert [found.code for found in storage.findings] == table["code"].to_list()
+        assert [finding.code for finding in storage.findings] == table["code"].to_list()
 
-    def test_it_tells_what_the_budget_went_to(self, storage):
-        """Phases in order, from the target to why it stopped; their times fit into the whole."""
+    def test_it_lists_what_the_budget_went_to(self, storage):
+        """Phases are in order, from the target to the stop; their times fit into the whole."""
         spent = storage.spent
 
         assert SPENT == dict(spent.schema)
@@ -106,7 +106,7 @@ class TestResult:
         assert spent["seconds"].sum() <= storage.circumstances.wall_s
 
     def test_it_holds_the_run(self, storage):
-        """The loop as it is can be looked at more closely."""
+        """The run of the current loop can be examined further."""
         assert storage.run.steps().height >= 12
 
     def test_a_simulated_step_is_called_so(self, storage):
@@ -117,22 +117,22 @@ class TestResult:
 
 class TestTarget:
     @pytest.mark.slow
-    def test_no_worker_is_the_main_process(self):
-        """A loop that loads by itself is told to take workers."""
-        found = ss.diagnose(slow_storage(0), ss.simulated_step(0.005), budget_s=6).verdict
+    def test_a_loop_without_workers_blames_the_main_process(self):
+        """A loop without workers gets the advice to add them."""
+        cause = ss.diagnose(slow_storage(0), ss.simulated_step(0.005), budget_s=6).verdict
 
-        assert "main-process" == found.code
-        assert "num_workers" in found.next_step
+        assert "main-process" == cause.code
+        assert "num_workers" in cause.next_step
 
     def test_a_sampler_that_computes_is_named_by_its_place(self):
-        """The class of the user's that draws, and its line; torch's own ones have no such place."""
+        """The user's class and its line are named; samplers of torch have no place."""
         setup = diagnose.setup_of(target(DataLoader(Noise(), batch_sampler=SlowSampler())))
 
         assert setup.sampler.startswith("SlowSampler.__iter__ (test_diagnose.py:")
         assert "" == diagnose.setup_of(target(DataLoader(Noise(), 4, shuffle=True))).sampler
 
     @pytest.mark.slow
-    def test_without_a_step_it_says_what_cannot_be_told(self):
+    def test_without_a_step_a_note_says_what_is_unknown(self):
         """A loader alone gets what bounds it, and a note on what a step would add."""
         diagnosis = ss.diagnose(slow_storage())
 
@@ -140,22 +140,22 @@ class TestTarget:
         assert any("no step was given" in note for note in diagnosis.notes)
 
     def test_a_loader_too_short_is_inconclusive(self):
-        """Batches that can be had once, and are too few: how many more it needs."""
+        """The verdict says how many more batches are needed."""
         batches = iter([torch.zeros(2)] * 8)
 
-        found = ss.diagnose(batches, ss.simulated_step(0.001)).verdict
+        cause = ss.diagnose(batches, ss.simulated_step(0.001)).verdict
 
-        assert "inconclusive" == found.code
-        assert "are needed" in found.title
+        assert "inconclusive" == cause.code
+        assert "are needed" in cause.title
 
     @pytest.mark.parametrize("budget_s", [0, -1, float("nan"), "60"])
-    def test_a_budget_that_is_none_is_refused(self, budget_s):
-        """The number is named, and what to give."""
+    def test_an_invalid_budget_is_refused(self, budget_s):
+        """The error names the number and a valid one."""
         with pytest.raises(ss.StallscopeError, match=r"budget_s=.*seconds above 0"):
             ss.diagnose("sample", budget_s=budget_s)
 
-    def test_no_target_is_refused(self):
-        """What is no loader is named before anything is measured."""
+    def test_an_invalid_target_is_refused(self):
+        """A target that is no loader is named before anything is measured."""
         with pytest.raises(ss.StallscopeError, match="yields no batches"):
             ss.diagnose(42)
 
@@ -163,7 +163,7 @@ class TestTarget:
 class TestBudget:
     @pytest.mark.slow
     @pytest.mark.usefixtures("only_the_loop")
-    def test_what_does_not_fit_is_left_out_and_said(self):
+    def test_a_measurement_that_does_not_fit_is_left_out_and_noted(self):
         """A measurement that would take longer than what is left is not begun."""
         diagnosis = ss.diagnose(slow_storage(), ss.simulated_step(0.005))
 
@@ -174,12 +174,12 @@ class TestBudget:
 
 @pytest.mark.usefixtures("only_the_loop")
 class TestLeftAlone:
-    def test_generators_and_model_are_as_before(self):
-        """Afterwards all generators and the model's weights stand where they stood."""
+    def test_generators_and_model_are_unchanged(self):
+        """A diagnosis leaves all generators and the model's weights unchanged."""
         model = nn.Linear(4, 4)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         loader = DataLoader(Noise(64), 4, shuffle=True)
-        before = [one.clone() for one in model.parameters()]
+        before = [parameter.clone() for parameter in model.parameters()]
         states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
 
         def train(batch):
@@ -199,19 +199,19 @@ class TestLeftAlone:
         assert 2 == LOADER.num_workers
 
     def test_an_exception_of_the_users_passes(self):
-        """What the dataset raises comes out as it is."""
+        """An exception of the dataset comes out unchanged."""
         with pytest.raises(KeyError, match="no sample 17"):
             ss.diagnose(DataLoader(Fails(), 2), ss.simulated_step(0.001))
 
 
 @pytest.mark.slow
-def test_a_loader_that_cannot_do_with_one_worker_is_said(monkeypatch):
-    """The copy is ours: what it raises is a note, and the verdict stands."""
+def test_a_loader_that_fails_with_one_worker_is_noted(monkeypatch):
+    """A note has the error of our copy, and the verdict stands."""
     monkeypatch.setattr(diagnose.Examination, "next_question", one_worker_is_open)
     loader = slow_storage()
     loader.worker_init_fn = needs_two
 
-    found = ss.diagnose(loader, ss.simulated_step(0.005))
+    diagnosis = ss.diagnose(loader, ss.simulated_step(0.005))
 
-    assert any("with one worker the loader raises" in note for note in found.notes)
-    assert found.run.steps().height
+    assert any("with one worker the loader raises" in note for note in diagnosis.notes)
+    assert diagnosis.run.steps().height

@@ -24,8 +24,8 @@ SAMPLE = {"fetch": 2.0, "decode": 5.0, "Blur": 3.0}
 """Milliseconds; four of them are a batch."""
 
 
-def starving(samples=None, **made):
-    """One worker that makes batches of 40 ms, and a loop that waits for each of them."""
+def starving(samples=None, **fields):
+    """Return a run whose worker makes batches of 40 ms and whose loop waits for each."""
     waits_s = [BATCH_MS / 1e3] * MANY
     delivered = [
         {
@@ -37,28 +37,28 @@ def starving(samples=None, **made):
         }
         for number in range(MANY)
     ]
-    given = {"steps": steps_of(waits_s, step_s=0.0), **made}
-    return a_run(samples or [SAMPLE] * 4 * MANY, deliveries=deliveries_of(*delivered), **given)
+    columns = {"steps": steps_of(waits_s, step_s=0.0), **fields}
+    return a_run(samples or [SAMPLE] * 4 * MANY, deliveries=deliveries_of(*delivered), **columns)
 
 
 class TestExposure:
     def test_stalls_are_divided_into_groups_of_work(self):
         """A loop that waits for the whole of each batch waits for its stages as they are."""
-        found = exposure(starving(), MachineUse()).groups()
+        groups = exposure(starving(), MachineUse()).groups()
 
-        assert found == pytest.approx({"decode": 0.5, "transform": 0.3, "fetch": 0.2})
+        assert groups == pytest.approx({"decode": 0.5, "transform": 0.3, "fetch": 0.2})
 
     def test_workers_without_a_pause_wait_for_all_their_work_alike(self):
-        """Stalls that fall upon what is done last are given to every stage by its work."""
+        """Stalls during the last stage are divided among all stages by their work."""
         late = starving(steps=steps_of([0.003] * MANY, start_s=0.037, step_s=0.037))
 
-        found = exposure(late, MachineUse(), busy_share=1.0).groups()
+        groups = exposure(late, MachineUse(), busy_share=1.0).groups()
 
         assert {"transform": 1.0} == pytest.approx(exposure(late, MachineUse()).groups())
-        assert found == pytest.approx({"decode": 0.5, "transform": 0.3, "fetch": 0.2})
+        assert groups == pytest.approx({"decode": 0.5, "transform": 0.3, "fetch": 0.2})
 
     def test_batches_that_were_not_recorded_are_made_like_the_others(self):
-        """Also where the loop stalls for none that was recorded: bursts may fall between them."""
+        """This also holds if the loop stalls for no recorded batch."""
         half = MANY // 2
         seen = pl.col("batch") < half
         rest = MANY - half
@@ -68,27 +68,27 @@ class TestExposure:
             late, all_spans=late.all_spans.filter(seen), batches=late.batches.filter(seen)
         )
 
-        found = exposure(few, MachineUse()).groups()
+        groups = exposure(few, MachineUse()).groups()
 
         assert "not recorded" in few.parts()["part"].to_list()
-        assert found == pytest.approx({"decode": 0.5, "transform": 0.3, "fetch": 0.2})
+        assert groups == pytest.approx({"decode": 0.5, "transform": 0.3, "fetch": 0.2})
 
     def test_what_does_not_compute_waits(self):
         """Reading that uses no CPU time is waiting; decoding that does is not."""
         run = starving(cpu_share={"fetch": 0.0, "decode": 1.0, "Blur": 1.0})
 
-        found = exposure(run, MachineUse(worker_cpu=0.8, queued_share=0.0))
+        exposed = exposure(run, MachineUse(worker_cpu=0.8, queued_share=0.0))
 
-        assert 0.2 == pytest.approx(found.waiting("fetch"))
-        assert 0.0 == found.waiting("decode", "transform")
+        assert 0.2 == pytest.approx(exposed.waiting("fetch"))
+        assert 0.0 == exposed.waiting("decode", "transform")
 
-    def test_wanting_a_core_is_no_waiting(self):
+    def test_queueing_for_a_core_is_no_waiting(self):
         """Half of the time computing and half in the queue for a core: nothing is waited for."""
         run = starving(cpu_share={"fetch": 0.5, "decode": 0.5, "Blur": 0.5})
 
-        found = exposure(run, MachineUse(worker_cpu=0.5, queued_share=0.5))
+        exposed = exposure(run, MachineUse(worker_cpu=0.5, queued_share=0.5))
 
-        assert 0.0 == pytest.approx(found.waiting("fetch", "decode", "transform"))
+        assert 0.0 == pytest.approx(exposed.waiting("fetch", "decode", "transform"))
 
     def test_without_stalls_there_are_no_parts(self):
         """A loop that never waits has nothing to be divided."""
@@ -108,31 +108,37 @@ class TestMaking:
             ),
         )
 
-        found = making(run, 1)
+        batch_times = making(run, 1)
 
-        assert 2.0 == pytest.approx(found.load)
-        assert 1.0 == pytest.approx(found.busy_share)
+        assert 2.0 == pytest.approx(batch_times.load)
+        assert 1.0 == pytest.approx(batch_times.busy_share)
 
-    @pytest.mark.parametrize(("made", "arrived", "takes_ms"), [(5, 8, 3), (-20, 3, 3), (5, 30, 5)])
+    @pytest.mark.parametrize(
+        ("made_ms", "arrived_ms", "takes_ms"), [(5, 8, 3), (-20, 3, 3), (5, 30, 5)]
+    )
     def test_receiving_is_what_the_loop_waits_for_batches_that_are_made(
-        self, made, arrived, takes_ms
+        self, made_ms, arrived_ms, takes_ms
     ):
-        """From when the batch is made or the loop waits, up to its arrival or the wait's end."""
+        """Receiving begins when the batch is made or the loop waits, and ends with the wait."""
         steps = steps_of([0.01] * MANY, step_s=0.02)
         moments = [
-            {"batch": number, "taken_ns": begin - 30_000_000, "made_ns": begin + made * 1_000_000}
-            | {"arrived_ns": begin + arrived * 1_000_000}
+            {
+                "batch": number,
+                "taken_ns": begin - 30_000_000,
+                "made_ns": begin + made_ms * 1_000_000,
+            }
+            | {"arrived_ns": begin + arrived_ms * 1_000_000}
             for number, begin in enumerate(steps["start_ns"])
         ]
 
         run = a_run([SAMPLE] * 4 * MANY, steps=steps, deliveries=deliveries_of(*moments))
 
-        found = making(run, 1).handover
-        assert ((made + 30) / 1e3, takes_ms / 1e3, 0.03) == pytest.approx(found)
+        handover = making(run, 1).handover
+        assert ((made_ms + 30) / 1e3, takes_ms / 1e3, 0.03) == pytest.approx(handover)
         assert making(run, 0).handover is None
 
     def test_a_run_without_deliveries_has_none(self):
-        """What was never seen is None, and not 0."""
+        """Unknown times are None, not 0."""
         assert making(a_run([SAMPLE] * 8), 1) is None
 
 
@@ -141,7 +147,7 @@ class TestGain:
 
     @pytest.mark.parametrize("missing", [AS_IT_IS, BATCHES])
     def test_half_a_ladder_says_nothing(self, missing):
-        """What was not cached may be what the loop waits for."""
+        """The loop may wait for the part that was not cached."""
         part = {rung: took_s for rung, took_s in self.WHOLE.items() if rung != missing}
 
         assert gain_of(a_ladder(part)) is None
@@ -149,7 +155,7 @@ class TestGain:
 
 class TestUse:
     def test_means_are_of_the_workers(self):
-        """Queueing is that of the workers, and not of the loop; threads are a worker's."""
+        """Queueing and threads are those of the workers, not of the loop."""
         resources = resources_of(
             {
                 (WORKER, "100"): 0.5,
@@ -163,14 +169,14 @@ class TestUse:
         run = a_run([SAMPLE] * 80, steps=steps_of([0.0] * 20))
         run = replace(run, all_resources=resources)
 
-        found = use(run, 1)
+        machine_use = use(run, 1)
 
         assert (0.5, 0.25, 0.5, 0.125, 17) == (
-            found.worker_cpu,
-            found.loop_cpu,
-            found.queued_share,
-            found.loop_queued_share,
-            found.threads,
+            machine_use.worker_cpu,
+            machine_use.loop_cpu,
+            machine_use.queued_share,
+            machine_use.loop_queued_share,
+            machine_use.threads,
         )
 
     def test_what_was_not_read_is_none(self):
@@ -179,14 +185,14 @@ class TestUse:
 
 
 def begins(run, workers, length=None):
-    """Of workers that end with their epoch."""
+    """Return the starts of workers that end with their epoch."""
     return starts(run, workers, persistent=False, epoch_batches=length)
 
 
 class TestStarts:
     @pytest.mark.parametrize("length", [10, None])
-    def test_what_an_epoch_begins_with_is_told_apart(self, length):
-        """Epochs of ten steps of 0.1 s that begin with 1 s, a stream's too: half of their time."""
+    def test_the_start_up_of_an_epoch_is_found(self, length):
+        """Epochs of ten steps of 0.1 s begin with 1 s, half of their time; so do a stream's."""
         wait_s = ([0.9] + [0.0] * 9) * 3
         run = a_run(
             [SAMPLE] * 4,
@@ -200,22 +206,22 @@ class TestStarts:
             side_spans=spans_of({"stage": "end of epoch", "start_ns": 0, "end_ns": 0}),
         )
 
-        found = begins(run, 1, length)
+        begin = begins(run, 1, length)
 
-        assert found.ended
-        assert 2 == found.epochs
-        assert 0.5 == pytest.approx(found.share)
+        assert begin.ended
+        assert 2 == begin.epochs
+        assert 0.5 == pytest.approx(begin.share)
 
-    def test_workers_that_live_on_start_once(self):
-        """With persistent workers no epoch but the first begins so."""
+    def test_persistent_workers_start_once(self):
+        """Only the first epoch begins slowly."""
         run = a_run([SAMPLE] * 4, steps=steps_of([1.0] + [0.0] * 9))
 
         assert 0.0 == starts(run, 1, persistent=True, epoch_batches=10).share
 
 
 class TestInterval:
-    def test_few_steps_leave_all_doubt(self):
-        """From three rounds nothing can be told."""
+    def test_few_steps_give_the_widest_interval(self):
+        """Three rounds are too few for an interval."""
         steps = steps_of([0.1] * 6)
 
         assert (0.0, 1.0) == stall_interval(
@@ -239,7 +245,7 @@ READ_ON = [("fetch", 1.0), ("decode", 1.0), ("fetch", 0.1), ("decode", 1.0)]
     ids=["one image", "two, each with a transform", "three in a row, each with a header"],
 )
 def test_reading_on_is_no_further_call(sample, calls):
-    """What runs many times for each sample is counted by images, not by reads."""
+    """Calls for each sample are counted by images, not by reads."""
     run = a_run([sample] * MANY)
     reads = pl.when(pl.col("stage") == "header").then(pl.lit("fetch")).otherwise(pl.col("kind"))
     run = replace(run, all_spans=run.all_spans.with_columns(kind=reads))

@@ -1,4 +1,4 @@
-"""What a finding costs and what its numbers are."""
+"""Findings: their cost and their evidence."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LOCKED = replace(CASES["lock"], exposure=Exposure(parts_of({("decode", "decode")
     ids=["parts of the loop", "needless workers", "a lock", "threads, by the ladder", "floats"],
 )
 def test_a_finding_costs_what_its_remedy_takes_away(facts, severity):
-    """Its share of the loop's time, whatever else there is."""
+    """The severity is this share of the loop's time, whatever the other findings are."""
     assert severity == pytest.approx(judge(facts)[0].severity)
 
 
@@ -56,45 +56,49 @@ def test_a_finding_costs_what_its_remedy_takes_away(facts, severity):
     ids=["transforms", "memory of batches"],
 )
 def test_evidence_has_the_numbers_of_its_rule(code, facts, evidence):
-    """Each under its own name."""
-    (found,) = (one for one in judge(facts) if one.code == code)
+    """Each number has its own name."""
+    (finding,) = (cause for cause in judge(facts) if cause.code == code)
 
-    assert evidence == pytest.approx({name: found.evidence[name] for name in evidence})
+    assert evidence == pytest.approx({name: finding.evidence[name] for name in evidence})
 
 
-def test_without_a_step_nothing_is_said_of_one():
-    """Full cores are then cores, not so many times what a step leaves."""
+def test_without_a_step_no_title_mentions_a_step():
+    """Full cores are counted in cores, not relative to a step."""
     alone = replace(CASES["cpu-saturated"].setup, has_step=False)
-    found = judge(replace(CASES["cpu-saturated"], setup=alone))
+    findings = judge(replace(CASES["cpu-saturated"], setup=alone))
 
-    (full,) = (one for one in found if one.code == "cpu-saturated")
+    (full,) = (finding for finding in findings if finding.code == "cpu-saturated")
     assert "use 2.0 of 2 cores" in full.title
     assert "cpu_load_factor" not in full.evidence
 
 
-def test_a_rule_that_nobody_tried_says_so():
+def test_an_untested_rule_says_so():
     """Pinning that holds half of the loop's time is named, and that the rule is not tested."""
     assert not judge(known(stalled=0.5, work={("pin", "pin"): 1.0}))[0].tested
 
 
 def test_the_memory_of_batches_is_no_work_of_the_loop():
-    """It is given back in the loop's own code, which is not to blame."""
+    """The loop's own code only frees this memory and is not to blame."""
     facts = known(**LARGE, batch=BatchBytes(100_000_000, 0, 0, release_s=1.0))
 
-    assert "main-process" not in {one.code for one in judge(facts)}
+    assert "main-process" not in {finding.code for finding in judge(facts)}
 
 
 @pytest.mark.parametrize(("extra_s", "begins"), [(2.0, 0.2), (0.5, 0.0)])
 def test_costs_are_shares_of_an_epoch_that_begins_slowly(extra_s, begins):
-    """Where its begin is a finding; else of the steady state."""
+    """Costs are shares of an epoch if its begin is a finding, else of the steady state."""
     facts = known(stalled=0.5, starts=Starts(extra_s, epoch_s=8.0, epochs=3, again=True))
     alone = replace(facts, starts=Starts())
 
-    costs = {one.code: one.severity for one in judge(facts) if one.code != "start-up"}
-    assert costs == pytest.approx({one.code: one.severity * (1 - begins) for one in judge(alone)})
+    costs = {
+        finding.code: finding.severity for finding in judge(facts) if finding.code != "start-up"
+    }
+    assert costs == pytest.approx(
+        {finding.code: finding.severity * (1 - begins) for finding in judge(alone)}
+    )
 
 
-def test_a_validation_is_told_beside_the_verdict():
-    """It is another loop, which may wait as well."""
+def test_a_validation_is_noted_beside_the_verdict():
+    """A validation is another loop, which may wait as well."""
     assert "validation" in side_notes(known(validation_share=0.3), ())[0]
     assert not side_notes(known(validation_share=0.05), ())

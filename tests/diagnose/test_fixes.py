@@ -1,4 +1,4 @@
-"""What would help: predicted for each finding, measured where the kit can make it."""
+"""Fixes: predicted for each finding, and measured where the kit can apply them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ STAGES = (("fetch", "fetch"), ("decode", "decode"), ("Blur", "transform"), ("col
 NOW = Setting(2, 2)
 
 
-def fixes_of(*codes, spent=(0.01, 0.04, 0.03, 0.005), now=NOW, **more):
-    """Names of fixes with their predicted gains, for findings with these codes."""
+def fixes_of(*codes, spent=(0.01, 0.04, 0.03, 0.005), now=NOW, **options):
+    """Return the fixes by name for findings with these codes."""
     wall_s = np.tile(spent, (60, 1))
     read = np.isin([name for name, _ in STAGES], ["fetch"])
     costs = LoaderCosts(
@@ -37,7 +37,7 @@ def fixes_of(*codes, spent=(0.01, 0.04, 0.03, 0.005), now=NOW, **more):
         np.full(60, 0.002),
         cores=4.0,
         workers=max(now.num_workers, 1),
-        **more,
+        **options,
     )
     facts = Facts(Setup(num_workers=now.num_workers, cores=4.0, prefetch_factor=2))
     findings = tuple(Finding(code, code, 0.4) for code in codes)
@@ -46,7 +46,7 @@ def fixes_of(*codes, spent=(0.01, 0.04, 0.03, 0.005), now=NOW, **more):
 
 
 class TestPredicted:
-    """What each finding's changes are, and what they promise."""
+    """Changes that a finding proposes, and their predicted gains."""
 
     @pytest.mark.parametrize(
         ("code", "fix", "gain"),
@@ -59,7 +59,7 @@ class TestPredicted:
         ],
     )
     def test_a_stage_that_is_faster_saves_its_part(self, code, fix, gain):
-        """Of a batch's time, where the loop waits for nothing else."""
+        """The gain is that part of a batch's time if the loop waits for nothing else."""
         row = fixes_of(code)[fix]
 
         assert row["predicted_gain"] == pytest.approx(gain, rel=0.03)
@@ -76,20 +76,20 @@ class TestPredicted:
         ],
     )
     def test_a_setting_is_what_the_finding_advises(self, code, now, fix):
-        """And it can be measured."""
+        """Such a fix can be measured."""
         row = fixes_of(code, now=now)[fix]
 
         assert (code, True) == (row["code"], row["measurable"])
 
     def test_the_best_setting_is_among_them(self):
-        """The one that `ss.tune` would look at first."""
+        """The fixes include the setting that `ss.tune` would look at first."""
         rows = fixes_of(causes.DECODE.code)
 
         (best,) = (row for name, row in rows.items() if name.startswith("num_workers="))
         assert best["predicted_gain"] > 1.5
 
-    def test_a_healthy_loop_needs_none(self):
-        """Nothing is promised where nothing is wrong."""
+    def test_a_healthy_loop_needs_no_fix(self):
+        """No fix is proposed without a finding."""
         assert {} == fixes_of(causes.HEALTHY.code)
 
 
@@ -112,58 +112,60 @@ class Slow(Dataset):
 
 @pytest.fixture(scope="module")
 def diagnosis():
-    """Of a loop that waits for samples which wait, in one worker."""
+    """Diagnose a loop that waits for slow samples of one worker."""
     loader = DataLoader(Slow(), 4, num_workers=1)
     return ss.diagnose(loader, ss.simulated_step(0.002), budget_s=6)
 
 
 @pytest.mark.slow
-def test_a_verdict_brings_its_proof(monkeypatch, tmp_path):
-    """What is left of the budget measures the best change; the page opens with it, saved too."""
+def test_a_verdict_measures_its_best_fix(monkeypatch, tmp_path):
+    """The rest of the budget measures the best change, which the page names; saving keeps it."""
     monkeypatch.setattr(diagnose_module, "_PROOF_LEAST_S", 1.0)
-    found = ss.diagnose(DataLoader(Slow(), 4, num_workers=1), ss.simulated_step(0.002), budget_s=30)
+    diagnosis = ss.diagnose(
+        DataLoader(Slow(), 4, num_workers=1), ss.simulated_step(0.002), budget_s=30
+    )
 
-    tried = found.fixes.drop_nulls("gain").to_dicts()
+    tried = diagnosis.fixes.drop_nulls("gain").to_dicts()
     assert [FASTER] == [row["says"] for row in tried]
-    assert diagnose_module.PROOF in found.spent["phase"].to_list()
-    assert str(found).split("next: ")[1].startswith(tried[0]["fix"])
-    assert "measured\n" in str(found)
-    assert found.fixes.equals(ss.load(found.save(tmp_path / "found")).fixes)
+    assert diagnose_module.PROOF in diagnosis.spent["phase"].to_list()
+    assert str(diagnosis).split("next: ")[1].startswith(tried[0]["fix"])
+    assert "measured\n" in str(diagnosis)
+    assert diagnosis.fixes.equals(ss.load(diagnosis.save(tmp_path / "found")).fixes)
 
 
 @pytest.mark.slow
 class TestMeasured:
-    """A change beside the loader as it is."""
+    """Changes measured beside the current loader."""
 
     def test_settings_are_predicted_and_measured(self, diagnosis):
         """Both agree in the direction, and the picture shows both."""
-        found = diagnosis.try_fix({"num_workers": 3}, budget_s=6)
+        trial = diagnosis.try_fix({"num_workers": 3}, budget_s=6)
 
-        (row,) = (one for one in found.settings().to_dicts() if one["trial"])
+        (row,) = (setting for setting in trial.settings().to_dicts() if setting["trial"])
         assert row["predicted_gain"] > 1.2
         assert row["starts"] > 0
-        labels = [one.get_text() for one in diagnosis.plot("fixes").parts[0].get_yticklabels()]
+        labels = [label.get_text() for label in diagnosis.plot("fixes").parts[0].get_yticklabels()]
         assert "num_workers=3" in labels
         assert "measured" in str(diagnosis)  # beside what was predicted
 
     def test_samples_in_memory_are_imitated(self, diagnosis):
         """The workers collate and send finished samples."""
-        found = diagnosis.try_fix("samples in memory", budget_s=6)
+        trial = diagnosis.try_fix("samples in memory", budget_s=6)
 
-        (row,) = (one for one in found.settings().to_dicts() if one["trial"])
+        (row,) = (setting for setting in trial.settings().to_dicts() if setting["trial"])
         assert row["setting"] == "samples in memory"
-        assert "compute once, beforehand" in found.notes[0]  # how to have some of that
+        assert "compute once, beforehand" in trial.notes[0]  # how to have some of that
         assert row["predicted_gain"] > 1.2
         assert row["starts"] > 0
 
     def test_what_cannot_be_measured_is_refused(self, diagnosis):
-        """With what can be."""
+        """The error names what can be measured."""
         with pytest.raises(StallscopeError, match="samples in memory"):
             diagnosis.try_fix("rewrite it all")
 
 
-def test_what_promises_most_for_sure_is_tried_first():
-    """Then what is likely to gain much; not what only the user can write."""
+def test_the_surest_gain_is_tried_first():
+    """A likely large gain comes next; a fix that only the user can write is not tried."""
     rows = [
         ("decode 2× as fast", "decode", 1.4, 1.2, 1.6, False, "", *NOT_TRIED),
         ("num_workers=3", "", 1.3, 1.1, 1.4, True, "", *NOT_TRIED),

@@ -1,4 +1,4 @@
-"""What is measured next: what decides between the causes that are still possible, and no more."""
+"""Choice of the next measurement: it decides between the causes that are still possible."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ UNSEEN = known(work={("getitem", "getitem"): (0.9, 1.0), ("Blur", "transform"): 
 
 
 def asked(facts, *before):
-    """The phase that is asked for next."""
-    found = verdict.next_question(facts, judge(facts), before)
-    return found.phase if found else None
+    """Return the phase that is asked for next."""
+    question = verdict.next_question(facts, judge(facts), before)
+    return question.phase if question else None
 
 
 def with_setup(facts, **setup):
@@ -87,7 +87,7 @@ def with_setup(facts, **setup):
     ],
 )
 def test_asks(facts, before, phase):
-    """The first measurement that was not tried and decides something."""
+    """The next phase is the first untried measurement that decides something."""
     assert phase == asked(facts, *before)
 
 
@@ -117,5 +117,5 @@ def test_asks(facts, before, phase):
     ],
 )
 def test_does_not_ask(facts, before, phase):
-    """What would decide nothing."""
+    """A measurement that would decide nothing is not asked for."""
     assert phase != asked(facts, *before)

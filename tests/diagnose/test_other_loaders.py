@@ -1,4 +1,4 @@
-"""Loaders that behave like other people's: what was once said falsely of them is said no more."""
+"""Loaders of other libraries: verdicts on them that were once wrong stay right."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MS = 1_000_000
 
 
 def awaited(*batches_of_steps, epoch=0):
-    """Waits of each step for these batches, one after the other."""
+    """Return waits of each step for these batches, one after the other."""
     rows = [
         {"rank": 0, "step": step, "epoch": epoch, "batch": batch, "start_ns": 0, "end_ns": 0}
         for step, batches in enumerate(batches_of_steps)
@@ -41,10 +41,10 @@ def awaited(*batches_of_steps, epoch=0):
     return pl.DataFrame(rows, WAITS)
 
 
-def made(count, batch_ms, workers=2, **about):
-    """Batches that the workers make in turn."""
+def batches_in_turn(count, batch_ms, workers=2, **fields):
+    """Return batches that the workers make in turn."""
     return [
-        {"batch": number, "worker": number % workers, "pid": 100 + number % workers, **about}
+        {"batch": number, "worker": number % workers, "pid": 100 + number % workers, **fields}
         | {"taken_ns": number // workers * batch_ms * MS}
         | {"made_ns": (number // workers + 1) * batch_ms * MS}
         for number in range(count)
@@ -60,21 +60,21 @@ class TestLoopThatJoinsBatches:
             [SAMPLE] * 4,
             steps=steps_of([0.04] * 12, step_s=0.02, batch=[2 * step + 1 for step in range(12)]),
             waits=awaited(*((2 * step, 2 * step + 1) for step in range(12))),
-            deliveries=deliveries_of(*made(24, 40)),
+            deliveries=deliveries_of(*batches_in_turn(24, 40)),
         )
 
-        found = making(run, 2)
+        batch_times = making(run, 2)
 
-        assert 2 == found.workers
-        assert 0.08 == pytest.approx(found.batch_s)
+        assert 2 == batch_times.workers
+        assert 0.08 == pytest.approx(batch_times.batch_s)
 
 
 class TestBegins:
-    """What of an epoch's begin another setting could save."""
+    """Time at the begin of an epoch that another setting could save."""
 
     @staticmethod
     def epochs(first_s, batch_ms, batches_of_first):
-        """Three epochs of ten steps of 0.1 s, of two workers."""
+        """Return a run of two workers with three epochs of ten steps of 0.1 s."""
         steps = steps_of(
             ([first_s] + [0.0] * 9) * 3,
             epoch=[number // 10 for number in range(30)],
@@ -83,7 +83,7 @@ class TestBegins:
         later = [[], [1]][batches_of_first == 1]
         waits = [later if number % 10 else range(batches_of_first) for number in range(30)]
         run = a_run([SAMPLE] * 4, steps=steps, waits=awaited(*waits), workers=2)
-        return replace(run, deliveries=deliveries_of(*made(10, batch_ms)))
+        return replace(run, deliveries=deliveries_of(*batches_in_turn(10, batch_ms)))
 
     @pytest.mark.parametrize(
         ("first_s", "batch_ms", "batches", "extra_s"),
@@ -91,22 +91,22 @@ class TestBegins:
         ids=["short epochs", "only the first batch", "a buffer of six"],
     )
     def test_first_batches_must_be_made_anyway(self, first_s, batch_ms, batches, extra_s):
-        """Workers that live on make them, too: as many rounds as the first step takes."""
+        """Workers that live on make these batches, too: as many rounds as the first step takes."""
         run = self.epochs(first_s, batch_ms, batches)
 
-        found = starts(run, 2, persistent=False, epoch_batches=10)
+        begins = starts(run, 2, persistent=False, epoch_batches=10)
 
-        assert extra_s == pytest.approx(found.extra_s, abs=1e-6)
+        assert extra_s == pytest.approx(begins.extra_s, abs=1e-6)
 
     def test_a_usual_first_sample_fills_no_buffer(self):
-        """A worker's first sample that takes as long as the others, and ends a slow start."""
+        """A first sample as quick as the others leaves the slow start to the workers."""
         begun = {"extra_s": 0.4, "first_s": 0.21, "ready_s": 0.2}
         stream = known(setup={"streams": True}, starts=Starts(**begun, filled_s=0.02))
 
         assert "Workers start" in begin_of(stream).title
 
     def test_a_setting_is_named_with_its_loader(self):
-        """persistent_workers=True would raise for a loader without workers around the other one."""
+        """persistent_workers=True would raise for the outer loader, which has no workers."""
 
         class Owns(Dataset):
             inner = None
@@ -120,8 +120,8 @@ class TestBegins:
         assert "persistent_workers=True of the loader inside the dataset" == setup.keep_alive
 
 
-def test_waiting_for_a_core_is_that_of_each_process():
-    """A worker of each epoch is another process: each waits for its core by its own share."""
+def test_waiting_for_a_core_is_counted_for_each_process():
+    """Each epoch has new worker processes, and each waits for its core by its own share."""
     rows = [
         {"batch": batch, "worker": worker, "pid": 10 * epoch + worker, "epoch": epoch}
         | {
@@ -140,10 +140,10 @@ def test_waiting_for_a_core_is_that_of_each_process():
     run = a_run([SAMPLE] * 4, steps=steps, deliveries=deliveries_of(*rows))
     run = replace(run, all_resources=resources_of(use, 4))
 
-    found = making(run, 2).by_worker
+    by_worker = making(run, 2).by_worker
 
-    assert found[0].median_s > 0.05
-    assert found[0].median_s < 2 * found[1].median_s
+    assert by_worker[0].median_s > 0.05
+    assert by_worker[0].median_s < 2 * by_worker[1].median_s
 
 
 class Raises:
@@ -170,7 +170,7 @@ class Around:
 
 
 def test_a_loader_that_raises_on_everything_is_read():
-    """What it does not say is not known."""
+    """A setting that the loader does not reveal stays unknown."""
     assert replace(setup_of(Target(Around())), cores=1.0, inside="", has_step=True) == Setup(
         sampler=setup_of(Target(Around())).sampler
     )
@@ -208,11 +208,11 @@ class TestProcessesOfTheDataset:
         )
         return replace(run, all_resources=resources_of({**use, (LOOP, "7"): 0.02}, 4))
 
-    def test_they_are_not_others(self):
-        """They do the loader's work."""
+    def test_are_not_other_processes(self):
+        """The processes of the pool do the loader's work."""
         assert 0.1 > find_saturated(self.run()).others_share
 
-    def test_they_compute(self):
+    def test_compute_for_the_loader(self):
         """No storage is waited for, and the main process makes no batch itself."""
         verdict = judge(facts(self.run(), Setup(cores=2.0)))[0]
 
@@ -222,14 +222,14 @@ class TestProcessesOfTheDataset:
 
 @pytest.mark.slow
 def test_a_pool_in_a_stream_is_the_loaders_own():
-    """With real processes."""
+    """The pool has real processes."""
     verdict = ss.diagnose(DataLoader(_Pool(), 4), ss.simulated_step(0.02), budget_s=12).verdict
 
     assert verdict.code in ("one-transform", "cpu-saturated")
 
 
 class _Loader:
-    """Another library's: its own processes make the batches."""
+    """A loader of another library, whose own processes make the batches."""
 
     def __iter__(self):
         with multiprocessing.get_context("fork").Pool(2) as pool:
@@ -238,7 +238,7 @@ class _Loader:
 
 @pytest.mark.slow
 def test_stacks_name_the_work_of_another_librarys_loader():
-    """No hook is in its processes."""
+    """The loader's processes have no hooks."""
     verdict = ss.diagnose(_Loader(), ss.simulated_step(0.005), budget_s=15).verdict
 
     assert "one-transform" == verdict.code

@@ -15,7 +15,7 @@ from stallscope.verbs.flame.result import SAMPLES, Flame, FlameConditions
 
 
 def a_flame(*rows, idle=False):
-    """Stacks with their stage and how often each was seen."""
+    """Return a flame of stacks with their stage and their hits."""
     full = [(0, 100, 0, stage, stack, hits) for stage, stack, hits in rows]
     return Flame(pl.DataFrame(full, SAMPLES, orient="row"), FlameConditions(idle=idle))
 
@@ -30,7 +30,7 @@ class TestLocks:
         assert 0.75 == lock_share(flame)
 
     def test_a_call_of_flock_is_seen_by_its_line(self, tmp_path):
-        """A lock of a file has no frame of its own: the text of the user's line tells."""
+        """A file's lock has no frame of its own; the text of the user's line shows it."""
         mine = tmp_path / "mine.py"
         mine.write_text("def load():\n    fcntl.flock(file, fcntl.LOCK_EX)\n    copy()\n")
         flame = a_flame(("getitem", f"load ({mine}:2)", 30), ("getitem", f"load ({mine}:3)", 10))
@@ -45,25 +45,25 @@ class TestLocks:
         assert 0.0 == lock_share(flame)
 
     def test_few_samples_say_nothing(self):
-        """From nine samples no share is told."""
+        """Nine samples are too few for a share."""
         assert lock_share(a_flame(("fetch", self.ACQUIRES, 9))) is None
 
 
 class TestFunction:
     def test_the_deepest_function_that_holds_most_is_named_with_its_lines(self):
-        """Of a stage's stacks: no library's function, and no caller that only passes on."""
+        """Functions of libraries and callers that only pass on are not named."""
         flame = a_flame(
             ("Blur", "load (mine.py:7);blur (mine.py:31);conv (site-packages/torch/nn.py:5)", 30),
             ("Blur", "load (mine.py:7);blur (mine.py:40)", 10),
             ("decode", "load (mine.py:9)", 90),
         )
-        found = own_code(flame, "Blur")
+        function = own_code(flame, "Blur")
 
-        assert "blur (mine.py:31, 40)" == found.place
-        assert 1.0 == found.share
+        assert "blur (mine.py:31, 40)" == function.place
+        assert 1.0 == function.share
 
     def test_work_that_is_spread_over_functions_belongs_to_their_caller(self):
-        """Where no inner function holds half, the one that calls them all is named."""
+        """If no inner function holds half, their caller is named."""
         rows = [
             ("getitem", f"load (mine.py:{7 + i});part{i} (mine.py:{20 + i})", 10) for i in range(4)
         ]
@@ -71,7 +71,7 @@ class TestFunction:
         assert "load" == own_code(a_flame(*rows), "getitem").function
 
     def test_few_samples_name_nothing(self):
-        """Nine samples are an accident."""
+        """Nine samples may be an accident."""
         assert own_code(a_flame(("getitem", "load (mine.py:7)", 9)), "getitem") is None
 
     def test_a_library_that_nobody_knows_is_called_by_its_package(self):
@@ -81,9 +81,9 @@ class TestFunction:
             ("getitem", f"{fetches};load (braindecode/base.py:7);mean (numpy/a.py:1)", 90)
         )
 
-        found = own_code(flame, "getitem")
+        function = own_code(flame, "getitem")
 
-        assert "braindecode: load (braindecode/base.py:7)" == found.place
+        assert "braindecode: load (braindecode/base.py:7)" == function.place
 
 
 class TestCalls:
@@ -150,7 +150,7 @@ class TestCalls:
             ("near = distance_matrix(a, a) < 1", "", "distances"),
         ],
     )
-    def test_what_a_line_does_is_told_by_its_text_or_by_the_library_below(
+    def test_the_kind_of_a_call_follows_from_its_text_or_the_library_below(
         self, tmp_path, line, below, name
     ):
         """Each kind of call has its own remedy; a recording has files from their package on."""
@@ -160,8 +160,8 @@ class TestCalls:
 
         for frames in {below, recorded}:
             stack = f"load ({mine}:2)" + (f";{frames}" if frames else "")
-            found = own_code(a_flame(("getitem", stack, 30)), "getitem").call
-            assert found == CALLS.get(name, OTHER)
+            call = own_code(a_flame(("getitem", stack, 30)), "getitem").call
+            assert call == CALLS.get(name, OTHER)
 
 
 MODEL = "Module._call_impl (torch/nn/modules/module.py:9);forward (mine.py:4)"
@@ -169,7 +169,7 @@ MODEL = "Module._call_impl (torch/nn/modules/module.py:9);forward (mine.py:4)"
 
 class TestLoop:
     def test_own_code_among_transforms_is_named_whatever_is_longest(self):
-        """No sum of transforms holds it silently, and its remedy comes first."""
+        """The title names the user's function beside the transforms; its remedy comes first."""
         facts = known(
             work={
                 ("ToTensor", "transform"): 0.4,
@@ -181,24 +181,24 @@ class TestLoop:
         assert STACKS == next_question(facts, judge(facts), ()).phase
         stack = "__getitem__ (mine.py:50);remap (mine.py:39)"
 
-        found = judge(with_stacks(facts, a_flame(("getitem", stack, 90))))[0]
+        finding = judge(with_stacks(facts, a_flame(("getitem", stack, 90))))[0]
 
-        assert "ToTensor alone 40%, remap (mine.py:39) 35%" in found.title
-        assert found.next_step.startswith("in remap (mine.py:39): ")
+        assert "ToTensor alone 40%, remap (mine.py:39) 35%" in finding.title
+        assert finding.next_step.startswith("in remap (mine.py:39): ")
 
     def test_what_the_loop_computes_beside_its_model_is_named(self):
-        """The deepest function of it, with its share of all that is computed."""
+        """The deepest function is named, with its share of all computing."""
         step = ("step", "train (mine.py:7);count (mine.py:31)", 60)
         model = ("step", f"train (mine.py:6);{MODEL}", 30)
         after = (None, "train (mine.py:7);count (mine.py:32)", 10)
 
-        found = loop_code(a_flame(step, model, after).samples)
+        function = loop_code(a_flame(step, model, after).samples)
 
-        assert "count (mine.py:31)" == found.place
-        assert 0.7 == pytest.approx(found.share)
+        assert "count (mine.py:31)" == function.place
+        assert 0.7 == pytest.approx(function.share)
 
     def test_the_main_process_is_named_with_what_helps(self):
-        """A step that waits for its device and computes: in which function, and who could do it."""
+        """The verdict on a step that computes names the function and where else it could run."""
         flame = a_flame(("step", "train (mine.py:7);mask (mine.py:31)", 60))
         use = {"worker_cpu": 0.1, "loop_cpu": 0.5}
         facts = known(
@@ -217,7 +217,7 @@ BLUR = ("Blur", "transform")
 
 
 def verdict_on(folder, code, work, below=""):
-    """The verdict where the second line of the user's function is what the first stage does."""
+    """Return the verdict if the first stage runs the second line of the user's function."""
     mine = folder / "mine.py"
     mine.write_text(code)
     name = code.removeprefix("def ").partition("(")[0]
@@ -227,7 +227,7 @@ def verdict_on(folder, code, work, below=""):
 
 class TestFinding:
     def test_slow_samples_that_are_most_of_the_work_are_named(self):
-        """What is done now and then is found where most of all samples' time is."""
+        """Occasional work is found where most of all samples' time is."""
         facts = known(
             work={("getitem", "getitem"): 1.0},
             load=1.2,
@@ -245,7 +245,7 @@ class TestFinding:
         assert STACKS == asked.phase
 
     def test_the_caller_of_what_runs_many_times_is_named_where_no_part_leads(self):
-        """Sixteen images decoded and converted for one label: full cores only follow from that."""
+        """Sixteen images are decoded for a label; full cores only follow from that."""
         work = {("decode", "decode"): 0.35, ("Tensor", "transform"): 0.35, ("read", "fetch"): 0.3}
         facts = known(work=work, load=2.5, calls={"decode": 16.0})
         label, item = "label (mine.py:12);", "__getitem__ (mine.py:40);"
@@ -283,7 +283,7 @@ class TestFinding:
         assert "read-only connection" in verdict.next_step
 
     def test_what_the_loader_itself_calls_is_not_named_for_all_its_work(self):
-        """Everything happens below `__getitem__`: that names nothing."""
+        """All work happens below `__getitem__`, so its name says nothing."""
         work = {("decode", "decode"): 0.35, ("Tensor", "transform"): 0.35, ("read", "fetch"): 0.3}
         stacks = [(stage, f"__getitem__ (mine.py:40);{stage} (a/b.py:1)", 40) for stage, _ in work]
         facts = known(work=work, load=2.5, calls={"decode": 16.0}, flame=a_flame(*stacks))
@@ -297,8 +297,8 @@ class TestFinding:
 
         assert "blur (mine.py:31)" in judge(transform)[0].next_step
 
-    def test_a_transform_that_calls_what_is_known_is_told_what_helps(self, tmp_path):
-        """A method of the dataset's may be called `crop` and spend its time on copies."""
+    def test_a_transform_with_a_known_call_gets_its_remedy(self, tmp_path):
+        """A method of the dataset called `crop` may spend its time on copies."""
         code = "def crop(subject):\n    return copy.deepcopy(subject)\n"
 
         verdict = verdict_on(tmp_path, code, {("crop", "transform"): 1.0})

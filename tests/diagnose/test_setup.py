@@ -1,4 +1,4 @@
-"""Caches of a dataset that workers fill, and objects that they copy: what is called one."""
+"""Caches of a dataset that workers fill, and objects that they copy."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from stallscope.verbs.diagnose.setup import cache_of, holds_objects
 class Kept(Dataset):
     """Keeps each sample in a dictionary."""
 
-    def __init__(self, kept):
-        self.kept = kept
+    def __init__(self, samples):
+        self.kept = samples
         self.kept_before = {}
         self.kept_before["all"] = 0
 
@@ -30,11 +30,11 @@ class Kept(Dataset):
 
 
 class Derived(Kept):
-    """Does what its base does."""
+    """Inherits the cache of its base."""
 
 
 class Counts(Dataset):
-    """Counts, which keeps no sample."""
+    """Counts samples and keeps none."""
 
     def __init__(self):
         self.kept = {0: 0, 1: 0}
@@ -115,9 +115,9 @@ class Caches(Fitted):
     ],
 )
 def test_a_cache_is_what_the_class_stores_samples_in(dataset, named):
-    """A dictionary or a list that is not full, or an unlimited cache of a method.
+    """A cache is a dictionary or list that is not full, or an unlimited cache of a method.
 
-    What the constructor or `fit` has set is in every worker, however it ends.
+    Values that the constructor or `fit` has set are in every worker, so they are no cache.
     """
     assert named == cache_of(dataset)
 
@@ -130,7 +130,7 @@ class Coco:
 
 
 @pytest.mark.parametrize(
-    ("kept", "expected"),
+    ("contents", "expected"),
     [
         ([("a.jpg", 0)] * 2000, True),
         (Coco(2000), True),
@@ -142,9 +142,9 @@ class Coco:
         (torch.zeros(2000), False),
     ],
 )
-def test_objects_that_workers_would_copy_are_found(kept, expected):
+def test_objects_that_workers_would_copy_are_found(contents, expected):
     """Arrays of numbers and letters hold none."""
-    dataset = Kept(kept)
+    dataset = Kept(contents)
     dataset.itself = dataset
 
     assert holds_objects(dataset) is expected

@@ -1,4 +1,4 @@
-"""What is named first, for numbers in which one thing is wrong, several are, or nothing is."""
+"""Verdicts on numbers with a single cause, with several, or with none."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ HERE: Any = {"setup": {"num_workers": 0}}
 
 @dataclass(frozen=True)
 class Case:
-    """Numbers of a loop, and what is said of it first."""
+    """Numbers of a loop and the expected verdict."""
 
     name: str
     code: str
@@ -59,7 +59,7 @@ class Case:
 def case(
     name: str, code: str, *, title: str = "", step: str = "", absent: str = r"(?!)", **numbers
 ):
-    """A case of `known` numbers; `free` is the share of the stalls without waiting for cores."""
+    """Return a case of `known` numbers; `free` is the stalls' share without waiting for cores."""
     free = numbers.pop("free", 1.0)
     facts = known(**numbers)
     facts = replace(facts, exposure=replace(facts.exposure, free=free))
@@ -200,8 +200,8 @@ OWN = {("getitem", "getitem"): (0.9, 0.95), **BLUR}
 PARTS = {(name, "transform"): 0.25 for name in ("Tokenise", "Pad", "Mask", "Shift")}
 WORK = [
     *(
-        case(f"tiny samples are taken at once: {one}", code, step=AT_ONCE, spikes=SMALL, **more)
-        for one, code, more in (
+        case(f"tiny samples are taken at once: {where}", code, step=AT_ONCE, spikes=SMALL, **facts)
+        for where, code, facts in (
             ("collate", "collate", {"work": {("collate", "collate"): 1.0}}),
             ("getitem", "one-transform", {"work": {("getitem", "getitem"): 1.0}}),
             ("here", "main-process", {"work": {("collate", "collate"): 1.0}, **HERE}),
@@ -306,7 +306,7 @@ WORK = [
          "storage-latency", work=WAITS_IN_FETCH, use=IDLE, enough_workers=3,
          setup={"num_workers": 1, "cores": 8.0}),
 ]  # fmt: skip
-"""Work on samples and batches: what of it computes and what waits, and what leads."""
+"""Work on samples and batches: computing, waiting, and the part that leads."""
 
 
 SLOW_START = Starts(1.0, 2.0, 3, again=True)
@@ -459,7 +459,7 @@ DOUBT = [
 
 @pytest.mark.parametrize("case", [*LOOP, *WORK, *WORKER, *DOUBT], ids=lambda case: case.name)
 def test_the_verdict_is_that_of_the_numbers(case):
-    """With the advice that the loader does not follow yet, and no more than they carry."""
+    """The advice is new to the loader, and the numbers support every claim."""
     verdict = judge(case.facts)[0]
 
     assert case.code == verdict.code
@@ -572,8 +572,8 @@ NOT_NAMED = [
     ("code", "numbers"), [row[1:] for row in NOT_NAMED], ids=[row[0] for row in NOT_NAMED]
 )
 def test_is_not_named(code, numbers):
-    """Not even beside the verdict."""
-    assert code not in [found.code for found in judge(known(**numbers))]
+    """The cause is not among the other findings either."""
+    assert code not in [finding.code for finding in judge(known(**numbers))]
 
 
 BESIDE = [
@@ -594,12 +594,12 @@ BESIDE = [
     ("codes", "numbers"), [row[1:] for row in BESIDE], ids=[row[0] for row in BESIDE]
 )
 def test_all_findings_in_their_order(codes, numbers):
-    """What costs most first."""
-    assert codes == [found.code for found in judge(known(**numbers))]
+    """The finding with the largest cost comes first."""
+    assert codes == [finding.code for finding in judge(known(**numbers))]
 
 
 def test_only_the_verdict_is_called_the_bottleneck():
-    """A loop has one: other findings say their share alone."""
+    """A loop has a single bottleneck; other findings state their share alone."""
     numbers = {
         "work": {("decode", "decode"): 0.5, ("Crop", "transform"): 0.2, ("B", "transform"): 0.3}
     }
@@ -611,27 +611,27 @@ def test_only_the_verdict_is_called_the_bottleneck():
 
 @pytest.mark.parametrize("code", CASES)
 class TestEveryCause:
-    """Numbers in which only one cause is."""
+    """Numbers with a single cause."""
 
     def test_is_named_from_its_own_numbers(self, code):
-        """They give that verdict."""
+        """The numbers of a cause give its verdict."""
         assert code == judge(CASES[code])[0].code
 
     def test_a_finding_is_whole(self, code):
         """A finding has a title without open places, numbers, a next step, and shares up to 1."""
-        found = judge(CASES[code])
+        findings = judge(CASES[code])
 
-        assert len(found) == len({one.code for one in found})
-        for one in found:
-            assert not re.search(r"[{}]|\bNone\b|not measured", one.title + one.next_step)
-            assert one.evidence
-            assert one.next_step
-            assert 0 <= one.severity <= 1
-            assert 0 <= one.confidence <= 1
+        assert len(findings) == len({finding.code for finding in findings})
+        for finding in findings:
+            assert not re.search(r"[{}]|\bNone\b|not measured", finding.title + finding.next_step)
+            assert finding.evidence
+            assert finding.next_step
+            assert 0 <= finding.severity <= 1
+            assert 0 <= finding.confidence <= 1
 
 
 def test_every_cause_has_numbers_and_a_row_of_the_handbook():
-    """No cause can be named that is not tried here, or of which the handbook knows nothing."""
+    """Every cause is tested here and has a row in the handbook."""
     head, rule, *rows = handbook().splitlines()
 
     assert set(CAUSES) == set(CASES)
@@ -644,14 +644,16 @@ EQUAL = [("fetch", "fetch"), ("decode", "decode"), ("Blur", "transform"), ("coll
 
 
 @pytest.mark.parametrize("order", [*permutations(range(4))], ids=str)
-def test_equal_stages_stand_in_the_way_of_a_sample(order):
-    """Stages that take the same time, to the last digit of a sum, have one order."""
+def test_equal_stages_keep_the_order_of_a_sample(order):
+    """Stages whose times are equal up to rounding have a fixed order."""
     pairs = enumerate(order)
     parts = [StagePart(*EQUAL[place], 0.25 + number * 1e-16, 0.0) for number, place in pairs]
-    found = judge(known(exposure=Exposure(longest_first(parts)), waiting_s=0.0))
+    findings = judge(known(exposure=Exposure(longest_first(parts)), waiting_s=0.0))
 
     assert EQUAL == [(part.stage, part.group) for part in longest_first(parts)]
-    assert ["cpu-saturated", "decode", "one-transform", "collate"] == [one.code for one in found]
+    assert ["cpu-saturated", "decode", "one-transform", "collate"] == [
+        finding.code for finding in findings
+    ]
 
 
 class TestConfidence:
@@ -671,26 +673,26 @@ class TestConfidence:
         assert judge(busy)[0].confidence < judge(self.DECODE)[0].confidence
 
     def test_a_ladder_on_a_busy_machine_lowers_it(self):
-        """Half as fast again in the middle, but maybe no faster."""
+        """A gain of 1.5 whose interval reaches below 1 casts doubt."""
         unsure = judge(known(**TINY, gain=Gain(1.5, 0.9, 2.4)))[0]
 
         assert unsure.confidence < judge(known(**TINY))[0].confidence
 
     def test_what_is_only_concluded_is_less_sure(self):
         """Own code that waits may wait for a lock as well."""
-        (found,) = judge(known(work=OWN, use=IDLE))
+        (finding,) = judge(known(work=OWN, use=IDLE))
 
-        assert found.confidence <= thresholds.UNSEEN
+        assert finding.confidence <= thresholds.UNSEEN
 
     def test_too_few_steps_say_how_many_more(self):
         """A run of four steps says how many batches it lacks."""
         facts = known()
-        (found,) = judge(replace(facts, time=replace(facts.time, steps=4)))
+        (finding,) = judge(replace(facts, time=replace(facts.time, steps=4)))
 
-        assert "inconclusive" == found.code
-        assert found.title.endswith("4 steps after the warm-up, and 12 are needed")
+        assert "inconclusive" == finding.code
+        assert finding.title.endswith("4 steps after the warm-up, and 12 are needed")
 
 
-def test_garbage_of_the_main_process_is_the_loops():
-    """The workers' is something that is done to samples."""
+def test_garbage_collection_of_the_main_process_belongs_to_the_loop():
+    """Garbage collection in workers counts as work on samples."""
     assert "main" == group_of(MAIN_GARBAGE, KIND_OF[MAIN_GARBAGE])

@@ -1,4 +1,4 @@
-"""Experiments on real steps: what gains, what does not, what is put back."""
+"""Experiments on real steps: gains, refusals and restored state."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def short_laps():
         yield
 
 
-def rows(found):
-    return {row["experiment"]: row for row in found.table().iter_rows(named=True)}
+def rows(result):
+    return {row["experiment"]: row for row in result.table().iter_rows(named=True)}
 
 
 class Trainer:
@@ -61,21 +61,21 @@ class Trainer:
         self.optimizer.step()
 
     def state(self):
-        """All that training moves, and how it lies in memory."""
+        """Return all that training changes, with its layout in memory."""
         tensors = [*self.model.state_dict().values()]
-        moments = [one for state in self.optimizer.state.values() for one in state.values()]
+        moments = [moment for state in self.optimizer.state.values() for moment in state.values()]
         groups = [{**group, "params": None} for group in self.optimizer.param_groups]
         return (
-            [one.clone() for one in (*tensors, *moments)],
-            [(one.stride(), one.data_ptr()) for one in self.model.parameters()],
+            [tensor.clone() for tensor in (*tensors, *moments)],
+            [(parameter.stride(), parameter.data_ptr()) for parameter in self.model.parameters()],
             [sorted(vars(self.optimizer)), groups, torch.get_rng_state().tolist()],
         )
 
 
-def same(one, other):
-    """Whether two states are equal to the last bit."""
-    tensors = zip(one[0], other[0], strict=True)
-    return all(torch.equal(a, b) for a, b in tensors) and one[1:] == other[1:]
+def same(before, after):
+    """Return whether two states are equal to the last bit."""
+    tensors = zip(before[0], after[0], strict=True)
+    return all(torch.equal(a, b) for a, b in tensors) and before[1:] == after[1:]
 
 
 def images(**named):
@@ -83,7 +83,7 @@ def images(**named):
 
 
 def context_of(trainer, optimizer=None, **facts):
-    """The context of a trainer's step, of which so much was seen."""
+    """Return the context of a trainer's step with these observed facts."""
     optimizers = [optimizer or trainer.optimizer]
     return StepContext(trainer.step, [trainer.model], optimizers, "cpu", StepFacts(**facts))
 
@@ -91,7 +91,7 @@ def context_of(trainer, optimizer=None, **facts):
 class TestChanges:
     @pytest.mark.parametrize("name", ["bfloat16 autocast", "channels_last", "fused optimizer"])
     def test_each_is_on_in_its_block_and_leaves_nothing_behind(self, name):
-        """Bit for bit, with attributes, strides and the memory that parameters lie in."""
+        """The state is equal bit for bit, with attributes, strides and parameters' memory."""
         trainer = Trainer()
         trainer.step(torch.rand(4, 32))
         context = context_of(trainer)
@@ -126,10 +126,10 @@ class TestChanges:
             ("cudnn.benchmark", {}, "needs CUDA"),
         ],
     )
-    def test_one_that_is_there_already_is_not_tried(self, name, facts, why):
+    def test_a_change_that_is_there_already_is_not_tried(self, name, facts, why):
         assert why in BY_NAME[name].why_not(context_of(Trainer(), **facts))
 
-    def test_nothing_to_change(self):
+    def test_a_step_without_a_model_has_no_changes(self):
         context = StepContext(print, [], [], "cpu", StepFacts())
 
         assert all(change.why_not(context) for change in CHANGES)
@@ -138,7 +138,7 @@ class TestChanges:
 
 
 class Halved:
-    """A step that takes half as long under autocast; its loss is another then."""
+    """A step that takes half as long under autocast and has another loss there."""
 
     def __init__(self):
         self.model = nn.Linear(32, 1)
@@ -153,30 +153,30 @@ class Halved:
 class TestVerb:
     def test_a_gain_is_found_with_the_difference_of_the_loss(self):
         """Planted: half the time, a loss of 1.5 instead of 2."""
-        found = ss.experiments(images(num_workers=1), Halved(), budget_s=20)
-        row = rows(found)["bfloat16 autocast"]
+        result = ss.experiments(images(num_workers=1), Halved(), budget_s=20)
+        row = rows(result)["bfloat16 autocast"]
 
         assert FASTER == row["says"]
         assert 1.3 < row["factor"] < 2.7
         assert row["factor_low"] <= row["factor"] <= row["factor_high"]
         assert 0.5 == row["loss_difference"]
-        assert "bfloat16 autocast speeds the step up" in str(found)
-        assert "differs by at most 0.5 of 2" in str(found)
+        assert "bfloat16 autocast speeds the step up" in str(result)
+        assert "differs by at most 0.5 of 2" in str(result)
 
     @pytest.mark.slow
     def test_a_model_that_trains_is_left_as_it_was(self):
-        """After every experiment a CPU has; the same step twice has the same losses."""
+        """Every experiment of a CPU restores the model; the same step twice has equal losses."""
         trainer = Trainer()
         trainer.step(torch.rand(4, 32))
         before = trainer.state()
-        found = ss.experiments(images(shuffle=True), trainer.step, budget_s=20)
-        tried = found.table().filter(pl.col("factor").is_not_null())["experiment"].to_list()
+        result = ss.experiments(images(shuffle=True), trainer.step, budget_s=20)
+        tried = result.table().filter(pl.col("factor").is_not_null())["experiment"].to_list()
 
         assert same(before, trainer.state())
         assert {"channels_last", "fused optimizer"} <= {*tried}
-        assert 0 == rows(found)["as it is"]["loss_difference"]
-        assert rows(found)["fused optimizer"]["loss_difference"] < 1e-3 * found.circumstances.loss
-        assert "needs CUDA" in str(found)
+        assert 0 == rows(result)["as it is"]["loss_difference"]
+        assert rows(result)["fused optimizer"]["loss_difference"] < 1e-3 * result.circumstances.loss
+        assert "needs CUDA" in str(result)
 
     def test_a_change_that_the_step_cannot_bear_says_why(self):
         class Strict(Trainer):
@@ -185,10 +185,10 @@ class TestVerb:
                     raise TypeError("no bfloat16 here")
                 super().step(batch)
 
-        found = ss.experiments(images(), Strict().step, budget_s=3)
+        result = ss.experiments(images(), Strict().step, budget_s=3)
 
-        assert "no bfloat16 here" in rows(found)["bfloat16 autocast"]["why_not"]
-        assert rows(found)["fused optimizer"]["pairs"]
+        assert "no bfloat16 here" in rows(result)["bfloat16 autocast"]["why_not"]
+        assert rows(result)["fused optimizer"]["pairs"]
 
     def test_an_exception_of_the_steps_passes(self):
         def step(_):
@@ -207,15 +207,15 @@ class TestVerb:
             ss.experiments(images(), **named)
 
     def test_what_was_measured_is_saved_and_read_again(self, tmp_path):
-        found = ss.experiments(images(), Halved(), budget_s=4)
-        again = ss.load(found.save(tmp_path / "found"))
+        result = ss.experiments(images(), Halved(), budget_s=4)
+        again = ss.load(result.save(tmp_path / "found"))
 
-        assert str(again) == str(found)
-        assert again.pairs.equals(found.pairs)
+        assert str(again) == str(result)
+        assert again.pairs.equals(result.pairs)
 
 
 def waits_of(step, simulated=None, batch=None):
-    """What waits in a step, and how long, by its source."""
+    """Return the lines that wait in a step, with the seconds of each wait."""
     watch = StepWatch("cpu", simulated)
     with watch.watching() as facts:
         use_watched(step, torch.rand(8, 4) if batch is None else batch)
@@ -261,16 +261,16 @@ class TestWaits:
         ],
     )
     def test_what_waits_is_named_by_its_line(self, step, what):
-        """In this file, with its source; what is computed on the device alone is not."""
-        found = waits_of(step)
+        """The line is in this file and has its source; work on the device alone is not named."""
+        waits = waits_of(step)
 
-        each = [line for line, took in found.items() for _ in took]
+        each = [line for line, took in waits.items() for _ in took]
         assert sorted(what) == sorted(line.what for line in each)
         assert all(HERE == Path(line.file).name for line in each)
         assert all(line.source for line in each)
 
-    def test_on_the_simulated_device_it_takes_what_is_still_to_be_done(self):
-        """10 ms of work, then `.item()`: the host stands there for what is left of it."""
+    def test_a_wait_for_the_simulated_device_takes_the_remaining_work(self):
+        """`.item()` after 10 ms of work waits for the rest of that work."""
         device = SimulatedDevice()
 
         def step(batch):
@@ -279,13 +279,13 @@ class TestWaits:
             device.launch(0.01)
             device.synchronize()
 
-        found = {line.what: took for line, took in waits_of(step, device).items()}
+        waits = {line.what: took for line, took in waits_of(step, device).items()}
         first, second = device.work
-        assert {".item()", "synchronize()"} == set(found)
+        assert {".item()", "synchronize()"} == set(waits)
         assert first.end_ns <= second.start_ns
-        assert sum(found["synchronize()"]) > 0.005
+        assert sum(waits["synchronize()"]) > 0.005
 
-    def test_nothing_is_left_of_the_watch(self):
+    def test_the_watch_is_removed_afterwards(self):
         before = torch.cuda.synchronize, warnings.showwarning
         waits_of(logs)
 
@@ -295,7 +295,7 @@ class TestWaits:
 
 
 def test_a_step_that_waits_for_its_device_is_not_bound_by_launches():
-    """It is its line that is named; `tests/gpu` asks more of every device."""
+    """The waiting line is named; `tests/gpu` tests more on every device."""
     device = SimulatedDevice(depth=1000)
 
     def step(batch):
@@ -304,6 +304,6 @@ def test_a_step_that_waits_for_its_device_is_not_bound_by_launches():
         batch.sum().item()
         time.sleep(0.005)
 
-    found = ss.experiments(images(), step, budget_s=5)
-    assert "bound by launches" not in str(found)
-    assert "batch.sum().item()" in str(found)
+    result = ss.experiments(images(), step, budget_s=5)
+    assert "bound by launches" not in str(result)
+    assert "batch.sum().item()" in str(result)

@@ -1,4 +1,4 @@
-"""Real workers, looked into by the real py-spy; and what happens where it may not look."""
+"""Real workers sampled by the real py-spy, and without it where it may not attach."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def loader():
 
 @contextmanager
 def started(workers):
-    """A training in a process of its own, until the end: its process, the ids of its workers."""
+    """Run a training in a process of its own; yield that process and its workers' ids."""
     process = subprocess.Popen(
         [sys.executable, "-m", "support.busy_loaders", str(workers)],
         stdout=subprocess.PIPE,
@@ -58,7 +58,7 @@ def started(workers):
 
 @pytest.fixture(scope="class")
 def training():
-    """Two workers, for all who only look."""
+    """Run a training with two workers for tests that leave it unchanged."""
     with started(2) as running:
         yield running
 
@@ -72,7 +72,7 @@ def compute(_batch):
 
 
 def stages(flame):
-    """Every stage in which something was seen."""
+    """Return the stages that have samples."""
     return set(flame.samples["stage"].drop_nulls())
 
 
@@ -82,7 +82,7 @@ def notes(flame):
 
 @pytest.fixture(scope="class")
 def recorded():
-    """What was seen in the workers of a real loader; the generators are where they were."""
+    """Return a flame of a real loader's workers; the generators stay as they were."""
     before = torch.get_rng_state()
     flame = ss.flame(DataLoader(Planted(), 2, num_workers=2), seconds=0.7)
     assert torch.equal(before, torch.get_rng_state())
@@ -99,7 +99,7 @@ class TestOfALoader:
         assert SAMPLES == dict(samples.schema)
 
     def test_knows_the_stage(self, recorded):
-        """A sample inside of a transform is one of the stage that has the transform's name."""
+        """A sample inside of a transform belongs to the stage of that name."""
         inside = recorded.samples.filter(pl.col("stack").str.contains(".sixty (", literal=True))
 
         assert {"Sixty"} == set(inside["stage"])
@@ -120,8 +120,8 @@ class TestOfALoader:
         assert (recorded.circumstances, recorded.notes) == (loaded.circumstances, loaded.notes)
 
     @pytest.mark.slow
-    def test_the_process_that_trains_beside_its_workers(self, loader):
-        """Its step, from the loop on: the test that calls it is no part of it."""
+    def test_the_process_that_trains_is_sampled_beside_its_workers(self, loader):
+        """Stacks of the step begin at the loop, without the calling test."""
         seen = loop_flame(target(loader, step=compute), 1.0)
 
         step = seen.samples.filter(pl.col("stage") == "step")["stack"]
@@ -138,7 +138,7 @@ def test_loader_without_a_batch_is_refused():
 class TestRefused:
     @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
     def test_py_spy_is_missing(self, monkeypatch, workers):
-        """The processes sample themselves; it says so and how to get py-spy."""
+        """The processes sample themselves; a note says so and how to get py-spy."""
         no_py_spy(monkeypatch)
 
         flame = ss.flame(DataLoader(Planted(), 2, num_workers=workers), seconds=0.7)
@@ -166,7 +166,7 @@ class TestRefused:
 class TestOfATrainingThatRuns:
     @pytest.mark.slow
     def test_its_workers(self, training):
-        """They are found below it, each with its own number, and it goes on."""
+        """The workers below the process have their numbers, and the training goes on."""
         process, workers = training
 
         flame = ss.flame(pid=process.pid, seconds=0.7)

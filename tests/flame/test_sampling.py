@@ -1,4 +1,4 @@
-"""What is made of a raw stack."""
+"""Stage and shown frames of a raw stack."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ THREAD = StackFrame("Thread._bootstrap", "/usr/lib/python3.11/threading.py", 100
 
 
 def hook(stage: Stage) -> StackFrame:
-    """The recorder's frame around a stage."""
+    """Return the recorder's frame around a stage."""
     return StackFrame(frame_name(stage), str(OURS / "hooks/hot_path.py (passed over by …)"), 200)
 
 
 def test_begins_at_the_workers_loop():
-    """What a forked worker has from its parent is no part of its work."""
+    """Frames that a forked worker has from its parent are left out."""
     begin = "_worker_loop (torch/utils/data/_utils/worker.py:300)"
 
     assert (None, f"{begin};{MINE}") == collapsed([*START, LOOP, MINE])
@@ -39,19 +39,19 @@ def test_begins_at_a_threads_function():
     assert collapsed([THREAD, MINE]) == (None, str(MINE))
 
 
-def test_of_the_loop_begins_within_it():
-    """Whoever called the diagnosis is no part of the step, nor of what goes around the loader."""
+def test_a_stack_of_the_loop_begins_inside_the_loop():
+    """Callers of the diagnosis are no part of the step or of the loader."""
     ours = StackFrame("replay", str(OURS / "loops/training_loop.py"), 200)
-    within = [START[0], ours, hook(STEP), MINE]
+    stack = [START[0], ours, hook(STEP), MINE]
 
-    assert (STEP.name, str(MINE)) == collapsed(within, of_loop=True)
+    assert (STEP.name, str(MINE)) == collapsed(stack, of_loop=True)
     assert (None, str(MINE)) == collapsed([START[0], ours, MINE], of_loop=True)
     assert collapsed([START[0], ours], of_loop=True) is None
     assert collapsed(START, of_loop=True) is None
 
 
 def test_leaves_out_frames_of_ours():
-    """Every file that is named among ours is there: one that moves would show itself."""
+    """Every file that is listed as ours exists, so a moved file fails here."""
     named = (*stacks._OURS, *stacks._WATCHING, *stacks._PIPELINES)
     assert all([*OURS.parent.glob(f"{file.rstrip('/')}*")] for file in named)
     for file in ("verbs/flame/flame.py", "verbs/ladder/ladder.py", "bench/loops.py"):
@@ -77,19 +77,19 @@ def test_the_innermost_stage():
 
 
 def test_in_a_notebook_the_cell_comes_first():
-    """Twenty frames of the kernel's above it tell nothing, and leave no room for what is below."""
+    """Frames of the kernel above the cell are left out: they would hide those below."""
     kernel = [
         StackFrame("run_code", f"/v/site-packages/{file}.py", 1)
         for file in ("ipykernel_launcher", "IPython/core/interactiveshell")
     ]
     cell = StackFrame("<module>", "/tmp/ipykernel_7/1.py", 1)
 
-    told = collapsed([*kernel, cell, hook(GETITEM), MINE])
+    stack = collapsed([*kernel, cell, hook(GETITEM), MINE])
 
-    assert told == collapsed([cell, hook(GETITEM), MINE])
+    assert stack == collapsed([cell, hook(GETITEM), MINE])
 
 
-def test_what_gives_way():
+def test_a_helper_gives_way_to_its_transform():
     """Inside of a transform with a name a helper is part of that transform."""
     helper, crop = Stage("resize", "transform", gives_way=True), Stage("Crop", "transform")
 
@@ -105,7 +105,7 @@ def test_what_gives_way():
         ("ImageFile.load", "/v/site-packages/PIL/ImageFile.py", "decode"),
     ],
 )
-def test_what_well_known_code_tells(name, file, stage):
+def test_well_known_code_has_its_stage(name, file, stage):
     assert stage == collapsed([LOOP, StackFrame(name, file, 1)])[0]
 
 

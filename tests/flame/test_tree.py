@@ -1,4 +1,4 @@
-"""Sampled stacks: what their frames are, how they merge, and whose the time is."""
+"""Sampled stacks: kinds of frames, merging and shares of functions."""
 
 import polars as pl
 import pytest
@@ -54,8 +54,8 @@ KINDS = {
 
 
 @pytest.mark.parametrize(("text", "expected"), KINDS.items())
-def test_a_frame_tells_its_kind(text, expected):
-    """By its file and function, wherever Python and its packages are installed."""
+def test_a_frame_has_its_kind(text, expected):
+    """The kind follows from file and function, wherever Python is installed."""
     assert expected == kind(frame(text))
 
 
@@ -98,7 +98,7 @@ class TestTree:
                 number for (_, group), number in hits.items() if merged.groups[group][0] == worker
             )
 
-    def test_a_stage_tells_what_a_name_does_not(self):
+    def test_a_stage_gives_the_kind_that_a_name_does_not(self):
         """A library's frame that is in one stage only has that stage's kind."""
         stack = f"{LOOP}fetch (data.py:1);read ({SITE}/unknown/core.py:1)"
         merged = tree(a_flame({stack: 1.0}, stages={stack: "decode"}).samples)
@@ -116,7 +116,7 @@ class TestTable:
         assert TABLE == dict(table(pl.DataFrame(schema=SAMPLES)).schema)
 
     def test_lists_the_users_functions_only(self):
-        """What torch computes for one is its own; what a decoder does is not."""
+        """Torch's work counts as the function's own time; a decoder's does not."""
         rows = {row["function"]: row for row in table(a_flame().samples).iter_rows(named=True)}
 
         assert {"__getitem__", "dilate", "crop"} == set(rows)
@@ -127,7 +127,7 @@ class TestTable:
     @pytest.mark.slow
     @pytest.mark.parametrize("windows", [1, 3, 10])
     def test_intervals_hold_the_truth_19_times_in_20(self, windows):
-        """On 200 recordings with known shares, with few windows as with many; at least 92%."""
+        """At least 92% of 200 intervals hold the known share, with few windows and with many."""
         held = []
         for seed in range(200):
             rows = table(a_flame(seed=seed, windows=windows, per_window=50).samples).filter(
@@ -139,7 +139,7 @@ class TestTable:
 
 class TestDiff:
     def test_shows_what_went_and_what_grew(self):
-        """The change and whether it can be told from chance; the columns that it promises."""
+        """Each change has an interval and a significance, in the documented columns."""
         after = a_flame({JPEG: 0.5, CROP: 0.3, COLLATE: 0.2}, seed=1)
         changes = after.diff(a_flame()).table()
 
@@ -169,7 +169,7 @@ class TestSentence:
 
 
 def test_kinds_add_up():
-    found = kind_shares(a_flame().samples)
+    shares = kind_shares(a_flame().samples)
 
-    assert pytest.approx(1.0) == sum(found.values())
-    assert {"decode", "transform", "collate", YOURS} == set(found)
+    assert pytest.approx(1.0) == sum(shares.values())
+    assert {"decode", "transform", "collate", YOURS} == set(shares)
