@@ -135,22 +135,24 @@ def row(library: str) -> str:
     if why := why_absent(library):
         return f"| {library} | {reads} | not run: {why} | | | | |"
     with tempfile.TemporaryDirectory() as folder:
-        found = seen(library, Path(folder))
-    same_ = "identical" if found.identical else "**differ**"
-    figures = f"{share(found.named)} | {share(found.by_hand)} | {', '.join(found.kinds)}"
-    return f"| {library} {version_of(library)} | {reads} | {same_} | {figures} | {found.verdict} |"
+        result = seen(library, Path(folder))
+    same_ = "identical" if result.identical else "**differ**"
+    figures = f"{share(result.named)} | {share(result.by_hand)} | {', '.join(result.kinds)}"
+    return f"| {library} {version_of(library)} | {reads} | {same_} | {figures} | {result.verdict} |"
 
 
 def rows(libraries: list[str]) -> list[str]:
     """The rows, each from a process of its own: one library's threads are not another's."""
-    found = []
+    collected = []
     for library in libraries:
-        one = [sys.executable, __file__, "--row", library]
-        told = subprocess.run(one, capture_output=True, text=True, check=False, timeout=180)
-        lines = re.findall(r"^\| .*\|$", told.stdout, re.MULTILINE)
-        found += lines or [f"| {library} | | failed: {told.stderr.strip()[-200:]!r} | | | | |"]
-        print(found[-1], flush=True)
-    return found
+        command = [sys.executable, __file__, "--row", library]
+        process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
+        lines = re.findall(r"^\| .*\|$", process.stdout, re.MULTILINE)
+        collected += lines or [
+            f"| {library} | | failed: {process.stderr.strip()[-200:]!r} | | | | |"
+        ]
+        print(collected[-1], flush=True)
+    return collected
 
 
 def main() -> None:

@@ -25,10 +25,10 @@ class TestAChild:
         """It computes, with all that is in memory here."""
         frame = pl.DataFrame({"a": [1, 2, 3]})
 
-        pid, found = apart(lambda: (os.getpid(), frame.select("a")))
+        pid, selected = apart(lambda: (os.getpid(), frame.select("a")))
 
         assert pid != os.getpid()
-        assert frame.equals(found)
+        assert frame.equals(selected)
 
     def test_that_asks_for_another(self):
         outer, inner = apart(lambda: (os.getpid(), apart(os.getpid)))

@@ -68,20 +68,20 @@ def test_every_benchmark_runs_to_its_end(tmp_path):
     }
     assert not failed, "\n".join(f"{name}:\n{error}" for name, error in failed.items())
     for name in commands:
-        said = (out / f"{name}.out").read_text().splitlines()
-        assert said.count("smoke: too short to mean anything") == 1, name
-        assert len(said) > 3 or "no CUDA device: nothing measured" in said, name
+        lines = (out / f"{name}.out").read_text().splitlines()
+        assert lines.count("smoke: too short to mean anything") == 1, name
+        assert len(lines) > 3 or "no CUDA device: nothing measured" in lines, name
     assert not [*here.iterdir()], "a benchmark left a file"
 
 
 @pytest.mark.slow
 def test_a_tool_is_asked_and_judged():
     """The runner of the questions takes any command; here the cause is right, the place is not."""
-    said = {"code": "collate", "title": "slow", "next_step": "vectorize it"}
+    answer = {"code": "collate", "title": "slow", "next_step": "vectorize it"}
     asked = subprocess.run(
         [
             *(sys.executable, FOLDER.parent / "real_questions", "--only", "graph-batches"),
-            *("--tool", f"echo '{json.dumps(said)}'".replace("{", "{{").replace("}", "}}")),
+            *("--tool", f"echo '{json.dumps(answer)}'".replace("{", "{{").replace("}", "}}")),
         ],
         capture_output=True,
         text=True,

@@ -125,7 +125,7 @@ def column_changed(folder, chance):
     rows = chance.choice([table.height, table.height, 3_000_000])
     value = pl.Series([chance.choice(VALUES)], strict=False)
     if rows != table.height:
-        table = pl.select(**{one: pl.repeat(0, rows, dtype=pl.Int8) for one in table.columns})
+        table = pl.select(**{column: pl.repeat(0, rows, dtype=pl.Int8) for column in table.columns})
     table.with_columns(value.new_from_index(0, rows).alias(name)).write_ipc(file)
 
 
@@ -166,22 +166,22 @@ def a_log(folder):
     """What a recording whose process was killed leaves."""
     loader = DataLoader(Noise(64), 4, num_workers=1)
     logs = folder / "logs"
-    kept = folder.with_name("kept")
+    saved = folder.with_name("kept")
     watch = script.watching(folder, name="train.py", warmup=1, done=lambda _: None)
     with watch:
         for _ in loader:
             pass
-        shutil.copytree(logs, kept)
+        shutil.copytree(logs, saved)
     shutil.rmtree(folder)
     folder.mkdir()
-    kept.rename(logs)
+    saved.rename(logs)
     assert LogPlace(logs, 0).logs()
 
 
 class Opened(NamedTuple):
     number: int
     mutations: list[str]
-    said: str
+    refusal: str
     """Why it was refused; empty: it was opened."""
     seconds: float
     cpu_s: float
@@ -239,10 +239,12 @@ def opened(sources, tmp_path, numbers):
         reader.stdin.close()
 
 
-def is_bad(one):
-    text = one.said.startswith("TRACEBACK") or "\n" in one.said or "\x1b" in one.said
-    slow = one.seconds > MOST_S or one.cpu_s > MOST_CPU_S
-    return text or slow or one.used_bytes > MOST_BYTES
+def is_bad(opened):
+    text = (
+        opened.refusal.startswith("TRACEBACK") or "\n" in opened.refusal or "\x1b" in opened.refusal
+    )
+    slow = opened.seconds > MOST_S or opened.cpu_s > MOST_CPU_S
+    return text or slow or opened.used_bytes > MOST_BYTES
 
 
 @pytest.mark.slow
@@ -251,4 +253,4 @@ def test_mutations(sources, tmp_path):
     seen = list(opened(sources, tmp_path, range(MANY)))
 
     assert [] == list(filter(is_bad, seen))
-    assert MANY / 4 < sum(bool(one.said) for one in seen) < MANY
+    assert MANY / 4 < sum(bool(opened.refusal) for opened in seen) < MANY

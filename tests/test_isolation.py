@@ -85,13 +85,13 @@ def test_what_a_module_keeps_is_put_back():
     net = Net()
     net.training_step(torch.rand(8, 4))
     before = str((net.optimizers[0].state_dict(), net.rng.bit_generator.state))
-    kept = (net.total, net.total.item(), net.losses, list(net.losses))
+    sums = (net.total, net.total.item(), net.losses, list(net.losses))
 
     with as_before(DataLoader(Noise()), net.training_step) as notes:
         net.training_step(torch.rand(8, 4))
 
     assert before == str((net.optimizers[0].state_dict(), net.rng.bit_generator.state))
-    assert kept == (net.total, net.total.item(), net.losses, net.losses)
+    assert sums == (net.total, net.total.item(), net.losses, net.losses)
     assert {"size": 4} == net.settings
     assert notes[0].endswith(": Adam, Net")
 
@@ -156,9 +156,9 @@ class Pair(NamedTuple):
 
 def test_every_tensor_moves_and_nothing_else_changes():
     """Tensors in lists, tuples, named tuples and dicts are moved; the rest stays as it is."""
-    one = torch.ones(1)
+    tensor = torch.ones(1)
 
-    moved = to_device([{"a": one, "b": "text"}, (one, 3), Pair(one, None)], "meta")
+    moved = to_device([{"a": tensor, "b": "text"}, (tensor, 3), Pair(tensor, None)], "meta")
 
     assert "meta" == moved[0]["a"].device.type == moved[1][0].device.type
     assert "meta" == moved[2].image.device.type

@@ -109,16 +109,16 @@ def _edges():
     """Importer and imported, within the package; its front door names everything."""
     for module, imports in IMPORTS.items():
         for name, _ in imports:
-            other = _ours(name)
-            if other and module not in ("__init__", other):
-                yield module, other
+            imported = _ours(name)
+            if imported and module not in ("__init__", imported):
+                yield module, imported
 
 
 def test_imports_go_down_only():
     upwards = {
-        f"{module} {other}"
-        for module, other in _edges()
-        if _layer(other) not in (_layer(module), *LAYERS[_layer(module)][1].split())
+        f"{module} {imported}"
+        for module, imported in _edges()
+        if _layer(imported) not in (_layer(module), *LAYERS[_layer(module)][1].split())
     }
 
     assert not upwards
@@ -140,8 +140,8 @@ def test_each_layer_has_its_packages():
 
 def test_no_module_imports_itself_by_way_of_others():
     graph = {module: set() for module in FILES}
-    for module, other in _edges():
-        graph[module].add(other)
+    for module, imported in _edges():
+        graph[module].add(imported)
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

@@ -48,8 +48,8 @@ class TestLogBinomialBound:
         for tries in (1, 5, 20, 60):
             for hits in range(tries + 1):
                 for share in (0.05, 0.3, 0.7):
-                    one = (np.array([float(value)]) for value in (hits, tries, share))
-                    bound = float(np.exp(log_binomial_bound(*one)[0]))
+                    arrays = (np.array([float(value)]) for value in (hits, tries, share))
+                    bound = float(np.exp(log_binomial_bound(*arrays)[0]))
                     assert bound >= binomial_tail(hits, tries, share) - 1e-12
 
     def test_has_no_opinion_without_tries(self):

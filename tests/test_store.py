@@ -86,12 +86,12 @@ class TestRoundTrip:
         assert type(after) is type(before)
         assert after.table().equals(before.table())
         for field in fields(before):
-            one, other = getattr(before, field.name), getattr(after, field.name)
-            if isinstance(one, pl.DataFrame):
-                assert one.equals(other), field.name
-                assert one.schema == other.schema, field.name
+            original, loaded = getattr(before, field.name), getattr(after, field.name)
+            if isinstance(original, pl.DataFrame):
+                assert original.equals(loaded), field.name
+                assert original.schema == loaded.schema, field.name
             elif field.name in ("settings", "circumstances", "notes", "machine", "rest", "counts"):
-                assert one == other, field.name
+                assert original == loaded, field.name
         if name != "orders":  # with the pipeline at hand it says more
             assert str(after) == str(before)
 
@@ -138,12 +138,12 @@ class TestHostileFolders:
 
     def test_another_kind(self, saved, kind):
         """A head that says another kind than its name; another kind's class."""
-        other = KINDS[KINDS.index(kind) - 1]
-        with pytest.raises(RunFormatError, match=f"it has no {other}.json"):
-            getattr(ss, other.capitalize()).load(saved)
+        other_kind = KINDS[KINDS.index(kind) - 1]
+        with pytest.raises(RunFormatError, match=f"it has no {other_kind}.json"):
+            getattr(ss, other_kind.capitalize()).load(saved)
 
-        change_head(saved, kind=other)
-        refusal(saved, f"of the kind '{other}'")
+        change_head(saved, kind=other_kind)
+        refusal(saved, f"of the kind '{other_kind}'")
 
     def test_a_newer_schema(self, saved):
         """Says which versions are read."""
@@ -227,10 +227,10 @@ class TestSaving:
 
     def test_not_over_another_kind(self, kind, saved):
         """A run's folder is no place for a ladder."""
-        other = KINDS[KINDS.index(kind) - 1]
+        other_kind = KINDS[KINDS.index(kind) - 1]
 
         with pytest.raises(RunFormatError, match="holds other files"):
-            built(other).save(saved)
+            built(other_kind).save(saved)
 
     @pytest.mark.parametrize("place", ["file", "file/run"])
     def test_not_over_a_file(self, tmp_path, place):
@@ -264,9 +264,9 @@ class TestSizes:
         sound = pl.read_ipc(saved_run / "spans.arrow").clear()
         columns = bomb()
         others = [pl.lit(None, sound.schema[name]).alias(name) for name in sound.columns]
-        columns.with_columns(one for one in others if one.meta.output_name() != "epoch").write_ipc(
-            saved_run / "spans.arrow"
-        )
+        columns.with_columns(
+            column for column in others if column.meta.output_name() != "epoch"
+        ).write_ipc(saved_run / "spans.arrow")
 
         refusal(saved_run, rf"spans\.arrow: epoch has values of the {words}")
 
@@ -289,8 +289,8 @@ class TestTexts:
 
         run = ss.load(saved_run)
 
-        told = f"{run}{run.notes}{run.machine}{run.all_spans['stage'].to_list()}"
-        assert not set(told) & set(EVIL) - set("52;c;ZXZpbA==2J]")
+        text = f"{run}{run.notes}{run.machine}{run.all_spans['stage'].to_list()}"
+        assert not set(text) & set(EVIL) - set("52;c;ZXZpbA==2J]")
         assert run.all_spans["stage"][0].endswith("crop")
 
     def test_of_an_error(self, saved_run):
@@ -309,13 +309,15 @@ class TestTexts:
             names = {"stage", "function", "source", "name", "change"} & set(frame.columns)
             evil = [pl.format(f"{EVIL}{{}}", pl.col(name).cast(pl.String)) for name in names]
             kinds = {name: frame.schema[name] for name in names}
-            new = frame.with_columns(one.alias(name) for name, one in zip(names, evil, strict=True))
+            new = frame.with_columns(
+                column.alias(name) for name, column in zip(names, evil, strict=True)
+            )
             result = replace(result, **{field: new.cast(kinds)})
 
-        told = str(result), result._repr_mimebundle_()["text/plain"]
+        texts = str(result), result._repr_mimebundle_()["text/plain"]
 
-        assert "52;c;ZXZpbA" in told[0]
-        assert not set("".join(told)) & set(EVIL) - set("52;c;ZXZpbA==2J]")
+        assert "52;c;ZXZpbA" in texts[0]
+        assert not set("".join(texts)) & set(EVIL) - set("52;c;ZXZpbA==2J]")
 
     def test_of_what_is_pointed_at(self):
         """An error names it, and is shown by whoever catches it."""
@@ -427,7 +429,7 @@ class TestColumns:
         for kind in VIEW.pictures:
             run.plot(kind)
 
-    @pytest.mark.parametrize("forged", FORGED, ids=lambda one: f"{one[0]}-{one[2]}-{one[3]}")
+    @pytest.mark.parametrize("forged", FORGED, ids=lambda case: f"{case[0]}-{case[2]}-{case[3]}")
     def test_of_values_that_cannot_be(self, tmp_path, forged):
         """Else a view would end in a KeyError, a division by zero, or with a wrong sum."""
         kind, table, column, value, words = forged

@@ -79,9 +79,9 @@ def tracked(*folders):
 )
 def test_holds_the_files_of_the_checkout(site, there, here):
     """The package, its notebooks and its photographs are in the wheel, and no other file is."""
-    found = [name for name in names(site / there) if there != "stallscope" or "_share" not in name]
+    packed = [name for name in names(site / there) if there != "stallscope" or "_share" not in name]
 
-    assert found == [name.removeprefix(f"{here}/") for name in tracked(here)]
+    assert packed == [name.removeprefix(f"{here}/") for name in tracked(here)]
 
 
 def test_installing_never_replaces_the_users_torch(metadata):

@@ -256,12 +256,12 @@ class _Clock:
             self.now += recipe.init_s
         lanes = max(min(recipe.workers, recipe.shards or recipe.workers), 1)
         self.lanes = dict.fromkeys(range(lanes), self.now)
-        made: list[float] = []
+        ready_s: list[float] = []
         for number in range(batches):
             # asked for when the batch that many places before it was taken
-            while len(made) < min(batches, number + max(recipe.prefetch * recipe.workers, 1)):
-                made.append(self._make(len(made) % lanes))
-            self.now = max(self.now + recipe.sampler_s, made[number])
+            while len(ready_s) < min(batches, number + max(recipe.prefetch * recipe.workers, 1)):
+                ready_s.append(self._make(len(ready_s) % lanes))
+            self.now = max(self.now + recipe.sampler_s, ready_s[number])
             self.now += recipe.step_s + recipe.logging_s
             self.ends.append(self.now)
 

@@ -88,12 +88,12 @@ class TestPairs:
         first, second = (PLANTED[code] for code in pair)
         for cores in (2, 16):
             draw = Random("+".join(pair))
-            found = together(first, second, base(draw, cores), Given(draw, cores, 2.2))
-            both = slowdown(found.both.spoilt, cores)
+            loops = together(first, second, base(draw, cores), Given(draw, cores, 2.2))
+            both = slowdown(loops.both.spoilt, cores)
 
-            assert slowdown(found.second, cores) < slowdown(found.first, cores) <= both * 1.01
-            assert 1.2 < slowdown(found.second, cores)
-            assert slowdown(found.both.without, cores) < HEALTHY_AGAIN
+            assert slowdown(loops.second, cores) < slowdown(loops.first, cores) <= both * 1.01
+            assert 1.2 < slowdown(loops.second, cores)
+            assert slowdown(loops.both.without, cores) < HEALTHY_AGAIN
 
 
 class TestHealthy:
@@ -163,11 +163,11 @@ def test_a_real_loop_gets_a_verdict_with_its_numbers():
     loop = plant("slow-worker", seed=5)
     workers = loop.loader.num_workers
 
-    found = ss.diagnose(loop.loader, loop.step, budget_s=20.0, prove=False)
+    diagnosis = ss.diagnose(loop.loader, loop.step, budget_s=20.0, prove=False)
 
-    assert found.verdict.code in CAUSES
-    assert found.verdict.evidence
-    assert found.circumstances.simulated_step_s == loop.step.seconds
+    assert diagnosis.verdict.code in CAUSES
+    assert diagnosis.verdict.evidence
+    assert diagnosis.circumstances.simulated_step_s == loop.step.seconds
     assert loop.loader.num_workers == workers
 
 

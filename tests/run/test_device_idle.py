@@ -28,11 +28,11 @@ class TestPlantedLoops:
     def test_a_host_that_waits_for_a_busy_device_costs_nothing(self):
         """Batches come a little sooner than the device is through: waits, and no stall."""
         run, step = recorded(0.006, 0.03, depth=1000)
-        found = idleness(run, step)
+        idle = idleness(run, step)
         time = loop_breakdown(run.steps(), run.stalls())
 
-        assert found.waited_s > 0.5 * found.loop_s
-        assert found.error < NEAR
+        assert idle.waited_s > 0.5 * idle.loop_s
+        assert idle.error < NEAR
         assert time.hidden_s > time.stall_s
         assert time.hidden_s == pytest.approx(run.steps()["hidden_s"].sum())
         assert title(run).endswith("of the time while its device works") or time.stalls
@@ -42,11 +42,11 @@ class TestPlantedLoops:
     def test_an_idle_device_is_what_a_wait_costs(self, synchronises):
         """A third of each wait is hidden behind the step before, unless that was waited for."""
         run, step = recorded(0.008, 0.012, synchronises=synchronises)
-        found = idleness(run, step)
+        idle = idleness(run, step)
         stalls = run.stalls()
 
-        assert found.error < NEAR
-        assert stalls["stall_s"].sum() == pytest.approx(found.found_s, rel=1e-6)
+        assert idle.error < NEAR
+        assert stalls["stall_s"].sum() == pytest.approx(idle.found_s, rel=1e-6)
         if synchronises:
             assert stalls["hidden_s"].median() < 0.001
         else:

@@ -88,8 +88,8 @@ def test_each_function_of_ours_may_fail(picture, tmp_path):
 
 def _unsaid(came: set[str], run: ss.Run) -> list[str]:
     """Which of the failures that came no note of a run names."""
-    said = "\n".join(run.notes)
-    return [name for name in came if f"PlantedError('{name}')" not in said]
+    notes = "\n".join(run.notes)
+    return [name for name in came if f"PlantedError('{name}')" not in notes]
 
 
 def test_a_folder_that_is_deleted_in_mid_run(picture):
@@ -204,9 +204,9 @@ def test_what_failed_is_counted_over_all_processes(tmp_path):
     with elsewhere.within("the epochs"):
         raise KeyError("lost")
 
-    (said,) = failures.sentences()
-    assert said.startswith("the waits: ")
-    assert "9 times or more (ValueError('planted'))" in said
+    (sentence,) = failures.sentences()
+    assert sentence.startswith("the waits: ")
+    assert "9 times or more (ValueError('planted'))" in sentence
     assert "KeyError('lost')" in next(elsewhere.sentences())
     with pytest.raises(KeyboardInterrupt), failures.within("the epochs"):
         raise KeyboardInterrupt

@@ -154,11 +154,11 @@ class TestTheProcessIsKilled:
 def _recording(what: str, folder: Path) -> Iterator[Any]:
     """A process that records slow batches; in the block it has made four."""
     context = multiprocessing.get_context("fork")
-    process = context.Process(target=record_slowly, args=(what, folder, made := context.Queue()))
+    process = context.Process(target=record_slowly, args=(what, folder, signals := context.Queue()))
     process.start()
     try:
         for _ in range(4):
-            made.get(timeout=60)
+            signals.get(timeout=60)
         yield process
     finally:
         process.kill()
@@ -267,15 +267,15 @@ class TestBatches:
         assert getattr(plain[0], "size", None) == getattr(used[0], "size", None)
 
 
-def _content(thing: Any) -> Any:
+def _content(batch: Any) -> Any:
     """What can be compared bit for bit."""
-    if isinstance(thing, torch.Tensor):
-        return thing.tolist()
-    if isinstance(thing, dict):
-        return {key: _content(value) for key, value in thing.items()}
-    if isinstance(thing, (list, tuple)):
-        return [_content(value) for value in thing]
-    return _content(thing.samples) if isinstance(thing, Opaque) else thing
+    if isinstance(batch, torch.Tensor):
+        return batch.tolist()
+    if isinstance(batch, dict):
+        return {key: _content(value) for key, value in batch.items()}
+    if isinstance(batch, (list, tuple)):
+        return [_content(value) for value in batch]
+    return _content(batch.samples) if isinstance(batch, Opaque) else batch
 
 
 class TestLoaders:
@@ -371,8 +371,8 @@ class TestBlocks:
     def test_record_inside_of_a_block(self):
         """An experiment is possible while a loop is watched, also over the same loader."""
         loader = DataLoader(Noise(24), 4, num_workers=1)
-        for given in (loader, None):
-            with ss.instrumented(given, warmup=0) as watch:
+        for target in (loader, None):
+            with ss.instrumented(target, warmup=0) as watch:
                 batches = iter(loader)
                 next(batches)
                 run = ss.record(loader, batches=4, warmup=0)
@@ -380,7 +380,7 @@ class TestBlocks:
 
             assert 5 == len(rest)
             assert 5 == run.all_steps.height
-            assert 6 in [one.all_steps.height for one in (watch.run, *watch.run.others)]
+            assert 6 in [recording.all_steps.height for recording in (watch.run, *watch.run.others)]
 
     @workers
     def test_an_iterator_that_was_begun_before(self, workers):

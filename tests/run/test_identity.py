@@ -48,7 +48,7 @@ class Drawn:
 def a_loader(kind: str, workers: int, own: torch.Generator, **how: Any) -> DataLoader:
     """A loader of this kind; `own` is the generator that the user gave it."""
     data = Noise(24) if how.get("in_order") is False else Noise(24, Jitter())
-    given = {
+    arguments = {
         "shuffled": lambda: ((data, 4), {"shuffle": True, "generator": own}),
         "in order": lambda: ((data, 4), {}),
         "sampler": lambda: ((data, 4), {"sampler": Backwards(data)}),
@@ -67,7 +67,7 @@ def a_loader(kind: str, workers: int, own: torch.Generator, **how: Any) -> DataL
         "subclass": lambda: ((data, 4), {"shuffle": True}),
     }[kind]()
     make = Custom if kind == "subclass" else DataLoader
-    return make(*given[0], **given[1], num_workers=workers, **how)
+    return make(*arguments[0], **arguments[1], num_workers=workers, **how)
 
 
 def _weighted(own: torch.Generator) -> WeightedRandomSampler:
@@ -99,7 +99,7 @@ def in_any_order(epoch: list[Any]) -> list[Any]:
     return sorted(row[0] for row in rows)
 
 
-def check(kind: str, workers: int, number: int, *, given: bool, **how: Any) -> None:
+def check(kind: str, workers: int, number: int, *, passes_loader: bool, **how: Any) -> None:
     """Two epochs, plainly and inside of a block: the same bits, and all generators move alike."""
     seen, after = [], []
     for inside in (False, True):
@@ -107,7 +107,7 @@ def check(kind: str, workers: int, number: int, *, given: bool, **how: Any) -> N
         loader = a_loader(kind, workers, own, **how)
         if inside:
             before = {name: id(value) for name, value in vars(loader.dataset).items()}
-            with ss.instrumented(loader if given else None) as watch:
+            with ss.instrumented(loader if passes_loader else None) as watch:
                 seen.append(two_epochs(loader))
             assert before == {name: id(value) for name, value in vars(loader.dataset).items()}
         else:
@@ -125,17 +125,17 @@ def check(kind: str, workers: int, number: int, *, given: bool, **how: Any) -> N
 class TestInstrumented:
     @pytest.mark.slow
     @FEW
-    @given(
+    @passes_loader(
         st.sampled_from(KINDS), st.integers(0, 3), st.integers(0, 1000), st.booleans(),
         st.booleans(), st.booleans(),
     )  # fmt: skip
     def test_with_forked_workers(  # noqa: PLR0917 - as hypothesis gives them
-        self, kind, workers, number, given, persistent, in_order
+        self, kind, workers, number, passes_loader, persistent, in_order
     ):
         """Any loader, one that is given or all of them."""
         how = {"persistent_workers": persistent and workers > 0, "in_order": in_order}
 
-        check(kind, workers, number, given=given, **how)
+        check(kind, workers, number, given=passes_loader, **how)
 
     def test_what_else_the_loop_sees(self):
         """The classes, the length, the attributes, the exceptions are those without a block."""

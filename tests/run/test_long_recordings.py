@@ -79,14 +79,14 @@ def test_the_logs_stay_small_and_cover_the_whole_recording(
     run, steps = loop.run, loop.run.all_steps
     assert loop.largest_bytes < MOST_BYTES
     assert 40 < steps.height < 0.6 * STEPS
-    made = run.deliveries.drop_nulls("made_ns")
-    for seen_ns in (steps["start_ns"], made["made_ns"]):
+    deliveries = run.deliveries.drop_nulls("made_ns")
+    for seen_ns in (steps["start_ns"], deliveries["made_ns"]):
         early, late = np.quantile(loop.times_ns - loop.times_ns[0], [0.3, 0.7])
         first = (steps["start_ns"] + steps["wait_s"] * 1e9).min()  # when its batch came
         assert seen_ns.min() - first < early < late < seen_ns.max() - first
-    assert steps.join(made, on=["epoch", "batch"]).height > 0.7 * steps.height
-    said = [note for note in run.notes if "pieces of the recording were kept" in note]
-    assert 1 == len(said), run.notes
+    assert steps.join(deliveries, on=["epoch", "batch"]).height > 0.7 * steps.height
+    notes = [note for note in run.notes if "pieces of the recording were kept" in note]
+    assert 1 == len(notes), run.notes
     assert not any("left no log" in note for note in run.notes)
 
 

@@ -48,10 +48,10 @@ def notes(place):
     return [entry["note"] for entry in read_lines(place.resources()) if "note" in entry]
 
 
-def wait_for_samples(place, more=2):
+def wait_for_samples(place, new_samples=2):
     """However slow the machine is, the samples come."""
     there = len(samples(place))
-    while len(samples(place)) < there + more:
+    while len(samples(place)) < there + new_samples:
         time.sleep(0.01)
 
 
@@ -203,12 +203,12 @@ class TestGpu:
     def test_is_sampled_through_nvml(self):
         """Busy share and memory of each GPU, with their limits."""
         pytest.importorskip("pynvml")
-        found = gpus()
+        reader = gpus()
 
-        read = found.read()
+        read = reader.read()
         assert all(0 <= busy <= 1 for busy in read[stages.GPU].values())
         for gpu, used in read[stages.GPU_MEMORY].items():
-            assert 0 < used <= found.limits[stages.GPU_MEMORY][gpu]
+            assert 0 < used <= reader.limits[stages.GPU_MEMORY][gpu]
 
 
 def test_no_room_for_samples_is_no_error(tmp_path):

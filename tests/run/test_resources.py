@@ -94,10 +94,10 @@ def judged(use, waits=WAITS, *, workers=1):
 class TestUsedUp:
     def test_all_cores(self):
         """Every core that may be used is busy; the title says for how much of the stalls."""
-        found = judged(CALM | {(stages.CORE, "0"): 0.97, (stages.CORE, "1"): 0.99})
+        judgement = judged(CALM | {(stages.CORE, "0"): 0.97, (stages.CORE, "1"): 0.99})
 
-        assert [stages.CORE] == [use["resource"] for use in found.saturated]
-        assert sentence(found).startswith(
+        assert [stages.CORE] == [use["resource"] for use in judgement.saturated]
+        assert sentence(judgement).startswith(
             "The 2 usable cores were saturated for 100% of the stall time; the loop stalls 50% of"
         )
 
@@ -128,9 +128,9 @@ class TestUsedUp:
         disk = [1.0] * 5 + [0.0] * 5
         waits = [0.0] * 5 + [0.5] * 5
 
-        found = judged(CALM | {(stages.DISK_BUSY, "vda"): (disk, 1.0)}, waits)
+        judgement = judged(CALM | {(stages.DISK_BUSY, "vda"): (disk, 1.0)}, waits)
 
-        row = found.uses.filter(pl.col("resource") == stages.DISK_BUSY).to_dicts()[0]
+        row = judgement.uses.filter(pl.col("resource") == stages.DISK_BUSY).to_dicts()[0]
         assert (0.5, 0.0, False) == (row["full_share"], row["stalled_share"], row["saturated"])
 
 
@@ -167,9 +167,9 @@ class TestNothing:
     def test_can_be_said_of_a_moment(self):
         """Two half seconds carry no judgement."""
         steps = steps_of([0.5])
-        found = saturation(resources_of(CALM, 1), steps, find_stalls(steps), workers=1)
+        judgement = saturation(resources_of(CALM, 1), steps, find_stalls(steps), workers=1)
 
-        assert "The steady state was too short to tell" in sentence(found)
+        assert "The steady state was too short to tell" in sentence(judgement)
 
 
 def test_cores_of_other_processes_are_said():
@@ -198,24 +198,28 @@ class TestGrowth:
 
         It ends when all is its own.
         """
-        found = memory_growth(looked_at([100, 110, 120, 130], [500] * 4, free_mb={"machine": 900}))
+        growth = memory_growth(looked_at([100, 110, 120, 130], [500] * 4, free_mb={"machine": 900}))
 
-        assert found.copied
-        assert 20e6 == pytest.approx(found.bytes_per_s)
-        assert 60e6 == pytest.approx(found.grown_bytes)
-        assert (500e6, None) == (found.end_bytes, found.left_s)
-        assert found.sentence().startswith("The workers copy what they share with the main process")
+        assert growth.copied
+        assert 20e6 == pytest.approx(growth.bytes_per_s)
+        assert 60e6 == pytest.approx(growth.grown_bytes)
+        assert (500e6, None) == (growth.end_bytes, growth.left_s)
+        assert growth.sentence().startswith(
+            "The workers copy what they share with the main process"
+        )
 
     def test_what_is_kept_is_new_memory_and_fills_the_nearest_limit(self):
         """20 MB a second more, also of what is mapped: 400 MB are full in 20 s."""
         limits = {"machine": 900, "container": 400}
 
-        found = memory_growth(looked_at([100, 120, 140, 160], [500, 520, 540, 560], free_mb=limits))
+        growth = memory_growth(
+            looked_at([100, 120, 140, 160], [500, 520, 540, 560], free_mb=limits)
+        )
 
-        assert not found.copied
-        assert (20.0, "container") == (pytest.approx(found.left_s), found.limit)
-        assert found.end_bytes is None
-        assert found.sentence().endswith("the memory of the container is full in 20 s")
+        assert not growth.copied
+        assert (20.0, "container") == (pytest.approx(growth.left_s), growth.limit)
+        assert growth.end_bytes is None
+        assert growth.sentence().endswith("the memory of the container is full in 20 s")
 
     def test_workers_that_end_with_the_epoch_fill_nothing(self):
         """New ones came after 2 s: 900 MB at 20 MB a second are not met."""
@@ -226,9 +230,9 @@ class TestGrowth:
             for pid in (100, 200)
             for place in (0, 1, 2)
         ]
-        found = memory_growth(replace(run, deliveries=deliveries_of(*lives)))
+        growth = memory_growth(replace(run, deliveries=deliveries_of(*lives)))
 
-        assert found is None
+        assert growth is None
 
     @pytest.mark.parametrize(
         "own_mb",
@@ -295,9 +299,9 @@ class TestRealWorkers:
 
     def test_a_list_that_grows_is_a_leak(self):
         """A megabyte a sample, to a few per cent, and no end."""
-        found = memory_growth(self.recorded(Kept()))
+        growth = memory_growth(self.recorded(Kept()))
 
-        assert found.matters
-        assert found.copied_share < 0.25
-        assert found.bytes_per_s > 10e6
-        assert found.left_s > 0
+        assert growth.matters
+        assert growth.copied_share < 0.25
+        assert growth.bytes_per_s > 10e6
+        assert growth.left_s > 0

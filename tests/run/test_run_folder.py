@@ -79,7 +79,7 @@ class TestRanks:
         """The ranks of a launch take one folder, however long after each other they ask."""
         environment = {**os.environ, "PYTHONPATH": SOURCE}
 
-        told = [
+        folders = [
             subprocess.run(
                 [sys.executable, "-c", LAUNCHES],
                 capture_output=True,
@@ -90,10 +90,10 @@ class TestRanks:
             for _ in range(2)
         ]
 
-        for ranks in told:
+        for ranks in folders:
             assert [Path(folder).name for folder in ranks] == ["rank0", "rank1"]
-        assert [len({Path(folder).parent for folder in ranks}) for ranks in told] == [1, 1]
-        assert Path(told[0][0]).parent != Path(told[1][0]).parent
+        assert [len({Path(folder).parent for folder in ranks}) for ranks in folders] == [1, 1]
+        assert Path(folders[0][0]).parent != Path(folders[1][0]).parent
 
     def test_take_the_folder_that_is_given(self, here, monkeypatch):
         """Each rank has its own folder in the one given; the next try of torchrun, another."""

@@ -102,8 +102,8 @@ def ours(*command, **options):
 def same(*command, words=("in", "out"), **options):
     """Assert that a script ends as under plain Python; what it prints, and the exit code."""
     plain = python(*command, **options)
-    *found, seen = ours(*command, **options)
-    assert tuple(found) == plain
+    *outcome, seen = ours(*command, **options)
+    assert tuple(outcome) == plain
     assert tuple(seen) == words
     return plain
 
@@ -292,14 +292,14 @@ class TestLeaving:
     """What goes wrong in saving the run."""
 
     @pytest.mark.parametrize(
-        ("trouble", "told"),
+        ("trouble", "message"),
         [
             ("refused", "stallscope: no room: free some\n"),
             ("mistake", "stallscope: the run may not be saved completely\n"),
         ],
     )
     @pytest.mark.parametrize("end", ["sys.exit(3)", "1 / 0"])
-    def test_changes_nothing(self, here, trouble, told, end):
+    def test_changes_nothing(self, here, trouble, message, end):
         """It is told, and the script's own end stays what it was."""
         write("go.py", f"import sys\n{end}")
         plain = python("go.py")
@@ -307,7 +307,7 @@ class TestLeaving:
         out, error, code, _ = ours("go.py", TROUBLE=trouble)
 
         assert (out, code) == (plain[0], plain[2])
-        assert told in error
+        assert message in error
         assert error.endswith(plain[1])
 
 
@@ -358,8 +358,8 @@ def test_ranks_of_torchrun(here):
     run = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     plain = python(*run, "go.py", "x")
 
-    found = python(*run, "-m", "driver", "go.py", "x")
+    recorded = python(*run, "-m", "driver", "go.py", "x")
 
-    assert sorted(found[0].splitlines()) == sorted(plain[0].splitlines())
-    assert found[2] == plain[2] == 0
+    assert sorted(recorded[0].splitlines()) == sorted(plain[0].splitlines())
+    assert recorded[2] == plain[2] == 0
     assert sorted(watched()) == ["in", "in", "out", "out"]

@@ -56,10 +56,10 @@ def test_the_verdict_names_function_and_line(workers, tmp_path):
     """Also of the saved run; a redacted one names the function alone."""
     run, _ = watched(workers)
 
-    said = str(ss.diagnose(run))
-    assert PLACE in said
-    assert "a list becomes a tensor element by element" in said
-    assert str(ss.diagnose(ss.load(run.save(tmp_path / "run")))) == said
+    text = str(ss.diagnose(run))
+    assert PLACE in text
+    assert "a list becomes a tensor element by element" in text
+    assert str(ss.diagnose(ss.load(run.save(tmp_path / "run")))) == text
     clean = redacted(run)
     assert clean.all_stacks["hits"].sum() == run.all_stacks["hits"].sum()
     assert not clean.all_stacks["stack"].str.contains(Path(__file__).stem).any()

@@ -58,7 +58,7 @@ class Marks:
 
 
 def read(*marks):
-    return events(page for one in marks for page in one.pages())
+    return events(page for writer in marks for page in writer.pages())
 
 
 def tables(*marks, loader=TRAIN):
@@ -105,10 +105,10 @@ class TestAStep:
         marks.part("backward", 9)
         marks.wait(1, takes=1)
 
-        found = tables(marks)
+        loop_tables = tables(marks)
 
-        assert {"forward": 8, "logging": 2, "backward": 9} == spent(found)
-        assert (17, 2) == (ms(found.steps, "step_s")[0], ms(found.steps, "other_s")[0])
+        assert {"forward": 8, "logging": 2, "backward": 9} == spent(loop_tables)
+        assert (17, 2) == (ms(loop_tables.steps, "step_s")[0], ms(loop_tables.steps, "other_s")[0])
 
     def test_forward_is_what_lies_before_backward(self):
         """Where no module says when it begins: from the batch, or from a part before it, on."""
@@ -125,11 +125,11 @@ class TestAStep:
         marks.at += 4
         marks.wait(1, takes=1)
 
-        found = spent(tables(marks))
+        spent_ms = spent(tables(marks))
 
         forward = {"forward (until backward)": 14}
-        known = {"backward": 16, "optimizer": 6, "logging": 5, "step": 2, "other": 4}
-        assert forward | known == found
+        named = {"backward": 16, "optimizer": 6, "logging": 5, "step": 2, "other": 4}
+        assert forward | named == spent_ms
 
     def test_validation_is_no_part_of_it(self):
         """A loop over another loader in between is never charged to a training step."""
@@ -145,10 +145,10 @@ class TestAStep:
         marks(Mark.ENDED, VALIDATE)
         marks.wait(1, takes=1)
 
-        found = tables(marks)
+        loop_tables = tables(marks)
 
-        assert (9, 83) == (ms(found.steps, "step_s")[0], ms(found.steps, "other_s")[0])
-        assert 83 == spent(found)["another loader"]
+        assert (9, 83) == (ms(loop_tables.steps, "step_s")[0], ms(loop_tables.steps, "other_s")[0])
+        assert 83 == spent(loop_tables)["another loader"]
         assert [30, 30] == ms(tables(marks, loader=VALIDATE).steps, "wait_s")
         assert [TRAIN, VALIDATE] == loaders(read(marks))
 
@@ -163,11 +163,11 @@ class TestAStep:
             marks(Mark.WAIT, epoch=epoch, takes=50)
             marks(Mark.ENDED, epoch=epoch)
 
-        found = tables(marks)
+        loop_tables = tables(marks)
 
-        assert [6, 6] == ms(found.steps, "restart_s")
-        assert [9, 9] == ms(found.steps, "step_s")
-        assert 100 == spent(found)["end of epoch"]
+        assert [6, 6] == ms(loop_tables.steps, "restart_s")
+        assert [9, 9] == ms(loop_tables.steps, "step_s")
+        assert 100 == spent(loop_tables)["end of epoch"]
 
     def test_garbage_collection_is_apart(self):
         """Python's own work is taken off the part that it happened in."""
@@ -193,10 +193,10 @@ class TestAStep:
 
 
 class TestAWrapper:
-    def wait(self, marks, inner, *, epoch, loader=TRAIN, made=False):
+    def wait(self, marks, inner, *, epoch, loader=TRAIN, begins_loader=False):
         """A library waits, then works 5 ms; where its loader begins, that is inside of it."""
         marks(Mark.WAIT, AROUND, epoch=epoch, takes=1)
-        if made:
+        if begins_loader:
             marks(Mark.ITER, loader, takes=2)
             marks(Mark.ITERATED, loader)
         for number in inner:
@@ -207,17 +207,17 @@ class TestAWrapper:
     def test_waits_for_the_loader_inside(self):
         """Its work is the loop's wait; what it gives is the loader's batch."""
         marks = Marks()
-        self.wait(marks, [0, 1], epoch=0, made=True)
+        self.wait(marks, [0, 1], epoch=0, begins_loader=True)
         marks.part("backward", 7)
         self.wait(marks, [], epoch=0)
         marks.part("backward", 7)
 
-        found = tables(marks)
+        loop_tables = tables(marks)
 
-        assert [28, 6] == ms(found.steps, "wait_s")
-        assert [1, 1] == found.steps["batch"].to_list()
-        assert [(0, 0), (0, 1)] == found.waits.select("step", "batch").rows()
-        assert {"backward": 14} == spent(found)
+        assert [28, 6] == ms(loop_tables.steps, "wait_s")
+        assert [1, 1] == loop_tables.steps["batch"].to_list()
+        assert [(0, 0), (0, 1)] == loop_tables.waits.select("step", "batch").rows()
+        assert {"backward": 14} == spent(loop_tables)
 
 
 class TestTheRecordingsOwnLoop:
@@ -235,11 +235,11 @@ class TestTheRecordingsOwnLoop:
         self.outer(marks, [2])
         marks.part("step", 7)
 
-        found = tables(marks)
+        loop_tables = tables(marks)
 
-        assert [1, 2] == found.steps["batch"].to_list()
-        assert [22, 12] == ms(found.steps, "wait_s")
-        assert [(0, 0), (0, 1), (1, 2)] == found.waits.select("step", "batch").rows()
+        assert [1, 2] == loop_tables.steps["batch"].to_list()
+        assert [22, 12] == ms(loop_tables.steps, "wait_s")
+        assert [(0, 0), (0, 1), (1, 2)] == loop_tables.waits.select("step", "batch").rows()
 
     def test_copies_are_apart(self):
         """Copies to the device have their own column."""
@@ -266,12 +266,12 @@ class TestDeliveries:
         marks(Mark.ARRIVED)
         marks.wait(0, takes=1)
 
-        found = tables(marks, worker)
+        loop_tables = tables(marks, worker)
 
-        (row,) = found.deliveries.iter_rows(named=True)
+        (row,) = loop_tables.deliveries.iter_rows(named=True)
         times = [value // 1_000_000 for name, value in row.items() if name.endswith("_ns")]
         assert [1, 2, 12, 22, 32, 42] == times
-        assert (3, 10) == (row["worker"], spent(found)["send"])
+        assert (3, 10) == (row["worker"], spent(loop_tables)["send"])
 
     def test_pinned_in_the_order_of_arrival(self):
         """The thread that pins says no batch: the first that it pins is the first to arrive."""
@@ -285,10 +285,10 @@ class TestDeliveries:
         for number in (0, 1):
             marks.wait(number, takes=1)
 
-        found = tables(marks)
+        loop_tables = tables(marks)
 
-        assert [4, 4] == ms(found.steps, "pin_s")
-        assert [6_000_000, 1_000_000] == found.deliveries["arrived_ns"].to_list()
+        assert [4, 4] == ms(loop_tables.steps, "pin_s")
+        assert [6_000_000, 1_000_000] == loop_tables.deliveries["arrived_ns"].to_list()
 
 
 @pytest.mark.parametrize("what", list(Mark))

@@ -71,11 +71,11 @@ def test_a_simulated_step_is_called_simulated(view):
 def test_a_guided_notebook_is_a_link():
     """The next step opens the notebook that goes deeper, if there is one of that name."""
     step = "see 2_fetch_vs_transform.ipynb, 3_cached_baseline (idle) or 99_none of runs/01_mine"
-    told = html(a_diagnosis(Finding("lock", "", 0.1, next_step=step), parts=False))
+    page = html(a_diagnosis(Finding("lock", "", 0.1, next_step=step), parts=False))
 
-    assert "<a href='2_fetch_vs_transform.ipynb'>2_fetch_vs_transform.ipynb</a>" in told
-    assert "<a href='3_cached_baseline.ipynb'>3_cached_baseline</a>" in told
-    assert 2 == told.count("<a ")
+    assert "<a href='2_fetch_vs_transform.ipynb'>2_fetch_vs_transform.ipynb</a>" in page
+    assert "<a href='3_cached_baseline.ipynb'>3_cached_baseline</a>" in page
+    assert 2 == page.count("<a ")
 
 
 def test_each_thing_to_do_stands_on_its_own():
@@ -101,9 +101,9 @@ def test_numbers_have_the_unit_of_their_name():
         "g_ns": 1500,
         "h": 1.5,
     }
-    (found,) = all_words(a_diagnosis(Finding("lock", "", 0.1, evidence), parts=False))
+    (words,) = all_words(a_diagnosis(Finding("lock", "", 0.1, evidence), parts=False))
 
-    assert found.because == (
+    assert words.because == (
         "a 12% · b p50 12 ms · c 2.0 MB · d 3.0 MB/s · e 12/s · f 2.0× · prefetch factor 2 · "
         "g 1.5 µs · h 1.5"
     )
@@ -231,8 +231,8 @@ def test_only_its_own_script_may_run(page):
 def test_every_name_is_only_text(hostile):
     """A name that is markup makes no element, in the page and in the flamegraph's data."""
     page = face.page(hostile)
-    found = [tag for tag, _ in Elements(page).found]
-    scripts = [tag for tag in found if tag == "script"]
+    tags = [tag for tag, _ in Elements(page).found]
+    scripts = [tag for tag in tags if tag == "script"]
 
     assert HOSTILE not in page
     assert 2 == len(scripts)  # the data and the viewer
@@ -275,24 +275,24 @@ class TestRedacted:
 class TestJson:
     def test_holds_the_findings(self):
         """Each with its evidence as plain numbers; the verdict's code stands on top."""
-        told = json.loads(face.as_json(a_diagnosis(DECODE, LOCK)))
+        content = json.loads(face.as_json(a_diagnosis(DECODE, LOCK)))
 
-        assert "decode" == told["verdict"]
-        assert dict(DECODE.evidence) == told["findings"][0]["evidence"]
-        assert [0.46, 0.09] == [found["severity"] for found in told["findings"]]
-        assert "stop" == told["spent"][-1]["phase"]
+        assert "decode" == content["verdict"]
+        assert dict(DECODE.evidence) == content["findings"][0]["evidence"]
+        assert [0.46, 0.09] == [finding["severity"] for finding in content["findings"]]
+        assert "stop" == content["spent"][-1]["phase"]
 
     def test_what_is_no_number_is_null(self):
-        found = Finding("lock", "", 0.1, {"a_s": float("nan"), "b_s": float("inf"), "c_s": None})
-        told = json.loads(face.as_json(a_diagnosis(found)))
+        finding = Finding("lock", "", 0.1, {"a_s": float("nan"), "b_s": float("inf"), "c_s": None})
+        content = json.loads(face.as_json(a_diagnosis(finding)))
 
-        assert {"a_s": None, "b_s": None, "c_s": None} == told["findings"][0]["evidence"]
+        assert {"a_s": None, "b_s": None, "c_s": None} == content["findings"][0]["evidence"]
 
     def test_can_be_redacted(self):
-        told = face.as_json(a_diagnosis(DECODE, **WITH_PATHS), redact=True)
+        text = face.as_json(a_diagnosis(DECODE, **WITH_PATHS), redact=True)
 
-        assert "secret" not in told
-        assert "train.py" not in told
+        assert "secret" not in text
+        assert "train.py" not in text
 
 
 class TestExport:

@@ -106,34 +106,34 @@ class TestSentences:
 
     def test_what_was_not_measured_is_called_a_prediction(self):
         """It may still be the best that is known."""
-        said = sentence(some_orders(measured=(0, 5), pairs=1, noise=0.0))
+        text = sentence(some_orders(measured=(0, 5), pairs=1, noise=0.0))
 
-        assert said.endswith("1.7× faster with identical output (predicted)")
+        assert text.endswith("1.7× faster with identical output (predicted)")
 
     def test_one_pair_settles_nothing(self):
         """More time is needed, and it is said of what, and how much."""
         orders = some_orders(pairs=1, took_s=20.0)
-        said = sentence(orders)
+        text = sentence(orders)
 
-        assert said.startswith("Not settled: RandomCrop before PILToTensor; FasterRandom")
-        assert said.endswith("set budget_s to 60 s")
+        assert text.startswith("Not settled: RandomCrop before PILToTensor; FasterRandom")
+        assert text.endswith("set budget_s to 60 s")
 
     def test_what_may_be_faster_is_named(self):
         """An interval that holds 1 is no gain."""
-        said = sentence(some_orders(others=(), measured=(0, 1), noise=0.2))
+        text = sentence(some_orders(others=(), measured=(0, 1), noise=0.2))
 
-        assert said.startswith(
+        assert text.startswith(
             "No order gains more than 1.13× (best: RandomCrop before PILToTensor, 1.0"
         )
 
     def test_every_equivalence_is_put_into_words(self):
         """With the number of samples, and the reason where there is one."""
-        said = [verdict(one.grade) for one in ORDERS["full"].variants]
+        verdicts = [verdict(variant.grade) for variant in ORDERS["full"].variants]
 
-        assert "identical: the same bits on 16 samples" in said
+        assert "identical: the same bits on 16 samples" in verdicts
         rounded = "rounding: differs by at most 4e-07 of the values' range (PSNR 130 dB)"
-        assert any(one.startswith(rounded) for one in said)
-        assert "fails (RuntimeError: the mask is 256 by 256, the image 533 by 800)" in said
+        assert any(text.startswith(rounded) for text in verdicts)
+        assert "fails (RuntimeError: the mask is 256 by 256, the image 533 by 800)" in verdicts
 
 
 # ---- the panel -----------------------------------------------------------------------------------

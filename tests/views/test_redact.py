@@ -62,7 +62,7 @@ def planted():
         patch.setattr(platform, "node", lambda: HOST)
         patch.setattr(getpass, "getuser", lambda: USER)
         machine = {"cores": 2, "system": "Linux x86_64", "hostname": HOST, "torch": "2.15.0"}
-        told = {"notes": SENTENCES, "machine": machine}
+        about = {"notes": SENTENCES, "machine": machine}
         stacks = {stack.replace("/home/me/data.py", MODULE): at for stack, at in SHARES.items()}
         stages = {stack.replace("/home/me/data.py", MODULE): at for stack, at in STAGES.items()}
         flame = replace(a_flame(stacks, stages=stages, name=MODULE_TARGET), notes=SENTENCES)
@@ -73,11 +73,11 @@ def planted():
             run,
             all_samples=run.all_samples.with_columns(path=path.cast(pl.Categorical)),
             settings=replace(run.settings, name=f"{FOLDER} (stallscope's default pipeline)"),
-            **told,
+            **about,
         )
         findings = [
-            Finding("slow-samples", said, 0.2, {"stall_share": 0.5}, 0.9, said)
-            for said in SENTENCES
+            Finding("slow-samples", sentence, 0.2, {"stall_share": 0.5}, 0.9, sentence)
+            for sentence in SENTENCES
         ]
         diagnosis = a_diagnosis(*findings, name=MODULE_TARGET, machine=machine, notes=SENTENCES)
         lines = some_lines(
@@ -141,7 +141,7 @@ def everything(result, folder):
 
 def _texts(figure):
     return " ".join(
-        text.get_text() for text in figure.findobj(lambda one: hasattr(one, "get_text"))
+        text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text"))
     )
 
 
@@ -184,7 +184,7 @@ def test_what_names_nobody_stays(name):
 
 
 @pytest.mark.parametrize(
-    ("told", "left"),
+    ("note", "left"),
     [
         ("at 3 MB/s, 120 samples/s; /dev/shm is small", None),
         ("see 2_fetch_vs_transform.ipynb: 2 of 10, 60 s of 1.5 times", None),
@@ -197,17 +197,17 @@ def test_what_names_nobody_stays(name):
         ("on patient_smith or smith@x.org", "on … or …"),
     ],
 )
-def test_of_texts(told, left):
+def test_of_texts(note, left):
     """Words of stallscope's own stay, and rates; what may name a file goes."""
-    found = replace(built("run"), notes=(told,)).redacted()
-    assert (left or told) == found.notes[0]
+    clean = replace(built("run"), notes=(note,)).redacted()
+    assert (left or note) == clean.notes[0]
 
 
 def test_functions_that_were_sampled_stay():
     """A sentence that names one of them says which."""
     stack = "Ward.qrumble_wug (/home/me/mine.py:3)"
-    found = Finding("slow-samples", "most of it is in qrumble_wug (mine.py:3)", 0.5, {}, 0.9, "")
-    diagnosis = replace(a_diagnosis(found, parts=False), flame=a_flame({stack: 1.0}))
+    finding = Finding("slow-samples", "most of it is in qrumble_wug (mine.py:3)", 0.5, {}, 0.9, "")
+    diagnosis = replace(a_diagnosis(finding, parts=False), flame=a_flame({stack: 1.0}))
 
     assert "most of it is in qrumble_wug (…)" == diagnosis.redacted().verdict.title
 

@@ -73,7 +73,7 @@ class TestHtml:
         run = a_run([{ATTACK: 1.0}] * 4, notes=(ATTACK,))
         loop = a_loop({"fetch": 10.0, ATTACK: 60.0}, using={ATTACK: 9.0})
 
-        pages = [one._repr_mimebundle_()["text/html"] for one in (run, loop)]
+        pages = [result._repr_mimebundle_()["text/html"] for result in (run, loop)]
 
         assert not any("<img" in page for page in pages)
         assert 3 == pages[0].count("&lt;img src=x onerror=alert(1)&gt;")

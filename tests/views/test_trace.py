@@ -30,8 +30,8 @@ USING = {"forward": 20.0, "backward": 11.0, "logging": 2.0, "garbage collection"
 def elsewhere(run):
     """The same in other workers."""
     tables = ("all_spans", "batches", "deliveries", "side_spans")
-    other = pl.when(pl.col("worker").is_null()).then("pid").otherwise(pl.col("pid") + 50)
-    return replace(run, **{name: getattr(run, name).with_columns(pid=other) for name in tables})
+    pids = pl.when(pl.col("worker").is_null()).then("pid").otherwise(pl.col("pid") + 50)
+    return replace(run, **{name: getattr(run, name).with_columns(pid=pids) for name in tables})
 
 
 PLANTED = {
@@ -66,8 +66,8 @@ def recorded():
 
 def names(trace, what):
     """Names of the processes or threads, by number."""
-    told = [e for e in trace["traceEvents"] if e["ph"] == "M" and e["name"] == what]
-    return {event["tid"] or event["pid"]: event["args"]["name"] for event in told}
+    metadata = [e for e in trace["traceEvents"] if e["ph"] == "M" and e["name"] == what]
+    return {event["tid"] or event["pid"]: event["args"]["name"] for event in metadata}
 
 
 class TestFormat:
@@ -90,9 +90,9 @@ class TestFormat:
     @given(st.integers(0, 1 << 50))
     def test_times_give_their_nanoseconds_back(self, time_ns):
         """To a reader that cuts, and to one that rounds; also out of a file."""
-        told = json.loads(json.dumps(us(time_ns)))
+        micros = json.loads(json.dumps(us(time_ns)))
 
-        assert (time_ns, time_ns) == (int(told * 1000), round(told * 1000))
+        assert (time_ns, time_ns) == (int(micros * 1000), round(micros * 1000))
 
 
 class TestFigures:
@@ -101,12 +101,14 @@ class TestFigures:
         """Each step's wait, and each stall, to the nanosecond."""
         run = replace(run, others=())
         trace = trace_of(run)
-        told = {cat: [ns(e["dur"]) for e in slices(trace, cat)] for cat in ("wait", "stall")}
+        durations = {cat: [ns(e["dur"]) for e in slices(trace, cat)] for cat in ("wait", "stall")}
         waits = [ns(e["dur"]) for e in slices(trace, "wait") if e["name"] == "wait"]
 
         steps = run.all_steps.drop_nulls("start_ns")
         assert sorted(waits) == sorted((steps["wait_s"] * 1e9).round().cast(int))
-        assert sorted(told["stall"]) == sorted((run.stalls()["stall_s"] * 1e9).round().cast(int))
+        assert sorted(durations["stall"]) == sorted(
+            (run.stalls()["stall_s"] * 1e9).round().cast(int)
+        )
 
     def test_of_the_machine_are_those_of_the_table(self, recorded):
         """A counter for each resource that was read, but not for the sampling itself."""
@@ -134,14 +136,14 @@ class TestSlices:
         threads = {
             number for number, name in names(trace, "thread_name").items() if name == "device"
         }
-        told = [
-            (one["name"], ns(one["ts"]))
+        drawn = [
+            (event["name"], ns(event["ts"]))
             for cat in ("h2d", "step")
-            for one in slices(trace, cat)
-            if one["tid"] in threads
+            for event in slices(trace, cat)
+            if event["tid"] in threads
         ]
 
-        assert sorted(told) == sorted(run.device_work.select("kind", "start_ns").rows())
+        assert sorted(drawn) == sorted(run.device_work.select("kind", "start_ns").rows())
 
     def test_of_a_simulated_step_say_so(self):
         run = replace(PLANTED["loop"], settings=Settings(simulated_step_s=0.02))
@@ -156,17 +158,17 @@ class TestSlices:
 class TestNames:
     def test_tell_ranks_with_the_same_pids_apart(self):
         """On two machines, two processes may have one pid."""
-        told = names(trace_of(PLANTED["ranks"]), "process_name")
+        processes = names(trace_of(PLANTED["ranks"]), "process_name")
 
-        assert 15 == len(told) == len(set(told.values()))
-        assert "rank 2: worker 3 (pid 103)" in told.values()
+        assert 15 == len(processes) == len(set(processes.values()))
+        assert "rank 2: worker 3 (pid 103)" in processes.values()
 
     def test_carry_what_a_reader_must_know(self):
         """Notes, settings and machine, without what JSON has no word for."""
         run = replace(a_run([], notes=("a note",)), machine={"cores": float("nan")})
 
-        told = trace_of(run)["otherData"]
-        assert ("NaN", ["a note"]) == (told["machine"]["cores"], told["notes"])
+        about = trace_of(run)["otherData"]
+        assert ("NaN", ["a note"]) == (about["machine"]["cores"], about["notes"])
 
 
 @pytest.fixture
