@@ -158,17 +158,17 @@ def measure(dataset: Any, stage: str, batches: int) -> tuple[float, float]:
 
 def main() -> None:
     """Print the table."""
-    given = arguments(
+    options = arguments(
         __doc__,
         cases=Option(list(CASES), ["a function"], "these"),
         batches=Option(12, 2, "batches a case"),
     )
     planned = PLANTED_S / (PLANTED_S + REST_S)
     rows = []
-    for name in tqdm(given.cases, desc="cases", leave=False):
+    for name in tqdm(options.cases, desc="cases", leave=False):
         make, stage = CASES[name]
-        found, remainder = measure(make(), stage, given.batches)
-        rows.append((name, stage, f"{planned:.1%}", f"{found:.1%}", f"{remainder:+.2%}"))
+        measured, remainder = measure(make(), stage, options.batches)
+        rows.append((name, stage, f"{planned:.1%}", f"{measured:.1%}", f"{remainder:+.2%}"))
     print(table(("planted in", "stage", "share planned", "share found", "unexplained"), rows))
 
 

@@ -79,13 +79,13 @@ def _loader(transform: Any, collate: Any = None) -> DataLoader[Any]:
 
 def main() -> None:
     """Measure, and print the table."""
-    given = arguments(
+    options = arguments(
         __doc__,
         planted=Option(list(loaders()), ["in __call__, busy"], "these"),
         samples=Option(160, 16, "of each"),
     )
-    samples = given.samples
-    rows = [_row(name, *loaders()[name], samples) for name in given.planted]
+    samples = options.samples
+    rows = [_row(name, *loaders()[name], samples) for name in options.planted]
     print(f"{samples} samples each, {cores_available():g} cores; within {WITHIN * 100:.0f} points?")
     print(table(HEAD, rows))
 

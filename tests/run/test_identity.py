@@ -125,7 +125,7 @@ def check(kind: str, workers: int, number: int, *, passes_loader: bool, **how: A
 class TestInstrumented:
     @pytest.mark.slow
     @FEW
-    @passes_loader(
+    @given(
         st.sampled_from(KINDS), st.integers(0, 3), st.integers(0, 1000), st.booleans(),
         st.booleans(), st.booleans(),
     )  # fmt: skip
@@ -135,7 +135,7 @@ class TestInstrumented:
         """Any loader, one that is given or all of them."""
         how = {"persistent_workers": persistent and workers > 0, "in_order": in_order}
 
-        check(kind, workers, number, given=passes_loader, **how)
+        check(kind, workers, number, passes_loader=passes_loader, **how)
 
     def test_what_else_the_loop_sees(self):
         """The classes, the length, the attributes, the exceptions are those without a block."""

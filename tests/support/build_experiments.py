@@ -56,9 +56,9 @@ def some_experiments(
         ("a boolean mask", "Net.forward", "/home/me/net.py", 12, "x = x[mask]", 2.0, 0.004),
     ]
     copies = [
-        (way, size, copy_s * (1 + 0.01 * (number % 3)), host_s)
+        (kind, size, copy_s * (1 + 0.01 * (number % 3)), host_s)
         for number in range(8)
-        for way, (size, copy_s, host_s) in COPIES.items()
+        for kind, (size, copy_s, host_s) in COPIES.items()
     ]
     about = {"step_s": step_s, "loss": 2.31, "loss_steps": 20, "name": "DataLoader over Photos"}
     if on_device:

@@ -37,7 +37,7 @@ def taking(median_s: float, spread: float = 0.1) -> Quartiles:
 
 
 def known(
-    *, stalled: float = 0.5, work: Work | None = None, load: float = 2.0, **more: Any
+    *, stalled: float = 0.5, work: Work | None = None, load: float = 2.0, **fields: Any
 ) -> Facts:
     """A loop whose two workers compute all the time on two cores, and are too slow.
 
@@ -45,12 +45,12 @@ def known(
         stalled: share of the loop's time.
         work: what the stalls consist of; without, half decoding and half one transform.
         load: what the workers need over what the step leaves them.
-        more: fields of `Facts`; `setup`, `use` and `making` as the fields that are to differ.
+        fields: of `Facts`; `setup`, `use` and `making` as the fields that are to differ.
     """
     steps, period_s = 100, STEP_S / (1 - stalled)
     setup = replace(
         Setup(WORKERS, cores=2.0, prefetch_factor=2, epoch_batches=1000, simulated=True),
-        **more.pop("setup", {}),
+        **fields.pop("setup", {}),
     )
     workers = max(setup.num_workers, 1)
     batch_s = load * workers * STEP_S
@@ -67,18 +67,20 @@ def known(
         stall_low=stalled * 0.9,
         stall_high=stalled * 1.1,
         exposure=Exposure(parts),
-        making=replace(making, **more.pop("making", {})),
-        use=replace(busy, **more.pop("use", {})),
+        making=replace(making, **fields.pop("making", {})),
+        use=replace(busy, **fields.pop("use", {})),
         stage_s={part.stage: 0.01 for part in parts},
         own_parts={"step": 1 - stalled},
         waiting_s=batch_s * sum(part.share * part.waiting for part in parts),
     )
-    return replace(facts, **more)
+    return replace(facts, **fields)
 
 
 def parts_of(work: Work) -> tuple[StagePart, ...]:
     """The parts of the stalls, the longest first."""
-    pairs = {key: one if isinstance(one, tuple) else (one, 0.0) for key, one in work.items()}
+    pairs = {
+        key: share if isinstance(share, tuple) else (share, 0.0) for key, share in work.items()
+    }
     parts = [StagePart(*key, share, waiting) for key, (share, waiting) in pairs.items()]
     return longest_first(parts)
 

@@ -54,10 +54,10 @@ def a_flame(
                 for stack, hits in zip(shares, drawn, strict=True)
                 if hits
             ]
-    told = FlameConditions(
+    conditions = FlameConditions(
         **{"name": "planted", "seconds": 5.0, "num_workers": workers, **circumstances}
     )
-    return Flame(pl.DataFrame(rows, SAMPLES, orient="row"), told)
+    return Flame(pl.DataFrame(rows, SAMPLES, orient="row"), conditions)
 
 
 def many_stacks(number: int, depth: int = 24, seed: int = 0) -> Flame:
@@ -71,8 +71,8 @@ def many_stacks(number: int, depth: int = 24, seed: int = 0) -> Flame:
             for level, choice in enumerate(path)
         ]
         rows.append((place % 4, place % 4, 0, None, ";".join(names), 1))
-    told = FlameConditions(name="many", seconds=5.0, num_workers=4)
-    return Flame(pl.DataFrame(rows, SAMPLES, orient="row"), told)
+    conditions = FlameConditions(name="many", seconds=5.0, num_workers=4)
+    return Flame(pl.DataFrame(rows, SAMPLES, orient="row"), conditions)
 
 
 def named(text: str) -> Flame:

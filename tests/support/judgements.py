@@ -29,7 +29,7 @@ def judged(
         return judge(measured)
     workers = measured.settings.num_workers
     usual = {"num_workers": workers, "cores": 2.0, "prefetch_factor": 2 if workers else None}
-    found = facts(measured, Setup(**{**usual, **setup}))
+    evidence = facts(measured, Setup(**{**usual, **setup}))
     if ladder is not None:
-        found = replace(found, gain=gain_of(ladder))
-    return judge(found if flame is None else with_stacks(found, flame))
+        evidence = replace(evidence, gain=gain_of(ladder))
+    return judge(evidence if flame is None else with_stacks(evidence, flame))

@@ -101,12 +101,12 @@ def hooks() -> list[str]:
 @functools.lru_cache(maxsize=1)
 def _with_worker_loop(_: int) -> list[ModuleType]:
     """Modules of all libraries with a worker's loop; of as many as are imported by now."""
-    known = list(sys.modules.values())
-    return [module for module in known if "_worker_loop" in getattr(module, "__dict__", ())]
+    modules = list(sys.modules.values())
+    return [module for module in modules if "_worker_loop" in getattr(module, "__dict__", ())]
 
 
-def _is_ours(thing: object) -> bool:
-    module = getattr(thing, "__module__", None) or type(thing).__module__
+def _is_ours(value: object) -> bool:
+    module = getattr(value, "__module__", None) or type(value).__module__
     return str(module).startswith("stallscope")
 
 

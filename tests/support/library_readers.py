@@ -102,7 +102,7 @@ def video(to: str) -> None:
 
 def frames_of(av: Any, file: str) -> np.ndarray:
     with av.open(file) as container:
-        return [one.to_ndarray(format="rgb24") for one in container.decode(video=0)][-1]
+        return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)][-1]
 
 
 def sound(to: str) -> None:
@@ -112,15 +112,15 @@ def sound(to: str) -> None:
 def dicom(to: str) -> None:
     """One slice, of 12 bits, run-length encoded."""
     pydicom = the("pydicom")
-    one = the("pydicom.dataset").FileDataset(to, {}, preamble=b"\0" * 128)
-    one.file_meta = the("pydicom.dataset").FileMetaDataset()
-    one.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
-    one.SOPClassUID = pydicom.uid.CTImageStorage
-    one.SOPInstanceUID = pydicom.uid.generate_uid()
+    file = the("pydicom.dataset").FileDataset(to, {}, preamble=b"\0" * 128)
+    file.file_meta = the("pydicom.dataset").FileMetaDataset()
+    file.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+    file.SOPClassUID = pydicom.uid.CTImageStorage
+    file.SOPInstanceUID = pydicom.uid.generate_uid()
     pixels = noise(512, 512, kind=np.uint16)
-    one.set_pixel_data(pixels, "MONOCHROME2", 12)
-    one.compress(pydicom.uid.RLELossless, pixels, generate_instance_uid=False)
-    one.save_as(to, enforce_file_format=True)
+    file.set_pixel_data(pixels, "MONOCHROME2", 12)
+    file.compress(pydicom.uid.RLELossless, pixels, generate_instance_uid=False)
+    file.save_as(to, enforce_file_format=True)
 
 
 def netcdf(to: str) -> None:

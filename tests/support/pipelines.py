@@ -324,7 +324,7 @@ def evaluator_of(dataset: Any, samples: int = 16) -> OrderEvaluator:
     return evaluator
 
 
-def compared(known: Known, seed: int = 0) -> Grade:
+def compared(case: Known, seed: int = 0) -> Grade:
     """How the other order compares, as the kit says; each seed has other data and other draws."""
 
     def other(number: int, draw: tuple[int, int]) -> int:
@@ -332,6 +332,6 @@ def compared(known: Known, seed: int = 0) -> Grade:
 
     usual = run_ops._seed
     with patch.object(run_ops, "_seed", other):
-        ops = known.ops()
+        ops = case.ops()
         transform = v2.Compose(ops) if isinstance(ops, list) else ops
-        return evaluator_of(known.dataset(transform, seed)).judged(Variant(known.order)).grade
+        return evaluator_of(case.dataset(transform, seed)).judged(Variant(case.order)).grade

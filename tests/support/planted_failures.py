@@ -63,7 +63,7 @@ class PlantedError(Exception):
 
 def functions() -> dict[str, tuple[Any, str, FunctionType]]:
     """Every function and method of ours that may fail, with the place that holds it."""
-    found = {}
+    holders = {}
     for name in OURS:
         module = import_module(name)
         classes = [c for c in vars(module).values() if isinstance(c, type)]
@@ -74,8 +74,8 @@ def functions() -> dict[str, tuple[Any, str, FunctionType]]:
                 if written and (owner is module or value.__qualname__.startswith(owner.__name__)):
                     called = f"{name.rpartition('.')[2]}.{value.__qualname__}"
                     if called not in AROUND | OF_PYTHON and not called.startswith(LAST_RESORT):
-                        found[called] = owner, attribute, value
-    return found
+                        holders[called] = owner, attribute, value
+    return holders
 
 
 class Book:
@@ -108,7 +108,7 @@ class Book:
         """Once more, as long as something has failed; gives what tells what has in this round."""
         before = None
         while before != (before := self.came()):
-            yield lambda known=before: self.came() - known
+            yield lambda earlier=before: self.came() - earlier
 
 
 def import_libraries() -> None:
@@ -132,27 +132,29 @@ def planted(path: Path) -> Iterator[Book]:
     Args:
         path: of the book that is kept of it.
     """
-    found = functions()
+    ours = functions()
     marks = [f"mark {mark.name}" for mark in Mark]
-    book = Book(path, [*found, *(f"hot_path.{name}" for name in HOT), *marks, "clock", "place"])
+    book = Book(path, [*ours, *(f"hot_path.{name}" for name in HOT), *marks, "clock", "place"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recording_folder, "_MOST_TOLD", 1000)
-        for called, (owner, name, function) in found.items():
+        for called, (owner, name, function) in ours.items():
             failing = _failing(book, called, function)
             for there, known_as in [(owner, name), *_imported(owner, function)]:
                 patch.setattr(there, known_as, failing)
         hot = hot_path.hot_path
-        patch.setattr(hot_path, "hot_path", lambda *given: _failing_hot(book, hot(*given)))
+        patch.setattr(hot_path, "hot_path", lambda *arguments: _failing_hot(book, hot(*arguments)))
         writers = ProcessLog._writers
-        patch.setattr(ProcessLog, "_writers", lambda *given: _failing_marks(book, writers(*given)))
-        made = hot_path.Recorder.__init__
+        patch.setattr(
+            ProcessLog, "_writers", lambda *arguments: _failing_marks(book, writers(*arguments))
+        )
+        original = hot_path.Recorder.__init__
         clock = _failing(book, "clock", hot_path.perf_counter_ns)
 
-        @functools.wraps(made)
+        @functools.wraps(original)
         def make(self: Any, log: Any, *_: Any) -> None:
             here = log.here()
             here.place = _failing(book, "place", here.place)
-            made(self, log, clock)
+            original(self, log, clock)
 
         patch.setattr(hot_path.Recorder, "__init__", make)
         yield book
@@ -167,14 +169,14 @@ def _failing(book: Book, called: str, function: Any) -> Any:
     return call
 
 
-def _failing_hot(book: Book, made: dict[str, Any]) -> dict[str, Any]:
+def _failing_hot(book: Book, hot: dict[str, Any]) -> dict[str, Any]:
     names = {name: f"hot_path.{name}" for name in HOT}
-    return made | {n: _failing(book, said, made[n]) for n, said in names.items()}
+    return hot | {n: _failing(book, label, hot[n]) for n, label in names.items()}
 
 
-def _failing_marks(book: Book, made: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+def _failing_marks(book: Book, writers: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
     """Let the first mark of each kind fail: each is written by another hook."""
-    mark, put, here = made
+    mark, put, here = writers
 
     def failing_mark(what: int, *rest: int) -> None:
         _failing(book, f"mark {Mark(what).name}", mark)(what, *rest)

@@ -146,16 +146,16 @@ class Simulation:
         place = {**who, "epoch": epoch, "batch": batch}
         taken = max(self.now, self.free[lane])
         making = loop.making(number, lane) if callable(loop.making) else loop.making
-        made = taken + sum(making.values())
+        finished = taken + sum(making.values())
         if batch // max(loop.workers, 1) % loop.recorded == 0:
             self._record(place, making, taken, number)
-        row = {**place, "taken": taken, "made": made}
+        row = {**place, "taken": taken, "made": finished}
         if loop.workers:
-            pickle = max(made, self.sender_free[lane])
+            pickle = max(finished, self.sender_free[lane])
             row |= {"asked": self.now, "pickle": pickle, "sent": pickle + loop.send}
             self.sender_free[lane] = row["sent"]
             self.side.append({**place, "stage": "send", "start": pickle, "end": row["sent"]})
-        self.free[lane] = made
+        self.free[lane] = finished
         self.deliveries[epoch, batch] = row
         self.coming.add(batch)
 

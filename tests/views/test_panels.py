@@ -111,8 +111,8 @@ class TestTimelinePanel:
     def test_redraws_on_every_step(self):
         """Each place of the slider is another picture, whose title names its steps."""
         panel = STALLING["stalls"].panel("timeline")
-        number, slider = controls(panel)
-        number.value = 6
+        step_count, slider = controls(panel)
+        step_count.value = 6
         for step in (slider.min, 20, slider.max):
             slider.value = step
             first = min(step, 42)

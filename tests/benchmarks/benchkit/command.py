@@ -47,24 +47,24 @@ def arguments(doc: str, **options: Option) -> argparse.Namespace:
     parser.add_argument("--save", default="", metavar="NOTE", help=SAVING)
     for name, option in options.items():
         flag, default = f"--{name.replace('_', '-')}", option.default
-        said: dict[str, Any] = {"help": option.help, "default": argparse.SUPPRESS}
+        settings: dict[str, Any] = {"help": option.help, "default": argparse.SUPPRESS}
         if default is False:
-            parser.add_argument(flag, action="store_true", **said)
+            parser.add_argument(flag, action="store_true", **settings)
             continue
         is_list = isinstance(default, list)
         shown = "all" if is_list and len(default) > 3 else default
-        said["help"] += f" ({' '.join(map(str, shown)) if isinstance(shown, list) else shown})"
-        said["nargs"] = "+" if is_list else None
-        parser.add_argument(flag, type=type(default[0] if is_list else default), **said)
-    given = parser.parse_args()
+        settings["help"] += f" ({' '.join(map(str, shown)) if isinstance(shown, list) else shown})"
+        settings["nargs"] = "+" if is_list else None
+        parser.add_argument(flag, type=type(default[0] if is_list else default), **settings)
+    values = parser.parse_args()
     for name, option in options.items():
-        if name not in given:
-            setattr(given, name, option.smoke if given.smoke else option.default)
-    if given.smoke:
+        if name not in values:
+            setattr(values, name, option.smoke if values.smoke else option.default)
+    if values.smoke:
         print(SMOKE, flush=True)
-    if given.save:
-        atexit.register(_save, given.save)
-    return given
+    if values.save:
+        atexit.register(_save, values.save)
+    return values
 
 
 _tables: list[dict[str, Any]] = []

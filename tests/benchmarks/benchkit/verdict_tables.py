@@ -42,12 +42,12 @@ def report(lines: list[Line], budget_s: float) -> str:
 def confusion(lines: list[Line]) -> str:
     """The table cause by verdict: numbers of trials; of a pair, by the cause that costs more."""
     counts = Counter((_truth(line), line["found"][0]) for line in lines)
-    said = sorted({verdict for _, verdict in counts})
+    verdicts = sorted({verdict for _, verdict in counts})
     rows = [
-        (truth, *(str(counts[truth, verdict] or "·") for verdict in said))
+        (truth, *(str(counts[truth, verdict] or "·") for verdict in verdicts))
         for truth in sorted({truth for truth, _ in counts})
     ]
-    return table(("planted \\ said", *said), rows) if rows else "no trial yet"
+    return table(("planted \\ said", *verdicts), rows) if rows else "no trial yet"
 
 
 def shares(lines: list[Line]) -> str:
@@ -72,7 +72,7 @@ def times(lines: list[Line], budget_s: float) -> str:
     took = sorted(line["took_s"] for line in lines)
     if not took:
         return ""
-    late = sum(one > OVER * budget_s for one in took)
+    late = sum(seconds > OVER * budget_s for seconds in took)
     return (
         f"time to the verdict: median {statistics.median(took):.1f} s, 95% within "
         f"{took[int(0.95 * (len(took) - 1))]:.1f} s, longest {took[-1]:.1f} s; {late} of "
