@@ -132,7 +132,7 @@ _MOST_THREADS: Final = 64
 _IDLE: Final = 1.6
 """Up to this strength, twice the workers are enough."""
 _SPARE_CORES: Final = 0.7
-"""Of the cores, that a healthy loop uses at most."""
+"""Share of the cores that a healthy loop uses at most."""
 _SPARE: Final = 0.67
 """Share of the step that the loader may take without the cause, where that is measured."""
 
@@ -196,7 +196,7 @@ def cpu_saturated(base: Recipe, conditions: Given) -> Two:
 
 
 def _even(recipe: Recipe, names: list[str], whole_s: float) -> Recipe:
-    """So much CPU time for a batch, none of its sorts much more than the others."""
+    """A loop with this CPU time for each batch, spread over all kinds of work."""
     each_s = whole_s / recipe.batch
     return replace(
         recipe,
@@ -263,7 +263,7 @@ def slow_sampler(base: Recipe, conditions: Given) -> Two:
 
 
 _MOST_WORKERS: Final = 4
-"""So many make ahead what a late one can hold up; with more, nothing does."""
+"""Most workers that a late batch can hold up; more of them make enough ahead."""
 _AHEAD: Final = 16
 _WIDEST: Final = 1.6
 """Beyond this spread, most of the time is in a few batches, which nothing made ahead can hide."""

@@ -83,9 +83,9 @@ class Planted:
     step: Callable[[Any], object]
     """Uses one batch; simulated by a timer, or, in some of `cpu-saturated`, it computes."""
     causes: tuple[str, ...]
-    """What is wrong, what costs most first; empty where nothing is."""
+    """Causes, the most expensive first; empty for a healthy loop."""
     recipe: Recipe
-    """What it is made of."""
+    """Recipe of the loop."""
     taken_away: Planted | None = None
     """The same loop without its causes; None where nothing is wrong."""
 

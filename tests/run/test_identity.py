@@ -1,4 +1,4 @@
-"""Whatever is recorded, the user's loop gets what plain iteration gives, however workers start."""
+"""The user's loop gets the batches of plain iteration, however workers start."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Drawn:
 
 
 def a_loader(kind: str, workers: int, own: torch.Generator, **how: Any) -> DataLoader:
-    """A loader of this kind; `own` is the generator that the user gave it."""
+    """Make a loader of this kind; `own` is the generator that the user gave it."""
     data = Noise(24) if how.get("in_order") is False else Noise(24, Jitter())
     arguments = {
         "shuffled": lambda: ((data, 4), {"shuffle": True, "generator": own}),
@@ -75,7 +75,7 @@ def _weighted(own: torch.Generator) -> WeightedRandomSampler:
 
 
 def two_epochs(loader: DataLoader) -> list[list[Any]]:
-    """Two epochs, the second one left after three batches; the loop draws after each batch."""
+    """Iterate two epochs, the second for three batches; the loop draws after each batch."""
     seen: list[list[Any]] = []
     for most in (100, 3):
         seen.append([])
@@ -94,13 +94,13 @@ def end_workers(loader: DataLoader) -> None:
 
 
 def in_any_order(epoch: list[Any]) -> list[Any]:
-    """The indices of an epoch's samples, where the faster worker draws first."""
+    """Return the indices of an epoch's samples, where the faster worker draws first."""
     rows = (row if isinstance(row, list) else batch for batch, _ in epoch for row in batch)
     return sorted(row[0] for row in rows)
 
 
 def check(kind: str, workers: int, number: int, *, passes_loader: bool, **how: Any) -> None:
-    """Two epochs, plainly and inside of a block: the same bits, and all generators move alike."""
+    """Compare two epochs, plain and inside of a block: the same bits, and equal generators."""
     seen, after = [], []
     for inside in (False, True):
         own = seeded(number)
@@ -132,13 +132,13 @@ class TestInstrumented:
     def test_with_forked_workers(  # noqa: PLR0917 - as hypothesis gives them
         self, kind, workers, number, passes_loader, persistent, in_order
     ):
-        """Any loader, one that is given or all of them."""
+        """Batches are equal for any loader, watched alone or with all others."""
         how = {"persistent_workers": persistent and workers > 0, "in_order": in_order}
 
         check(kind, workers, number, passes_loader=passes_loader, **how)
 
     def test_what_else_the_loop_sees(self):
-        """The classes, the length, the attributes, the exceptions are those without a block."""
+        """Classes, length, attributes and exceptions are those without a block."""
         seen = []
         for inside in (False, True):
             for workers in (0, 1):
@@ -172,7 +172,7 @@ class TestRecord:
     @FEW
     @given(st.sampled_from(KINDS), st.integers(0, 2), st.integers(0, 1000))
     def test_leaves_no_trace_in_the_generators(self, kind, workers, number):
-        """The batches of plain iteration; then every generator, the loader's too, is put back."""
+        """Batches are those of plain iteration; then every generator is put back."""
         plain = [batch.tolist() for batch in a_loader(kind, workers, seeded(number))]
         own, seen = seeded(number), []
         loader = a_loader(kind, workers, own)
@@ -191,7 +191,7 @@ class TestRecord:
         st.booleans(),
     )  # fmt: skip
     def test_it_was_never_there(self, kind, workers, number, persistent, before):
-        """Generators, samplers, model, optimizer, living workers: the loop goes on as without."""
+        """The loop goes on as without the recording: generators, model, optimizer, workers."""
         seen = []
         for recorded in (False, True):
             own = seeded(number)

@@ -1,4 +1,4 @@
-"""From marks to the steps of a loop: every time in them is planted."""
+"""From marks to the steps of a loop, with planted times."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ CODES = {stage.name: code for code, stage in enumerate(PARTS, 1)}
 
 
 class Marks:
-    """Writes the marks of a loop whose every time is chosen; milliseconds."""
+    """Writer of the marks of a loop with chosen times; milliseconds."""
 
     def __init__(self, worker=-1):
         self.words = {LOOP: [], ELSEWHERE: []}
@@ -24,7 +24,7 @@ class Marks:
         self.worker = worker
 
     def __call__(self, what, loader=TRAIN, number=0, extra=0, *, takes=0, epoch=0, thread=LOOP):
-        """This happens, and then so much time goes by."""
+        """Write the mark of an event, and let time go by."""
         code = extra << CODE_SHIFT if what >= Mark.BEGIN else 0
         self.words[thread] += [
             Tag.EPOCH | epoch_key(loader, epoch) + INDEX_OFFSET,
@@ -70,7 +70,7 @@ def ms(frame, column):
 
 
 def spent(loop):
-    """Milliseconds of each stage of the loop."""
+    """Return the milliseconds of each stage of the loop."""
     spans = loop.side_spans
     total = {}
     for stage, start, end in spans.select("stage", "start_ns", "end_ns").iter_rows():
@@ -95,7 +95,7 @@ class TestAStep:
         assert [2, 2] == ms(steps, "other_s")[:2]
 
     def test_parts_are_exclusive(self):
-        """A part inside of another one is taken off it."""
+        """A part inside of another one is subtracted from it."""
         marks = Marks()
         marks.wait(0, takes=1)
         marks(Mark.BEGIN, extra=CODES["forward"], takes=4)
@@ -111,7 +111,7 @@ class TestAStep:
         assert (17, 2) == (ms(loop_tables.steps, "step_s")[0], ms(loop_tables.steps, "other_s")[0])
 
     def test_forward_is_what_lies_before_backward(self):
-        """Where no module says when it begins: from the batch, or from a part before it, on."""
+        """Without a mark of its beginning, forward begins at the batch or after a part."""
         marks = Marks()
         marks.wait(0, takes=1)
         marks.at += 8
@@ -153,7 +153,7 @@ class TestAStep:
         assert [TRAIN, VALIDATE] == loaders(read(marks))
 
     def test_the_end_of_an_epoch_is_apart(self):
-        """What the last, empty `next` and the next iterator take is no step's own time."""
+        """The last, empty `next` and the next iterator are no step's own time."""
         marks = Marks()
         for epoch in range(2):
             marks(Mark.ITER, epoch=epoch, takes=6)
@@ -170,7 +170,7 @@ class TestAStep:
         assert 100 == spent(loop_tables)["end of epoch"]
 
     def test_garbage_collection_is_apart(self):
-        """Python's own work is taken off the part that it happened in."""
+        """Garbage collection is subtracted from the part that it interrupts."""
         marks = Marks()
         marks.wait(0, takes=1)
         marks(Mark.BEGIN, extra=CODES["backward"], takes=3)
@@ -182,7 +182,7 @@ class TestAStep:
         assert {"backward": 6, "garbage collection": 40} == spent(tables(marks))
 
     def test_without_training_all_is_the_step(self):
-        """Where nothing trains and nothing has a name, all use of a batch is the step."""
+        """In a loop that trains nothing and names no part, all use of a batch is the step."""
         marks = Marks()
         for number in range(2):
             marks.wait(number, takes=1)
@@ -194,7 +194,7 @@ class TestAStep:
 
 class TestAWrapper:
     def wait(self, marks, inner, *, epoch, loader=TRAIN, begins_loader=False):
-        """A library waits, then works 5 ms; where its loader begins, that is inside of it."""
+        """Wait as a library, then work 5 ms; its loader may begin inside of that."""
         marks(Mark.WAIT, AROUND, epoch=epoch, takes=1)
         if begins_loader:
             marks(Mark.ITER, loader, takes=2)
@@ -205,7 +205,7 @@ class TestAWrapper:
         marks(Mark.GOT, AROUND, epoch=epoch)
 
     def test_waits_for_the_loader_inside(self):
-        """Its work is the loop's wait; what it gives is the loader's batch."""
+        """The wrapper's work is the loop's wait; its batch is the loader's."""
         marks = Marks()
         self.wait(marks, [0, 1], epoch=0, begins_loader=True)
         marks.part("backward", 7)
@@ -274,7 +274,7 @@ class TestDeliveries:
         assert (3, 10) == (row["worker"], spent(loop_tables)["send"])
 
     def test_pinned_in_the_order_of_arrival(self):
-        """The thread that pins says no batch: the first that it pins is the first to arrive."""
+        """The thread that pins names no batch: the first that it pins is the first to arrive."""
         marks = Marks()
         marks(Mark.PINS, number=ELSEWHERE)
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""The face of a flamegraph: picture, table, panel and files say the same, and only as text."""
+"""The views of a flamegraph: picture, table, panel and files agree, and hold only text."""
 
 import json
 import re
@@ -40,7 +40,7 @@ def test_every_text_of_the_picture_has_a_place_of_its_own(name):
 
 @pytest.mark.parametrize("name", ["planted", "hostile", "empty", "difference, planted"])
 def test_the_answer_comes_first_everywhere(name):
-    """In the picture, in a terminal, in a notebook and in the viewer."""
+    """The answer comes first in the picture, in a terminal, in a notebook and in the viewer."""
     result = ALL[name]
     title = result.plot().title
 
@@ -80,7 +80,7 @@ class TestData:
         assert ["your code", COLOURS["yours"]] in data["key"]
 
     def test_the_hits_are_all_there(self):
-        """Of every recording, in groups of a worker and a stage."""
+        """The hits of every recording are there, in groups of a worker and a stage."""
         data = viewer_data(FLAMES["planted"])
 
         assert 500 == sum(data["recordings"][0]["counts"])
@@ -97,7 +97,7 @@ class TestPanel:
         assert shown == set(bundle)
 
     def test_fetches_nothing(self):
-        """No address of another machine is in what is shown, but names of formats."""
+        """The page has no address of another machine, except names of formats."""
         (viewer,) = FLAMES["planted"].panel().children
         text = viewer._esm + viewer._css
 

@@ -1,4 +1,4 @@
-"""What a result for others leaves out: every piece of the user's names; and what it keeps."""
+"""Redacted results: they leave out every piece of the user's names, and keep the rest."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MARKS = {
     for word in re.findall(r"[^\W\d_]{5,}|\d{6,}", name)
     if word not in {"make", "loader", "self", "root"}
 }
-"""Every word of these names: no word of anybody else's."""
+"""Words of the user's names; no other name has them."""
 SENTENCES = (
     f"3 images left out (could not be read): {FOLDER}/{NAMES[0]}, {SHARD}, ...",
     f"what was recorded cannot be read (OSError(2, 'gone: {NAMES[6]}', '{FOLDER}'))",
@@ -57,7 +57,7 @@ SENTENCES = (
 
 @pytest.fixture(scope="module")
 def planted():
-    """One result of each kind, with a name of the user's in every place that can hold one."""
+    """Return a result of each kind, with a name of the user's in every place that can hold one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(platform, "node", lambda: HOST)
         patch.setattr(getpass, "getuser", lambda: USER)
@@ -118,7 +118,7 @@ def planted():
 
 
 def everything(result, folder):
-    """Whatever can be shown, exported and saved of a result, by what it is."""
+    """Yield all that can be shown, exported and saved of a result, by its kind."""
     saved = result.save(folder / "saved")
     tables = {
         str(path.relative_to(saved)): repr(pl.read_ipc(path).rows())
@@ -154,7 +154,7 @@ def found_in(texts):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [*KINDS])
 def test_no_piece_of_a_name_is_left(planted, kind, tmp_path):
-    """In texts, HTML, JSON, pictures, trace and saved files, of a result and of its parts."""
+    """No text, page, JSON, picture, trace or saved file of a result or its parts has a name."""
     before = {mark for _, mark in found_in(everything(planted[kind], tmp_path / "plain"))}
 
     assert kind == "lines" or MARKS - {"hostname"} <= before
@@ -162,7 +162,7 @@ def test_no_piece_of_a_name_is_left(planted, kind, tmp_path):
 
 
 def test_reports_leave_them_out(planted):
-    """`redact` of a report: HTML and JSON."""
+    """`redact` of a report covers its HTML and its JSON."""
     shown = {
         "html": face.page(planted["diagnosis"], redact=True),
         "json": face.as_json(planted["diagnosis"], redact=True),
@@ -175,7 +175,7 @@ def test_reports_leave_them_out(planted):
     "name", ("run_of_patterns", "run_of_samples", "ladder", "orders", "diagnosis", "flame")
 )
 def test_what_names_nobody_stays(name):
-    """Numbers, sentences, names of stages and functions are what they were."""
+    """Numbers, sentences, and names of stages and functions are unchanged."""
     shown = str(built(name).redacted())
 
     if not name.startswith(("flame", "lines", "diagnosis")):  # of code they show files and lines
@@ -198,13 +198,13 @@ def test_what_names_nobody_stays(name):
     ],
 )
 def test_of_texts(note, left):
-    """Words of stallscope's own stay, and rates; what may name a file goes."""
+    """Rates and stallscope's own words stay; anything that may name a file goes."""
     clean = replace(built("run"), notes=(note,)).redacted()
     assert (left or note) == clean.notes[0]
 
 
 def test_functions_that_were_sampled_stay():
-    """A sentence that names one of them says which."""
+    """A sentence that names a sampled function keeps its name."""
     stack = "Ward.qrumble_wug (/home/me/mine.py:3)"
     finding = Finding("slow-samples", "most of it is in qrumble_wug (mine.py:3)", 0.5, {}, 0.9, "")
     diagnosis = replace(a_diagnosis(finding, parts=False), flame=a_flame({stack: 1.0}))
@@ -213,7 +213,7 @@ def test_functions_that_were_sampled_stay():
 
 
 def test_alike_stays_alike():
-    """Patterns and counters need to know that two files are two, and one is one."""
+    """Different files stay different, and equal ones equal: patterns and counters need that."""
     run = built("run_of_samples")
 
     paths = run.redacted().all_samples["path"]

@@ -1,4 +1,4 @@
-"""The trace: it obeys its format, and its slices are the rows of the run's tables."""
+"""The trace: it obeys its format, and its slices match the rows of the run's tables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ USING = {"forward": 20.0, "backward": 11.0, "logging": 2.0, "garbage collection"
 
 
 def elsewhere(run):
-    """The same in other workers."""
+    """Return the run with other workers."""
     tables = ("all_spans", "batches", "deliveries", "side_spans")
     pids = pl.when(pl.col("worker").is_null()).then("pid").otherwise(pl.col("pid") + 50)
     return replace(run, **{name: getattr(run, name).with_columns(pid=pids) for name in tables})
@@ -59,13 +59,13 @@ PLANTED = {
 
 @pytest.fixture(scope="module")
 def recorded():
-    """A real recording, with two workers."""
+    """Return a real recording with two workers."""
     loader = DataLoader(Noise(96, Jitter()), 4, num_workers=2)
     return ss.record(loader, lambda _: sum(range(30_000)), batches=8)
 
 
 def names(trace, what):
-    """Names of the processes or threads, by number."""
+    """Return the names of the processes or threads, by number."""
     metadata = [e for e in trace["traceEvents"] if e["ph"] == "M" and e["name"] == what]
     return {event["tid"] or event["pid"]: event["args"]["name"] for event in metadata}
 
@@ -83,13 +83,13 @@ class TestFormat:
         assert trace["traceEvents"] == trace_of(recorded)["traceEvents"]
 
     def test_colours_are_there_for_every_kind(self):
-        """And chrome://tracing knows each of them."""
+        """Each colour is one that chrome://tracing knows."""
         assert set(KINDS) <= set(CHROME_COLOURS)
         assert set(CHROME_COLOURS.values()) <= trace_format.COLOURS
 
     @given(st.integers(0, 1 << 50))
     def test_times_give_their_nanoseconds_back(self, time_ns):
-        """To a reader that cuts, and to one that rounds; also out of a file."""
+        """Times keep their nanoseconds for readers that cut or round, also from a file."""
         micros = json.loads(json.dumps(us(time_ns)))
 
         assert (time_ns, time_ns) == (int(micros * 1000), round(micros * 1000))
@@ -98,7 +98,7 @@ class TestFormat:
 class TestFigures:
     @pytest.mark.parametrize("run", PLANTED.values(), ids=list(PLANTED))
     def test_of_waits_are_those_of_the_steps(self, run):
-        """Each step's wait, and each stall, to the nanosecond."""
+        """Each step's wait and each stall agree to the nanosecond."""
         run = replace(run, others=())
         trace = trace_of(run)
         durations = {cat: [ns(e["dur"]) for e in slices(trace, cat)] for cat in ("wait", "stall")}
@@ -111,7 +111,7 @@ class TestFigures:
         )
 
     def test_of_the_machine_are_those_of_the_table(self, recorded):
-        """A counter for each resource that was read, but not for the sampling itself."""
+        """Each sampled resource has a counter, but the sampling itself has none."""
         read = recorded.resources(steady=False).drop_nulls("value")
         wanted = read.filter(pl.col("resource").cast(pl.String) != SAMPLER)["value"].to_list()
 
@@ -130,7 +130,7 @@ class TestSlices:
         )
 
     def test_a_device_that_works_behind_the_host_has_a_track_of_its_own(self):
-        """When it had work, by kind, and where nobody knows."""
+        """The track shows the device's work by kind, and where it is unknown."""
         run = PLANTED["on a device"]
         trace = trace_of(run)
         threads = {
@@ -164,7 +164,7 @@ class TestNames:
         assert "rank 2: worker 3 (pid 103)" in processes.values()
 
     def test_carry_what_a_reader_must_know(self):
-        """Notes, settings and machine, without what JSON has no word for."""
+        """The trace carries notes, settings and machine, without values that JSON lacks."""
         run = replace(a_run([], notes=("a note",)), machine={"cores": float("nan")})
 
         about = trace_of(run)["otherData"]
@@ -179,7 +179,7 @@ def short_run():
 class TestWriting:
     @pytest.mark.parametrize("name", ["trace.json", "new/folder/trace.json.gz"])
     def test_gives_the_file_that_was_asked_for(self, short_run, tmp_path, name):
-        """Plain or compressed, in folders that are made; nothing else stays."""
+        """The file is plain or compressed, in new folders; no other file stays."""
         path = short_run.trace(tmp_path / name)
 
         assert tmp_path / name == path
@@ -191,7 +191,7 @@ class TestWriting:
         assert [] == trace_format.read(a_run([]).trace(tmp_path / "trace.json"))["traceEvents"]
 
     def test_that_fails_leaves_what_was_there(self, short_run, tmp_path, monkeypatch):
-        """Half a trace is no trace, and the older one is still whole."""
+        """A failed export leaves no partial trace, and the older one is whole."""
         path = short_run.trace(tmp_path / "trace.json")
         before = path.read_bytes()
 
@@ -206,14 +206,14 @@ class TestWriting:
 
     @pytest.mark.parametrize("name", ["trace", "trace.txt", "trace.gz", "trace.pftrace"])
     def test_another_ending(self, short_run, tmp_path, name):
-        """One sentence says which names are good."""
+        """One sentence lists the good names."""
         with pytest.raises(TraceFileError, match=r"is \.json or \.json\.gz.*give one such as"):
             short_run.trace(tmp_path / name)
         assert [] == list(tmp_path.iterdir())
 
     @pytest.mark.parametrize("place", ["/proc/trace.json", "file/trace.json"])
     def test_a_place_that_cannot_be_written(self, short_run, tmp_path, monkeypatch, place):
-        """No right, or a file in the way of a folder."""
+        """The place has no write permission, or a file where a folder must be."""
         monkeypatch.chdir(tmp_path)
         (tmp_path / "file").write_text("mine")
 
