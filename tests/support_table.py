@@ -1,4 +1,4 @@
-"""What works, what is degraded and what is refused: the table in docs/loaders.md, found by trying.
+"""Supported, degraded and refused loaders: the table in docs/loaders.md, by trying.
 
     python tests/support_table.py           # print it
     python tests/support_table.py --write   # put it into the page
@@ -168,7 +168,7 @@ def _seen_of(library: str) -> str:
 
 
 def seen_of_stack(name: str) -> str:
-    """What is seen of a loader that CI does not install; without it, what the page says."""
+    """Return the result for a loader; without its library, the page's."""
     try:
         return _seen(OTHER_STACKS[name], "")
     except ModuleNotFoundError:

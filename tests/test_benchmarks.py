@@ -1,4 +1,4 @@
-"""Every benchmark starts and comes to its end; what it measures is for a run of its own to say."""
+"""Every benchmark starts and ends; only its own run says what it measures."""
 
 import json
 import os
@@ -16,7 +16,7 @@ LONG = {
     *("notebooks.py", "power.py", "prediction.py", "soak.py", "storage_truth.py"),
     "third_party_scripts.py",
 }
-"""Even their `--smoke` takes minutes: not in CI."""
+"""Benchmarks whose `--smoke` takes minutes: not in CI."""
 LAUNCHER = """
 import json, os, runpy, sys
 from pathlib import Path
@@ -45,7 +45,7 @@ print(json.dumps(codes))
 @pytest.mark.thorough
 @pytest.mark.flaky(reruns=0)  # minutes long, and it tries again itself
 def test_every_benchmark_runs_to_its_end(tmp_path):
-    """With `--smoke` each ends well, says once that its numbers mean nothing, and prints them."""
+    """With `--smoke` each ends well, warns once that its numbers mean nothing, and prints them."""
     pytest.importorskip("torchvision")
     commands = sorted(COMMANDS - LONG)
     package = str(Path(stallscope.__file__).parents[1])

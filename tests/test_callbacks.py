@@ -1,4 +1,4 @@
-"""Windows of other people's trainings: logged to their loggers, and never in their way."""
+"""Windows of other people's trainings: logged to their loggers, without disturbing them."""
 
 import csv
 import time
@@ -18,7 +18,7 @@ NAMES = {f"stallscope/{name}" for name in ("stall_share", "wait_s", "step_s", "s
 
 
 def train(watcher=None, steps=30):
-    """A small training; its losses."""
+    """Run a small training; return its losses."""
     torch.manual_seed(0)
     model, losses = nn.Linear(4, 1), []
     optimizer = torch.optim.SGD(model.parameters(), 1e-6)
@@ -60,7 +60,7 @@ class TestWatcher:
         assert [12] == [step for _, step in logged]
 
     def test_a_logger_that_fails_is_passed_over(self):
-        """It is said once, and the training goes on."""
+        """The failure is printed once, and the training goes on."""
 
         def broken(*_):
             raise ConnectionError("the server is away")
@@ -133,7 +133,7 @@ def test_lightning(tmp_path):
 
 @pytest.mark.slow
 def test_hugging_faces_trainer(tmp_path):
-    """Its log has the numbers; the losses are the same."""
+    """The Trainer's log has the numbers, and the losses are unchanged."""
     transformers = pytest.importorskip("transformers")
 
     class Model(nn.Module):
@@ -191,7 +191,7 @@ def test_hugging_faces_trainer(tmp_path):
 
 
 def shown_by(logger):
-    """A training of two windows whose numbers, pictures and verdict go to a logger."""
+    """Run a training of two windows whose numbers, pictures and verdict go to a logger."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "stallscope stops watching")
         with callbacks.Watcher(logger, steps=6, every=20, warmup=2) as watcher:
@@ -221,7 +221,7 @@ class TestLoggers:
         assert [rb"\_\_getitem\_\_ of &lt;lambda&gt;"] == [*shown.tensor_proto.string_val]
 
     def test_weights_and_biases(self, tmp_path):
-        """Offline; the training's own steps stay as they are."""
+        """The run is offline, and the training's own steps are unchanged."""
         wandb = pytest.importorskip("wandb", reason="Weights & Biases is large: in no extra")
         with wandb.init(dir=tmp_path, mode="offline", project="test") as run:
             shown_by(callbacks.wandb(run))

@@ -1,4 +1,4 @@
-"""The demo loaders run, and each planted cost is where it is said to be."""
+"""The demo loaders run, and each has its planted cost where the docs say."""
 
 import re
 import tarfile

@@ -1,4 +1,4 @@
-"""What an active experiment puts back."""
+"""Objects that an active experiment puts back."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def global_step(batch: torch.Tensor) -> None:
 
 
 def test_a_step_is_searched_wherever_it_keeps_its_model():
-    """Bound object, closure, partial and globals are all looked through."""
+    """The search covers bound object, closure, partial and globals."""
     trainer, model = Trainer(), torch.nn.Linear(4, 1)
     closure = lambda batch: model(batch).sum()  # noqa: E731
     partial = functools.partial(lambda model, batch: model(batch), model)
@@ -80,8 +80,8 @@ class Net(torch.nn.Module):
         self.losses.append(loss.item())
 
 
-def test_what_a_module_keeps_is_put_back():
-    """Its optimizer, its generator, sums such as a metric's: none of them is in its state."""
+def test_attributes_of_a_module_are_put_back():
+    """The optimizer, the generator and sums such as a metric's are put back."""
     net = Net()
     net.training_step(torch.rand(8, 4))
     before = str((net.optimizers[0].state_dict(), net.rng.bit_generator.state))
@@ -97,7 +97,7 @@ def test_what_a_module_keeps_is_put_back():
 
 
 def test_a_step_is_searched_to_its_inner_functions():
-    """What a closure, a comprehension or a keyword's default names is reached, too."""
+    """The search reaches names of closures, comprehensions and keyword defaults."""
     default = torch.nn.Linear(4, 1)
 
     def step(batch: torch.Tensor, *, model: torch.nn.Module = default) -> Any:

@@ -1,4 +1,4 @@
-"""Results as folders: each kind comes back as it was, and a folder of anybody's is one sentence.
+"""Results as folders: each kind comes back unchanged, and a bad folder is one sentence.
 
 A result that somebody sent is looked at before it is read.
 """
@@ -64,7 +64,7 @@ def change_head(folder, **values):
 
 
 def refusal(folder, words):
-    """Loading is refused in one sentence that says these words; gives the sentence."""
+    """Assert that loading is refused in one sentence with these words; return the sentence."""
     with pytest.raises(RunFormatError, match=words) as caught:
         ss.load(folder)
     assert str(folder) in str(caught.value)
@@ -96,7 +96,7 @@ class TestRoundTrip:
             assert str(after) == str(before)
 
     def test_the_parts_of_a_diagnosis(self, tmp_path):
-        """Its run, ladder and flame lie in folders of their own, which load by themselves."""
+        """A diagnosis's run, ladder and flame have folders of their own, which load alone."""
         folder = built("diagnosis").save(tmp_path / "result")
 
         for part in ("run", "ladder", "flame"):
@@ -108,7 +108,7 @@ class TestRoundTrip:
         assert (after.run, after.ladder, after.flame) == (None, None, None)
 
     def test_orders_without_their_pipeline(self, tmp_path):
-        """They can be looked at; applying one says in a sentence why that does not go."""
+        """Orders without a pipeline can be shown; applying one is an error with a reason."""
         orders = ss.load(built("orders").save(tmp_path / "result"))
 
         assert orders.best()
@@ -116,7 +116,7 @@ class TestRoundTrip:
             orders.apply(None)
 
     def test_is_json_and_arrow(self, saved):
-        """Nothing that runs when it is opened."""
+        """The folder holds no file that runs when it is opened."""
         assert {".json", ".arrow"} == {file.suffix for file in saved.rglob("*.*")}
 
 
@@ -128,7 +128,7 @@ class TestHostileFolders:
         refusal(saved, f"{table.name} is missing")
 
     def test_a_damaged_table(self, saved):
-        """A file that is not Arrow, or only half of one."""
+        """The table is no Arrow file, or only half of one."""
         file = min(saved.glob("*.arrow"))
         whole = file.read_bytes()
 
@@ -137,7 +137,7 @@ class TestHostileFolders:
             refusal(saved, "is not a whole")
 
     def test_another_kind(self, saved, kind):
-        """A head that says another kind than its name; another kind's class."""
+        """The head names another kind than the file, or the class is another kind's."""
         other_kind = KINDS[KINDS.index(kind) - 1]
         with pytest.raises(RunFormatError, match=f"it has no {other_kind}.json"):
             getattr(ss, other_kind.capitalize()).load(saved)
@@ -146,14 +146,14 @@ class TestHostileFolders:
         refusal(saved, f"of the kind '{other_kind}'")
 
     def test_a_newer_schema(self, saved):
-        """Says which versions are read."""
+        """The error lists the versions that can be read."""
         change_head(saved, schema_version=99)
 
         refusal(saved, "schema version 99; this stallscope reads")
 
     @pytest.mark.parametrize("place", ["head", "table"])
     def test_a_link(self, saved, tmp_path, place):
-        """A link is not followed, though what it leads to is whole."""
+        """A link is not followed, even to a complete result."""
         file = head_of(saved) if place == "head" else min(saved.glob("*.arrow"))
         file.rename(tmp_path / "elsewhere")
         file.symlink_to(tmp_path / "elsewhere")
@@ -191,7 +191,7 @@ class TestHostileFolders:
 
 class TestSaving:
     def test_a_failure_leaves_the_older_result(self, kind, saved, monkeypatch):
-        """Whatever goes wrong while the new one is written."""
+        """The older result survives any failure while the new one is written."""
         before = everything(saved)
 
         def full(*_, **__):
@@ -204,7 +204,7 @@ class TestSaving:
         assert everything(saved) == before
 
     def test_writes_through_no_link(self, kind, saved, tmp_path):
-        """A link at the place of a table is replaced; what it leads to stays as it is."""
+        """A link in the place of a table is replaced, and its target is unchanged."""
         theirs = tmp_path / "theirs"
         theirs.write_text("precious")
         for file in saved.glob("*.arrow"):
@@ -320,7 +320,7 @@ class TestTexts:
         assert not set("".join(texts)) & set(EVIL) - set("52;c;ZXZpbA==2J]")
 
     def test_of_what_is_pointed_at(self):
-        """An error names it, and is shown by whoever catches it."""
+        """The error names the target, safely for whoever prints it."""
         with pytest.raises(TargetError) as caught:
             ss.target(f"/nowhere/{EVIL}")
 
@@ -368,7 +368,7 @@ class TestHeads:
 
 class TestLinks:
     def test_ranks_that_are_links(self, saved_run, tmp_path):
-        """What lies outside of the folder is not read for it."""
+        """Ranks outside of the folder are not read."""
         (tmp_path / "all").mkdir()
         (tmp_path / "all" / "rank0").symlink_to(saved_run)
 
@@ -386,7 +386,7 @@ class TestLinks:
 
     @pytest.mark.parametrize("link", ["symlink_to", "hardlink_to"])
     def test_nothing_is_written_through_a_link(self, tmp_path, link):
-        """Where failures are noted may be a link of somebody else's: what it leads to stays."""
+        """The file of failures may be a foreign link: its target stays."""
         (tmp_path / "precious").write_text("mine")
         (tmp_path / "logs").mkdir()
         getattr(tmp_path / "logs" / "failures.lines", link)(tmp_path / "precious")
@@ -431,7 +431,7 @@ class TestColumns:
 
     @pytest.mark.parametrize("forged", FORGED, ids=lambda case: f"{case[0]}-{case[2]}-{case[3]}")
     def test_of_values_that_cannot_be(self, tmp_path, forged):
-        """Else a view would end in a KeyError, a division by zero, or with a wrong sum."""
+        """A view would end in a KeyError, a division by zero, or a wrong sum."""
         kind, table, column, value, words = forged
         file = built(kind).save(tmp_path / "result") / f"{table}.arrow"
         frame = pl.read_ipc(file)

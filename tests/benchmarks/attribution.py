@@ -1,4 +1,4 @@
-"""Is a planted cost found in the right stage, by real workers and against an independent clock?
+"""Check that a planted cost is found in the right stage, with real workers and its own clock.
 
 Each case plants busy loops, measured by CPU time, in one kind of place. An outer clock around
 `dataset[i]`, in the worker and not ours, tells how long each sample took. Printed for each case:
@@ -97,7 +97,7 @@ def burn(x: Any) -> Any:
 
 
 def rest() -> Rest:
-    """What each sample costs beside the planted part."""
+    """Return the op with the rest of each sample's cost."""
     return Rest(REST_S)
 
 

@@ -1,4 +1,4 @@
-"""Whether a flame tells the truth: shares that are known beforehand, and what it finds.
+"""Check the shares of a flame against planted ones.
 
 A sample spends 60% in one named function and 25% in another. Both are looked for merged
 and in each worker, with forked and with spawned workers, by py-spy and by the in-process sampler.
@@ -25,7 +25,7 @@ WIDEST = 0.05
 WORKERS = 2
 ALL = "all"
 UNSEEN = {"total_share": 0.0, "total_share_low": 0.0, "total_share_high": 0.0, "samples": 0}
-"""Of a function that no sample met, as in a short smoke run beside other work."""
+"""Row of a function without samples, as in a short smoke run beside other work."""
 HEAD = (
     *("function", "start", "by", "worker", "planted", "found", "95% interval"),
     *("n", "windows", "holds it", "under ±5"),
@@ -84,7 +84,7 @@ def _rows(flame: ss.Flame, start: str, by: str, worker: int | str) -> list[tuple
 
 
 def _is(function: str) -> pl.Expr:
-    """Of a class, where Python tells (3.11)."""
+    """Return the filter of a function, without the class that Python 3.11 tells."""
     return pl.col("function").str.ends_with(function.rpartition(".")[2])
 
 

@@ -1,4 +1,4 @@
-"""What stallscope says of a GPU, against what is known otherwise. Needs CUDA, and says so.
+"""Compare stallscope's numbers of a GPU with independent ones. Needs CUDA, and says so.
 
 Busy share: kernels of a known length, a pause of the host after each. Events: what two of them take
 of the host in each step. Ladder: its top rung against a loop over one batch that lies on the
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def cycles_per_s() -> float:
-    """How many cycles `torch.cuda._sleep` counts in a second."""
+    """Return the cycles that `torch.cuda._sleep` counts in a second."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda._sleep(CYCLES // 10)
     begin.record()
@@ -84,7 +84,7 @@ def cycles_per_s() -> float:
 
 
 def busy(options: Any) -> str:
-    """The profiler's share, beside that of kernels of a known length."""
+    """Compare the profiler's share with kernels of a known length."""
     device, cycles = Gpu(torch.device("cuda", 0), moves=False), cycles_per_s()
     rows, off = [], []
     for share in SHARES:
@@ -107,7 +107,7 @@ def busy(options: Any) -> str:
 
 
 def events(options: Any) -> str:
-    """What two events take of the host in a step."""
+    """Time two events on the host in a step."""
     clock = EventClock(Accelerator(torch.device("cuda", 0)), lambda *_: None)
     took_ns = []
     for _ in range(_UNTIMED + options.repeats):
@@ -123,7 +123,7 @@ def events(options: Any) -> str:
 
 
 def ladder(options: Any) -> str:
-    """The top rung, beside a loop over one batch that lies on the device."""
+    """Compare the top rung with a loop over one batch that is on the device."""
     weight = torch.randn(4096, 4096, device="cuda")
 
     def step(batch: Any) -> None:
@@ -143,7 +143,7 @@ def ladder(options: Any) -> str:
 
 
 def _each_s(call: Callable[[], object], repeats: int, *, untimed: int = 3) -> float:
-    """Of calls one after the other, by two events around all of them."""
+    """Time calls one after the other, by two events around all of them."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     for _ in range(untimed):
         call()
@@ -157,7 +157,7 @@ def _each_s(call: Callable[[], object], repeats: int, *, untimed: int = 3) -> fl
 
 
 def copies(options: Any) -> str:
-    """GB/s of a batch of 64 MB, beside those between two events."""
+    """Compare GB/s of a batch of 64 MB with those between two events."""
     loader = DataLoader(Naps(0.0, values=1 << 20), 16)
     result = ss.experiments(
         loader, lambda batch: batch.sum(), device="cuda", budget_s=options.budget
@@ -190,7 +190,7 @@ def copies(options: Any) -> str:
 
 
 def watched(options: Any) -> str:
-    """What it takes of the whole training to watch it: an epoch's wall, to the device's end."""
+    """Time a whole training with and without watching: an epoch's wall, to the device's end."""
     from torchvision.models import resnet18
 
     model = resnet18().cuda()
@@ -235,7 +235,7 @@ def watched(options: Any) -> str:
 
 
 def verdicts(options: Any) -> str:
-    """Planted causes before real steps."""
+    """Diagnose planted causes before real steps."""
     from torchvision.models import resnet50, vit_b_16
 
     makers = cycle([resnet50, vit_b_16])

@@ -1,4 +1,4 @@
-"""Is the share of a planted line what the recorder says of the stage that it is?
+"""Compare the share of a planted line with the recorder's share of its stage.
 
 Each loader has one stage that costs most, and in it one line. `ss.lines` times the line in this
 process, `ss.record` times the stage, in this process as well, so that both divide by the same. The

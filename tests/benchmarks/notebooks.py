@@ -1,4 +1,4 @@
-"""What each notebook takes: seconds on this machine, words of prose, code cells, pictures.
+"""Time each notebook, and count its words of prose, code cells and pictures.
 
 And its headlines, the first line of each result, with the number of those that hedge.
 

@@ -1,4 +1,4 @@
-"""Is the grade of two orders right, on random pipelines?
+"""Check the grade of two orders on random pipelines.
 
 Three to five ops of torchvision are drawn, and two of them that stand side by side change places.
 The truth is measured here, without the kit: both orders run on other photographs than the kit's

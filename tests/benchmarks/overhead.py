@@ -1,4 +1,4 @@
-"""What recording costs a JPEG pipeline, beside seven other tools in the same run.
+"""Measure the cost of recording a JPEG pipeline, beside seven other tools in the same run.
 
 A batch is made by torch's own fetcher in this process, with one torch thread as in a worker, from
 2,000 JPEG files of about 533x800: open, decode, RandomResizedCrop, flip, ToTensor, Normalize,
@@ -88,7 +88,7 @@ class Condition:
     on: Callable[[], Any] = nullcontext
     """A `with` block inside of which batches are recorded."""
     stays_on: bool = False
-    """Whether one such block holds all batches of a process."""
+    """True: one such block holds all batches of a process."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""How long until an answer is settled, how narrow is it, and is it true?
+"""Measure how long an answer takes to settle, how narrow it is, and whether it is true.
 
 Each question is asked again and again, on the machine as it is and beside a neighbour that burns a
 core in bursts of 0.2 to 3 s. The truth is the mean of all quiet answers: an interval is right where
@@ -55,14 +55,14 @@ SAME_HEAD = ("compared with itself", "tries", "claimed", "spread of one")
 
 
 class Answer(NamedTuple):
-    """What a try has given."""
+    """Estimate of a try, and its seconds."""
 
     estimate: Factor
     took_s: float
 
 
 Part = tuple[Factor, "float | None"]
-"""What was found, and after how many seconds; None: at the end of the call."""
+"""Estimate, and the seconds until it settled; None: at the end of the call."""
 
 
 def main() -> None:
@@ -142,7 +142,7 @@ def _same_row(name: str, ask: Callable[[], Factor], tries: int) -> tuple[str, ..
 
 
 def _factor(row: dict[str, Any] | None, name: str, says: str = "says") -> Factor:
-    """What a row of a result says; nothing where there is none."""
+    """Return the factor in a row of a result; an undecided one where the row is missing."""
     if row is None or row[name] is None:
         return UNKNOWN
     return Factor(row[name], row[f"{name}_low"], row[f"{name}_high"], row[says] or OPEN)

@@ -1,4 +1,4 @@
-"""Is what `ss.tune` predicts of a setting what that setting then gives, and does it choose well?
+"""Compare the predictions of `ss.tune` with measurements, and check its choices.
 
 Each loader is recorded as it is, without workers, and with eight; from each of the recordings every
 setting is predicted. Then all settings are measured by a plain loop of this file, which knows
@@ -57,14 +57,14 @@ BY_HAND = (0, 1, 2, 4, 8)
 """Workers that a user tries."""
 CROWDED = 8
 STEP_S = 0.005
-"""Of the loaders that have no step of their own."""
+"""Step seconds of the loaders without a step of their own."""
 SHORT = 60
 """Batches of an epoch below which whole epochs are timed, with the starts of their workers."""
 MOST_WARMUP_S = 1.5
 GOOD = 0.95
-"""A choice that gives so much of the best measured setting's rate is a good one."""
+"""Share of the best measured rate from which on a choice is good."""
 COVERED = 0.93
-"""Of what is measured, so much is to be in its interval."""
+"""Share of the measurements that the intervals must cover."""
 _HALVINGS = 7
 MEDIAN, NINETIETH = 0.04, 0.12
 """Errors to stay below."""
@@ -203,7 +203,7 @@ def _measure(loader: Any, step: Any, folder: Path, options: Namespace) -> dict[s
 
 
 def _as_forked(setting: Setting) -> Setting:
-    """The same as if nobody had said how workers start: without any, that is not known."""
+    """Return the setting with the default start method; without workers, there is none."""
     return replace(setting, multiprocessing_context=None)
 
 
@@ -259,37 +259,37 @@ class Pair:
     predicted: Estimate
     """Batches a second."""
     measured: float
-    """The same."""
+    """Measured batches a second."""
     predicted_gain: Estimate
     measured_gain: float
     costs: LoaderCosts
-    """Of the recording."""
+    """Costs of the recorded loader."""
     calm: bool
-    """Whether it was recorded and measured without others on the cores."""
+    """True: it was recorded and measured without others on the cores."""
 
     @property
     def error(self) -> float:
-        """Of the rate."""
+        """Relative error of the rate."""
         return abs(self.predicted.value / self.measured - 1)
 
     @property
     def gain_error(self) -> float:
-        """Of how many times as much as the recorded setting it gives."""
+        """Relative error of the gain over the recorded setting."""
         return abs(self.predicted_gain.value / self.measured_gain - 1)
 
     @property
     def is_covered(self) -> bool:
-        """Whether the measured gain lies in the predicted interval."""
+        """True: the measured gain lies in the predicted interval."""
         return self.predicted_gain.low <= self.measured_gain <= self.predicted_gain.high
 
     @cached_property
     def kind(self) -> str:
-        """Which of the simulator's errors it is predicted with."""
+        """Kind of the simulator's error that applies."""
         return error_kind(self.costs, self.setting)
 
     @cached_property
     def needs(self) -> float:
-        """The least error with which its interval has what was measured; of itself, the rate."""
+        """Return the least error whose interval covers the measurement; of itself, the rate."""
         low, high = 0.0, MOST_ERROR
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
@@ -307,25 +307,25 @@ class Pair:
 
 
 class Measured:
-    """What a folder has of one loader."""
+    """Measurements of one loader in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.name = folder, folder.name
 
     @cached_property
     def about(self) -> dict[str, Any]:
-        """What was measured."""
+        """Facts of the measurement."""
         file = self.folder / "measured.json"
         return dict(json.loads(file.read_text())) if file.exists() else {"left_out": "unfinished"}
 
     @property
     def is_whole(self) -> bool:
-        """Whether it was measured."""
+        """True: the measurement is complete."""
         return "laps" in self.about
 
     @cached_property
     def costs(self) -> dict[Setting, LoaderCosts]:
-        """What its batches cost, by the setting of each recording; that as it is first."""
+        """Costs of its batches, by the setting of each recording; that of `as it is` first."""
         by_setting = {}
         for saved in sorted(self.folder.glob("*/"), key=lambda part: part.name != "as it is"):
             tuning = ss.load(saved)
@@ -343,7 +343,7 @@ class Measured:
         return by_setting
 
     def choices(self) -> dict[Setting, Setting]:
-        """What the prediction alone chooses, by the setting of each recording."""
+        """Return the choices of the prediction alone, by the setting of each recording."""
         chosen = {}
         for now, costs in self.costs.items():
             whole = grid(now, costs.cores, pins=False, is_stream=False)
@@ -416,7 +416,7 @@ def _report(measured: list[Measured]) -> str:
 
 
 def _errors(pairs: list[Pair], others: list[Pair]) -> str:
-    """How far predictions are off."""
+    """Return the table of the prediction errors."""
     head = (
         *("recorded with", "loaders", "pairs", "rate off: median", "90%"),
         *("gain off: median", "90%", "gain in its interval"),
@@ -451,7 +451,7 @@ def _error_row(group: list[Pair]) -> tuple[str, ...]:
 
 
 def _intervals(pairs: list[Pair]) -> str:
-    """How wide intervals have to be, and how often such intervals hold for loaders left out.
+    """Return the necessary widths of intervals, and their coverage for loaders left out.
 
     Of each kind of prediction: the error with which so many of the pairs that nobody disturbed are
     in their interval. Of each loader, it is taken from all the others, and its own pairs counted.
@@ -483,7 +483,7 @@ def _enough(needs: list[float]) -> float:
 
 
 def _choices(measured: list[Measured]) -> str:
-    """How good a choice is, and what finding it took."""
+    """Return the quality and the time of each choice."""
     tuned, hand, alone, stay = [], [], [], []
     for loader in measured:
         settings, about = list(loader.rates), loader.about

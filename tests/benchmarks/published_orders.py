@@ -1,4 +1,4 @@
-"""Does `ss.orders` find what an expert would write, for ten published pipelines?
+"""Compare `ss.orders` with an expert's orders, for ten published pipelines.
 
 A plain stopwatch of this file, which knows nothing of the kit, times the pipeline as published, in
 the expert's order and as found: CPU time of a sample, in turns, the decoding of its photograph

@@ -1,4 +1,4 @@
-"""How often do real users' questions get their confirmed cause?
+"""Ask real users' questions, and count how often they get their confirmed cause.
 
 An answer is right if its code is that of the cause, its title names the place, and its next step
 names what helped the author (`tests/real_questions`, whose own command asks any tool). Printed:
@@ -42,7 +42,7 @@ fork = multiprocessing.get_context("fork")
 
 
 def main() -> None:
-    """Ask each question, and print what is said."""
+    """Ask each question, and print the answers."""
     options = arguments(
         __doc__,
         budget=Option(BUDGET_S, 1.0, "of each, seconds"),

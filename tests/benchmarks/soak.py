@@ -106,7 +106,7 @@ def main() -> None:
 def _pieces(
     options: Namespace, folder: Path, kind: str, out: Path | None, kill_at: int | None = None
 ) -> Iterator[Piece]:
-    """Run the script once; what it needed, piece by piece, each when it is asked for."""
+    """Run the script once; return its needs piece by piece."""
     numbers = (options.steps, options.piece, options.epoch, int(kind == "persistent"))
     script = [str(folder / "soak.py"), *map(str, numbers)]
     limits = [str(options.most_mb * 1_000_000), str(int(options.stretch_s * 1e9))]
@@ -137,7 +137,7 @@ def _pieces(
 
 
 def _sizes(pid: int, out: Path | None) -> Piece:
-    """What the processes and the logs take now, MB."""
+    """Return memory of the processes and size of the logs, MB."""
     process = psutil.Process(pid)
     workers = [child.memory_info().rss for child in process.children()]
     logs = [path.stat().st_size for path in (out / "logs").iterdir()] if out else []
@@ -162,7 +162,7 @@ def _rows(kind: str, bare: list[Piece], recorded: list[Piece]) -> list[tuple[str
 
 
 def _ratio(kind: str, bare: list[Piece], recorded: list[Piece]) -> list[str]:
-    """The cost over all pieces but the first, and whether it grows."""
+    """Return the cost over all pieces but the first, and whether it grows."""
     without, with_us = (np.array([piece["us"] for piece in run[1:]]) for run in (bare, recorded))
     half = without.size // 2
     parts = {"all": slice(None), "first half": slice(half), "second half": slice(half, None)}
@@ -179,7 +179,7 @@ def _ratio(kind: str, bare: list[Piece], recorded: list[Piece]) -> list[str]:
 
 
 def _opened(kind: str, folder: Path) -> list[str]:
-    """What the run says when it is opened."""
+    """Return the summary of the run when it is opened."""
     run: Any = ss.load(folder)
     starts_s = run.all_steps["start_ns"].sort() / 1e9
     length_s = starts_s[-1] - starts_s[0]

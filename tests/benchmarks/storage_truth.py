@@ -1,4 +1,4 @@
-"""Does `ss.storage` find what a device gives, and does it agree with fio?
+"""Check `ss.storage` against simulated devices and against fio.
 
 Planted devices answer after a latency, so many requests at once, and hand bytes over at a bandwidth
 that all share. What a sample takes with one reader and the most samples a second are right within
@@ -107,7 +107,7 @@ class Planted:
             yield
 
     def expected(self, readers: int) -> tuple[float, float]:
-        """What a sample takes with one reader, seconds, and samples a second with so many."""
+        """Return the seconds of a sample with one reader, and samples a second with this many."""
         one_s = self.latency_s + FILE_BYTES / self.bytes_per_s
         most = min(readers, self.at_once) / one_s
         return one_s, min(most, self.bytes_per_s / FILE_BYTES)
@@ -145,7 +145,7 @@ def main() -> None:
 
 
 def planted(folder: Path, budget_s: float) -> None:
-    """Whether planted devices are found."""
+    """Check that planted devices are found."""
     for number in range(FILES):
         (folder / f"{number:03}").write_bytes(os.urandom(FILE_BYTES))
     loader = DataLoader(Files(folder), 8, num_workers=1)
@@ -175,7 +175,7 @@ def planted(folder: Path, budget_s: float) -> None:
 
 
 def beside_fio(path: Path, rounds: int) -> None:
-    """The kit's figures beside those of fio on the same file, in turn."""
+    """Compare our figures with fio's on the same file, in turn."""
     fio = shutil.which("fio")
     with path.open("wb") as file:
         for _ in range(FIO_BYTES >> 20):

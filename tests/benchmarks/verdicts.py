@@ -1,4 +1,4 @@
-"""How often is the verdict of `ss.diagnose` right? Loops with planted causes, and healthy ones.
+"""Measure how often `ss.diagnose` is right, on loops with planted causes and healthy ones.
 
 Each trial is a loop that no rule was ever tuned on: its numbers (step, batch, work, where the cause
 sits, how strong it is) are drawn from seeds that nothing else uses. There are single causes, weak
@@ -61,17 +61,17 @@ STRENGTH = {
     HEALTHY: (2.0, 2.0),
     AWAY: (1.6, 2.4),
 }
-"""How many times as long as its step a step takes with its wait, between these."""
+"""Range of a step's duration with its wait, relative to the step alone."""
 SHARES = {SINGLE: 0.62, NEAR: 0.23, PAIR: 0.15, HEALTHY: 0.5, AWAY: 0.5}
-"""Of the planted trials, and of the others."""
+"""Shares of the planted trials, and of the healthy ones."""
 GRACE_S = 120.0
 ALONE_S, WARM_UP, WAITS = 3.0, 6, 0.1
-"""How long a sound loop runs without stallscope, after so many batches, and from which share of its
-time in `next` on it counts as starving."""
+"""Seconds of a healthy loop without stallscope, batches before them, and the share of its time in
+`next` from which on it counts as starving."""
 NO_RULES = {"cli", "lab", "charts", "views"}
 """Folders of the package whose code does not decide what a trial says."""
 PRELOADED = ["torchvision", "stallscope.verbs.diagnose.diagnose", "planted"]
-"""What takes seconds to import, and would once more for each trial."""
+"""Modules that take seconds to import, loaded once for all trials."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """Of the trial, the same whenever it is drawn."""
+        """Name of the trial, the same in every draw."""
         return f"{self.kind} {'+'.join(self.causes)} {self.seed} {self.strength}"
 
     def plant(self) -> Planted:
@@ -156,7 +156,7 @@ def _draw(
 
 
 def rules_digest() -> str:
-    """Which rules and thresholds judge which loops: a digest of all their files."""
+    """Return a digest of all rules and thresholds that judge these loops."""
     package, loops = Path(ss.__file__).parent, Path(TESTS, "planted")
     files = chain(
         (
@@ -187,7 +187,7 @@ def run(wanted: list[Trial], file: Path, rules: str, budget_s: float) -> None:
 
 
 def _in_a_fresh_process(trial: Trial, budget_s: float) -> Line:
-    """What is said of a trial, or how it failed."""
+    """Return the verdict of a trial, or its failure."""
     fresh = get_context("forkserver")
     fresh.set_forkserver_preload(PRELOADED)
     here, there = fresh.Pipe(duplex=False)
@@ -207,7 +207,7 @@ def _in_a_fresh_process(trial: Trial, budget_s: float) -> Line:
 
 
 def _tell(there: Connection, trial: Trial, budget_s: float) -> None:
-    """Send what is said of a trial; runs in the fresh process."""
+    """Send the verdict of a trial; runs in the fresh process."""
     warnings.filterwarnings("ignore", message="This DataLoader will create")
     try:
         planted = trial.plant()
@@ -238,7 +238,7 @@ def waits_alone(planted: Planted) -> float:
 
 
 def diagnosed(planted: Planted, budget_s: float) -> Line:
-    """What `ss.diagnose` says of a loop."""
+    """Return the diagnosis of a loop as a row."""
     began = time.perf_counter()
     diagnosis = ss.diagnose(planted.loader, planted.step, budget_s=budget_s, prove=False)
     took_s = time.perf_counter() - began

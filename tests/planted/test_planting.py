@@ -60,7 +60,7 @@ class TestEveryCause:
             assert slowdown(spoilt, cores) > LEAST.get(code, 1.95)
 
     @pytest.mark.parametrize("code", sorted(MEASURED))
-    def test_what_is_measured_decides_the_step(self, code):
+    def test_a_measured_cost_sets_the_step(self, code):
         """A cause whose cost is only measured sets the step to that cost, by the strength."""
         without, spoilt = two(code, strength=2.5)
 
@@ -74,7 +74,7 @@ class TestEveryCause:
 
             assert slowdown(spoilt, 4) == pytest.approx(strength, rel=0.1)
 
-    def test_is_planted_or_said_not_to_be(self):
+    def test_is_planted_or_listed_as_untested(self):
         """Every cause is planted, asked in a question, or listed as never tested."""
         named = {*CAUSES} - {"healthy", "inconclusive"}
 

@@ -95,7 +95,7 @@ class Lost(SimulatedDevice):
 
 
 class TestUnknown:
-    def test_a_device_that_is_lost_is_claimed_nothing_of(self):
+    def test_idle_time_of_a_lost_device_is_unknown(self):
         """The user's loop goes on, later steps have no idle time, and the run gives the reason."""
         step = WatchedStep(0.004, Lost())
         run = ss.record(DataLoader(Naps(0.003), 4, num_workers=1), step, batches=30)

@@ -137,7 +137,7 @@ ALWAYS_ON = ("__next__", "backward")
         (Scale, "__call__"),
     ],
 )
-def test_what_others_put_over_a_hook_stays(picture, owner, name):
+def test_a_patch_over_a_hook_stays(picture, owner, name):
     """A patch that someone else applies while we record stays afterwards, and works."""
     plain = train(picture, 0)
     original, calls = vars(owner)[name], []
@@ -182,7 +182,7 @@ def test_a_script_goes_on_where_no_recording_can_begin(tmp_path, monkeypatch, ca
     assert "stallscope: no room" in capsys.readouterr().err
 
 
-def test_a_script_that_deletes_its_own_recording_is_told_so(tmp_path):
+def test_a_script_that_deletes_its_own_recording_gets_an_error(tmp_path):
     """The error is not the one for a script without a loader."""
     batches: list[Any] = []
     with (
@@ -195,7 +195,7 @@ def test_a_script_that_deletes_its_own_recording_is_told_so(tmp_path):
     assert 2 == len(batches)
 
 
-def test_what_failed_is_counted_over_all_processes(tmp_path):
+def test_failures_are_counted_over_all_processes(tmp_path):
     """Each kind of failure is one sentence, however often it occurred."""
     failures = Failures(tmp_path)
     for _ in range(9):

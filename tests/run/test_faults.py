@@ -52,7 +52,7 @@ workers = pytest.mark.parametrize("workers", [0, 2])
 
 class TestWorkersThatFail:
     @pytest.mark.slow
-    def test_one_that_hangs_under_a_timeout(self, impatient):
+    def test_a_worker_that_hangs_until_a_timeout(self, impatient):
         """Torch's RuntimeError names the worker's place in a note, and the run ends there."""
         used = use("record", DataLoader(Hangs(), 2, num_workers=2, timeout=2))
 
@@ -63,7 +63,7 @@ class TestWorkersThatFail:
         assert 4 == used.run.all_steps.height
 
     @pytest.mark.usefixtures("lost_interrupts_come_again")
-    def test_one_that_hangs_until_the_user_gives_up(self, impatient):
+    def test_a_worker_that_hangs_until_an_interrupt(self, impatient):
         """The KeyboardInterrupt carries the same note."""
         interrupt = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
         left = iter([False, False, False, True])
@@ -77,7 +77,7 @@ class TestWorkersThatFail:
         assert KeyboardInterrupt is type(used.error)
         assert "'fetch' of batch 4" in used.notes
 
-    def test_one_that_is_killed_from_outside(self, impatient):
+    def test_a_worker_that_is_killed_from_outside(self, impatient):
         """Torch's error names the worker; the run keeps the steps before."""
         loader = DataLoader(Slow(64), 2, num_workers=2, multiprocessing_context="fork")
         steps = []
@@ -99,7 +99,7 @@ class TestWorkersThatFail:
         assert used.run.all_steps.height >= 2
         assert {0, 1} == set(used.run.all_spans["worker"])
 
-    def test_one_that_kills_itself_is_told_where_it_was(self):
+    def test_a_worker_that_kills_itself_is_located(self):
         """The op that a killed worker was inside of is named."""
         used = use("record", DataLoader(Dies(), 4, num_workers=2))
 
@@ -190,7 +190,7 @@ class TestStepsThatFail:
         ("verb", "raised"),
         [("record", KeyboardInterrupt), ("given", SystemExit), ("all", KeyboardInterrupt)],
     )
-    def test_what_is_no_exception(self, verb, raised):
+    def test_base_exceptions_pass(self, verb, raised):
         """Any exception that ends the loop passes, and the run is kept."""
 
         def step(_: Any) -> None:

@@ -137,7 +137,7 @@ class TestInstrumented:
 
         check(kind, workers, number, passes_loader=passes_loader, **how)
 
-    def test_what_else_the_loop_sees(self):
+    def test_loader_attributes_and_exceptions_are_unchanged(self):
         """Classes, length, attributes and exceptions are those without a block."""
         seen = []
         for inside in (False, True):
@@ -190,7 +190,7 @@ class TestRecord:
         st.sampled_from(KINDS), st.integers(0, 2), st.integers(0, 1000), st.booleans(),
         st.booleans(),
     )  # fmt: skip
-    def test_it_was_never_there(self, kind, workers, number, persistent, before):
+    def test_the_loop_goes_on_as_without(self, kind, workers, number, persistent, before):
         """The loop goes on as without the recording: generators, model, optimizer, workers."""
         seen = []
         for recorded in (False, True):

@@ -115,7 +115,7 @@ class TestRun:
         for _, own in run.all_spans.group_by("pid"):
             assert (own["end_ns"][:-1].to_numpy() <= own["start_ns"][1:].to_numpy()).all()
 
-    def test_start_up_is_apart(self):
+    def test_start_up_is_not_steady(self):
         """Warm-up and each worker's first batch are in no table of the steady state."""
         run = ss.record(DataLoader(Noise(96), 4, num_workers=2), batches=12, warmup=5)
 
@@ -141,7 +141,7 @@ class TestRun:
         assert run.steps()["wait_s"].min() > 0
         assert run.stages()["exposed_s"].null_count() == 0
 
-    def test_an_iterable_of_two_workers_keeps_them_apart(self):
+    def test_samples_of_a_stream_know_their_worker(self):
         """Samples of a stream have no index, and each knows its worker."""
         run = ss.record(DataLoader(NoiseStream(64), 4, num_workers=2), batches=8, warmup=2)
 
@@ -204,7 +204,7 @@ class TestBadInput:
         assert run.stages().is_empty()
         assert any("nothing to show" in note for note in run.notes)
 
-    def test_after_one_that_failed(self):
+    def test_works_after_a_failed_recording(self):
         """A failed recording leaves nothing that disturbs the next."""
         with pytest.raises(KeyError):
             ss.record(DataLoader(Fails(), 4, num_workers=2))

@@ -90,7 +90,7 @@ class TestSamples:
         ] == (notes(place))
         assert [stages.SAMPLER, stages.SHM] == list(samples(place)[-1]["read"])
 
-    def test_of_a_system_without_proc_are_none_and_that_is_said_once(
+    def test_of_a_system_without_proc_are_missing_with_one_note(
         self, recorded, tmp_path, monkeypatch
     ):
         """Nothing is sampled, and the loop is recorded as ever."""

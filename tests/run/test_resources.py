@@ -41,13 +41,13 @@ class TestTable:
         assert [row] == frame.rows()
         assert list(RESOURCES) == frame.columns
 
-    def test_what_is_no_counter_stays_as_it_is(self):
+    def test_a_value_that_is_no_counter_is_unchanged(self):
         """Bytes in use at the end of the interval."""
         frame = table_of(sampled({stages.MEMORY: {"machine": 5}}, {stages.MEMORY: {"machine": 3}}))
 
         assert [3.0] == frame["value"].to_list()
 
-    def test_what_is_read_seldom_lasts_from_one_reading_to_the_next(self):
+    def test_rare_readings_last_until_the_next_one(self):
         """A sample without the value is skipped."""
         read = {stages.SHM: {"/dev/shm": 1}}
         frame = table_of(sampled(read, {}, {}, read))
@@ -61,7 +61,7 @@ class TestTable:
 
         assert {"a": 1.0, "b": None} == dict(frame.select("device", "limit").iter_rows())
 
-    def test_what_is_missing_is_null(self):
+    def test_a_missing_value_is_null(self):
         """A missing value is one row without a value, never a 0."""
         frame = table_of(sampled(missing=[stages.GPU, stages.GPU_MEMORY]))
 
@@ -164,7 +164,7 @@ class TestNothing:
         assert sentence(judged(busy, workers=0)).startswith("The main process, which loads")
         assert [] == judged(busy, workers=1).saturated
 
-    def test_can_be_said_of_a_moment(self):
+    def test_is_not_judged_in_a_moment(self):
         """Two half seconds are too short for a judgement."""
         steps = steps_of([0.5])
         judgement = saturation(resources_of(CALM, 1), steps, find_stalls(steps), workers=1)
@@ -172,7 +172,7 @@ class TestNothing:
         assert "The steady state was too short to tell" in sentence(judgement)
 
 
-def test_cores_of_other_processes_are_said():
+def test_cores_of_other_processes_are_named():
     """Both cores are busy, mostly with processes of others."""
     title = sentence(judged(CALM | {(stages.CORE, "0"): 1.0, (stages.CORE, "1"): 1.0}))
 
@@ -208,7 +208,7 @@ class TestGrowth:
             "The workers copy what they share with the main process"
         )
 
-    def test_what_is_kept_is_new_memory_and_fills_the_nearest_limit(self):
+    def test_kept_memory_is_new_and_fills_the_nearest_limit(self):
         """20 MB a second more, also of mapped memory, fill 400 MB in 20 s."""
         limits = {"machine": 900, "container": 400}
 
@@ -244,7 +244,7 @@ class TestGrowth:
             pytest.param([100, 160], id="two looks"),
         ],
     )
-    def test_what_does_not_grow_all_the_time_is_nothing(self, own_mb):
+    def test_memory_that_grows_only_at_times_is_no_leak(self, own_mb):
         """Memory that ends higher without growing throughout is no leak."""
         growth = memory_growth(looked_at(own_mb, [5 * mb for mb in own_mb]))
 

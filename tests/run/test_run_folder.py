@@ -60,7 +60,7 @@ class TestOneProcess:
         assert folder.parent == here / "stallscope-runs"
         assert folder.is_dir()
 
-    def test_takes_the_one_that_is_given(self, here):
+    def test_takes_the_given_folder(self, here):
         """A folder that the user asked for is neither created nor read here."""
         assert out_folder("train.py", Path("mine")) == here / "mine"
         assert not (here / "mine").exists()
@@ -75,7 +75,7 @@ class TestOneProcess:
 
 class TestRanks:
     @pytest.mark.slow
-    def test_agree_without_a_word(self, here):
+    def test_agree_without_communication(self, here):
         """The ranks of a launch take one folder, at whatever times they ask."""
         environment = {**os.environ, "PYTHONPATH": SOURCE}
 

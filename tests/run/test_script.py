@@ -321,7 +321,7 @@ class TestRefused:
             (["-m", "./train.py"], "there is no module './train.py'"),
         ],
     )
-    def test_what_is_not_there(self, here, command, sentence):
+    def test_a_missing_script_is_refused(self, here, command, sentence):
         """A missing script is refused in one sentence, before anything is watched."""
         write("secret.py", "")
         Path("secret.py").chmod(0)

@@ -110,7 +110,7 @@ class TestAStep:
         assert {"forward": 8, "logging": 2, "backward": 9} == spent(loop_tables)
         assert (17, 2) == (ms(loop_tables.steps, "step_s")[0], ms(loop_tables.steps, "other_s")[0])
 
-    def test_forward_is_what_lies_before_backward(self):
+    def test_forward_is_the_time_before_backward(self):
         """Without a mark of its beginning, forward begins at the batch or after a part."""
         marks = Marks()
         marks.wait(0, takes=1)
@@ -152,7 +152,7 @@ class TestAStep:
         assert [30, 30] == ms(tables(marks, loader=VALIDATE).steps, "wait_s")
         assert [TRAIN, VALIDATE] == loaders(read(marks))
 
-    def test_the_end_of_an_epoch_is_apart(self):
+    def test_the_end_of_an_epoch_is_no_step(self):
         """The last, empty `next` and the next iterator are no step's own time."""
         marks = Marks()
         for epoch in range(2):
@@ -169,7 +169,7 @@ class TestAStep:
         assert [9, 9] == ms(loop_tables.steps, "step_s")
         assert 100 == spent(loop_tables)["end of epoch"]
 
-    def test_garbage_collection_is_apart(self):
+    def test_garbage_collection_is_its_own_part(self):
         """Garbage collection is subtracted from the part that it interrupts."""
         marks = Marks()
         marks.wait(0, takes=1)
@@ -241,7 +241,7 @@ class TestTheRecordingsOwnLoop:
         assert [22, 12] == ms(loop_tables.steps, "wait_s")
         assert [(0, 0), (0, 1), (1, 2)] == loop_tables.waits.select("step", "batch").rows()
 
-    def test_copies_are_apart(self):
+    def test_copies_have_their_own_column(self):
         """Copies to the device have their own column."""
         marks = Marks()
         self.outer(marks, [0])

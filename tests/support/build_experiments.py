@@ -23,7 +23,7 @@ GAINS = {
     "channels_last": (1.01, 2e-6),
     "fused optimizer": (0.9, 0.0),
 }
-"""Times as fast, and how far the losses come apart."""
+"""Speedup, and the difference of the losses."""
 BATCH_BYTES = 38_000_000
 COPIES = {
     "from pageable memory": (BATCH_BYTES, 0.0064, 0.0064),
@@ -41,7 +41,7 @@ def some_experiments(
     notes: tuple[str, ...] = (),
     **circumstances: Any,
 ) -> Experiments:
-    """Make experiments on a step; a gain is how many times as fast, and the loss's difference."""
+    """Make experiments on a step; a gain is its speedup and the loss's difference."""
     gains = GAINS if gains is None else gains
     trials = [(AS_IT_IS, "", 0.0, None)]
     laps = []

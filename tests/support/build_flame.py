@@ -61,7 +61,7 @@ def a_flame(
 
 
 def many_stacks(number: int, depth: int = 24, seed: int = 0) -> Flame:
-    """So many distinct stacks, branching like those of real programs: the first frames are few."""
+    """Return a flame of distinct stacks that branch like real programs: few first frames."""
     rng = np.random.default_rng(seed)
     choices = np.minimum(rng.geometric(0.35, (number, depth)), 8)
     rows = []
@@ -76,7 +76,7 @@ def many_stacks(number: int, depth: int = 24, seed: int = 0) -> Flame:
 
 
 def named(text: str) -> Flame:
-    """A flame whose function, file and stage have this name."""
+    """Make a flame whose function, file and stage have this name."""
     stack = (
         f"{LOOP}fetch ({SITE}/torch/utils/data/_utils/fetch.py:52);{text} (/home/me/{text}.py:1)"
     )

@@ -25,7 +25,7 @@ PLANTED = {
     ],
 }
 REACH = 0.02
-"""Of the interval of a share."""
+"""Half-width of a share's interval."""
 
 
 def some_lines(

@@ -50,7 +50,7 @@ def cost_s(op: int, before: tuple[int, ...]) -> float:
 
 
 def failure(positions) -> tuple[int, str] | None:
-    """How many ops work, and why the next one does not; None where all work."""
+    """Return the number of ops that work, and why the next one fails; None where all work."""
     for place, op in enumerate(positions):
         before = tuple(positions[:place])
         if op == MASK and CROP not in before:
@@ -89,7 +89,7 @@ def predicted_s(positions) -> float | None:
 
 
 class PlannedBench:
-    """Answers from the plan.
+    """Bench that answers from the plan.
 
     Attributes:
         asked: for each question, the positions it was asked for.
@@ -121,7 +121,7 @@ class PlannedBench:
 
 
 def some_pictures(noise: int, seed: int = 0):
-    """An image and another one that differs by so much, uint8 of shape (48, 64, 3)."""
+    """Return an image and another one with this difference, uint8 of shape (48, 64, 3)."""
     rng = np.random.default_rng(seed)
     across, down = np.meshgrid(np.linspace(0, 200, 64), np.linspace(0, 200, 48))
     image = np.stack([across, down, 255 - across], axis=-1).astype(np.int64)
@@ -148,7 +148,7 @@ class Other(NamedTuple):
     predicted_ms: float
     positions: list[int] = AS_IT_IS
     names: dict[int, str] = {}  # noqa: RUF012 - is not changed
-    """What ops are called there that are called something else."""
+    """Replaced names of ops, by op."""
     changes: str = ""
     equivalence: str = IDENTICAL
     recommended: bool = False
@@ -288,7 +288,7 @@ def _pairs(trials, measured, each, share) -> pl.DataFrame:
 
 
 def _other_parts(case: Other) -> list[CostPart]:
-    """A rewrite takes what it takes; the rest of what is saved is in decoding, or on the batch."""
+    """Return the times of a rewrite: the rest of the saving is in decoding, or on the batch."""
     fetch, decode, *ops, batch = parts(case.positions)
     moved = [NAMES[op] for op, name in case.names.items() if name.endswith("(on the batch)")]
     ops = [part for part in ops if part.name not in moved]

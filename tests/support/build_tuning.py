@@ -24,7 +24,7 @@ MACHINE = {"cores": 4, "system": "Linux x86_64", "python": "3.11.7", "torch": "2
 def a_tuning(
     measured=None, *, now=NOW, settings=(FOUR, HERE, PASSING), predicted=None, failed=None, **fields
 ) -> Tuning:
-    """Make a tuning of each setting's samples a second, by block; half the blocks are a start."""
+    """Make a tuning with each setting's samples a second, by block; half the blocks are a start."""
     rows = [
         _row(place, setting, now, predicted, failed)
         for place, setting in enumerate((now, *settings))
@@ -59,7 +59,7 @@ def _row(place, setting, now, predicted, failed):
 
 
 def a_full_tuning() -> Tuning:
-    """One of everything: recommended, measured, predicted, failed, too large, out of order."""
+    """Return a tuning with each case: recommended, predicted, failed, too large, out of order."""
     return a_tuning(
         {
             NOW: [200, 202, 198, 201, 199, 200],

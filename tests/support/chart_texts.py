@@ -1,4 +1,4 @@
-"""What is written on a picture, and where."""
+"""Texts of a picture, and their places."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from matplotlib.text import Text
 
 
 def texts(figure) -> list[Text]:
-    """The texts that are drawn: matplotlib keeps tick labels outside of the axis, too."""
+    """Return the drawn texts: matplotlib also keeps tick labels outside of the axis."""
     figure.draw_without_rendering()  # lays out; nothing is painted
     hidden = {id(label) for ax in figure.axes for label in _undrawn(ax)}
     visible = [
@@ -41,7 +41,7 @@ def boxes(figure):
 
 
 def check_texts(figure):
-    """No text leaves the sheet, and none lies on another."""
+    """Assert that no text leaves the sheet or lies on another."""
     width, height = figure.canvas.get_width_height()
     placed = boxes(figure)
     for text, box in placed:

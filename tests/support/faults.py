@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VERBS = ["record", "given", "all"]
-"""`ss.record`, and `ss.instrumented` of one loader and of all."""
+"""Entry points of a recording: `ss.record`, and `ss.instrumented` of one loader and of all."""
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Used:
 def use(
     verb: str, loader: Any, step: Callable[[Any], Any] | None = None, batches: int = 20
 ) -> Used:
-    """Iterate a loader in one of three ways, with whatever comes of it."""
+    """Iterate a loader in one of three ways, and keep its result or error."""
     used = Used([])
 
     def both(batch: Any) -> None:
@@ -67,7 +67,7 @@ def use(
 
 
 def record_slowly(what: str, folder: Path, signals: Any) -> None:
-    """Record slow batches for a long time as a process, or `watch` them, and tell of each."""
+    """Record slow batches for a long time as a process, or `watch` them, and signal each batch."""
     tempfile.tempdir = str(folder)
     torch_utils.worker.MP_STATUS_CHECK_INTERVAL = 0.2  # how often a worker looks for its parent
     loader = DataLoader(Slow(10_000), 2, num_workers=2)
@@ -80,7 +80,7 @@ def record_slowly(what: str, folder: Path, signals: Any) -> None:
 
 
 def generators(*own: torch.Generator) -> tuple[Any, ...]:
-    """Where every generator of this process stands, and those of the user's."""
+    """Return the state of every generator of this process, and of the user's."""
     state = np.random.get_state()
     there = torch.get_rng_state().tolist(), state[1].tolist(), state[2], random.getstate()
     return (*there, *(generator.get_state().tolist() for generator in own))

@@ -1,4 +1,4 @@
-"""What is found in results that are there, without measuring anything."""
+"""Findings in existing results, without measuring anything."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def judged(
     measured: Facts | Run, ladder: Ladder | None = None, flame: Flame | None = None, **setup: Any
 ) -> tuple[Finding, ...]:
-    """The verdict first.
+    """Return the findings, the verdict first.
 
     Args:
         measured: the loop as it is, or what the rules know of it.

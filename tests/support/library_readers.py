@@ -25,17 +25,17 @@ class Reader(NamedTuple):
     """A library, and how a sample comes through it."""
 
     module: str
-    """What must be importable."""
+    """Modules that must be importable."""
     reads: str
-    """What a sample is."""
+    """Kind of a sample."""
     ending: str
-    """Of its files."""
+    """Ending of its files."""
     write_file: Callable[[str], Any]
-    """Makes the file of a path."""
+    """Function that makes the file of a path."""
     read_file: Callable[[Any, str], Any]
-    """Reads it through the module alone."""
+    """Function that reads a file through the module alone."""
     package: str = ""
-    """What pip calls it, where that is not the module's first name."""
+    """Name for pip, where it differs from the module's."""
 
     def write(self, folder: Path) -> None:
         """Make the files in a folder."""
@@ -48,7 +48,7 @@ class Reader(NamedTuple):
 
 
 class OneLibrary(Dataset):
-    """What one library reads, and a little arithmetic of the dataset's own."""
+    """Dataset that reads through one library, and does a little arithmetic."""
 
     def __init__(self, library: str, folder: Path) -> None:
         self.library = library
@@ -62,7 +62,7 @@ class OneLibrary(Dataset):
 
 
 def own_work(values: Any) -> torch.Tensor:
-    """What the dataset computes itself: a few thousand numbers of what was read."""
+    """Return the dataset's own arithmetic on a few thousand numbers."""
     return torch.from_numpy(np.ravel(values, order="K")[:4096].astype(np.float32))
 
 

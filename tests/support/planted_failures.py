@@ -47,22 +47,22 @@ AROUND = {
     "probe.WorkerEntry.__getstate__",
     "probe.WorkerEntry.__setstate__",
 }
-"""What stands between the user's caller and the user's function: what it calls can fail, not it."""
+"""Functions between the user's caller and the user's function; only their callees can fail."""
 OF_PYTHON = {"recording_folder.JsonLines.__del__", "find_ops.Ops._forget"}
-"""Python calls these when an object dies or at a fork, and lets nothing out that they raise."""
+"""Functions that Python calls when an object dies or at a fork, and whose errors it drops."""
 LAST_RESORT = ("recording_folder.Failures.", "recording_folder._text_of")
-"""What notes failures has nobody to note its own: it suppresses them."""
+"""Functions that note failures; they suppress their own."""
 HOT = ("at_work", "read_cpu", "enter_batch", "leave", "clock_with_cpu",
        "file", "begin_key", "pixels", "call")  # fmt: skip
-"""Functions of the hot path that others call; `sample` stands around the user's."""
+"""Functions of the hot path that others call; `sample` encloses the user's."""
 
 
 class PlantedError(Exception):
-    """Says which function of ours has failed."""
+    """Failure of a function of ours, with its name."""
 
 
 def functions() -> dict[str, tuple[Any, str, FunctionType]]:
-    """Every function and method of ours that may fail, with the place that holds it."""
+    """Return every function and method of ours that may fail, with its owner."""
     holders = {}
     for name in OURS:
         module = import_module(name)
@@ -79,7 +79,7 @@ def functions() -> dict[str, tuple[Any, str, FunctionType]]:
 
 
 class Book:
-    """Which failures are to come, and which have; shared with the workers.
+    """Failures to come and past ones, shared with the workers.
 
     Args:
         path: of the file that it is kept in.
@@ -105,14 +105,14 @@ class Book:
         return {name for name, number in self._numbers.items() if self._came[number]}
 
     def rounds(self) -> Iterator[Callable[[], set[str]]]:
-        """Once more, as long as something has failed; gives what tells what has in this round."""
+        """Yield as long as something fails; each value returns this round's failures."""
         before = None
         while before != (before := self.came()):
             yield lambda earlier=before: self.came() - earlier
 
 
 def import_libraries() -> None:
-    """Import those that have an adapter, where they are installed: it is put on then, too."""
+    """Import the libraries that have an adapter, where installed, so that it is put on."""
     for library in libraries.ADAPTERS:
         with suppress(ImportError):
             import_module(library)
@@ -188,7 +188,7 @@ def _failing_marks(book: Book, writers: tuple[Any, Any, Any]) -> tuple[Any, Any,
 
 
 def _imported(owner: Any, function: Any) -> list[tuple[Any, str]]:
-    """Where else a module's function is known."""
+    """Return other places of a module's function."""
     if not inspect.ismodule(owner):
         return []
     ours = [module for name, module in sys.modules.items() if name.startswith("stallscope")]

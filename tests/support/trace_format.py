@@ -1,4 +1,4 @@
-"""What the Trace Event Format asks of a trace, and what a trace of ours promises beyond it."""
+"""Rules of the Trace Event Format, and our own rules beyond it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEYS = {
     "C": {"name", "pid", "ts", "args"},
     "M": {"name", "pid", "tid", "args"},
 }
-"""For each kind of event, what it must have."""
+"""Required keys of each kind of event."""
 METADATA = ("process_name", "process_sort_index", "thread_name", "thread_sort_index")
 COLOURS = {
     *("thread_state_uninterruptible", "thread_state_iowait", "thread_state_running"),
@@ -54,7 +54,7 @@ def slices(trace, *cats):
 
 
 def faults(trace):
-    """What is wrong with a trace, a sentence each."""
+    """Return the faults of a trace, a sentence each."""
     lacking = [*_lacking(trace)]
     if lacking:
         return lacking

@@ -21,7 +21,7 @@ Times = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Loop:
-    """What is simulated; all times in milliseconds."""
+    """Times of the simulated loop, milliseconds."""
 
     making: Times | Callable[[int, int], Times]
     """A batch's stages in its worker; by number of the step and of the worker, where they vary."""
@@ -29,17 +29,17 @@ class Loop:
     """0: the main process loads."""
     prefetch: int = 2
     batches: int = 48
-    """In an epoch."""
+    """Batches in an epoch."""
     epochs: int = 1
     send: float = 1.0
     unpickle: float = 0.5
     draw: float = 0.0
-    """What the loop's sampler takes for the indices of a batch."""
+    """Time of the loop's sampler for the indices of a batch."""
     h2d: float | None = None
     using: Times | Callable[[int], Times] = field(default_factory=lambda: {"forward": 20.0})
-    """What the loop does with a batch, by name; by number of the step where it varies."""
+    """Uses of a batch in the loop, by name; by number of the step where they vary."""
     restart: float = 30.0
-    """What `iter(loader)` takes."""
+    """Time of `iter(loader)`."""
     warmup: int = 4
     """Steps at the beginning that are not steady."""
     recorded: int = 1

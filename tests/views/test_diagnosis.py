@@ -78,7 +78,7 @@ def test_a_guided_notebook_is_a_link():
     assert 2 == page.count("<a ")
 
 
-def test_each_thing_to_do_stands_on_its_own():
+def test_each_part_of_a_next_step_has_its_own_line():
     """The parts of a next step are lines of their own; a notebook is a link only if it exists."""
     diagnosis = a_diagnosis(
         Finding("lock", "", 0.1, next_step="hold it; and 4_worker_flamegraphs; a.py:3")
@@ -282,7 +282,7 @@ class TestJson:
         assert [0.46, 0.09] == [finding["severity"] for finding in content["findings"]]
         assert "stop" == content["spent"][-1]["phase"]
 
-    def test_what_is_no_number_is_null(self):
+    def test_nan_and_infinity_are_null(self):
         finding = Finding("lock", "", 0.1, {"a_s": float("nan"), "b_s": float("inf"), "c_s": None})
         content = json.loads(face.as_json(a_diagnosis(finding)))
 

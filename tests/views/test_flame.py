@@ -67,7 +67,7 @@ def test_the_notes_say_what_was_sampled():
     assert "waiting included, native frames included" in text
 
 
-def test_a_change_that_cannot_be_told_from_chance_is_said_so():
+def test_an_insignificant_change_is_marked():
     assert "no significant difference" in str(DIFFERENCES["alike"])
     assert "-42.8 points" in str(DIFFERENCES["planted"])
 

@@ -83,7 +83,7 @@ class TestTable:
         assert "RandomMask → RandomCrop" in html
         assert "the mask is 256 by 256" in html
 
-    def test_what_a_cache_would_cost_is_told(self):
+    def test_the_cost_of_a_cache_is_shown(self):
         """A cache is the user's decision: its cost is shown, without a recommendation."""
         others = (Other("cache", "all in memory", 2.0, changes="300 MB in each worker"),)
         orders = some_orders(others=others, measured=(0,))
@@ -91,7 +91,7 @@ class TestTable:
         assert "all in memory: 300 MB in each worker" in str(orders)
         assert "all in memory" not in sentence(orders)
 
-    def test_what_comes_from_a_user_is_escaped(self):
+    def test_user_text_is_escaped(self):
         others = (Other("alternative", HOSTILE, 3.0, changes=HOSTILE, recommended=True),)
         orders = some_orders(names=(HOSTILE, *NAMES[1:]), notes=(HOSTILE,), others=others)
 
@@ -104,7 +104,7 @@ class TestSentences:
         assert "Keep the pipeline as it is" in sentence(ORDERS["no others"])
         assert sentence(ORDERS["far off"]).startswith("Keep the pipeline as it is")
 
-    def test_what_was_not_measured_is_called_a_prediction(self):
+    def test_an_unmeasured_gain_is_called_a_prediction(self):
         """A prediction may still be the best order."""
         text = sentence(some_orders(measured=(0, 5), pairs=1, noise=0.0))
 
@@ -118,7 +118,7 @@ class TestSentences:
         assert text.startswith("Not settled: RandomCrop before PILToTensor; FasterRandom")
         assert text.endswith("set budget_s to 60 s")
 
-    def test_what_may_be_faster_is_named(self):
+    def test_a_possibly_faster_order_is_named(self):
         """An interval that holds 1 is no gain."""
         text = sentence(some_orders(others=(), measured=(0, 1), noise=0.2))
 

@@ -138,7 +138,7 @@ class TestStall:
     @pytest.mark.slow
     @pytest.mark.parametrize("name", STALLING)
     def test_is_drawn_with_every_text_in_a_place_of_its_own(self, name):
-        """No text of the first, the longest or the last stall leaves the sheet or lies on another."""
+        """No text of the first, longest or last stall leaves the sheet or lies on another."""
         stalls = STALLING[name].stalls()
         longest = stalls["stall_s"].arg_max()
 

@@ -174,7 +174,7 @@ def test_reports_leave_them_out(planted):
 @pytest.mark.parametrize(
     "name", ("run_of_patterns", "run_of_samples", "ladder", "orders", "diagnosis", "flame")
 )
-def test_what_names_nobody_stays(name):
+def test_text_without_names_stays(name):
     """Numbers, sentences, and names of stages and functions are unchanged."""
     shown = str(built(name).redacted())
 
@@ -212,7 +212,7 @@ def test_functions_that_were_sampled_stay():
     assert "most of it is in qrumble_wug (…)" == diagnosis.redacted().verdict.title
 
 
-def test_alike_stays_alike():
+def test_equal_names_stay_equal():
     """Different files stay different, and equal ones equal: patterns and counters need that."""
     run = built("run_of_samples")
 

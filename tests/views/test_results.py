@@ -85,7 +85,7 @@ def test_a_panel_has_a_picture_for_places_without_widgets(name):
 
 
 @pytest.mark.parametrize("name", ["ladder, hostile", "lines, hostile"])
-def test_what_comes_from_a_user_is_escaped(name):
+def test_user_text_is_escaped(name):
     result = RESULTS[name]
     children = result.panel().children[1:]
 

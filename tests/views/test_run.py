@@ -50,7 +50,7 @@ LOOP = {"fetch": 5.0, "decode": 40.0, "Mask": 70.0, "collate": 5.0}
 
 
 class TestLoopText:
-    def test_says_only_so_where_the_loop_hardly_waits(self):
+    def test_a_loop_that_hardly_waits_has_one_sentence(self):
         text = str(a_loop(LOOP, using={"forward": 90.0}, unpickle=0.1))
 
         assert "The training loop never stalls: the longest of 44 waits takes 100 µs" in text

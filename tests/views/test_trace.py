@@ -88,7 +88,7 @@ class TestFormat:
         assert set(CHROME_COLOURS.values()) <= trace_format.COLOURS
 
     @given(st.integers(0, 1 << 50))
-    def test_times_give_their_nanoseconds_back(self, time_ns):
+    def test_times_keep_their_nanoseconds(self, time_ns):
         """Times keep their nanoseconds for readers that cut or round, also from a file."""
         micros = json.loads(json.dumps(us(time_ns)))
 
@@ -156,14 +156,14 @@ class TestSlices:
 
 
 class TestNames:
-    def test_tell_ranks_with_the_same_pids_apart(self):
+    def test_differ_between_ranks_with_the_same_pids(self):
         """On two machines, two processes may have one pid."""
         processes = names(trace_of(PLANTED["ranks"]), "process_name")
 
         assert 15 == len(processes) == len(set(processes.values()))
         assert "rank 2: worker 3 (pid 103)" in processes.values()
 
-    def test_carry_what_a_reader_must_know(self):
+    def test_carry_notes_settings_and_machine(self):
         """The trace carries notes, settings and machine, without values that JSON lacks."""
         run = replace(a_run([], notes=("a note",)), machine={"cores": float("nan")})
 

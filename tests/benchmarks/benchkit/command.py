@@ -1,4 +1,4 @@
-"""A benchmark as a command: its options, `--smoke`, and how it prints what it found."""
+"""A benchmark as a command: its options, `--smoke`, and its tables."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Option(NamedTuple):
     """An option of the command line, `--its-name`."""
 
     default: Any
-    """Its value; the type of this one is that of all; False: a flag."""
+    """Default value, whose type is the option's; False: a flag."""
     smoke: Any
     """Its value under `--smoke`: the same code in a few seconds."""
     help: str
-    """What it is; the default is added."""
+    """Help text; the default is added."""
 
 
 def arguments(doc: str, **options: Option) -> argparse.Namespace:
-    """Parse the command line; what it gives counts also under `--smoke`.
+    """Parse the command line; options on it override also those of `--smoke`.
 
     Args:
         doc: of the benchmark's module.
@@ -68,7 +68,7 @@ def arguments(doc: str, **options: Option) -> argparse.Namespace:
 
 
 _tables: list[dict[str, Any]] = []
-"""What this process has printed as tables."""
+"""Tables that this process has printed."""
 
 
 def _save(note: str) -> None:
@@ -118,7 +118,7 @@ def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def met(yes: bool) -> str:
-    """Whether a target is met."""
+    """Return the words for a target that is met or missed."""
     return "met" if yes else "MISSED"
 
 

@@ -1,4 +1,4 @@
-"""What came out of trials with planted causes: tables, shares with their intervals, every miss."""
+"""Results of trials with planted causes: tables, shares with their intervals, every miss."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from benchkit.command import table
 from benchkit.pairing import NORMAL_95
 
 Line = dict[str, Any]
-"""What is kept of a trial."""
+"""Record of a trial."""
 
 SINGLE, NEAR, PAIR, HEALTHY, AWAY = "single", "near", "pair", "healthy", "taken away"
 """Kinds of trials."""
 SOUND = (HEALTHY, AWAY)
-"""Those in which nothing is wrong."""
+"""Kinds of healthy trials."""
 FAILED = "no verdict"
-"""What is said of a diagnosis that failed or did not end."""
+"""Verdict of a diagnosis that failed or did not end."""
 NO_ALARM = (HEALTHY_CODE, "inconclusive", FAILED)
 OVER = 1.1
-"""A verdict that took more than so many times its budget came too late."""
+"""Multiple of the budget after which a verdict is late."""
 
 
 def report(lines: list[Line], budget_s: float) -> str:
@@ -51,7 +51,7 @@ def confusion(lines: list[Line]) -> str:
 
 
 def shares(lines: list[Line]) -> str:
-    """How many were right, each with its interval."""
+    """Return the shares of right verdicts, each with its interval."""
     rows = []
     for kind in (SINGLE, NEAR, PAIR):
         of_kind = [line for line in lines if line["kind"] == kind]
@@ -68,7 +68,7 @@ def shares(lines: list[Line]) -> str:
 
 
 def times(lines: list[Line], budget_s: float) -> str:
-    """How long the verdicts took."""
+    """Return the time to the verdict."""
     took = sorted(line["took_s"] for line in lines)
     if not took:
         return ""
