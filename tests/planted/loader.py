@@ -129,7 +129,7 @@ class PlantedSamples(Dataset[Any]):
 
 
 class Shards(IterableDataset[Any]):
-    """The same samples as a stream in so many shards; worker n reads every so manyth sample.
+    """The same samples as a stream in shards; each worker reads the samples of its own shards.
 
     Args:
         samples: those.

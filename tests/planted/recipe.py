@@ -169,7 +169,7 @@ _STRETCH = 1_000
 
 @lru_cache(maxsize=64)
 def _slow_of(seed: int, stretch: int, every: int) -> frozenset[int]:
-    """The slow samples of a stretch: as many as promised, in places that nobody can foresee."""
+    """Return the slow samples of a stretch: as many as promised, in random places."""
     draw = random.Random(f"{seed} slow {stretch}")
     places = range(stretch * _STRETCH, (stretch + 1) * _STRETCH)
     # One in each so many: two that follow each other at once would be one slow batch

@@ -43,7 +43,7 @@ class Loop:
     warmup: int = 4
     """Steps at the beginning that are not steady."""
     recorded: int = 1
-    """Every so manyth batch of a worker is recorded."""
+    """Distance of two recorded batches of a worker."""
     rank: int = 0
     notes: tuple[str, ...] = ()
 
