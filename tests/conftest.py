@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_unconfigure():
-    """Else libraries say at the end that their objects are left."""
+    """Unfreeze the collector; else libraries warn at the end that objects are left."""
     gc.unfreeze()
 
 
@@ -70,7 +70,7 @@ def _no_browser():
 
 @pytest.fixture(autouse=True, scope="session")
 def signals_as_in_a_terminal():
-    """A background job starts with SIGINT ignored, `nohup` with SIGHUP; children inherit that.
+    """Restore SIGINT and SIGHUP, which background jobs and `nohup` start with ignored.
 
     Tests that send these signals need what a program in a terminal has.
     """
@@ -87,7 +87,7 @@ def signals_as_in_a_terminal():
 
 @pytest.fixture(autouse=True)
 def same_environment():
-    """What a command sets for the processes that it starts is gone with its test."""
+    """Put back the variables that a command sets for its child processes."""
     before = set(os.environ)
     yield
     for name in set(os.environ) - before:

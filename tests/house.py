@@ -53,9 +53,9 @@ def table(columns: dict[str, dict[str, Size]]) -> str:
     """Return the sizes of several checkouts side by side, in Markdown."""
     heads = [f"{name}: {what}" for name in columns for what in ("lines", "modules")]
     rows = [["folder", *heads], ["---", *("---:" for _ in heads)]]
-    for folder in sorted({folder for found in columns.values() for folder in found}):
-        found = [columns[name].get(folder, Size(0, 0)) for name in columns]
-        rows.append([folder, *(f"{number:,}" for size in found for number in size)])
+    for folder in sorted({folder for column in columns.values() for folder in column}):
+        sizes = [columns[name].get(folder, Size(0, 0)) for name in columns]
+        rows.append([folder, *(f"{number:,}" for size in sizes for number in size)])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

@@ -30,7 +30,7 @@ def example() -> str:
 
 
 def output() -> str:
-    """What the example prints, run in a folder of its own."""
+    """Return the example's output, run in a folder of its own."""
     printed, here = io.StringIO(), Path.cwd()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(printed):
         os.chdir(folder)
@@ -42,7 +42,7 @@ def output() -> str:
 
 
 def picture(name: str, source: str) -> bytes:
-    """The picture of a cell, as a run of its notebook draws it."""
+    """Return the picture of a cell, as a run of its notebook draws it."""
     import nbformat  # takes seconds: for those who run notebooks
     from nbclient import NotebookClient
 

@@ -1,4 +1,4 @@
-"""What is seen of the libraries that read and decode: the table in docs/what_is_seen.md, by trying.
+"""Visible libraries that read and decode: the table in docs/what_is_seen.md, by trying.
 
     python tests/seen_table.py                   # print it, of the libraries that are installed
     python tests/seen_table.py PyAV SimpleITK    # these alone
@@ -43,10 +43,10 @@ BUDGET_S = 15.0
 
 
 class Seen(NamedTuple):
-    """What one library's pipeline shows."""
+    """Findings of one library's pipeline."""
 
     identical: bool
-    """Whether the recorded batches are those of the same loader without us, to the last bit."""
+    """True: the recorded batches are those of the plain loader, to the last bit."""
     named: float
     """Share (0 to 1) of the samples' time that is not `getitem`."""
     by_hand: float
@@ -111,7 +111,7 @@ def seen(library: str, folder: Path, *, verdict: bool = True) -> Seen:
 
 
 def version_of(library: str) -> str:
-    """Which one was run."""
+    """Return the version of the library that is installed here."""
     top = READERS[library].module.partition(".")[0]
     for package in (READERS[library].package, *packages_distributions().get(top, ())):
         with suppress(PackageNotFoundError):
@@ -120,7 +120,7 @@ def version_of(library: str) -> str:
 
 
 def why_absent(library: str) -> str:
-    """Why a library cannot be run here; empty where it can."""
+    """Return the reason why a library cannot be run here; empty where it can."""
     try:
         importlib.import_module(READERS[library].module)
     except (ImportError, RuntimeError, OSError) as error:
@@ -135,22 +135,24 @@ def row(library: str) -> str:
     if why := why_absent(library):
         return f"| {library} | {reads} | not run: {why} | | | | |"
     with tempfile.TemporaryDirectory() as folder:
-        found = seen(library, Path(folder))
-    same_ = "identical" if found.identical else "**differ**"
-    figures = f"{share(found.named)} | {share(found.by_hand)} | {', '.join(found.kinds)}"
-    return f"| {library} {version_of(library)} | {reads} | {same_} | {figures} | {found.verdict} |"
+        result = seen(library, Path(folder))
+    same_ = "identical" if result.identical else "**differ**"
+    figures = f"{share(result.named)} | {share(result.by_hand)} | {', '.join(result.kinds)}"
+    return f"| {library} {version_of(library)} | {reads} | {same_} | {figures} | {result.verdict} |"
 
 
 def rows(libraries: list[str]) -> list[str]:
-    """The rows, each from a process of its own: one library's threads are not another's."""
-    found = []
+    """Return the rows, each from a process of its own: libraries start threads."""
+    collected = []
     for library in libraries:
-        one = [sys.executable, __file__, "--row", library]
-        told = subprocess.run(one, capture_output=True, text=True, check=False, timeout=180)
-        lines = re.findall(r"^\| .*\|$", told.stdout, re.MULTILINE)
-        found += lines or [f"| {library} | | failed: {told.stderr.strip()[-200:]!r} | | | | |"]
-        print(found[-1], flush=True)
-    return found
+        command = [sys.executable, __file__, "--row", library]
+        process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
+        lines = re.findall(r"^\| .*\|$", process.stdout, re.MULTILINE)
+        collected += lines or [
+            f"| {library} | | failed: {process.stderr.strip()[-200:]!r} | | | | |"
+        ]
+        print(collected[-1], flush=True)
+    return collected
 
 
 def main() -> None:

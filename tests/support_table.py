@@ -1,4 +1,4 @@
-"""What works, what is degraded and what is refused: the table in docs/loaders.md, found by trying.
+"""Supported, degraded and refused loaders: the table in docs/loaders.md, by trying.
 
     python tests/support_table.py           # print it
     python tests/support_table.py --write   # put it into the page
@@ -159,8 +159,8 @@ def seen(make: Callable[[], Any]) -> str:
 
 
 def seen_of(library: str) -> str:
-    found = _seen_of(library)
-    return BY_CHANCE if library == OWN_THREAD and found in (WAITS, "full") else found
+    level = _seen_of(library)
+    return BY_CHANCE if library == OWN_THREAD and level in (WAITS, "full") else level
 
 
 def _seen_of(library: str) -> str:
@@ -168,7 +168,7 @@ def _seen_of(library: str) -> str:
 
 
 def seen_of_stack(name: str) -> str:
-    """What is seen of a loader that CI does not install; without it, what the page says."""
+    """Return the result for a loader; without its library, the page's."""
     try:
         return _seen(OTHER_STACKS[name], "")
     except ModuleNotFoundError:
@@ -216,12 +216,12 @@ def on_page() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help="put it into the page")
-    found = table()
+    text = table()
     if parser.parse_args().write:
         head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
         tail = rest.partition(END)[2]
-        PAGE.write_text(f"{head}{BEGIN}\n{found}\n{END}{tail}", encoding="utf-8")
-    print(found)
+        PAGE.write_text(f"{head}{BEGIN}\n{text}\n{END}{tail}", encoding="utf-8")
+    print(text)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ class TestOnceImported:
             assert calls == [late_package.part]
         assert not vars(late_package.__spec__.loader).keys() - {"name", "path"}
 
-    def test_is_called_at_once_for_what_is_there(self):
+    def test_is_called_at_once_for_an_imported_package(self):
         """A package that was imported before needs no waiting."""
         calls = []
         with once_imported("sys", lambda: calls.append(1)):

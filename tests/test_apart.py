@@ -1,4 +1,4 @@
-"""Computing with polars in a child: what comes back, and that nothing is left in this process."""
+"""Computing with polars in a child: the result comes back, and this process is unchanged."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from stallscope.apart import apart
 
 @pytest.fixture
 def childlike(monkeypatch):
-    """As in a process that has not used polars yet, and forks its workers."""
+    """Put this process in the state before polars is used, with workers to fork."""
     monkeypatch.setattr(apart_module, "polars_runs", lambda: False)
     monkeypatch.setattr(apart_module, "_forks_workers", lambda: True)
 
@@ -22,13 +22,13 @@ def childlike(monkeypatch):
 @pytest.mark.usefixtures("childlike")
 class TestAChild:
     def test_of_this_process(self):
-        """It computes, with all that is in memory here."""
+        """The child computes with all the memory of this process."""
         frame = pl.DataFrame({"a": [1, 2, 3]})
 
-        pid, found = apart(lambda: (os.getpid(), frame.select("a")))
+        pid, selected = apart(lambda: (os.getpid(), frame.select("a")))
 
         assert pid != os.getpid()
-        assert frame.equals(found)
+        assert frame.equals(selected)
 
     def test_that_asks_for_another(self):
         outer, inner = apart(lambda: (os.getpid(), apart(os.getpid)))
@@ -36,7 +36,7 @@ class TestAChild:
         assert outer == inner
 
     def test_that_raises(self):
-        """The same is raised here, with its own traceback."""
+        """The exception is raised here, with the child's traceback."""
         with pytest.raises(ZeroDivisionError) as caught:
             apart(lambda: 1 / 0)
 
@@ -45,7 +45,7 @@ class TestAChild:
 
 class TestHere:
     def test_where_polars_threads_run(self, monkeypatch):
-        """There is nothing to keep: it is computed in this process."""
+        """With polars' threads already running, the result is computed in this process."""
         monkeypatch.setattr(apart_module, "_forks_workers", lambda: True)
         pl.DataFrame({"a": [1]}).filter(pl.col("a") > 0)
 
@@ -53,7 +53,7 @@ class TestHere:
         assert os.getpid() == apart(os.getpid)
 
     def test_where_workers_are_spawned(self, monkeypatch):
-        """Threads of this process are none of theirs."""
+        """Workers that are spawned do not have this process's threads, so no child is needed."""
         monkeypatch.setattr(apart_module, "polars_runs", lambda: False)
         monkeypatch.setattr(apart_module.multiprocessing, "get_start_method", lambda **_: "spawn")
 
@@ -85,7 +85,7 @@ print(polars_runs(), ss.record(loader, batches=4).samples().height)
 @FORKS
 @pytest.mark.slow
 def test_a_dataset_that_uses_polars_is_measured_again(tmp_path):
-    """Tables, text, pictures and a notebook's story leave no thread of polars in between."""
+    """Tables, text, pictures and a notebook's story leave no polars thread in between."""
     process = subprocess.run(
         [sys.executable, "-c", PROGRAM + TWO_RECORDINGS],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Every benchmark starts and comes to its end; what it measures is for a run of its own to say."""
+"""Every benchmark starts and ends; only its own run says what it measures."""
 
 import json
 import os
@@ -16,7 +16,7 @@ LONG = {
     *("notebooks.py", "power.py", "prediction.py", "soak.py", "storage_truth.py"),
     "third_party_scripts.py",
 }
-"""Even their `--smoke` takes minutes: not in CI."""
+"""Benchmarks whose `--smoke` takes minutes: not in CI."""
 LAUNCHER = """
 import json, os, runpy, sys
 from pathlib import Path
@@ -45,7 +45,7 @@ print(json.dumps(codes))
 @pytest.mark.thorough
 @pytest.mark.flaky(reruns=0)  # minutes long, and it tries again itself
 def test_every_benchmark_runs_to_its_end(tmp_path):
-    """With `--smoke` each ends well, says once that its numbers mean nothing, and prints them."""
+    """With `--smoke` each ends well, warns once that its numbers mean nothing, and prints them."""
     pytest.importorskip("torchvision")
     commands = sorted(COMMANDS - LONG)
     package = str(Path(stallscope.__file__).parents[1])
@@ -68,20 +68,20 @@ def test_every_benchmark_runs_to_its_end(tmp_path):
     }
     assert not failed, "\n".join(f"{name}:\n{error}" for name, error in failed.items())
     for name in commands:
-        said = (out / f"{name}.out").read_text().splitlines()
-        assert said.count("smoke: too short to mean anything") == 1, name
-        assert len(said) > 3 or "no CUDA device: nothing measured" in said, name
+        lines = (out / f"{name}.out").read_text().splitlines()
+        assert lines.count("smoke: too short to mean anything") == 1, name
+        assert len(lines) > 3 or "no CUDA device: nothing measured" in lines, name
     assert not [*here.iterdir()], "a benchmark left a file"
 
 
 @pytest.mark.slow
 def test_a_tool_is_asked_and_judged():
     """The runner of the questions takes any command; here the cause is right, the place is not."""
-    said = {"code": "collate", "title": "slow", "next_step": "vectorize it"}
+    answer = {"code": "collate", "title": "slow", "next_step": "vectorize it"}
     asked = subprocess.run(
         [
             *(sys.executable, FOLDER.parent / "real_questions", "--only", "graph-batches"),
-            *("--tool", f"echo '{json.dumps(said)}'".replace("{", "{{").replace("}", "}}")),
+            *("--tool", f"echo '{json.dumps(answer)}'".replace("{", "{{").replace("}", "}}")),
         ],
         capture_output=True,
         text=True,

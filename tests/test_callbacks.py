@@ -1,4 +1,4 @@
-"""Windows of other people's trainings: logged to their loggers, and never in their way."""
+"""Windows of other people's trainings: logged to their loggers, without disturbing them."""
 
 import csv
 import time
@@ -18,7 +18,7 @@ NAMES = {f"stallscope/{name}" for name in ("stall_share", "wait_s", "step_s", "s
 
 
 def train(watcher=None, steps=30):
-    """A small training; its losses."""
+    """Run a small training; return its losses."""
     torch.manual_seed(0)
     model, losses = nn.Linear(4, 1), []
     optimizer = torch.optim.SGD(model.parameters(), 1e-6)
@@ -39,7 +39,9 @@ class TestWatcher:
     def test_logs_each_window(self):
         """Two windows of six steps in thirty; the losses are those of a training without it."""
         logged = []
-        watcher = callbacks.Watcher(lambda *told: logged.append(told), steps=6, every=20, warmup=2)
+        watcher = callbacks.Watcher(
+            lambda *entry: logged.append(entry), steps=6, every=20, warmup=2
+        )
 
         with watcher:
             losses = train(watcher)
@@ -52,24 +54,24 @@ class TestWatcher:
 
     def test_a_training_that_ends_within_a_window(self):
         logged = []
-        with callbacks.Watcher(lambda *told: logged.append(told), steps=50, every=50) as watcher:
+        with callbacks.Watcher(lambda *entry: logged.append(entry), steps=50, every=50) as watcher:
             train(watcher, 12)
 
         assert [12] == [step for _, step in logged]
 
     def test_a_logger_that_fails_is_passed_over(self):
-        """It is said once, and the training goes on."""
+        """The failure is printed once, and the training goes on."""
 
         def broken(*_):
             raise ConnectionError("the server is away")
 
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             with callbacks.Watcher(broken, steps=6, every=10) as watcher:
                 losses = train(watcher)
 
         assert train() == losses
-        assert ["the server is away" in str(one.message) for one in said].count(True) == 1
+        assert ["the server is away" in str(warning.message) for warning in caught].count(True) == 1
 
     @pytest.mark.parametrize(("steps", "every"), [(50, 10), (4, 10), (0, 0)])
     def test_windows_that_cannot_be(self, steps, every):
@@ -124,14 +126,14 @@ def test_lightning(tmp_path):
     assert losses == fitted(callbacks.lightning(steps=8, every=12, warmup=2))
     (file,) = tmp_path.rglob("1/metrics.csv")
     with file.open() as rows:
-        told = [row for row in csv.DictReader(rows) if row.get("stallscope/stall_share")]
-    assert 2 == len(told)
-    assert 0 <= float(told[0]["stallscope/stall_share"]) <= 1
+        windows = [row for row in csv.DictReader(rows) if row.get("stallscope/stall_share")]
+    assert 2 == len(windows)
+    assert 0 <= float(windows[0]["stallscope/stall_share"]) <= 1
 
 
 @pytest.mark.slow
 def test_hugging_faces_trainer(tmp_path):
-    """Its log has the numbers; the losses are the same."""
+    """The Trainer's log has the numbers, and the losses are unchanged."""
     transformers = pytest.importorskip("transformers")
 
     class Model(nn.Module):
@@ -189,7 +191,7 @@ def test_hugging_faces_trainer(tmp_path):
 
 
 def shown_by(logger):
-    """A training of two windows whose numbers, pictures and verdict go to a logger."""
+    """Run a training of two windows whose numbers, pictures and verdict go to a logger."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "stallscope stops watching")
         with callbacks.Watcher(logger, steps=6, every=20, warmup=2) as watcher:
@@ -208,18 +210,18 @@ class TestLoggers:
             shown_by(callbacks.tensorboard(writer))
             callbacks.tensorboard(writer).text("name", "__getitem__ of <lambda>", 0)
 
-        found = EventAccumulator(str(tmp_path)).Reload()
-        assert set(found.Tags()["scalars"]) == NAMES
-        assert {f"stallscope/{name}" for name in callbacks.PICTURES} == set(found.Tags()["images"])
-        assert [6, 26] == [one.step for one in found.Scalars("stallscope/stall_share")]
-        assert 960 == found.Images("stallscope/exposed")[0].width  # fits a window
-        name, verdict = sorted(found.Tags()["tensors"])
+        events = EventAccumulator(str(tmp_path)).Reload()
+        assert set(events.Tags()["scalars"]) == NAMES
+        assert {f"stallscope/{name}" for name in callbacks.PICTURES} == set(events.Tags()["images"])
+        assert [6, 26] == [event.step for event in events.Scalars("stallscope/stall_share")]
+        assert 960 == events.Images("stallscope/exposed")[0].width  # fits a window
+        name, verdict = sorted(events.Tags()["tensors"])
         assert verdict.startswith("stallscope/verdict")
-        (shown,) = found.Tensors(name)  # as Markdown
+        (shown,) = events.Tensors(name)  # as Markdown
         assert [rb"\_\_getitem\_\_ of &lt;lambda&gt;"] == [*shown.tensor_proto.string_val]
 
     def test_weights_and_biases(self, tmp_path):
-        """Offline; the training's own steps stay as they are."""
+        """The run is offline, and the training's own steps are unchanged."""
         wandb = pytest.importorskip("wandb", reason="Weights & Biases is large: in no extra")
         with wandb.init(dir=tmp_path, mode="offline", project="test") as run:
             shown_by(callbacks.wandb(run))
@@ -242,6 +244,6 @@ class TestLoggers:
 
         client = mlflow.MlflowClient()
         history = client.get_metric_history(active.info.run_id, "stallscope/wait_s")
-        assert [6, 26] == [one.step for one in history]
+        assert [6, 26] == [point.step for point in history]
         assert client.get_run(active.info.run_id).data.tags["stallscope/verdict"]
         assert 4 == len(list(tmp_path.rglob("*.png")))

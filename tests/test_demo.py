@@ -1,4 +1,4 @@
-"""The demo loaders run, and each planted cost is where it is said to be."""
+"""The demo loaders run, and each has its planted cost where the docs say."""
 
 import re
 import tarfile
@@ -26,8 +26,8 @@ class TestCaseA:
             members = archive.getmembers()
         images = [member.size for member in members if member.name.endswith(".jpg")]
 
-        assert ["jpg", "json", "txt"] == [one.name.partition(".")[2] for one in members[:3]]
-        assert 1 == len({one.name.partition(".")[0] for one in members[:3]})
+        assert ["jpg", "json", "txt"] == [member.name.partition(".")[2] for member in members[:3]]
+        assert 1 == len({member.name.partition(".")[0] for member in members[:3]})
         assert all(74_000 <= size <= 776_000 for size in images)
         assert len(images) / 2 < sum(130_000 <= size <= 420_000 for size in images)
 
@@ -45,9 +45,9 @@ class TestCaseA:
     def test_the_same_shards_are_made_again(self, shards, tmp_path):
         again = demo.make_shards(tmp_path, 1, images=1)
 
-        with tarfile.open(shards[0]) as one, tarfile.open(again[0]) as other:
-            name = one.getnames()[0]
-            assert one.extractfile(name).read() == other.extractfile(name).read()
+        with tarfile.open(shards[0]) as first, tarfile.open(again[0]) as second:
+            name = first.getnames()[0]
+            assert first.extractfile(name).read() == second.extractfile(name).read()
 
 
 class TestCaseB:
@@ -59,11 +59,11 @@ class TestCaseB:
         torch.manual_seed(0)
         expected = demo.case_b_pipeline()(image)
         torch.manual_seed(0)
-        found = demo.case_b_pipeline(order, mask)(image)
+        prepared = demo.case_b_pipeline(order, mask)(image)
 
-        assert torch.equal(found, expected)
-        assert found.shape == (3, 256, 256)
-        assert found.dtype == torch.float32
+        assert torch.equal(prepared, expected)
+        assert prepared.shape == (3, 256, 256)
+        assert prepared.dtype == torch.float32
 
     def test_the_published_order_is_the_published_one(self):
         names = [type(op).__name__ for op in demo.case_b_pipeline().transforms]

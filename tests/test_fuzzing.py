@@ -1,4 +1,4 @@
-"""Damaged and forged results: each opens, or is refused in one sentence, and nothing else happens.
+"""Damaged and forged results: each opens or is refused in one sentence, without side effects.
 
 The number of a mutation is its seed, so that one that failed can be made again.
 """
@@ -29,11 +29,11 @@ SOURCES = ("run", "log", "flame", "diagnosis")
 LARGEST = 1 << 24
 """Larger ones a mutation has made, and no other takes them in hand."""
 MOST_S = 5.0
-"""Of waiting: what takes longer hangs."""
+"""Seconds after which a load counts as hanging."""
 MOST_CPU_S = 1.0
-"""Of computing, in this process and its children, until the result is there."""
+"""CPU seconds that a load may take, in this process and its children."""
 MOST_BYTES = 100_000_000
-"""Beyond what the process, or a child of it, had before."""
+"""Bytes that a load may add, in the process or in a child."""
 
 ODD = (
     *(None, True, -1, 0, 2**31, 2**63, 10**400, 1.5, float("nan")),
@@ -75,7 +75,7 @@ def larger(folder, chance):
 
 
 def words_changed(folder, chance):
-    """Whole numbers of a log, which are more than bytes."""
+    """Change integers of a log instead of single bytes."""
     file = any_file(folder, chance, ".events")
     data = file.read_bytes()
     words = np.frombuffer(data, np.int64, len(data) // 8).copy()
@@ -125,12 +125,12 @@ def column_changed(folder, chance):
     rows = chance.choice([table.height, table.height, 3_000_000])
     value = pl.Series([chance.choice(VALUES)], strict=False)
     if rows != table.height:
-        table = pl.select(**{one: pl.repeat(0, rows, dtype=pl.Int8) for one in table.columns})
+        table = pl.select(**{column: pl.repeat(0, rows, dtype=pl.Int8) for column in table.columns})
     table.with_columns(value.new_from_index(0, rows).alias(name)).write_ipc(file)
 
 
 def replaced(folder, chance):
-    """A link, a pipe, a folder or nothing in the place of a file, or of a folder."""
+    """Put a link, a pipe, a folder or nothing in the place of a file or a folder."""
     paths = sorted(folder.rglob("*"))
     path = chance.choice(paths)
     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
@@ -154,7 +154,7 @@ MUTATIONS = (
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory):
-    """A folder of each kind."""
+    """Return a folder of each kind."""
     place = tmp_path_factory.mktemp("sources")
     for name in ("run", "flame", "diagnosis"):
         built(name).save(place / name)
@@ -163,26 +163,26 @@ def sources(tmp_path_factory):
 
 
 def a_log(folder):
-    """What a recording whose process was killed leaves."""
+    """Return the logs of a recording whose process was killed."""
     loader = DataLoader(Noise(64), 4, num_workers=1)
     logs = folder / "logs"
-    kept = folder.with_name("kept")
+    saved = folder.with_name("kept")
     watch = script.watching(folder, name="train.py", warmup=1, done=lambda _: None)
     with watch:
         for _ in loader:
             pass
-        shutil.copytree(logs, kept)
+        shutil.copytree(logs, saved)
     shutil.rmtree(folder)
     folder.mkdir()
-    kept.rename(logs)
+    saved.rename(logs)
     assert LogPlace(logs, 0).logs()
 
 
 class Opened(NamedTuple):
     number: int
     mutations: list[str]
-    said: str
-    """Why it was refused; empty: it was opened."""
+    refusal: str
+    """Reason of the refusal; empty: it was opened."""
     seconds: float
     cpu_s: float
     used_bytes: int
@@ -239,16 +239,18 @@ def opened(sources, tmp_path, numbers):
         reader.stdin.close()
 
 
-def is_bad(one):
-    text = one.said.startswith("TRACEBACK") or "\n" in one.said or "\x1b" in one.said
-    slow = one.seconds > MOST_S or one.cpu_s > MOST_CPU_S
-    return text or slow or one.used_bytes > MOST_BYTES
+def is_bad(opened):
+    text = (
+        opened.refusal.startswith("TRACEBACK") or "\n" in opened.refusal or "\x1b" in opened.refusal
+    )
+    slow = opened.seconds > MOST_S or opened.cpu_s > MOST_CPU_S
+    return text or slow or opened.used_bytes > MOST_BYTES
 
 
 @pytest.mark.slow
 def test_mutations(sources, tmp_path):
-    """No traceback, no control character, no hang, no gigabytes; and the test can tell."""
+    """No mutation leads to a traceback, a control character, a hang or gigabytes."""
     seen = list(opened(sources, tmp_path, range(MANY)))
 
     assert [] == list(filter(is_bad, seen))
-    assert MANY / 4 < sum(bool(one.said) for one in seen) < MANY
+    assert MANY / 4 < sum(bool(opened.refusal) for opened in seen) < MANY

@@ -1,4 +1,4 @@
-"""Holding Ctrl-C back."""
+"""Interrupts that are held back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_an_interrupt_is_felt_at_the_end_of_the_block():
 
 
 def test_ignored_interrupts_stay_ignored():
-    """A program that is started in the block, such as a spawned worker, inherits that."""
+    """A program that is started in the block, such as a spawned worker, still ignores them."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with held_back():

@@ -1,4 +1,4 @@
-"""What an active experiment puts back."""
+"""Objects that an active experiment puts back."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def global_step(batch: torch.Tensor) -> None:
 
 
 def test_a_step_is_searched_wherever_it_keeps_its_model():
-    """Bound object, closure, partial and globals are all looked through."""
+    """The search covers bound object, closure, partial and globals."""
     trainer, model = Trainer(), torch.nn.Linear(4, 1)
     closure = lambda batch: model(batch).sum()  # noqa: E731
     partial = functools.partial(lambda model, batch: model(batch), model)
@@ -80,24 +80,24 @@ class Net(torch.nn.Module):
         self.losses.append(loss.item())
 
 
-def test_what_a_module_keeps_is_put_back():
-    """Its optimizer, its generator, sums such as a metric's: none of them is in its state."""
+def test_attributes_of_a_module_are_put_back():
+    """The optimizer, the generator and sums such as a metric's are put back."""
     net = Net()
     net.training_step(torch.rand(8, 4))
     before = str((net.optimizers[0].state_dict(), net.rng.bit_generator.state))
-    kept = (net.total, net.total.item(), net.losses, list(net.losses))
+    sums = (net.total, net.total.item(), net.losses, list(net.losses))
 
     with as_before(DataLoader(Noise()), net.training_step) as notes:
         net.training_step(torch.rand(8, 4))
 
     assert before == str((net.optimizers[0].state_dict(), net.rng.bit_generator.state))
-    assert kept == (net.total, net.total.item(), net.losses, net.losses)
+    assert sums == (net.total, net.total.item(), net.losses, net.losses)
     assert {"size": 4} == net.settings
     assert notes[0].endswith(": Adam, Net")
 
 
 def test_a_step_is_searched_to_its_inner_functions():
-    """What a closure, a comprehension or a keyword's default names is reached, too."""
+    """The search reaches names of closures, comprehensions and keyword defaults."""
     default = torch.nn.Linear(4, 1)
 
     def step(batch: torch.Tensor, *, model: torch.nn.Module = default) -> Any:
@@ -156,9 +156,9 @@ class Pair(NamedTuple):
 
 def test_every_tensor_moves_and_nothing_else_changes():
     """Tensors in lists, tuples, named tuples and dicts are moved; the rest stays as it is."""
-    one = torch.ones(1)
+    tensor = torch.ones(1)
 
-    moved = to_device([{"a": one, "b": "text"}, (one, 3), Pair(one, None)], "meta")
+    moved = to_device([{"a": tensor, "b": "text"}, (tensor, 3), Pair(tensor, None)], "meta")
 
     assert "meta" == moved[0]["a"].device.type == moved[1][0].device.type
     assert "meta" == moved[2].image.device.type

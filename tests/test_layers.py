@@ -1,4 +1,4 @@
-"""The house: imports go down only, also those inside functions and those for types alone.
+"""The layers: imports go down only, also inside functions and for types alone.
 
 A module may import its own layer and those above it in the table, and the packages of its layer.
 """
@@ -68,7 +68,7 @@ LAYERS = {
 
 
 def _imports(path):
-    """Each name that a file imports, with the line and whether it is for types alone."""
+    """Yield each name that a file imports, with the line and whether it is for types alone."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     typed = {
         id(node)
@@ -98,7 +98,7 @@ def _layer(module):
 
 
 def _ours(name):
-    """The module of ours that is imported by a name, or None."""
+    """Return the imported module of the package, or None."""
     inside = name.removeprefix("stallscope").removeprefix(".")
     if not name.startswith("stallscope"):
         return None
@@ -106,19 +106,19 @@ def _ours(name):
 
 
 def _edges():
-    """Importer and imported, within the package; its front door names everything."""
+    """Yield importer and imported module within the package, except from its front door."""
     for module, imports in IMPORTS.items():
         for name, _ in imports:
-            other = _ours(name)
-            if other and module not in ("__init__", other):
-                yield module, other
+            imported = _ours(name)
+            if imported and module not in ("__init__", imported):
+                yield module, imported
 
 
 def test_imports_go_down_only():
     upwards = {
-        f"{module} {other}"
-        for module, other in _edges()
-        if _layer(other) not in (_layer(module), *LAYERS[_layer(module)][1].split())
+        f"{module} {imported}"
+        for module, imported in _edges()
+        if _layer(imported) not in (_layer(module), *LAYERS[_layer(module)][1].split())
     }
 
     assert not upwards
@@ -138,10 +138,10 @@ def test_each_layer_has_its_packages():
     assert not foreign
 
 
-def test_no_module_imports_itself_by_way_of_others():
+def test_no_module_imports_itself_through_others():
     graph = {module: set() for module in FILES}
-    for module, other in _edges():
-        graph[module].add(other)
+    for module, imported in _edges():
+        graph[module].add(imported)
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -176,7 +176,7 @@ def test_loads_no_more_than_it_needs(modules, heavy):
 
 
 def test_a_class_has_a_name_of_its_own():
-    """One word, one thing: no two classes of the package are called the same."""
+    """No two classes of the package have the same name."""
     trees = (ast.walk(ast.parse(path.read_text(encoding="utf-8"))) for path in FILES.values())
     names = [node.name for tree in trees for node in tree if isinstance(node, ast.ClassDef)]
 

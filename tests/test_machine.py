@@ -1,4 +1,4 @@
-"""What the process may use, out of planted control groups."""
+"""Limits of the process, from planted control groups."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class TestCores:
         ],
         ids=["max", "-1", "nonsense", "no controller", "no proc"],
     )
-    def test_without_a_quota_they_are_those_that_it_may_run_on(self, plant, files):
-        """No limit, or none that can be read, leaves the affinity."""
+    def test_without_a_quota_the_affinity_counts(self, plant, files):
+        """Without a readable limit, the affinity counts."""
         assert not cpu_groups(plant(files))
         assert float(CORES) == cores_available(plant(files))
 
@@ -78,8 +78,8 @@ class TestCores:
 
 
 class TestMemory:
-    def test_the_machine_s_where_no_group_limits_it(self, plant):
-        """What the kernel says is available."""
+    def test_without_a_limit_it_is_the_machines(self, plant):
+        """Without a group's limit, the kernel's available memory counts."""
         unlimited = {"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"}
 
         assert 1 << 20 < memory_available_bytes(plant(version_1() | unlimited))
@@ -93,7 +93,7 @@ class TestMemory:
         ],
     )
     def test_what_a_group_has_left(self, plant, version, folder, limit, used):
-        """Its limit less what is in use; file pages that nobody uses are not in use."""
+        """A group has its limit less the memory in use; unused file pages are free."""
         at = f"sys/fs/cgroup/{folder}"
         total = "total_" if version is version_1 else ""
         group = {
@@ -120,8 +120,8 @@ def test_cores_that_may_not_be_used_are_not_counted(monkeypatch, plant):
     assert {"1": 600 / os.sysconf("SC_CLK_TCK")} == busy_core_s()
 
 
-def test_what_others_use_is_what_this_process_and_its_children_do_not(monkeypatch):
-    """Of two busy seconds of four one was its own: a quarter of the cores is others'."""
+def test_others_use_the_rest_of_the_busy_time(monkeypatch):
+    """One of two busy seconds of four was its own, so others use a quarter of the cores."""
     assert 0.0 <= CpuUse(0.0, 0.0, 0.0).since(0.0)[1] <= 1.0
     before, after = CpuUse(10.0, 100.0, 5.0), CpuUse(12.0, 104.0, 6.0)
     monkeypatch.setattr(CpuUse, "now", lambda: after)

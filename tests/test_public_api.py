@@ -8,11 +8,11 @@ import pytest
 import stallscope
 
 NAMES = stallscope.__all__
-"""Frozen by `surface/test_public_names.py`."""
+"""Names that `surface/test_public_names.py` freezes."""
 
 
 def test_there_are_no_others():
-    """`dir` shows them and the version, and each is called that at home."""
+    """`dir` lists the public names and the version, and each has that name in its module."""
     assert sorted([*NAMES, "__version__"]) == dir(stallscope)
     assert NAMES == [getattr(stallscope, name).__name__ for name in NAMES]
 
@@ -39,6 +39,6 @@ def test_a_run_says_what_its_methods_take():
                 assert re.search(rf"(^    {taken}: |`{taken}`)", text, re.MULTILINE), (name, taken)
 
 
-def test_an_unknown_name_is_said():
+def test_an_unknown_name_is_named_in_the_error():
     with pytest.raises(AttributeError, match="No stallscope attribute orders_of"):
         stallscope.orders_of  # noqa: B018

@@ -1,4 +1,4 @@
-"""What the README and the pages beside it say can be done, and what they list."""
+"""The README and its pages: their examples run, and their lists are complete."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import support_table
 
 @pytest.mark.thorough
 def test_the_example_runs():
-    """The README's Python prints a verdict with its next step, and the gain that was measured."""
+    """The README's Python prints a verdict with its next step, and the measured gain."""
     printed = readme_examples.output()
 
     assert "next: " in printed
@@ -20,7 +20,7 @@ def test_the_example_runs():
 
 
 def test_ci_runs_the_command_of_the_readme():
-    """`.ci/run` runs the very test command that the README gives; its extra contains that one's."""
+    """`.ci/run` runs the README's test command; its extra contains the README's."""
     commands = re.findall(r"```sh\n(.*?)\n```", readme_examples.README.read_text(), re.DOTALL)
     script = (readme_examples.ROOT / ".ci" / "run").read_text()
 
@@ -33,12 +33,12 @@ def test_ci_runs_the_command_of_the_readme():
 
 
 def test_it_is_short():
-    """The README is read to its end: 150 lines at most."""
+    """The README has at most 150 lines."""
     assert len(readme_examples.README.read_text().splitlines()) <= 150
 
 
 def test_every_file_that_is_named_is_there():
-    """Files and links of the pages exist, and a file holds the name that is given after it."""
+    """Files and links of the pages exist, and a file has the name that follows it."""
     root = readme_examples.ROOT
     pages = [root / "README.md", root / "CONTRIBUTING.md", *(root / "docs").glob("*.md")]
     for page in pages:
@@ -53,7 +53,7 @@ def test_every_file_that_is_named_is_there():
 
 
 def test_its_pictures_are_there():
-    """All that it shows are made by the command, and lie where it says."""
+    """Every picture of the README is made by the command, and exists."""
     shown = re.findall(r"!\[[^]]+]\(([^)]+)\)", readme_examples.README.read_text())
 
     assert {f"notebooks/pictures/{name}.png" for name in readme_examples.PICTURES} == set(shown)
@@ -69,8 +69,8 @@ def test_the_support_table_is_true():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("library", ["OpenCV", "h5py"])
-def test_time_in_a_library_is_named(library, tmp_path):
-    """Batches are the plain loader's, and most of what the library takes is no `getitem`."""
+def test_time_in_a_library_has_a_stage(library, tmp_path):
+    """Batches are the plain loader's, and most of the library's time is outside `getitem`."""
     if why := seen_table.why_absent(library):
         pytest.skip(why)
 

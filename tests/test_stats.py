@@ -1,4 +1,4 @@
-"""The chance of being wrong, against counting all the ways."""
+"""The chance of an error, compared with a count of all cases."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def binomial_tail(hits, tries, share):
 
 class TestHypergeometricTail:
     def test_counts_all_ways(self):
-        """It is the share of all ways to draw that have at least so many marked."""
+        """The chance is the share of all draws that have at least so many marked."""
         for both in range(5):
             ways = sum(comb(6, n) * comb(14, 5 - n) for n in range(both, 6)) / comb(20, 5)
             tail = hypergeometric_tail(total=20, marked=6, drawn=5, both=both)
             assert abs(tail - ways) < 1e-12
 
     def test_is_one_when_everything_is_marked(self):
-        """What happens at every step explains nothing."""
+        """A mark at every step explains nothing."""
         assert abs(hypergeometric_tail(total=50, marked=50, drawn=7, both=7) - 1) < 1e-9
         assert 1.0 == hypergeometric_tail(total=0, marked=0, drawn=0, both=0)
 
     def test_is_never_zero(self):
-        """However large the numbers, some doubt is left."""
+        """Some doubt is left, however large the numbers."""
         assert LEAST == hypergeometric_tail(total=20_000, marked=5000, drawn=5000, both=5000)
 
 
@@ -48,8 +48,8 @@ class TestLogBinomialBound:
         for tries in (1, 5, 20, 60):
             for hits in range(tries + 1):
                 for share in (0.05, 0.3, 0.7):
-                    one = (np.array([float(value)]) for value in (hits, tries, share))
-                    bound = float(np.exp(log_binomial_bound(*one)[0]))
+                    arrays = (np.array([float(value)]) for value in (hits, tries, share))
+                    bound = float(np.exp(log_binomial_bound(*arrays)[0]))
                     assert bound >= binomial_tail(hits, tries, share) - 1e-12
 
     def test_has_no_opinion_without_tries(self):
@@ -59,7 +59,7 @@ class TestLogBinomialBound:
 
 class TestRankSumTail:
     def test_comes_close_to_counting_all_orders(self):
-        """It differs little from the share of orders that are as extreme."""
+        """The chance is close to the share of orders that are as extreme."""
         values = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0])
         higher, lower = values[[4, 6, 8, 9]], values[[0, 1, 2, 3, 5, 7]]
         sums = [values[list(chosen)].sum() for chosen in combinations(range(10), 4)]

@@ -1,4 +1,4 @@
-"""Results as folders: each kind comes back as it was, and a folder of anybody's is one sentence.
+"""Results as folders: each kind comes back unchanged, and a bad folder is one sentence.
 
 A result that somebody sent is looked at before it is read.
 """
@@ -64,7 +64,7 @@ def change_head(folder, **values):
 
 
 def refusal(folder, words):
-    """Loading is refused in one sentence that says these words; gives the sentence."""
+    """Assert that loading is refused in one sentence with these words; return the sentence."""
     with pytest.raises(RunFormatError, match=words) as caught:
         ss.load(folder)
     assert str(folder) in str(caught.value)
@@ -86,17 +86,17 @@ class TestRoundTrip:
         assert type(after) is type(before)
         assert after.table().equals(before.table())
         for field in fields(before):
-            one, other = getattr(before, field.name), getattr(after, field.name)
-            if isinstance(one, pl.DataFrame):
-                assert one.equals(other), field.name
-                assert one.schema == other.schema, field.name
+            original, loaded = getattr(before, field.name), getattr(after, field.name)
+            if isinstance(original, pl.DataFrame):
+                assert original.equals(loaded), field.name
+                assert original.schema == loaded.schema, field.name
             elif field.name in ("settings", "circumstances", "notes", "machine", "rest", "counts"):
-                assert one == other, field.name
+                assert original == loaded, field.name
         if name != "orders":  # with the pipeline at hand it says more
             assert str(after) == str(before)
 
     def test_the_parts_of_a_diagnosis(self, tmp_path):
-        """Its run, ladder and flame lie in folders of their own, which load by themselves."""
+        """A diagnosis's run, ladder and flame have folders of their own, which load alone."""
         folder = built("diagnosis").save(tmp_path / "result")
 
         for part in ("run", "ladder", "flame"):
@@ -108,7 +108,7 @@ class TestRoundTrip:
         assert (after.run, after.ladder, after.flame) == (None, None, None)
 
     def test_orders_without_their_pipeline(self, tmp_path):
-        """They can be looked at; applying one says in a sentence why that does not go."""
+        """Orders without a pipeline can be shown; applying one is an error with a reason."""
         orders = ss.load(built("orders").save(tmp_path / "result"))
 
         assert orders.best()
@@ -116,7 +116,7 @@ class TestRoundTrip:
             orders.apply(None)
 
     def test_is_json_and_arrow(self, saved):
-        """Nothing that runs when it is opened."""
+        """The folder holds no file that runs when it is opened."""
         assert {".json", ".arrow"} == {file.suffix for file in saved.rglob("*.*")}
 
 
@@ -128,7 +128,7 @@ class TestHostileFolders:
         refusal(saved, f"{table.name} is missing")
 
     def test_a_damaged_table(self, saved):
-        """A file that is not Arrow, or only half of one."""
+        """The table is no Arrow file, or only half of one."""
         file = min(saved.glob("*.arrow"))
         whole = file.read_bytes()
 
@@ -137,23 +137,23 @@ class TestHostileFolders:
             refusal(saved, "is not a whole")
 
     def test_another_kind(self, saved, kind):
-        """A head that says another kind than its name; another kind's class."""
-        other = KINDS[KINDS.index(kind) - 1]
-        with pytest.raises(RunFormatError, match=f"it has no {other}.json"):
-            getattr(ss, other.capitalize()).load(saved)
+        """The head names another kind than the file, or the class is another kind's."""
+        other_kind = KINDS[KINDS.index(kind) - 1]
+        with pytest.raises(RunFormatError, match=f"it has no {other_kind}.json"):
+            getattr(ss, other_kind.capitalize()).load(saved)
 
-        change_head(saved, kind=other)
-        refusal(saved, f"of the kind '{other}'")
+        change_head(saved, kind=other_kind)
+        refusal(saved, f"of the kind '{other_kind}'")
 
     def test_a_newer_schema(self, saved):
-        """Says which versions are read."""
+        """The error lists the versions that can be read."""
         change_head(saved, schema_version=99)
 
         refusal(saved, "schema version 99; this stallscope reads")
 
     @pytest.mark.parametrize("place", ["head", "table"])
     def test_a_link(self, saved, tmp_path, place):
-        """A link is not followed, though what it leads to is whole."""
+        """A link is not followed, even to a complete result."""
         file = head_of(saved) if place == "head" else min(saved.glob("*.arrow"))
         file.rename(tmp_path / "elsewhere")
         file.symlink_to(tmp_path / "elsewhere")
@@ -191,7 +191,7 @@ class TestHostileFolders:
 
 class TestSaving:
     def test_a_failure_leaves_the_older_result(self, kind, saved, monkeypatch):
-        """Whatever goes wrong while the new one is written."""
+        """The older result survives any failure while the new one is written."""
         before = everything(saved)
 
         def full(*_, **__):
@@ -204,7 +204,7 @@ class TestSaving:
         assert everything(saved) == before
 
     def test_writes_through_no_link(self, kind, saved, tmp_path):
-        """A link at the place of a table is replaced; what it leads to stays as it is."""
+        """A link in the place of a table is replaced, and its target is unchanged."""
         theirs = tmp_path / "theirs"
         theirs.write_text("precious")
         for file in saved.glob("*.arrow"):
@@ -227,10 +227,10 @@ class TestSaving:
 
     def test_not_over_another_kind(self, kind, saved):
         """A run's folder is no place for a ladder."""
-        other = KINDS[KINDS.index(kind) - 1]
+        other_kind = KINDS[KINDS.index(kind) - 1]
 
         with pytest.raises(RunFormatError, match="holds other files"):
-            built(other).save(saved)
+            built(other_kind).save(saved)
 
     @pytest.mark.parametrize("place", ["file", "file/run"])
     def test_not_over_a_file(self, tmp_path, place):
@@ -264,9 +264,9 @@ class TestSizes:
         sound = pl.read_ipc(saved_run / "spans.arrow").clear()
         columns = bomb()
         others = [pl.lit(None, sound.schema[name]).alias(name) for name in sound.columns]
-        columns.with_columns(one for one in others if one.meta.output_name() != "epoch").write_ipc(
-            saved_run / "spans.arrow"
-        )
+        columns.with_columns(
+            column for column in others if column.meta.output_name() != "epoch"
+        ).write_ipc(saved_run / "spans.arrow")
 
         refusal(saved_run, rf"spans\.arrow: epoch has values of the {words}")
 
@@ -289,8 +289,8 @@ class TestTexts:
 
         run = ss.load(saved_run)
 
-        told = f"{run}{run.notes}{run.machine}{run.all_spans['stage'].to_list()}"
-        assert not set(told) & set(EVIL) - set("52;c;ZXZpbA==2J]")
+        text = f"{run}{run.notes}{run.machine}{run.all_spans['stage'].to_list()}"
+        assert not set(text) & set(EVIL) - set("52;c;ZXZpbA==2J]")
         assert run.all_spans["stage"][0].endswith("crop")
 
     def test_of_an_error(self, saved_run):
@@ -309,16 +309,18 @@ class TestTexts:
             names = {"stage", "function", "source", "name", "change"} & set(frame.columns)
             evil = [pl.format(f"{EVIL}{{}}", pl.col(name).cast(pl.String)) for name in names]
             kinds = {name: frame.schema[name] for name in names}
-            new = frame.with_columns(one.alias(name) for name, one in zip(names, evil, strict=True))
+            new = frame.with_columns(
+                column.alias(name) for name, column in zip(names, evil, strict=True)
+            )
             result = replace(result, **{field: new.cast(kinds)})
 
-        told = str(result), result._repr_mimebundle_()["text/plain"]
+        texts = str(result), result._repr_mimebundle_()["text/plain"]
 
-        assert "52;c;ZXZpbA" in told[0]
-        assert not set("".join(told)) & set(EVIL) - set("52;c;ZXZpbA==2J]")
+        assert "52;c;ZXZpbA" in texts[0]
+        assert not set("".join(texts)) & set(EVIL) - set("52;c;ZXZpbA==2J]")
 
     def test_of_what_is_pointed_at(self):
-        """An error names it, and is shown by whoever catches it."""
+        """The error names the target, safely for whoever prints it."""
         with pytest.raises(TargetError) as caught:
             ss.target(f"/nowhere/{EVIL}")
 
@@ -366,7 +368,7 @@ class TestHeads:
 
 class TestLinks:
     def test_ranks_that_are_links(self, saved_run, tmp_path):
-        """What lies outside of the folder is not read for it."""
+        """Ranks outside of the folder are not read."""
         (tmp_path / "all").mkdir()
         (tmp_path / "all" / "rank0").symlink_to(saved_run)
 
@@ -384,7 +386,7 @@ class TestLinks:
 
     @pytest.mark.parametrize("link", ["symlink_to", "hardlink_to"])
     def test_nothing_is_written_through_a_link(self, tmp_path, link):
-        """Where failures are noted may be a link of somebody else's: what it leads to stays."""
+        """The file of failures may be a foreign link: its target stays."""
         (tmp_path / "precious").write_text("mine")
         (tmp_path / "logs").mkdir()
         getattr(tmp_path / "logs" / "failures.lines", link)(tmp_path / "precious")
@@ -427,9 +429,9 @@ class TestColumns:
         for kind in VIEW.pictures:
             run.plot(kind)
 
-    @pytest.mark.parametrize("forged", FORGED, ids=lambda one: f"{one[0]}-{one[2]}-{one[3]}")
+    @pytest.mark.parametrize("forged", FORGED, ids=lambda case: f"{case[0]}-{case[2]}-{case[3]}")
     def test_of_values_that_cannot_be(self, tmp_path, forged):
-        """Else a view would end in a KeyError, a division by zero, or with a wrong sum."""
+        """A view would end in a KeyError, a division by zero, or a wrong sum."""
         kind, table, column, value, words = forged
         file = built(kind).save(tmp_path / "result") / f"{table}.arrow"
         frame = pl.read_ipc(file)

@@ -20,7 +20,7 @@ ROOT = Path(stallscope.__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The wheel of this checkout."""
+    """Return the wheel of this checkout."""
     if not (ROOT / "pyproject.toml").exists():
         pytest.skip("needs a source checkout")
     folder = tmp_path_factory.mktemp("dist")
@@ -32,7 +32,7 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def site(wheel, tmp_path_factory):
-    """A folder with what installing the wheel puts there, without its dependencies."""
+    """Return a folder with the installed wheel, without its dependencies."""
     folder = tmp_path_factory.mktemp("site")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
@@ -61,7 +61,7 @@ def names(folder):
 
 
 def tracked(*folders):
-    """The files of the checkout that belong to the project."""
+    """Return the files of the checkout that belong to the project."""
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", *folders]
     out = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=False)
     if out.returncode:
@@ -79,13 +79,13 @@ def tracked(*folders):
 )
 def test_holds_the_files_of_the_checkout(site, there, here):
     """The package, its notebooks and its photographs are in the wheel, and no other file is."""
-    found = [name for name in names(site / there) if there != "stallscope" or "_share" not in name]
+    packed = [name for name in names(site / there) if there != "stallscope" or "_share" not in name]
 
-    assert found == [name.removeprefix(f"{here}/") for name in tracked(here)]
+    assert packed == [name.removeprefix(f"{here}/") for name in tracked(here)]
 
 
 def test_installing_never_replaces_the_users_torch(metadata):
-    """It is asked for without a version; torchvision, which pins one, comes with an extra only."""
+    """Torch is required without a version; torchvision, which pins one, is an extra only."""
     required = metadata.get_all("Requires-Dist")
     pins = [line for line in required if "torchvision" in line]
 

@@ -1,4 +1,4 @@
-"""Is a planted cost found in the right stage, by real workers and against an independent clock?
+"""Check that a planted cost is found in the right stage, with real workers and its own clock.
 
 Each case plants busy loops, measured by CPU time, in one kind of place. An outer clock around
 `dataset[i]`, in the worker and not ours, tells how long each sample took. Printed for each case:
@@ -97,7 +97,7 @@ def burn(x: Any) -> Any:
 
 
 def rest() -> Rest:
-    """What each sample costs beside the planted part."""
+    """Return the op with the rest of each sample's cost."""
     return Rest(REST_S)
 
 
@@ -158,17 +158,17 @@ def measure(dataset: Any, stage: str, batches: int) -> tuple[float, float]:
 
 def main() -> None:
     """Print the table."""
-    given = arguments(
+    options = arguments(
         __doc__,
         cases=Option(list(CASES), ["a function"], "these"),
         batches=Option(12, 2, "batches a case"),
     )
     planned = PLANTED_S / (PLANTED_S + REST_S)
     rows = []
-    for name in tqdm(given.cases, desc="cases", leave=False):
+    for name in tqdm(options.cases, desc="cases", leave=False):
         make, stage = CASES[name]
-        found, remainder = measure(make(), stage, given.batches)
-        rows.append((name, stage, f"{planned:.1%}", f"{found:.1%}", f"{remainder:+.2%}"))
+        measured, remainder = measure(make(), stage, options.batches)
+        rows.append((name, stage, f"{planned:.1%}", f"{measured:.1%}", f"{remainder:+.2%}"))
     print(table(("planted in", "stage", "share planned", "share found", "unexplained"), rows))
 
 

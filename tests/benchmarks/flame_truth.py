@@ -1,4 +1,4 @@
-"""Whether a flame tells the truth: shares that are known beforehand, and what it finds.
+"""Check the shares of a flame against planted ones.
 
 A sample spends 60% in one named function and 25% in another. Both are looked for merged
 and in each worker, with forked and with spawned workers, by py-spy and by the in-process sampler.
@@ -25,7 +25,7 @@ WIDEST = 0.05
 WORKERS = 2
 ALL = "all"
 UNSEEN = {"total_share": 0.0, "total_share_low": 0.0, "total_share_high": 0.0, "samples": 0}
-"""Of a function that no sample met, as in a short smoke run beside other work."""
+"""Row of a function without samples, as in a short smoke run beside other work."""
 HEAD = (
     *("function", "start", "by", "worker", "planted", "found", "95% interval"),
     *("n", "windows", "holds it", "under ±5"),
@@ -34,7 +34,7 @@ HEAD = (
 
 def main() -> None:
     """Measure, and print the tables."""
-    given = arguments(
+    options = arguments(
         __doc__,
         seconds=Option(20.0, 0.4, "of each flame"),
         rate=Option(50.0, 50.0, "samples a second"),
@@ -43,9 +43,9 @@ def main() -> None:
     )
     rows: list[tuple[str, ...]] = []
     found_py_spy = pyspy_calls.executable
-    for start in given.starts:
+    for start in options.starts:
         loader = DataLoader(
-            Planted(1_000_000, sample_s=given.sample_s),
+            Planted(1_000_000, sample_s=options.sample_s),
             4,
             num_workers=WORKERS,
             multiprocessing_context=start,
@@ -53,26 +53,28 @@ def main() -> None:
         )
         for by in ("py-spy", "in-process sampler"):
             pyspy_calls.executable = found_py_spy if by == "py-spy" else lambda: None
-            flame = ss.flame(loader, seconds=given.seconds, rate_hz=given.rate)
+            flame = ss.flame(loader, seconds=options.seconds, rate_hz=options.rate)
             assert flame.circumstances.how == by, flame.notes
             for worker in (ALL, *range(WORKERS)):
                 rows += _rows(flame, start, by, worker)
     print(table(HEAD, rows))
-    print(f"\n{given.seconds:g} s at {given.rate:g} Hz, {WORKERS} workers, {usable_cores()} cores")
+    print(
+        f"\n{options.seconds:g} s at {options.rate:g} Hz, {WORKERS} workers, {usable_cores()} cores"
+    )
 
 
 def _rows(flame: ss.Flame, start: str, by: str, worker: int | str) -> list[tuple[str, ...]]:
     of_worker = pl.lit(value=True) if worker == ALL else pl.col("worker") == worker
     samples = flame.samples.filter(of_worker)
-    found, windows = shares(samples), samples.select("pid", "window").n_unique()
+    measured, windows = shares(samples), samples.select("pid", "window").n_unique()
     rows = []
     for function, planted in PLANTED.items():
-        one = next(found.filter(_is(function)).iter_rows(named=True), UNSEEN)
-        low, high = one["total_share_low"], one["total_share_high"]
+        row = next(measured.filter(_is(function)).iter_rows(named=True), UNSEEN)
+        low, high = row["total_share_low"], row["total_share_high"]
         rows.append(
             (
                 *(function.rpartition(".")[2], start, by, str(worker), f"{planted:.0%}"),
-                *(f"{one['total_share']:.1%}", f"[{low:.1%}, {high:.1%}]", str(one["samples"])),
+                *(f"{row['total_share']:.1%}", f"[{low:.1%}, {high:.1%}]", str(row["samples"])),
                 str(windows),
                 "yes" if low <= planted <= high else "NO",
                 "yes" if (high - low) / 2 < WIDEST else "NO",
@@ -82,7 +84,7 @@ def _rows(flame: ss.Flame, start: str, by: str, worker: int | str) -> list[tuple
 
 
 def _is(function: str) -> pl.Expr:
-    """Of a class, where Python tells (3.11)."""
+    """Return the filter of a function, without the class that Python 3.11 tells."""
     return pl.col("function").str.ends_with(function.rpartition(".")[2])
 
 

@@ -1,4 +1,4 @@
-"""What stallscope says of a GPU, against what is known otherwise. Needs CUDA, and says so.
+"""Compare stallscope's numbers of a GPU with independent ones. Needs CUDA, and says so.
 
 Busy share: kernels of a known length, a pause of the host after each. Events: what two of them take
 of the host in each step. Ladder: its top rung against a loop over one batch that lies on the
@@ -55,7 +55,7 @@ PERIOD_S = 0.02
 
 def main() -> None:
     """Measure what was asked for."""
-    given = arguments(
+    options = arguments(
         __doc__,
         only=Option([*PARTS], ["busy", "events", "copies"], "these"),
         repeats=Option(200, 5, "steps or copies of each measurement"),
@@ -68,12 +68,12 @@ def main() -> None:
         return
     torch.ones(1, device="cuda")
     print(torch.cuda.get_device_name(), torch.__version__)
-    for name in given.only:
-        print(f"\n{name}\n{PARTS[name](given)}", flush=True)
+    for name in options.only:
+        print(f"\n{name}\n{PARTS[name](options)}", flush=True)
 
 
 def cycles_per_s() -> float:
-    """How many cycles `torch.cuda._sleep` counts in a second."""
+    """Return the cycles that `torch.cuda._sleep` counts in a second."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda._sleep(CYCLES // 10)
     begin.record()
@@ -83,34 +83,34 @@ def cycles_per_s() -> float:
     return CYCLES / (begin.elapsed_time(end) / 1e3)
 
 
-def busy(given: Any) -> str:
-    """The profiler's share, beside that of kernels of a known length."""
+def busy(options: Any) -> str:
+    """Compare the profiler's share with kernels of a known length."""
     device, cycles = Gpu(torch.device("cuda", 0), moves=False), cycles_per_s()
     rows, off = [], []
     for share in SHARES:
 
         def use(length_s: float = share * PERIOD_S) -> None:
-            for _ in range(given.repeats):
+            for _ in range(options.repeats):
                 torch.cuda._sleep(int(length_s * cycles))
                 torch.cuda.synchronize()
                 time.sleep(PERIOD_S - length_s)
 
         device.kernels(use)
         began_s = time.perf_counter()
-        found = device.kernels(use)
+        kernels = device.kernels(use)
         wall_s = time.perf_counter() - began_s
-        truth = share * PERIOD_S * given.repeats / wall_s
-        off.append(abs(found.busy_share - truth))
-        rows.append((f"{share:.0%}", f"{truth:.2%}", f"{found.busy_share:.2%}", f"{off[-1]:.2%}"))
-    said = table(("planted", "truth", "found", "off by"), rows)
-    return f"{said}\nwithin {WITHIN:.0%} {met(max(off) <= WITHIN)}"
+        truth = share * PERIOD_S * options.repeats / wall_s
+        off.append(abs(kernels.busy_share - truth))
+        rows.append((f"{share:.0%}", f"{truth:.2%}", f"{kernels.busy_share:.2%}", f"{off[-1]:.2%}"))
+    text = table(("planted", "truth", "found", "off by"), rows)
+    return f"{text}\nwithin {WITHIN:.0%} {met(max(off) <= WITHIN)}"
 
 
-def events(given: Any) -> str:
-    """What two events take of the host in a step."""
+def events(options: Any) -> str:
+    """Time two events on the host in a step."""
     clock = EventClock(Accelerator(torch.device("cuda", 0)), lambda *_: None)
     took_ns = []
-    for _ in range(_UNTIMED + given.repeats):
+    for _ in range(_UNTIMED + options.repeats):
         torch.cuda._sleep(100_000)
         begin_ns = time.thread_time_ns()
         clock.edge(Edge.STEP)
@@ -122,20 +122,20 @@ def events(given: Any) -> str:
     return f"CPU {mean_us:.1f} us a step, median {median_us:.1f} {met(mean_us <= TARGET_US)}"
 
 
-def ladder(given: Any) -> str:
-    """The top rung, beside a loop over one batch that lies on the device."""
+def ladder(options: Any) -> str:
+    """Compare the top rung with a loop over one batch that is on the device."""
     weight = torch.randn(4096, 4096, device="cuda")
 
     def step(batch: Any) -> None:
         for _ in range(8):
             batch = batch @ weight
 
-    found = ss.ladder(
-        DataLoader(Naps(0.0, values=4096), 256), step, device="cuda", budget_s=given.budget
+    result = ss.ladder(
+        DataLoader(Naps(0.0, values=4096), 256), step, device="cuda", budget_s=options.budget
     )
-    top = found.table().row(-1, named=True)["samples_per_s"]
+    top = result.table().row(-1, named=True)["samples_per_s"]
     batch = torch.zeros(256, 4096, device="cuda")
-    truth = 256 / _each_s(lambda: step(batch), given.repeats)
+    truth = 256 / _each_s(lambda: step(batch), options.repeats)
     off = abs(top / truth - 1)
     return (
         f"top {top:,.0f} samples/s, without data {truth:,.0f}, off by {off:.1%} {met(off <= NEAR)}"
@@ -143,7 +143,7 @@ def ladder(given: Any) -> str:
 
 
 def _each_s(call: Callable[[], object], repeats: int, *, untimed: int = 3) -> float:
-    """Of calls one after the other, by two events around all of them."""
+    """Time calls one after the other, by two events around all of them."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     for _ in range(untimed):
         call()
@@ -156,10 +156,12 @@ def _each_s(call: Callable[[], object], repeats: int, *, untimed: int = 3) -> fl
     return begin.elapsed_time(end) / 1e3 / repeats
 
 
-def copies(given: Any) -> str:
-    """GB/s of a batch of 64 MB, beside those between two events."""
+def copies(options: Any) -> str:
+    """Compare GB/s of a batch of 64 MB with those between two events."""
     loader = DataLoader(Naps(0.0, values=1 << 20), 16)
-    found = ss.experiments(loader, lambda batch: batch.sum(), device="cuda", budget_s=given.budget)
+    result = ss.experiments(
+        loader, lambda batch: batch.sum(), device="cuda", budget_s=options.budget
+    )
     where = torch.device("cuda", 0)
     pageable = [torch.rand(16, 1 << 20) for _ in range(_SOURCES)]
     pinned = [batch.pin_memory() for batch in pageable]
@@ -169,22 +171,26 @@ def copies(given: Any) -> str:
         "pinned, non_blocking=True": (pinned, True),
     }
     rows, off = [], []
-    for row in found.copies().iter_rows(named=True):
+    for row in result.copies().iter_rows(named=True):
         if row["way"] in truths:
             sources, free = truths[row["way"]]
             truth_s = median(
-                _each_s(lambda one=one, free=free: one.to(where, non_blocking=free), 1, untimed=0)
-                for one in islice(cycle(sources), given.repeats // 5)
+                _each_s(
+                    lambda source=source, free=free: source.to(where, non_blocking=free),
+                    1,
+                    untimed=0,
+                )
+                for source in islice(cycle(sources), options.repeats // 5)
             )
             off.append(abs(row["copy_s"] / truth_s - 1))
-            told = (row["bytes"] / row["copy_s"] / 1e9, row["bytes"] / truth_s / 1e9)
-            rows.append((row["way"], *(f"{one:.2f}" for one in told), f"{off[-1]:.1%}"))
-    said = table(("way", "found GB/s", "truth GB/s", "off by"), rows)
-    return f"{said}\nwithin 20% {met(max(off) <= 0.2)}"
+            speeds = (row["bytes"] / row["copy_s"] / 1e9, row["bytes"] / truth_s / 1e9)
+            rows.append((row["way"], *(f"{speed:.2f}" for speed in speeds), f"{off[-1]:.1%}"))
+    text = table(("way", "found GB/s", "truth GB/s", "off by"), rows)
+    return f"{text}\nwithin 20% {met(max(off) <= 0.2)}"
 
 
-def watched(given: Any) -> str:
-    """What it takes of the whole training to watch it: an epoch's wall, to the device's end."""
+def watched(options: Any) -> str:
+    """Time a whole training with and without watching: an epoch's wall, to the device's end."""
     from torchvision.models import resnet18
 
     model = resnet18().cuda()
@@ -217,36 +223,37 @@ def watched(given: Any) -> str:
     }
     epoch_s(nullcontext)
     times = in_turns(
-        {name: partial(epoch_s, one) for name, one in conditions.items()}, given.blocks
+        {name: partial(epoch_s, condition) for name, condition in conditions.items()},
+        options.blocks,
     )
     bare = np.array(times.pop("bare"))
     rows = []
     for name, values in times.items():
-        found = ratio(np.array(values), bare)
-        rows.append((name, f"{found.centre:.3f}", found.interval(".3f")))
+        slowdown = ratio(np.array(values), bare)
+        rows.append((name, f"{slowdown.centre:.3f}", slowdown.interval(".3f")))
     return table(("50 steps of a ResNet-18", "times the bare loop", "95% interval"), rows)
 
 
-def verdicts(given: Any) -> str:
-    """Planted causes before real steps."""
+def verdicts(options: Any) -> str:
+    """Diagnose planted causes before real steps."""
     from torchvision.models import resnet50, vit_b_16
 
     makers = cycle([resnet50, vit_b_16])
     rows, right = [], 0
-    for number, code in enumerate([*PLANTED][: given.causes]):
+    for number, code in enumerate([*PLANTED][: options.causes]):
         make = next(makers)
         planted = plant(code, 70_000 + number)
         step, step_s = training(make().cuda(), planted.recipe.step_s)
-        found = ss.diagnose(planted.loader, step, budget_s=given.budget)
-        right += planted.truth == found.verdict.code
+        diagnosis = ss.diagnose(planted.loader, step, budget_s=options.budget)
+        right += planted.truth == diagnosis.verdict.code
         took = f"{step_s * 1e3:.0f} ms"
-        rows.append((code, make.__name__, took, planted.truth, found.verdict.code))
+        rows.append((code, make.__name__, took, planted.truth, diagnosis.verdict.code))
         print(*rows[-1], flush=True)
-        if planted.truth != found.verdict.code:
-            print(found)
-    said = table(("planted", "model", "step", "truth", "verdict"), rows)
+        if planted.truth != diagnosis.verdict.code:
+            print(diagnosis)
+    text = table(("planted", "model", "step", "truth", "verdict"), rows)
     enough = right >= RIGHT * len(rows)
-    return f"{said}\nright: {right} of {len(rows)} {met(enough)} (healthy is '{HEALTHY_CODE}')"
+    return f"{text}\nright: {right} of {len(rows)} {met(enough)} (healthy is '{HEALTHY_CODE}')"
 
 
 def training(model: Any, seconds: float) -> tuple[Callable[[Any], None], float]:

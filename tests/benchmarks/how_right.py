@@ -101,16 +101,16 @@ def main() -> None:
 def _figures() -> str:
     """Return the README's sentences; of the newest result of each benchmark."""
     lines = []
-    if found := _results("questions")[-1:]:
-        *_, all_kinds = found[0]["tables"][0]["rows"]
+    if latest := _results("questions")[-1:]:
+        *_, all_kinds = latest[0]["tables"][0]["rows"]
         _, _, _, right, of, interval = all_kinds
-        median_s = found[0]["tables"][-1]["rows"][0][2]
+        median_s = latest[0]["tables"][-1]["rows"][0][2]
         lines.append(
             f"- The verdict names cause, place and remedy of {right} of {of} real questions with a "
             f"confirmed cause (95% interval {interval}), after {median_s} s (median)."
         )
-    if found := _results("overhead")[-1:]:
-        rows = found[0]["tables"][0]["rows"]
+    if latest := _results("overhead")[-1:]:
+        rows = latest[0]["tables"][0]["rows"]
         [(_, _, ends, cost, _)] = [row for row in rows if row[0] == RECORDER]
         # The table has the ratio of the time without over the time with it
         low, high = sorted(1 / float(end) - 1 for end in ends.strip("[]").split(", "))
@@ -161,8 +161,8 @@ def _table(table: dict[str, Any]) -> str:
 
 def _origin(result: dict[str, Any]) -> str:
     about = ("date", "machine", "note")
-    said = "; ".join(str(result[part]) for part in about)
-    return f"`{result['command']}` at {result['commit']} (version {result['version']}): {said}."
+    settings = "; ".join(str(result[part]) for part in about)
+    return f"`{result['command']}` at {result['commit']} (version {result['version']}): {settings}."
 
 
 def _summary(result: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Is the share of a planted line what the recorder says of the stage that it is?
+"""Compare the share of a planted line with the recorder's share of its stage.
 
 Each loader has one stage that costs most, and in it one line. `ss.lines` times the line in this
 process, `ss.record` times the stage, in this process as well, so that both divide by the same. The
@@ -79,13 +79,13 @@ def _loader(transform: Any, collate: Any = None) -> DataLoader[Any]:
 
 def main() -> None:
     """Measure, and print the table."""
-    given = arguments(
+    options = arguments(
         __doc__,
         planted=Option(list(loaders()), ["in __call__, busy"], "these"),
         samples=Option(160, 16, "of each"),
     )
-    samples = given.samples
-    rows = [_row(name, *loaders()[name], samples) for name in given.planted]
+    samples = options.samples
+    rows = [_row(name, *loaders()[name], samples) for name in options.planted]
     print(f"{samples} samples each, {cores_available():g} cores; within {WITHIN * 100:.0f} points?")
     print(table(HEAD, rows))
 

@@ -1,4 +1,4 @@
-"""What each notebook takes: seconds on this machine, words of prose, code cells, pictures.
+"""Time each notebook, and count its words of prose, code cells and pictures.
 
 And its headlines, the first line of each result, with the number of those that hedge.
 
@@ -84,7 +84,7 @@ def as_html(path, folder):
 
 def main():
     """Print a row for each notebook as it ends."""
-    given = arguments(
+    options = arguments(
         __doc__,
         times=Option(1, 1, "run each so often"),
         only=Option("", "05", "begin of a notebook's name"),
@@ -93,22 +93,22 @@ def main():
         html=Option("", "", "folder for what nbconvert makes of them"),
     )
     rows, hedges, whole_s = [], 0, 0.0
-    for _ in range(given.times):
+    for _ in range(options.times):
         with tempfile.TemporaryDirectory() as place:
             copied = Path(shutil.copytree(NOTEBOOKS, Path(place, "notebooks")))
-            for path in sorted(copied.glob(f"{given.only}*.ipynb")):
-                took_s, notebook = run(path, given.target, given.budget)
+            for path in sorted(copied.glob(f"{options.only}*.ipynb")):
+                took_s, notebook = run(path, options.target, options.budget)
                 whole_s += took_s
                 rows.append((path.stem, f"{took_s:.0f}", *map(str, counted(notebook))))
                 print(*rows[-1], flush=True)
                 for headline in headlines(notebook):
                     hedges += bool(HEDGE.search(headline))
                     print("  ", headline, flush=True)
-                if given.html:
-                    as_html(path, Path(given.html))
+                if options.html:
+                    as_html(path, Path(options.html))
     print(table(HEAD, rows))
     print(f"headlines that hedge: {hedges}, none wanted: {met(not hedges)}")
-    each_s = whole_s / given.times
+    each_s = whole_s / options.times
     print(f"all of it: {each_s:.0f} s, at most {MOST_S} s: {met(each_s <= MOST_S)}")
 
 

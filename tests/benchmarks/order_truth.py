@@ -1,4 +1,4 @@
-"""Is the grade of two orders right, on random pipelines?
+"""Check the grade of two orders on random pipelines.
 
 Three to five ops of torchvision are drawn, and two of them that stand side by side change places.
 The truth is measured here, without the kit: both orders run on other photographs than the kit's
@@ -82,12 +82,12 @@ def truth(ops: Sequence[Any], order: tuple[int, ...], images: Smooth) -> str:
     for index in range(UNSEEN):
         first = made(index, range(len(ops)))
         try:
-            other = made(index, order)
+            reordered = made(index, order)
         except Exception:  # noqa: BLE001 - whatever an op says of such data
             return FAILS
-        if first.dtype != other.dtype or first.shape != other.shape:
+        if first.dtype != reordered.dtype or first.shape != reordered.shape:
             return DIFFERENT
-        largest = max(largest, float((first.double() - other.double()).abs().max()))
+        largest = max(largest, float((first.double() - reordered.double()).abs().max()))
         top = max(top, float(first.double().max() - first.double().min()))
     share = largest / top if top else 0.0
     if not share:

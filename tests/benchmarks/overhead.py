@@ -1,4 +1,4 @@
-"""What recording costs a JPEG pipeline, beside seven other tools in the same run.
+"""Measure the cost of recording a JPEG pipeline, beside seven other tools in the same run.
 
 A batch is made by torch's own fetcher in this process, with one torch thread as in a worker, from
 2,000 JPEG files of about 533x800: open, decode, RandomResizedCrop, flip, ToTensor, Normalize,
@@ -88,12 +88,12 @@ class Condition:
     on: Callable[[], Any] = nullcontext
     """A `with` block inside of which batches are recorded."""
     stays_on: bool = False
-    """Whether one such block holds all batches of a process."""
+    """True: one such block holds all batches of a process."""
 
 
 def main() -> None:
     """Measure, and print the table."""
-    given = arguments(
+    options = arguments(
         __doc__,
         files=Option(2000, 12, "JPEG files to make"),
         batch=Option(32, 2, "samples in a batch"),
@@ -106,16 +106,16 @@ def main() -> None:
         seed=Option(random.randrange(1 << 30), 0, "of the draws; new each time"),
     )
     torch.set_num_threads(1)
-    with _photographs(given.files) as folder:
+    with _photographs(options.files) as folder:
         dataset = ImageFolder(str(folder), _pipeline())
         fetcher = _fetcher(dataset)
         ours = Condition(OURS, fetcher, _our_hooks, stays_on=True)
         always = [Condition(PLAIN, fetcher), Condition(CONTROL, fetcher), ours]
-        found = _measure(always, _peers(dataset, fetcher, folder / "lines.txt"), given)
-        print(_report(found, given))
+        pairs = _measure(always, _peers(dataset, fetcher, folder / "lines.txt"), options)
+        print(_report(pairs, options))
     with tempfile.TemporaryDirectory(prefix="benchmark-spans-") as name:
         loops = _loops(Path(name))
-        print(_span_report(_span_turns(loops, given.turns, given.length)))
+        print(_span_report(_span_turns(loops, options.turns, options.length)))
 
 
 @contextmanager
@@ -191,7 +191,7 @@ def _peers(dataset: ImageFolder, fetcher: Any, lines: Path) -> list[Condition]:
         "pyinstrument": peers.pyinstrument,
         "yappi": peers.yappi,
     }
-    found = [
+    conditions = [
         Condition(
             "torch.profiler, record_function",
             _fetcher(labelled, labelled.collate),
@@ -201,35 +201,35 @@ def _peers(dataset: ImageFolder, fetcher: Any, lines: Path) -> list[Condition]:
         Condition("cProfile", fetcher, peers.cprofile),
     ]
     switches = {name: peers.installed(name, make) for name, make in makers.items()}
-    return found + [Condition(name, fetcher, on) for name, on in switches.items() if on]
+    return conditions + [Condition(name, fetcher, on) for name, on in switches.items() if on]
 
 
-def _measure(always: list[Condition], others: list[Condition], given: Namespace) -> Pairs:
+def _measure(always: list[Condition], others: list[Condition], options: Namespace) -> Pairs:
     """A round's CPU times in ns, without a tool and with it, by tool."""
-    draw = random.Random(given.seed)
+    draw = random.Random(options.seed)
     pairs: Pairs = {condition.name: [] for condition in (*always[1:], *others)}
     gc.collect()
     gc.freeze()
     turns = itertools.cycle(others)
-    deadline = time.monotonic() + 60 * given.minutes
+    deadline = time.monotonic() + 60 * options.minutes
     with tqdm(desc="comparing", unit="round") as bar:
-        while not _enough(pairs, given) and time.monotonic() < deadline:
+        while not _enough(pairs, options) and time.monotonic() < deadline:
             conditions = [*always, *itertools.islice(turns, 1)]
-            _round(conditions, draw, given, pairs)
+            _round(conditions, draw, options, pairs)
             bar.update()
-            bar.set_postfix_str(_so_far(pairs, given), refresh=False)
+            bar.set_postfix_str(_so_far(pairs, options), refresh=False)
     gc.unfreeze()
     return pairs
 
 
 def _round(
-    conditions: list[Condition], draw: random.Random, given: Namespace, pairs: Pairs
+    conditions: list[Condition], draw: random.Random, options: Namespace, pairs: Pairs
 ) -> None:
     """Make the same batches under each condition, in random order."""
     makers = {condition.name: _Maker(condition) for condition in conditions}
     times = dict.fromkeys(makers, 0)
-    for turn in range(-WARM_UP_BATCHES, given.batches):
-        index = draw.sample(range(given.files), WARM_UP if turn < 0 else given.batch)
+    for turn in range(-WARM_UP_BATCHES, options.batches):
+        index = draw.sample(range(options.files), WARM_UP if turn < 0 else options.batch)
         seed = draw.getrandbits(32)
         for name in draw.sample(list(makers), len(makers)):
             taken_ns = makers[name].batch_ns(index, seed)
@@ -284,19 +284,19 @@ def _estimate(pairs: Pairs, name: str) -> Estimate:
     return ratio(without, with_tool)
 
 
-def _enough(pairs: Pairs, given: Namespace) -> bool:
-    enough = len(pairs[OURS]) >= given.rounds
-    return enough and _estimate(pairs, OURS).half_width < given.half_width
+def _enough(pairs: Pairs, options: Namespace) -> bool:
+    enough = len(pairs[OURS]) >= options.rounds
+    return enough and _estimate(pairs, OURS).half_width < options.half_width
 
 
-def _so_far(pairs: Pairs, given: Namespace) -> str:
-    if len(pairs[OURS]) < given.rounds:
+def _so_far(pairs: Pairs, options: Namespace) -> str:
+    if len(pairs[OURS]) < options.rounds:
         return ""
     now = _estimate(pairs, OURS)
     return f"recorder {now.centre:.4f} +-{now.half_width:.4f}"
 
 
-def _report(pairs: Pairs, given: Namespace) -> str:
+def _report(pairs: Pairs, options: Namespace) -> str:
     estimates = {name: _estimate(pairs, name) for name in pairs if pairs[name]}
     rows = [
         (
@@ -309,16 +309,16 @@ def _report(pairs: Pairs, given: Namespace) -> str:
         for name, e in sorted(estimates.items(), key=lambda item: -item[1].centre)
     ]
     head = ("recorded by", "CPU time without / with", "95% interval", "cost", "rounds")
-    return "\n".join([table(head, rows), "", *_sentences(pairs, estimates, given)])
+    return "\n".join([table(head, rows), "", *_sentences(pairs, estimates, options)])
 
 
-def _sentences(pairs: Pairs, estimates: dict[str, Estimate], given: Namespace) -> Iterator[str]:
+def _sentences(pairs: Pairs, estimates: dict[str, Estimate], options: Namespace) -> Iterator[str]:
     ours = estimates[OURS]
-    plain_ms = np.median(pairs[OURS], axis=0)[0] / 1e6 / given.batch / given.batches
+    plain_ms = np.median(pairs[OURS], axis=0)[0] / 1e6 / options.batch / options.batches
     best = max(e.centre for name, e in estimates.items() if name not in (OURS, CONTROL))
-    yield f"batches of {given.batch} samples; a sample takes {plain_ms:.2f} ms of CPU time"
-    if ours.half_width >= given.half_width:
-        yield f"the time was up at +-{ours.half_width:.4f}; the aim was +-{given.half_width}"
+    yield f"batches of {options.batch} samples; a sample takes {plain_ms:.2f} ms of CPU time"
+    if ours.half_width >= options.half_width:
+        yield f"the time was up at +-{ours.half_width:.4f}; the aim was +-{options.half_width}"
     yield f"target: from {TARGET} at the lower end -> {met(ours.low >= TARGET)} ({ours.low:.4f})"
     yield f"target: above every peer -> {met(ours.low > best)} (the best peer: {best:.4f})"
 

@@ -1,4 +1,4 @@
-"""How long until an answer is settled, how narrow is it, and is it true?
+"""Measure how long an answer takes to settle, how narrow it is, and whether it is true.
 
 Each question is asked again and again, on the machine as it is and beside a neighbour that burns a
 core in bursts of 0.2 to 3 s. The truth is the mean of all quiet answers: an interval is right where
@@ -55,19 +55,19 @@ SAME_HEAD = ("compared with itself", "tries", "claimed", "spread of one")
 
 
 class Answer(NamedTuple):
-    """What a try has given."""
+    """Estimate of a try, and its seconds."""
 
-    found: Factor
+    estimate: Factor
     took_s: float
 
 
 Part = tuple[Factor, "float | None"]
-"""What was found, and after how many seconds; None: at the end of the call."""
+"""Estimate, and the seconds until it settled; None: at the end of the call."""
 
 
 def main() -> None:
     """Ask all questions, quietly and beside a neighbour, and print the tables."""
-    given = arguments(
+    options = arguments(
         __doc__,
         tries=Option(10, 1, "of each question on the quiet machine"),
         neighbour=Option(5, 0, "of each beside the neighbour"),
@@ -77,15 +77,17 @@ def main() -> None:
     )
     warnings.filterwarnings("ignore")
     rows = []
-    for name in tqdm(given.only if given.tries else [], disable=False):
-        ask = partial(QUESTIONS[name], given.budget)
-        quiet, busy = _asked(ask, given.tries), _asked(ask, given.neighbour, busy=True)
+    for name in tqdm(options.only if options.tries else [], disable=False):
+        ask = partial(QUESTIONS[name], options.budget)
+        quiet, busy = _asked(ask, options.tries), _asked(ask, options.neighbour, busy=True)
         for part, answers in quiet.items():
-            truth = math.exp(statistics.fmean(math.log(one.found.factor) for one in answers))
+            truth = math.exp(
+                statistics.fmean(math.log(answer.estimate.factor) for answer in answers)
+            )
             beside = busy.get(part, [])
-            for what, found in ((part, answers), (f"{part}, beside", beside)):
-                if found:
-                    rows.append(_row(f"{name}{what}", found, truth))
+            for what, group in ((part, answers), (f"{part}, beside", beside)):
+                if group:
+                    rows.append(_row(f"{name}{what}", group, truth))
                     print("  ".join(rows[-1]), flush=True)
     print(table(HEAD, rows))
     same = {
@@ -95,7 +97,7 @@ def main() -> None:
         "orders, the same op": _op_itself,
         "tune, the same setting": _setting_itself,
     }
-    print(table(SAME_HEAD, [_same_row(name, ask, given.same) for name, ask in same.items()]))
+    print(table(SAME_HEAD, [_same_row(name, ask, options.same) for name, ask in same.items()]))
 
 
 def _asked(
@@ -106,41 +108,41 @@ def _asked(
     for _ in range(tries):
         with neighbour() if busy else nullcontext():
             began_s = time.perf_counter()
-            found = ask()
+            outcome = ask()
             took_s = time.perf_counter() - began_s
-        parts = found if isinstance(found, dict) else {"": (found, None)}
+        parts = outcome if isinstance(outcome, dict) else {"": (outcome, None)}
         for part, (factor, settled_s) in parts.items():
             answers.setdefault(part, []).append(Answer(factor, settled_s or took_s))
     return answers
 
 
 def _row(name: str, answers: list[Answer], truth: float) -> tuple[str, ...]:
-    found, times = [one.found for one in answers], [one.took_s for one in answers]
-    inside = [(one.low or 0.0) <= truth <= (one.high or math.inf) for one in found]
+    factors, times = [answer.estimate for answer in answers], [answer.took_s for answer in answers]
+    inside = [(factor.low or 0.0) <= truth <= (factor.high or math.inf) for factor in factors]
     return (
         name,
-        str(len(found)),
-        str(sum(one.is_settled for one in found)),
+        str(len(factors)),
+        str(sum(factor.is_settled for factor in factors)),
         f"{statistics.median(times):.1f}",
         f"{max(times):.1f}",
-        f"{statistics.median(one.factor for one in found):.2f}",
-        f"{statistics.median(one.half_width for one in found):.1%}",
+        f"{statistics.median(factor.factor for factor in factors):.2f}",
+        f"{statistics.median(factor.half_width for factor in factors):.1%}",
         str(sum(inside)),
     )
 
 
 def _same_row(name: str, ask: Callable[[], Factor], tries: int) -> tuple[str, ...]:
-    found = [ask() for _ in tqdm(range(tries), disable=False)]
-    logs = [math.log(one.factor) for one in found]
+    factors = [ask() for _ in tqdm(range(tries), disable=False)]
+    logs = [math.log(factor.factor) for factor in factors]
     spread = f"{statistics.stdev(logs):.3f}" if len(logs) > 1 else "-"
-    return name, str(tries), str(sum(one.says in (FASTER, SLOWER) for one in found)), spread
+    return name, str(tries), str(sum(factor.says in (FASTER, SLOWER) for factor in factors)), spread
 
 
 # ---- the questions --------------------------------------------------------------------------
 
 
 def _factor(row: dict[str, Any] | None, name: str, says: str = "says") -> Factor:
-    """What a row of a result says; nothing where there is none."""
+    """Return the factor in a row of a result; an undecided one where the row is missing."""
     if row is None or row[name] is None:
         return UNKNOWN
     return Factor(row[name], row[f"{name}_low"], row[f"{name}_high"], row[says] or OPEN)
@@ -181,20 +183,20 @@ def _ladder(budget_s: float) -> dict[str, Part]:
 
 def _slow_ladder(budget_s: float) -> Factor:
     loader = DataLoader(SlowFetchDataset(4_000, SLOW_SAMPLE_S, None), 8, num_workers=2)
-    found = ss.ladder(loader, ss.simulated_step(SLOW_STEP_S), budget_s=budget_s)
-    return _factor(found.headroom().row(0, named=True), "factor")
+    result = ss.ladder(loader, ss.simulated_step(SLOW_STEP_S), budget_s=budget_s)
+    return _factor(result.headroom().row(0, named=True), "factor")
 
 
 def _tune(workers: int, budget_s: float) -> Factor:
     loader = case_b_loader(num_workers=workers)
-    found = ss.tune(loader, ss.simulated_step(STEP_S), budget_s=budget_s)
-    best, rows = found.best, found.settings().drop_nulls("gain_low").to_dicts()
+    tuning = ss.tune(loader, ss.simulated_step(STEP_S), budget_s=budget_s)
+    best, rows = tuning.best, tuning.settings().drop_nulls("gain_low").to_dicts()
     if best["trial"]:  # a recommendation is an answer: faster, or smaller and as fast
         gain = _factor(best, "gain")
         return gain if gain.is_settled else gain._replace(says=SAME)
     # To keep the loader is an answer if nothing gains much, or the cores are full anyway
     highs = [row["gain_high"] for row in rows]
-    is_answer = max(highs, default=1.0) < LITTLE or found.circumstances.full_cores
+    is_answer = max(highs, default=1.0) < LITTLE or tuning.circumstances.full_cores
     low, high = min([1.0, *(row["gain_low"] for row in rows)]), max([1.0, *highs])
     return Factor(1.0, low, high, SAME if is_answer else OPEN)
 
@@ -228,10 +230,10 @@ def _loader_itself() -> Factor:
 
 def _samples_themselves() -> Factor:
     dataset = ss.target("sample").loader.dataset
-    made = dataset.__getitem__
+    read = dataset.__getitem__
     with Measurement("power", SAME_S) as measurement:
         pairs = PairedSamples(measurement)
-        pairs.run({1: Contest("itself", made, made, list(islice(range(len(dataset)), 64)))})
+        pairs.run({1: Contest("itself", read, read, list(islice(range(len(dataset)), 64)))})
         pairs.close()
     return pairs.factor(1)
 
@@ -239,22 +241,22 @@ def _samples_themselves() -> Factor:
 def _data_in_memory() -> Factor:
     """Compare repeated samples with new ones, where all of them are in memory anyway."""
     data = TensorDataset(torch.zeros(4_096, 3, 64, 64))
-    found = ss.ladder(DataLoader(data, 32, num_workers=2), budget_s=SAME_S)
-    return compared(blocks_of(found.blocks), RUNGS.index(WARM))
+    result = ss.ladder(DataLoader(data, 32, num_workers=2), budget_s=SAME_S)
+    return compared(blocks_of(result.blocks), RUNGS.index(WARM))
 
 
 def _op_itself() -> Factor:
     loader = case_b_loader(num_workers=2)
-    found = ss.orders(loader, alternatives={"RandomMask": RandomMask()}, budget_s=2 * SAME_S)
-    rows = found.table().filter(kind="alternative").to_dicts()
+    result = ss.orders(loader, alternatives={"RandomMask": RandomMask()}, budget_s=2 * SAME_S)
+    rows = result.table().filter(kind="alternative").to_dicts()
     return _factor(rows[0] if rows else None, "speedup")
 
 
 def _setting_itself() -> Factor:
     again = _tuned().bench
     now = again.trial({"num_workers": 2})
-    found = again.measure(now, 2 * SAME_S)
-    return compared(blocks_of(found.blocks), len(found.trials) - 1)
+    result = again.measure(now, 2 * SAME_S)
+    return compared(blocks_of(result.blocks), len(result.trials) - 1)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Is what `ss.tune` predicts of a setting what that setting then gives, and does it choose well?
+"""Compare the predictions of `ss.tune` with measurements, and check its choices.
 
 Each loader is recorded as it is, without workers, and with eight; from each of the recordings every
 setting is predicted. Then all settings are measured by a plain loop of this file, which knows
@@ -57,14 +57,14 @@ BY_HAND = (0, 1, 2, 4, 8)
 """Workers that a user tries."""
 CROWDED = 8
 STEP_S = 0.005
-"""Of the loaders that have no step of their own."""
+"""Step seconds of the loaders without a step of their own."""
 SHORT = 60
 """Batches of an epoch below which whole epochs are timed, with the starts of their workers."""
 MOST_WARMUP_S = 1.5
 GOOD = 0.95
-"""A choice that gives so much of the best measured setting's rate is a good one."""
+"""Share of the best measured rate from which on a choice is good."""
 COVERED = 0.93
-"""Of what is measured, so much is to be in its interval."""
+"""Share of the measurements that the intervals must cover."""
 _HALVINGS = 7
 MEDIAN, NINETIETH = 0.04, 0.12
 """Errors to stay below."""
@@ -74,7 +74,7 @@ SLOW_START = ("spawn", "forkserver")
 
 def main() -> None:
     """Measure what the folder does not have yet, and print the tables."""
-    given = arguments(
+    options = arguments(
         __doc__,
         folder=Option("prediction", "", "for what is recorded and measured"),
         only=Option("", "healthy 4", "loaders with this in their name"),
@@ -90,11 +90,15 @@ def main() -> None:
     )
     warnings.filterwarnings("ignore")
     with tempfile.TemporaryDirectory(prefix="benchmark-prediction-") as temporary:
-        folder = Path(given.folder or temporary)
-        if not given.report:
-            _measure_all(folder, given)
-        found = [one for one in map(Measured, sorted(folder.glob("*/"))) if given.only in one.name]
-        print(_report([one for one in found if one.is_whole]))
+        folder = Path(options.folder or temporary)
+        if not options.report:
+            _measure_all(folder, options)
+        measured = [
+            loader
+            for loader in map(Measured, sorted(folder.glob("*/")))
+            if options.only in loader.name
+        ]
+        print(_report([loader for loader in measured if loader.is_whole]))
 
 
 # --- loaders --------------------------------------------------------------------------------------
@@ -106,7 +110,7 @@ def loaders(seed: int) -> dict[str, Make]:
 
     planted = [(code, seed) for code in PLANTED] + [(HEALTHY_CODE, kind) for kind in range(8)]
     drawn: list[tuple[str, Make]] = [
-        (f"{code} {one}", partial(_planted, code, one)) for code, one in planted
+        (f"{code} {seed}", partial(_planted, code, seed)) for code, seed in planted
     ]
     for name, make in LOADERS.items():
         plain = name.replace("`", "").replace("/", " ")
@@ -136,60 +140,62 @@ def _case_b() -> tuple[Any, Any]:
 # --- measuring ------------------------------------------------------------------------------------
 
 
-def _measure_all(folder: Path, given: Namespace) -> None:
-    began, kinds = time.monotonic(), loaders(given.seed)
-    wanted = [name for name in kinds if given.only in name and not (folder / name).exists()]
+def _measure_all(folder: Path, options: Namespace) -> None:
+    began, kinds = time.monotonic(), loaders(options.seed)
+    wanted = [name for name in kinds if options.only in name and not (folder / name).exists()]
     for name in tqdm(wanted, disable=False, unit="loader"):
-        if time.monotonic() - began > given.until:
+        if time.monotonic() - began > options.until:
             break
         part = folder / f".{name}"  # its name is whole when it is
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         try:
-            about = _measure(*kinds[name](), part, given)
+            about = _measure(*kinds[name](), part, options)
         except Exception as error:  # noqa: BLE001 - some cannot be started with other workers
             about = {"left_out": f"{type(error).__name__}: {error}"[:160]}
         (part / "measured.json").write_text(json.dumps(about))
         part.rename(folder / name)
 
 
-def _measure(loader: Any, step: Any, folder: Path, given: Namespace) -> dict[str, Any]:
+def _measure(loader: Any, step: Any, folder: Path, options: Namespace) -> dict[str, Any]:
     """Tune, record, try by hand and measure one loader."""
     context = setting_of(loader).multiprocessing_context
     if context in SLOW_START:
         raise UnsupportedError(f"its workers are started by {context}")
     load = os.getloadavg()[0]
     began = time.perf_counter()
-    tuning = ss.tune(loader, step, budget_s=given.budget)
+    tuning = ss.tune(loader, step, budget_s=options.budget)
     tune_s = time.perf_counter() - began
     tuning.save(folder / "as it is")
     now = tuning.setting(0)
-    for many in {*given.recorded} - {now.num_workers}:
-        as_if = with_setting(loader, replace(now, num_workers=many).normal())
-        found = ss.tune(as_if, step, budget_s=given.budget, settings=[])
-        found.save(folder / f"{many} workers")
+    for workers in {*options.recorded} - {now.num_workers}:
+        as_if = with_setting(loader, replace(now, num_workers=workers).normal())
+        other_tuning = ss.tune(as_if, step, budget_s=options.budget, settings=[])
+        other_tuning.save(folder / f"{workers} workers")
     able = {tuning.setting(trial).num_workers for trial in tuning.trials["trial"]}
-    counts = [many for many in given.workers if many in able]
-    others = {many: replace(now, num_workers=many).normal() for many in counts}
+    counts = [workers for workers in options.workers if workers in able]
+    others = {workers: replace(now, num_workers=workers).normal() for workers in counts}
     began = time.perf_counter()
-    tried = [others[many] for many in BY_HAND if many in others]
-    hand = {one: _by_hand(with_setting(loader, one), step, given.hand) for one in tried}
+    tried = [others[workers] for workers in BY_HAND if workers in others]
+    hand = {
+        setting: _by_hand(with_setting(loader, setting), step, options.hand) for setting in tried
+    }
     hand_s = time.perf_counter() - began
     measured = Measured(folder)
     chosen = _as_forked(tuning.setting(tuning.best["trial"]))
-    known = [*map(_as_forked, [now, *others.values()]), chosen]
-    wanted = list(dict.fromkeys([*known, *measured.choices().values()]))
+    by_count = [*map(_as_forked, [now, *others.values()]), chosen]
+    wanted = list(dict.fromkeys([*by_count, *measured.choices().values()]))
     laps: list[list[tuple[float, float]]] = [[] for _ in wanted]
-    for _ in range(given.blocks):
+    for _ in range(options.blocks):
         for place in random.sample(range(len(wanted)), len(wanted)):
             before = CpuUse.now()
-            took_s = _lap_s(with_setting(loader, wanted[place]), step, given.lap)
+            took_s = _lap_s(with_setting(loader, wanted[place]), step, options.lap)
             laps[place].append((took_s, CpuUse.now().others_share(before)))
     return {
-        "settings": [asdict(one) for one in wanted],
+        "settings": [asdict(setting) for setting in wanted],
         "laps": laps,
         "tuned": wanted.index(chosen),
-        "by_hand": wanted.index(_as_forked(min(hand, key=lambda one: hand[one]))),
+        "by_hand": wanted.index(_as_forked(min(hand, key=lambda setting: hand[setting]))),
         "tune_s": tune_s,
         "hand_s": hand_s,
         "load": load,
@@ -197,7 +203,7 @@ def _measure(loader: Any, step: Any, folder: Path, given: Namespace) -> dict[str
 
 
 def _as_forked(setting: Setting) -> Setting:
-    """The same as if nobody had said how workers start: without any, that is not known."""
+    """Return the setting with the default start method; without workers, there is none."""
     return replace(setting, multiprocessing_context=None)
 
 
@@ -253,37 +259,37 @@ class Pair:
     predicted: Estimate
     """Batches a second."""
     measured: float
-    """The same."""
+    """Measured batches a second."""
     predicted_gain: Estimate
     measured_gain: float
     costs: LoaderCosts
-    """Of the recording."""
+    """Costs of the recorded loader."""
     calm: bool
-    """Whether it was recorded and measured without others on the cores."""
+    """True: it was recorded and measured without others on the cores."""
 
     @property
     def error(self) -> float:
-        """Of the rate."""
+        """Relative error of the rate."""
         return abs(self.predicted.value / self.measured - 1)
 
     @property
     def gain_error(self) -> float:
-        """Of how many times as much as the recorded setting it gives."""
+        """Relative error of the gain over the recorded setting."""
         return abs(self.predicted_gain.value / self.measured_gain - 1)
 
     @property
     def is_covered(self) -> bool:
-        """Whether the measured gain lies in the predicted interval."""
+        """True: the measured gain lies in the predicted interval."""
         return self.predicted_gain.low <= self.measured_gain <= self.predicted_gain.high
 
     @cached_property
     def kind(self) -> str:
-        """Which of the simulator's errors it is predicted with."""
+        """Kind of the simulator's error that applies."""
         return error_kind(self.costs, self.setting)
 
     @cached_property
     def needs(self) -> float:
-        """The least error with which its interval has what was measured; of itself, the rate."""
+        """Return the least error whose interval covers the measurement; of itself, the rate."""
         low, high = 0.0, MOST_ERROR
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
@@ -291,64 +297,65 @@ class Pair:
         return high
 
     def _is_inside(self, error: float) -> bool:
-        found = predict(self.costs, self.setting, error).samples_per_s
+        predicted = predict(self.costs, self.setting, error).samples_per_s
         if self.setting == self.recorded:
             wanted = self.measured * float(self.costs.samples.mean())
         else:
-            found = found.over(predict(self.costs, self.recorded).samples_per_s)
+            predicted = predicted.over(predict(self.costs, self.recorded).samples_per_s)
             wanted = self.measured_gain
-        return found.low <= wanted <= found.high
+        return predicted.low <= wanted <= predicted.high
 
 
 class Measured:
-    """What a folder has of one loader."""
+    """Measurements of one loader in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.name = folder, folder.name
 
     @cached_property
     def about(self) -> dict[str, Any]:
-        """What was measured."""
+        """Facts of the measurement."""
         file = self.folder / "measured.json"
         return dict(json.loads(file.read_text())) if file.exists() else {"left_out": "unfinished"}
 
     @property
     def is_whole(self) -> bool:
-        """Whether it was measured."""
+        """True: the measurement is complete."""
         return "laps" in self.about
 
     @cached_property
     def costs(self) -> dict[Setting, LoaderCosts]:
-        """What its batches cost, by the setting of each recording; that as it is first."""
-        found = {}
-        for one in sorted(self.folder.glob("*/"), key=lambda part: part.name != "as it is"):
-            tuning = ss.load(one)
-            told, now = tuning.circumstances, tuning.setting(0)
-            epoch, handover = told.epoch_batches, (told.worker_start_s, told.send_s, told.receive_s)
-            found[_as_forked(now)] = costs_of(
+        """Costs of its batches, by the setting of each recording; that of `as it is` first."""
+        by_setting = {}
+        for saved in sorted(self.folder.glob("*/"), key=lambda part: part.name != "as it is"):
+            tuning = ss.load(saved)
+            conditions, now = tuning.circumstances, tuning.setting(0)
+            epoch = conditions.epoch_batches
+            handover = (conditions.worker_start_s, conditions.send_s, conditions.receive_s)
+            by_setting[_as_forked(now)] = costs_of(
                 tuning.run,
                 now,
                 epoch_batches=epoch if epoch and epoch <= SHORT else None,
-                batch_bytes=told.batch_bytes,
-                cores=told.cores,
+                batch_bytes=conditions.batch_bytes,
+                cores=conditions.cores,
                 handover=None if None in handover else Handover(*handover),
             )
-        return found
+        return by_setting
 
     def choices(self) -> dict[Setting, Setting]:
-        """What the prediction alone chooses, by the setting of each recording."""
-        found = {}
+        """Return the choices of the prediction alone, by the setting of each recording."""
+        chosen = {}
         for now, costs in self.costs.items():
             whole = grid(now, costs.cores, pins=False, is_stream=False)
-            same = [one for one in whole if one.in_order == now.in_order]
-            rated = [(predict(costs, one).samples_per_s.value, one) for one in same]
-            found[now] = smallest(rated)
-        return found
+            same = [setting for setting in whole if setting.in_order == now.in_order]
+            rated = [(predict(costs, setting).samples_per_s.value, setting) for setting in same]
+            chosen[now] = smallest(rated)
+        return chosen
 
     @cached_property
     def rates(self) -> dict[Setting, float]:
         """Measured batches a second."""
-        settings = [Setting(**one) for one in self.about["settings"]]
+        settings = [Setting(**fields) for fields in self.about["settings"]]
         rates = []
         for laps in self.about["laps"]:
             calm = [took_s for took_s, others in laps if others < OTHERS]
@@ -358,13 +365,13 @@ class Measured:
     @cached_property
     def disturbed(self) -> set[Setting]:
         """Settings beside whose laps, or beside whose recording, others always had the cores."""
-        settings, every = [Setting(**one) for one in self.about["settings"]], self.about["laps"]
-        found = {
-            one
-            for one, laps in zip(settings, every, strict=True)
+        settings = [Setting(**fields) for fields in self.about["settings"]]
+        unsteady = {
+            setting
+            for setting, laps in zip(settings, self.about["laps"], strict=True)
             if min(others for _, others in laps) >= OTHERS
         }
-        return found | {
+        return unsteady | {
             now for now, costs in self.costs.items() if costs.others_cores >= OTHERS * costs.cores
         }
 
@@ -376,9 +383,11 @@ class Measured:
             samples = float(costs.samples.mean())
             own = predict(costs, now)
             for setting, rate in self.rates.items():
-                found = predict(costs, setting)
-                per_s = type(found.samples_per_s)(*(end / samples for end in found.samples_per_s))
-                gain = found.samples_per_s.over(own.samples_per_s)
+                prediction = predict(costs, setting)
+                per_s = type(prediction.samples_per_s)(
+                    *(end / samples for end in prediction.samples_per_s)
+                )
+                gain = prediction.samples_per_s.over(own.samples_per_s)
                 measured = rate / self.rates[now]
                 calm = not self.disturbed & {now, setting}
                 yield Pair(self.name, now, setting, per_s, rate, gain, measured, costs, calm)
@@ -392,37 +401,37 @@ class Measured:
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def _report(found: list[Measured]) -> str:
-    if not found:
+def _report(measured: list[Measured]) -> str:
+    if not measured:
         return "nothing is measured yet"
-    pairs = [pair for one in found for pair in one.pairs()]
+    pairs = [pair for loader in measured for pair in loader.pairs()]
     others = [pair for pair in pairs if pair.setting != pair.recorded]
     return "\n\n".join(
         [
             _errors(pairs, others),
             _intervals(pairs),
-            _choices(found),
+            _choices(measured),
         ]
     )
 
 
 def _errors(pairs: list[Pair], others: list[Pair]) -> str:
-    """How far predictions are off."""
+    """Return the table of the prediction errors."""
     head = (
         *("recorded with", "loaders", "pairs", "rate off: median", "90%"),
         *("gain off: median", "90%", "gain in its interval"),
     )
     groups = {
-        "no workers": [one for one in others if not one.recorded.num_workers],
-        "1 to 7 workers": [one for one in others if 0 < one.recorded.num_workers < CROWDED],
-        "8 workers and more": [one for one in others if one.recorded.num_workers >= CROWDED],
+        "no workers": [pair for pair in others if not pair.recorded.num_workers],
+        "1 to 7 workers": [pair for pair in others if 0 < pair.recorded.num_workers < CROWDED],
+        "8 workers and more": [pair for pair in others if pair.recorded.num_workers >= CROWDED],
         "all": others,
-        "without others on the cores": [one for one in others if one.calm],
-        "within what was recorded": [one for one in others if one.kind in ("same", "inside")],
-        "(the recorded setting itself)": [one for one in pairs if one not in others],
+        "without others on the cores": [pair for pair in others if pair.calm],
+        "within what was recorded": [pair for pair in others if pair.kind in ("same", "inside")],
+        "(the recorded setting itself)": [pair for pair in pairs if pair not in others],
     }
     rows = [(name, *_error_row(group)) for name, group in groups.items() if group]
-    rate = [one.error for one in others]
+    rate = [pair.error for pair in others]
     is_met = statistics.median(rate) <= MEDIAN and np.quantile(rate, 0.9) <= NINETIETH
     return (
         f"{table(head, rows)}\ntarget: rates {MEDIAN:.0%} off in the median, {NINETIETH:.0%} at "
@@ -431,18 +440,18 @@ def _errors(pairs: list[Pair], others: list[Pair]) -> str:
 
 
 def _error_row(group: list[Pair]) -> tuple[str, ...]:
-    rate, gain = ([getattr(one, name) for one in group] for name in ("error", "gain_error"))
+    rate, gain = ([getattr(pair, name) for pair in group] for name in ("error", "gain_error"))
     return (
-        str(len({one.loader for one in group})),
+        str(len({pair.loader for pair in group})),
         str(len(group)),
         *(f"{value:.1%}" for value in (statistics.median(rate), np.quantile(rate, 0.9))),
         *(f"{value:.1%}" for value in (statistics.median(gain), np.quantile(gain, 0.9))),
-        f"{np.mean([one.is_covered for one in group]):.0%}",
+        f"{np.mean([pair.is_covered for pair in group]):.0%}",
     )
 
 
 def _intervals(pairs: list[Pair]) -> str:
-    """How wide intervals have to be, and how often such intervals hold for loaders left out.
+    """Return the necessary widths of intervals, and their coverage for loaders left out.
 
     Of each kind of prediction: the error with which so many of the pairs that nobody disturbed are
     in their interval. Of each loader, it is taken from all the others, and its own pairs counted.
@@ -451,21 +460,21 @@ def _intervals(pairs: list[Pair]) -> str:
     rows = []
     for kind, now in ERRORS.items():
         needs: dict[str, list[float]] = {}
-        for one in pairs:
-            itself = one.setting == one.recorded
-            if one.calm and one.kind == kind and itself == (kind == "same"):
-                needs.setdefault(one.loader, []).append(one.needs)
+        for pair in pairs:
+            itself = pair.setting == pair.recorded
+            if pair.calm and pair.kind == kind and itself == (kind == "same"):
+                needs.setdefault(pair.loader, []).append(pair.needs)
         if len(needs) < 2:
             continue
         held = [
-            need <= _enough([each for other in needs if other != name for each in needs[other]])
+            need <= _enough([each for loader in needs if loader != name for each in needs[loader]])
             for name, own in needs.items()
             for need in own
         ]
         every = [need for own in needs.values() for need in own]
         counts = str(len(needs)), str(len(every))
-        told = f"{now:.2f}", f"{_enough(every):.2f}", f"{statistics.fmean(held):.0%}"
-        rows.append((kind, *counts, *told))
+        figures = f"{now:.2f}", f"{_enough(every):.2f}", f"{statistics.fmean(held):.0%}"
+        rows.append((kind, *counts, *figures))
     return table(head, rows) if rows else "too few loaders to leave one out"
 
 
@@ -473,16 +482,16 @@ def _enough(needs: list[float]) -> float:
     return float(np.quantile(needs, COVERED, method="higher"))
 
 
-def _choices(found: list[Measured]) -> str:
-    """How good a choice is, and what finding it took."""
+def _choices(measured: list[Measured]) -> str:
+    """Return the quality and the time of each choice."""
     tuned, hand, alone, stay = [], [], [], []
-    for one in found:
-        settings, about = list(one.rates), one.about
+    for loader in measured:
+        settings, about = list(loader.rates), loader.about
         best, by_hand = settings[about["tuned"]], settings[about["by_hand"]]
-        tuned.append((one.kept(best), about["tune_s"], best))
-        hand.append((one.kept(by_hand), about["hand_s"], by_hand))
-        stay.append((one.kept(settings[0]), 0.0, settings[0]))
-        alone += [(one.kept(chosen), None, chosen) for chosen in one.choices().values()]
+        tuned.append((loader.kept(best), about["tune_s"], best))
+        hand.append((loader.kept(by_hand), about["hand_s"], by_hand))
+        stay.append((loader.kept(settings[0]), 0.0, settings[0]))
+        alone += [(loader.kept(chosen), None, chosen) for chosen in loader.choices().values()]
     head = (
         *("choice", "of", f"within {1 - GOOD:.0%} of the best", "gives of the best: median"),
         *("least", "workers: mean", "took: median"),
@@ -497,16 +506,16 @@ def _choices(found: list[Measured]) -> str:
 
 
 def _choice_row(rows: list[tuple[float | None, float | None, Setting]]) -> tuple[str, ...]:
-    known = [(kept, took_s, chosen) for kept, took_s, chosen in rows if kept is not None]
-    kept = [one for one, *_ in known]
-    took = [one for _, one, _ in known if one is not None]
-    good = sum(one >= GOOD for one in kept)
+    rated = [(share, took_s, chosen) for share, took_s, chosen in rows if share is not None]
+    shares = [share for share, *_ in rated]
+    took = [took_s for _, took_s, _ in rated if took_s is not None]
+    good = sum(share >= GOOD for share in shares)
     return (
-        f"{len(known)}" + (f" (of {len(rows)})" if len(known) < len(rows) else ""),
-        f"{good / len(kept):.0%}",
-        f"{statistics.median(kept):.0%}",
-        f"{min(kept):.0%}",
-        f"{statistics.fmean(chosen.num_workers for *_, chosen in known):.1f}",
+        f"{len(rated)}" + (f" (of {len(rows)})" if len(rated) < len(rows) else ""),
+        f"{good / len(shares):.0%}",
+        f"{statistics.median(shares):.0%}",
+        f"{min(shares):.0%}",
+        f"{statistics.fmean(chosen.num_workers for *_, chosen in rated):.1f}",
         f"{statistics.median(took):.0f} s" if took else "-",
     )
 

@@ -1,4 +1,4 @@
-"""Does `ss.orders` find what an expert would write, for ten published pipelines?
+"""Compare `ss.orders` with an expert's orders, for ten published pipelines.
 
 A plain stopwatch of this file, which knows nothing of the kit, times the pipeline as published, in
 the expert's order and as found: CPU time of a sample, in turns, the decoding of its photograph
@@ -224,7 +224,7 @@ def row(name: str, published: Published, budget_s: float) -> tuple[str, ...]:
         by_expert = DataLoader(dataset(expert), 16)  # type: ignore[call-arg]
     else:
         by_expert = case_b_loader("crop_first", num_workers=0)
-    as_it_is, experts, found = cpu_s([published.loader, by_expert, changed])
+    as_it_is, experts, ours = cpu_s([published.loader, by_expert, changed])
     in_loader = best and best["loader_gain"]
     return (
         name,
@@ -232,7 +232,7 @@ def row(name: str, published: Published, budget_s: float) -> tuple[str, ...]:
         f"{as_it_is / experts:.2f}",
         best["change"] if best else "keep",
         best["equivalence"] if best else "-",
-        f"{as_it_is / found:.2f}",
+        f"{as_it_is / ours:.2f}",
         f"{in_loader:.2f}" if in_loader else "-",
         f"{took_s:.0f}",
     )
@@ -241,7 +241,7 @@ def row(name: str, published: Published, budget_s: float) -> tuple[str, ...]:
 def main() -> None:
     """Search all pipelines, and print the table."""
     names = list(pipelines())
-    given = arguments(
+    options = arguments(
         __doc__,
         only=Option(names, ["tutorial"], "pipelines whose name begins so"),
         budget=Option(30.0, 3.0, "of each, seconds"),
@@ -249,8 +249,8 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     rows = []
     for name, make in pipelines().items():
-        if name.startswith(tuple(given.only)):
-            rows.append(row(name, make(), given.budget))
+        if name.startswith(tuple(options.only)):
+            rows.append(row(name, make(), options.budget))
             print("  ".join(rows[-1]), flush=True)
     print(f"tolerance {TOLERANCE!r}; {SAMPLES} photographs twice, the second time counts")
     print(table(HEAD, rows))

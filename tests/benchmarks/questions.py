@@ -1,4 +1,4 @@
-"""How often do real users' questions get their confirmed cause?
+"""Ask real users' questions, and count how often they get their confirmed cause.
 
 An answer is right if its code is that of the cause, its title names the place, and its next step
 names what helped the author (`tests/real_questions`, whose own command asks any tool). Printed:
@@ -42,8 +42,8 @@ fork = multiprocessing.get_context("fork")
 
 
 def main() -> None:
-    """Ask each question, and print what is said."""
-    given = arguments(
+    """Ask each question, and print the answers."""
+    options = arguments(
         __doc__,
         budget=Option(BUDGET_S, 1.0, "of each, seconds"),
         only=Option([""], ["model-bound"], "questions whose name holds one of these"),
@@ -55,17 +55,23 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     answers: list[judge.Answer] = []
     tried: list[tuple[str, ...]] = []
-    asked = [one for one in all_questions() if any(part in one.name for part in given.only)]
-    for question in asked[:: given.every]:
-        for _ in range(given.times):
-            answered = _ask(question, given.budget, given.prove)
+    asked = [
+        question
+        for question in all_questions()
+        if any(part in question.name for part in options.only)
+    ]
+    for question in asked[:: options.every]:
+        for _ in range(options.times):
+            answered = _ask(question, options.budget, options.prove)
             if answered is not None:
                 answer, fixes = answered
                 answers.append(answer)
                 tried += [(question.name, answer.code, *fix) for fix in fixes]
                 print(judge.text(question, answer), flush=True)
-    if given.answers:
-        Path(given.answers).write_text(json.dumps([asdict(answer) for answer in answers], indent=1))
+    if options.answers:
+        Path(options.answers).write_text(
+            json.dumps([asdict(answer) for answer in answers], indent=1)
+        )
     print(table(judge.HEAD, judge.rows(answers)))
     wrong = [
         # The expression itself says nothing to a reader of the table
@@ -74,11 +80,11 @@ def main() -> None:
         if answer.missed
     ]
     print(table(("wrong", "answered", "missed"), wrong))
-    if given.times > 1:
+    if options.times > 1:
         print(table(SAME_HEAD, _repeated(answers)))
-    if given.prove:
+    if options.prove:
         print(table(FIX_HEAD, tried))
-    quartiles = [f"{value:.0f}" for value in quantiles([one.wall_s for one in answers] * 2)]
+    quartiles = [f"{value:.0f}" for value in quantiles([answer.wall_s for answer in answers] * 2)]
     print(
         table(("seconds to the verdict", "first quartile", "median", "third"), [("", *quartiles)])
     )
@@ -89,13 +95,13 @@ def _repeated(answers: list[judge.Answer]) -> list[tuple[str, ...]]:
     codes: dict[str, Counter[str]] = {}
     for answer in answers:
         codes.setdefault(answer.name, Counter())[answer.code] += 1
-    rows = [(name, ", ".join(found), *_most(found)) for name, found in codes.items()]
+    rows = [(name, ", ".join(verdicts), *_most(verdicts)) for name, verdicts in codes.items()]
     same, of = (sum(int(row[place]) for row in rows) for place in (2, 3))
     return [*rows, ("all", "", str(same), str(of))]
 
 
-def _most(found: Counter[str]) -> tuple[str, str]:
-    return str(max(found.values())), str(found.total())
+def _most(verdicts: Counter[str]) -> tuple[str, str]:
+    return str(max(verdicts.values())), str(verdicts.total())
 
 
 def _ask(question: Question, budget_s: float, prove: bool) -> Answered | None:
@@ -126,7 +132,7 @@ def _answer(question: Question, budget_s: float, prove: bool) -> Answered | None
         step = question.step() if question.step else ss.simulated_step(question.step_s)
         diagnosis = ss.diagnose(loader, step, budget_s=budget_s, prove=prove)
     verdict = diagnosis.verdict
-    said = {"code": verdict.code, "title": verdict.title, "next_step": verdict.next_step}
+    answer = {"code": verdict.code, "title": verdict.title, "next_step": verdict.next_step}
     fixes = [
         (
             fix["fix"],
@@ -138,7 +144,7 @@ def _answer(question: Question, budget_s: float, prove: bool) -> Answered | None
         for fix in diagnosis.fixes.to_dicts()
         if fix["gain_low"] is not None
     ]
-    return judge.judged(question, said, diagnosis.circumstances.wall_s), fixes
+    return judge.judged(question, answer, diagnosis.circumstances.wall_s), fixes
 
 
 def _meet(fix: dict[str, Any]) -> bool:

@@ -71,7 +71,7 @@ Piece = dict[str, float]
 
 def main() -> None:
     """Measure, and print the table."""
-    given = arguments(
+    options = arguments(
         __doc__,
         steps=Option(100_000, 60, "of each run"),
         piece=Option(5_000, 20, "steps between two looks"),
@@ -80,34 +80,36 @@ def main() -> None:
         stretch_s=Option(1.0, 1.0, "length of a stretch, see `hooks/recording_folder.py`"),
         workers=Option(["persistent", "respawned"], ["respawned"], "these"),
     )
-    rows, said = [], []
+    rows, sentences = [], []
     with tempfile.TemporaryDirectory(prefix="benchmark-soak-") as name:
         folder = Path(name)
         (folder / "soak.py").write_text(SCRIPT, encoding="utf-8")
-        for kind in given.workers:
+        for kind in options.workers:
             # In turn: a process waits after each piece until its sizes are read
             both = zip(
-                _pieces(given, folder, kind, None),
-                _pieces(given, folder, kind, folder / kind),
+                _pieces(options, folder, kind, None),
+                _pieces(options, folder, kind, folder / kind),
                 strict=True,
             )
             bare, recorded = map(list, zip(*both, strict=True))
             rows += _rows(kind, bare, recorded)
-            said += _ratio(kind, bare, recorded)
-            said += _opened(kind, folder / kind)
-        killed = _pieces(given, folder, "respawned", folder / "killed", kill_at=given.steps // 2)
+            sentences += _ratio(kind, bare, recorded)
+            sentences += _opened(kind, folder / kind)
+        killed = _pieces(
+            options, folder, "respawned", folder / "killed", kill_at=options.steps // 2
+        )
         assert list(killed)
-        said += _opened("killed", folder / "killed")
-    print("\n".join([table(HEAD, rows), "", *said]))
+        sentences += _opened("killed", folder / "killed")
+    print("\n".join([table(HEAD, rows), "", *sentences]))
 
 
 def _pieces(
-    given: Namespace, folder: Path, kind: str, out: Path | None, kill_at: int | None = None
+    options: Namespace, folder: Path, kind: str, out: Path | None, kill_at: int | None = None
 ) -> Iterator[Piece]:
-    """Run the script once; what it needed, piece by piece, each when it is asked for."""
-    numbers = (given.steps, given.piece, given.epoch, int(kind == "persistent"))
+    """Run the script once; return its needs piece by piece."""
+    numbers = (options.steps, options.piece, options.epoch, int(kind == "persistent"))
     script = [str(folder / "soak.py"), *map(str, numbers)]
-    limits = [str(given.most_mb * 1_000_000), str(int(given.stretch_s * 1e9))]
+    limits = [str(options.most_mb * 1_000_000), str(int(options.stretch_s * 1e9))]
     launched = ["-c", LAUNCHER, *limits, "run", "--out", str(out), *script]
     process = subprocess.Popen(
         [sys.executable, *(launched if out else script)],
@@ -120,7 +122,7 @@ def _pieces(
     assert process.stdout is not None
     assert process.stdin is not None
     name = f"{kind}, {'recorded' if out else 'bare'}"
-    with process, tqdm(total=given.steps, desc=name, unit="step", leave=False) as bar:
+    with process, tqdm(total=options.steps, desc=name, unit="step", leave=False) as bar:
         for line in process.stdout:
             if not line.startswith("["):
                 continue
@@ -135,7 +137,7 @@ def _pieces(
 
 
 def _sizes(pid: int, out: Path | None) -> Piece:
-    """What the processes and the logs take now, MB."""
+    """Return memory of the processes and size of the logs, MB."""
     process = psutil.Process(pid)
     workers = [child.memory_info().rss for child in process.children()]
     logs = [path.stat().st_size for path in (out / "logs").iterdir()] if out else []
@@ -150,32 +152,34 @@ def _rows(kind: str, bare: list[Piece], recorded: list[Piece]) -> list[tuple[str
     return [
         (
             kind,
-            f"{one['steps']:,}",
-            *(f"{one[name]:.1f}" for name in ("rss", "workers", "logs", "us")),
+            f"{watched['steps']:,}",
+            *(f"{watched[name]:.1f}" for name in ("rss", "workers", "logs", "us")),
             f"{plain['us']:.1f}",
-            f"{plain['us'] / one['us']:.3f}",
+            f"{plain['us'] / watched['us']:.3f}",
         )
-        for plain, one in zip(bare, recorded, strict=True)
+        for plain, watched in zip(bare, recorded, strict=True)
     ]
 
 
 def _ratio(kind: str, bare: list[Piece], recorded: list[Piece]) -> list[str]:
-    """The cost over all pieces but the first, and whether it grows."""
-    without, with_us = (np.array([one["us"] for one in run[1:]]) for run in (bare, recorded))
+    """Return the cost over all pieces but the first, and whether it grows."""
+    without, with_us = (np.array([piece["us"] for piece in run[1:]]) for run in (bare, recorded))
     half = without.size // 2
     parts = {"all": slice(None), "first half": slice(half), "second half": slice(half, None)}
-    said = []
+    sentences = []
     for name, part in parts.items():
         if without[part].size > 1:
-            found = ratio(without[part], with_us[part])
+            slowdown = ratio(without[part], with_us[part])
             added = float(np.median(with_us[part] - without[part]))
-            between = found.interval(".3f")
-            said.append(f"{kind}, {name}: {found.centre:.3f} {between}, {added:+.0f} us a step")
-    return said
+            between = slowdown.interval(".3f")
+            sentences.append(
+                f"{kind}, {name}: {slowdown.centre:.3f} {between}, {added:+.0f} us a step"
+            )
+    return sentences
 
 
 def _opened(kind: str, folder: Path) -> list[str]:
-    """What the run says when it is opened."""
+    """Return the summary of the run when it is opened."""
     run: Any = ss.load(folder)
     starts_s = run.all_steps["start_ns"].sort() / 1e9
     length_s = starts_s[-1] - starts_s[0]

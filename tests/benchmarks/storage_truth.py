@@ -1,4 +1,4 @@
-"""Does `ss.storage` find what a device gives, and does it agree with fio?
+"""Check `ss.storage` against simulated devices and against fio.
 
 Planted devices answer after a latency, so many requests at once, and hand bytes over at a bandwidth
 that all share. What a sample takes with one reader and the most samples a second are right within
@@ -107,7 +107,7 @@ class Planted:
             yield
 
     def expected(self, readers: int) -> tuple[float, float]:
-        """What a sample takes with one reader, seconds, and samples a second with so many."""
+        """Return the seconds of a sample with one reader, and samples a second with this many."""
         one_s = self.latency_s + FILE_BYTES / self.bytes_per_s
         most = min(readers, self.at_once) / one_s
         return one_s, min(most, self.bytes_per_s / FILE_BYTES)
@@ -128,7 +128,7 @@ class Files(Dataset[int]):
 
 def main() -> None:
     """Measure, and print."""
-    given = arguments(
+    options = arguments(
         __doc__ or "",
         budget=Option(30.0, 1.0, "seconds for each planted device"),
         rounds=Option(5, 1, "readings of each kind beside fio"),
@@ -136,25 +136,25 @@ def main() -> None:
         parts=Option(PARTS, ["planted", "fio"], "what is measured"),
     )
     parts: dict[str, Callable[[Path], None]] = {
-        "planted": lambda folder: planted(folder, given.budget),
-        "fio": lambda folder: beside_fio(folder / "large", given.rounds),
+        "planted": lambda folder: planted(folder, options.budget),
+        "fio": lambda folder: beside_fio(folder / "large", options.rounds),
     }
-    for part in given.parts:
-        with tempfile.TemporaryDirectory(dir=given.folder or None) as name:
+    for part in options.parts:
+        with tempfile.TemporaryDirectory(dir=options.folder or None) as name:
             parts[part](Path(name))
 
 
 def planted(folder: Path, budget_s: float) -> None:
-    """Whether planted devices are found."""
+    """Check that planted devices are found."""
     for number in range(FILES):
         (folder / f"{number:03}").write_bytes(os.urandom(FILE_BYTES))
     loader = DataLoader(Files(folder), 8, num_workers=1)
     target = ss.target(loader, step=ss.simulated_step(0.02))
     rows, wrong = [], 0
     for name, device in DEVICES.items():
-        found = Planted(*device)
+        storage = Planted(*device)
         probe = StorageProbe(target, Measurement("storage", budget_s))
-        with found.installed():
+        with storage.installed():
             probe.run()
         result = probe.result()
         cold = result.of(SAMPLE, COLD)
@@ -163,19 +163,19 @@ def planted(folder: Path, budget_s: float) -> None:
             continue
         most = max(cold, key=lambda row: row["requests_per_s"])
         one_s, rate = cold[0]["latency_s"], most["requests_per_s"]
-        one_real_s, rate_real = found.expected(most["readers"])
+        one_real_s, rate_real = storage.expected(most["readers"])
         off = max(abs(one_s / one_real_s - 1), abs(rate / rate_real - 1))
         wrong += off > WITHIN
-        told = f"{rate:,.0f}/s with {most['readers']}"
+        speed = f"{rate:,.0f}/s with {most['readers']}"
         rows.append(
-            (name, seconds(one_s), seconds(one_real_s), told, f"{rate_real:,.0f}/s", f"{off:.0%}")
+            (name, seconds(one_s), seconds(one_real_s), speed, f"{rate_real:,.0f}/s", f"{off:.0%}")
         )
     print(table(("planted", "a sample", "truth", "samples", "truth", "off"), rows))
     print(f"within {WITHIN:.0%}: {len(rows) - wrong} of {len(rows)}: {met(not wrong)}\n")
 
 
 def beside_fio(path: Path, rounds: int) -> None:
-    """The kit's figures beside those of fio on the same file, in turn."""
+    """Compare our figures with fio's on the same file, in turn."""
     fio = shutil.which("fio")
     with path.open("wb") as file:
         for _ in range(FIO_BYTES >> 20):
@@ -188,18 +188,22 @@ def beside_fio(path: Path, rounds: int) -> None:
             ours, theirs = [], []
             for number in range(2 * rounds):
                 if (number + number // 2) % 2 == 0:  # ours, fio, fio, ours
-                    found = _ours(files, access, length, state, number)
-                    really_warm += state == COLD and (found.cached_share or 0.0) > 0.1
-                    ours.append((found.bytes / found.took_s, found.latency_s))
+                    measured = _ours(files, access, length, state, number)
+                    really_warm += state == COLD and (measured.cached_share or 0.0) > 0.1
+                    ours.append((measured.bytes / measured.took_s, measured.latency_s))
                 elif fio:
                     theirs.append(_fio(fio, path, mode, length, state))
             mine = [median(column) for column in zip(*ours, strict=True)]
-            other = [median(column) for column in zip(*theirs, strict=True)] or [math.nan] * 2
+            reference = [median(column) for column in zip(*theirs, strict=True)] or [math.nan] * 2
             rows.append(
                 (
                     f"{size(length)} {access}, {state}",
-                    *(f"{size(mine[0])}/s", f"{size(other[0])}/s", f"{mine[0] / other[0]:.2f}"),
-                    *(seconds(mine[1]), seconds(other[1]), f"{mine[1] / other[1]:.2f}"),
+                    *(
+                        f"{size(mine[0])}/s",
+                        f"{size(reference[0])}/s",
+                        f"{mine[0] / reference[0]:.2f}",
+                    ),
+                    *(seconds(mine[1]), seconds(reference[1]), f"{mine[1] / reference[1]:.2f}"),
                 )
             )
     peer = "fio" if fio else "no fio"
@@ -226,8 +230,8 @@ def _fio(fio: str, path: Path, mode: str, length: int, state: str) -> tuple[floa
     if state == WARM:
         path.read_bytes()
     out = subprocess.run([fio, *asked], check=True, capture_output=True, text=True).stdout
-    found = json.loads(out)["jobs"][0]["read"]
-    return float(found["bw_bytes"]), found["clat_ns"]["percentile"]["50.000000"] / 1e9
+    read = json.loads(out)["jobs"][0]["read"]
+    return float(read["bw_bytes"]), read["clat_ns"]["percentile"]["50.000000"] / 1e9
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Do training scripts of other projects run under stallscope as they run without it?
+"""Check that training scripts of other projects run the same under stallscope.
 
 Each script comes unmodified from its package, in a virtual environment of its own, and trains for
 seconds on data made here. It runs twice without stallscope and once under `stallscope run`. What it
@@ -71,7 +71,7 @@ class Script(NamedTuple):
 
     packages: tuple[str, ...]
     command: str
-    """What follows `python`; {bin}: folder of installed commands, {data}: the data made here."""
+    """Arguments of `python`; {bin}: folder of installed commands, {data}: the data made here."""
     data: Callable[[Path], None]
 
 
@@ -268,11 +268,11 @@ def installed(packages: tuple[str, ...], python: Path) -> str:
 
 
 class Trained(NamedTuple):
-    """What a run of a script has left."""
+    """Outcome of a script's run."""
 
     took_s: float
     left: tuple[str, str] = ("", "")
-    """What is compared, in words, and its hash or text."""
+    """Compared result in words, and its hash or text."""
     error: str = ""
 
 

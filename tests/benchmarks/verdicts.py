@@ -1,4 +1,4 @@
-"""How often is the verdict of `ss.diagnose` right? Loops with planted causes, and healthy ones.
+"""Measure how often `ss.diagnose` is right, on loops with planted causes and healthy ones.
 
 Each trial is a loop that no rule was ever tuned on: its numbers (step, batch, work, where the cause
 sits, how strong it is) are drawn from seeds that nothing else uses. There are single causes, weak
@@ -61,17 +61,17 @@ STRENGTH = {
     HEALTHY: (2.0, 2.0),
     AWAY: (1.6, 2.4),
 }
-"""How many times as long as its step a step takes with its wait, between these."""
+"""Range of a step's duration with its wait, relative to the step alone."""
 SHARES = {SINGLE: 0.62, NEAR: 0.23, PAIR: 0.15, HEALTHY: 0.5, AWAY: 0.5}
-"""Of the planted trials, and of the others."""
+"""Shares of the planted trials, and of the healthy ones."""
 GRACE_S = 120.0
 ALONE_S, WARM_UP, WAITS = 3.0, 6, 0.1
-"""How long a sound loop runs without stallscope, after so many batches, and from which share of its
-time in `next` on it counts as starving."""
+"""Seconds of a healthy loop without stallscope, batches before them, and the share of its time in
+`next` from which on it counts as starving."""
 NO_RULES = {"cli", "lab", "charts", "views"}
 """Folders of the package whose code does not decide what a trial says."""
 PRELOADED = ["torchvision", "stallscope.verbs.diagnose.diagnose", "planted"]
-"""What takes seconds to import, and would once more for each trial."""
+"""Modules that take seconds to import, loaded once for all trials."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """Of the trial, the same whenever it is drawn."""
+        """Name of the trial, the same in every draw."""
         return f"{self.kind} {'+'.join(self.causes)} {self.seed} {self.strength}"
 
     def plant(self) -> Planted:
@@ -98,7 +98,7 @@ class Trial:
 
 def main() -> None:
     """Run what is missing, and print the tables."""
-    given = arguments(
+    options = arguments(
         __doc__,
         trials=Option(212, 1, "with causes"),
         healthy=Option(60, 0, "without"),
@@ -109,40 +109,40 @@ def main() -> None:
         report=Option(False, False, "run nothing"),
         neighbour=Option(False, False, "beside a process that burns a core in bursts"),
     )
-    beside = neighbour() if given.neighbour else nullcontext()
+    beside = neighbour() if options.neighbour else nullcontext()
     with beside, tempfile.TemporaryDirectory(prefix="benchmark-verdicts-") as folder:
-        run_and_report(given, Path(given.file or f"{folder}/verdicts.jsonl"))
+        run_and_report(options, Path(options.file or f"{folder}/verdicts.jsonl"))
 
 
-def run_and_report(given: Namespace, file: Path) -> None:
+def run_and_report(options: Namespace, file: Path) -> None:
     """Run what the file does not have, if that is asked for, and print the tables."""
     rules = rules_digest()
-    if not given.report:
-        run(trials(given), file, rules, given.budget)
-    lines, others = read(file, rules, given.budget)
-    print(report(lines, given.budget))
+    if not options.report:
+        run(trials(options), file, rules, options.budget)
+    lines, others = read(file, rules, options.budget)
+    print(report(lines, options.budget))
     if others:
         print(f"\n{others} lines of other rules or budgets are not counted")
 
 
-def trials(given: Namespace) -> list[Trial]:
+def trials(options: Namespace) -> list[Trial]:
     """All trials, in an order in which any beginning of them is a fair sample."""
-    draw = random.Random(given.seed)
+    draw = random.Random(options.seed)
     drawn = [
-        *_draw(SINGLE, [(code,) for code in PLANTED], given.trials, draw),
-        *_draw(NEAR, [(code,) for code in PLANTED], given.trials, draw),
-        *_draw(PAIR, list(PAIRS), given.trials, draw),
-        *_draw(HEALTHY, [(HEALTHY_CODE,)], given.healthy, draw),
-        *_draw(AWAY, [(code,) for code in PLANTED], given.healthy, draw),
+        *_draw(SINGLE, [(code,) for code in PLANTED], options.trials, draw),
+        *_draw(NEAR, [(code,) for code in PLANTED], options.trials, draw),
+        *_draw(PAIR, list(PAIRS), options.trials, draw),
+        *_draw(HEALTHY, [(HEALTHY_CODE,)], options.healthy, draw),
+        *_draw(AWAY, [(code,) for code in PLANTED], options.healthy, draw),
     ]
     draw.shuffle(drawn)
-    return [trial for trial in drawn if {*trial.causes} & {*given.causes}]
+    return [trial for trial in drawn if {*trial.causes} & {*options.causes}]
 
 
 def _draw(
     kind: str, causes: list[tuple[str, ...]], number: int, draw: random.Random
 ) -> list[Trial]:
-    many = round(number * SHARES[kind])
+    count = round(number * SHARES[kind])
     first = draw.randrange(10_000, 1_000_000)
     return [
         Trial(
@@ -151,12 +151,12 @@ def _draw(
             first + place,
             round(draw.uniform(*STRENGTH[kind]), 2),
         )
-        for place in range(many)
+        for place in range(count)
     ]
 
 
 def rules_digest() -> str:
-    """Which rules and thresholds judge which loops: a digest of all their files."""
+    """Return a digest of all rules and thresholds that judge these loops."""
     package, loops = Path(ss.__file__).parent, Path(TESTS, "planted")
     files = chain(
         (
@@ -187,7 +187,7 @@ def run(wanted: list[Trial], file: Path, rules: str, budget_s: float) -> None:
 
 
 def _in_a_fresh_process(trial: Trial, budget_s: float) -> Line:
-    """What is said of a trial, or how it failed."""
+    """Return the verdict of a trial, or its failure."""
     fresh = get_context("forkserver")
     fresh.set_forkserver_preload(PRELOADED)
     here, there = fresh.Pipe(duplex=False)
@@ -196,18 +196,18 @@ def _in_a_fresh_process(trial: Trial, budget_s: float) -> Line:
     there.close()  # so that the end of the process ends the pipe
     began = time.perf_counter()
     try:
-        found = here.recv() if here.poll(budget_s + GRACE_S) else {"error": "it did not end"}
+        outcome = here.recv() if here.poll(budget_s + GRACE_S) else {"error": "it did not end"}
     except EOFError:
         process.join()
-        found = {"error": f"its process ended with {process.exitcode}"}
+        outcome = {"error": f"its process ended with {process.exitcode}"}
     process.kill()
     process.join()
     failed = {"found": [FAILED], "took_s": time.perf_counter() - began, "evidence": {}}
-    return {**failed, "title": found["error"], "phases": []} if "error" in found else found
+    return {**failed, "title": outcome["error"], "phases": []} if "error" in outcome else outcome
 
 
 def _tell(there: Connection, trial: Trial, budget_s: float) -> None:
-    """Send what is said of a trial; runs in the fresh process."""
+    """Send the verdict of a trial; runs in the fresh process."""
     warnings.filterwarnings("ignore", message="This DataLoader will create")
     try:
         planted = trial.plant()
@@ -238,17 +238,17 @@ def waits_alone(planted: Planted) -> float:
 
 
 def diagnosed(planted: Planted, budget_s: float) -> Line:
-    """What `ss.diagnose` says of a loop."""
+    """Return the diagnosis of a loop as a row."""
     began = time.perf_counter()
-    found = ss.diagnose(planted.loader, planted.step, budget_s=budget_s, prove=False)
+    diagnosis = ss.diagnose(planted.loader, planted.step, budget_s=budget_s, prove=False)
     took_s = time.perf_counter() - began
     return {
-        "found": [one.code for one in found.findings],
-        "title": found.verdict.title,
-        "severity": found.verdict.severity,
-        "confidence": found.verdict.confidence,
-        "evidence": dict(found.verdict.evidence),
-        "phases": found.spent["phase"].to_list(),
+        "found": [finding.code for finding in diagnosis.findings],
+        "title": diagnosis.verdict.title,
+        "severity": diagnosis.verdict.severity,
+        "confidence": diagnosis.verdict.confidence,
+        "evidence": dict(diagnosis.verdict.evidence),
+        "phases": diagnosis.spent["phase"].to_list(),
         "took_s": took_s,
         "rules": rules_digest(),  # those that judged, which may have changed since the start
     }

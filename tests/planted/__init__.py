@@ -1,4 +1,4 @@
-"""Training loops with a planted cause: what a verdict is tried against.
+"""Training loops with a planted cause: the tests of the verdict.
 
 `plant("collate", seed=3)` gives a loader and a step that starve for one known reason, and the same
 without it. Each is also a target by its name, where this folder's parent is on Python's path:

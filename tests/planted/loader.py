@@ -59,7 +59,7 @@ class Storage:
         self.free_at = context.Value("d", 0.0)  # of the clock that all processes share
 
     def send(self, size: int) -> None:
-        """Wait until so many bytes have come; whoever asks later is served later."""
+        """Wait until this many bytes have come; later requests are served later."""
         with self.free_at.get_lock():
             now = time.monotonic()
             until = max(self.free_at.value, now) + size / self.bytes_per_s
@@ -96,7 +96,7 @@ class PlantedSamples(Dataset[Any]):
         return self.transform(self.load(index))
 
     def load(self, index: int) -> Any:
-        """What is read for one sample: an undecoded image, or a tensor."""
+        """Return the data of one sample: an undecoded image, or a tensor."""
         recipe = self.recipe
         waiting(self.wait_s(index))
         busy(recipe.parse_s)
@@ -110,7 +110,7 @@ class PlantedSamples(Dataset[Any]):
         return torch.full((3, 8, 8), float(index))
 
     def wait_s(self, index: int) -> float:
-        """How long storage makes one wait for this sample."""
+        """Return the seconds that storage takes for this sample."""
         recipe, worker = self.recipe, get_worker_info()
         wait_s = recipe.read_s * recipe.factor(index // recipe.batch)
         if recipe.slow and not recipe.slow.computes and recipe.is_slow(index):
@@ -129,7 +129,7 @@ class PlantedSamples(Dataset[Any]):
 
 
 class Shards(IterableDataset[Any]):
-    """The same samples as a stream in so many shards; worker n reads every so manyth sample.
+    """The same samples as a stream in shards; each worker reads the samples of its own shards.
 
     Args:
         samples: those.
@@ -237,7 +237,7 @@ class Collate:
 
 @dataclass(frozen=True)
 class Start:
-    """What a worker does first."""
+    """Start of a worker."""
 
     wait_s: float
     """Waits, as for an import from slow storage, seconds."""
@@ -367,7 +367,7 @@ def decode_s() -> float:
 
 
 def batch_s(recipe: Recipe) -> float:
-    """How long the loader of a recipe takes for a batch that is used at once, seconds."""
+    """Return the seconds of the recipe's loader for a batch that the loop uses at once."""
     with _batches(recipe) as batches:
         for _ in islice(batches, recipe.workers * (1 + recipe.prefetch)):
             pass

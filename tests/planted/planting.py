@@ -83,9 +83,9 @@ class Planted:
     step: Callable[[Any], object]
     """Uses one batch; simulated by a timer, or, in some of `cpu-saturated`, it computes."""
     causes: tuple[str, ...]
-    """What is wrong, what costs most first; empty where nothing is."""
+    """Causes, the most expensive first; empty for a healthy loop."""
     recipe: Recipe
-    """What it is made of."""
+    """Recipe of the loop."""
     taken_away: Planted | None = None
     """The same loop without its causes; None where nothing is wrong."""
 
@@ -115,11 +115,11 @@ def plant(
         raise ArgumentError(
             f"{code!r} cannot be planted: give one of {', '.join([HEALTHY_CODE, *PLANTED])}"
         )
-    given, sound = _begin(code, seed, strength, start_method)
+    conditions, sound = _begin(code, seed, strength, start_method)
     if code == HEALTHY_CODE:
         kind = HEALTHY[seed % len(HEALTHY)]
-        return _planted(kind(sound, given.draw), ())
-    return _with_its_like(PLANTED[code](sound, given), (code,))
+        return _planted(kind(sound, conditions.draw), ())
+    return _with_its_like(PLANTED[code](sound, conditions), (code,))
 
 
 def plant_pair(
@@ -143,11 +143,11 @@ def plant_pair(
         ArgumentError: these two cannot be planted together.
     """
     if (first, second) not in PAIRS:
-        known = ", ".join(" + ".join(pair) for pair in PAIRS)
-        raise ArgumentError(f"{first!r} and {second!r} cannot be planted together: take {known}")
-    given, sound = _begin(f"{first} {second}", seed, strength, start_method)
+        pairs = ", ".join(" + ".join(pair) for pair in PAIRS)
+        raise ArgumentError(f"{first!r} and {second!r} cannot be planted together: take {pairs}")
+    conditions, sound = _begin(f"{first} {second}", seed, strength, start_method)
     return _with_its_like(
-        together(PLANTED[first], PLANTED[second], sound, given).both, (first, second)
+        together(PLANTED[first], PLANTED[second], sound, conditions).both, (first, second)
     )
 
 
@@ -160,21 +160,21 @@ class Together(NamedTuple):
     """With the second one alone."""
 
 
-def together(first: Plant, second: Plant, sound: Recipe, given: Given) -> Together:
+def together(first: Plant, second: Plant, sound: Recipe, conditions: Given) -> Together:
     """Two causes in one loop.
 
     Args:
         first: plants the one that costs more.
         second: plants the other, into what the first one's loop is without it.
         sound: what both are planted into.
-        given: the strength is that of the first.
+        conditions: the strength is that of the first.
     """
-    one = first(sound, given)
-    two = second(one.without, replace(given, strength=1 + MINOR * (given.strength - 1)))
+    major = first(sound, conditions)
+    two = second(major.without, replace(conditions, strength=1 + MINOR * (conditions.strength - 1)))
     changes = {
-        field.name: getattr(one.spoilt, field.name)
-        for field in fields(one.spoilt)
-        if getattr(one.spoilt, field.name) != getattr(one.without, field.name)
+        field.name: getattr(major.spoilt, field.name)
+        for field in fields(major.spoilt)
+        if getattr(major.spoilt, field.name) != getattr(major.without, field.name)
     }
     both = Two(two.without, replace(two.spoilt, **changes))
     return Together(both, replace(two.without, **changes), two.spoilt)
@@ -183,8 +183,8 @@ def together(first: Plant, second: Plant, sound: Recipe, given: Given) -> Togeth
 def _begin(name: str, seed: int, strength: float, start_method: str | None) -> tuple[Given, Recipe]:
     if not strength > 1:  # false for nan, too
         raise ArgumentError(f"strength={strength!r}: give a number above 1")
-    given = Given(Random(f"{name} {seed}"), usable_cores(), strength)
-    return given, replace(base(given.draw, given.cores), start_method=start_method)
+    conditions = Given(Random(f"{name} {seed}"), usable_cores(), strength)
+    return conditions, replace(base(conditions.draw, conditions.cores), start_method=start_method)
 
 
 def _with_its_like(two: Two, causes: tuple[str, ...]) -> Planted:

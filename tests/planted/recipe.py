@@ -1,4 +1,4 @@
-"""What a loop is made of, and how long it then takes, worked out instead of measured.
+"""The recipe of a loop, and the duration of that loop, by arithmetic instead of measurement.
 
 A planted loader is made from two recipes that differ in nothing but the cause. Times of computing
 are CPU seconds and those of waiting are waited, so a recipe costs the same on every machine; how
@@ -30,7 +30,7 @@ class Op:
     """A transform that computes."""
 
     name: str
-    """Of its class, see `ops.OPS`."""
+    """Name of its class in `ops.OPS`."""
     cpu_s: float
     """CPU time for each sample, seconds."""
 
@@ -40,11 +40,11 @@ class SlowSamples:
     """Some samples take longer than the others."""
 
     every: int
-    """One of so many on average, in no rhythm."""
+    """Average distance of two slow samples, without a rhythm."""
     extra_s: float
-    """How much longer, seconds."""
+    """Extra seconds of a slow sample."""
     computes: bool
-    """Whether they compute so long; else they wait."""
+    """True: they compute; False: they wait."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Recipe:
     workers: int
     """Worker processes; 0: the main process loads."""
     seed: int = 0
-    """Of what varies between samples."""
+    """Seed of the variation between samples."""
 
     # --- how the loader is set
     prefetch: int = 2
@@ -66,9 +66,9 @@ class Recipe:
     epoch: int = 2_000
     """Batches in an epoch."""
     persistent: bool = False
-    """Whether workers live on after an epoch."""
+    """True: workers live on after an epoch."""
     start_method: str | None = None
-    """How workers are started; None: forked on Linux."""
+    """Start method of the workers; None: forked on Linux."""
 
     # --- a sample
     read_s: float = 0.0
@@ -76,25 +76,25 @@ class Recipe:
     parse_s: float = 0.0
     """CPU time in reading."""
     reads_files: bool = False
-    """Whether a photograph of the sample data is read, really."""
+    """True: a photograph of the sample data is really read."""
     bytes_per_s: float | None = None
-    """What the storage gives to all workers together; None: as much as it does."""
+    """Bytes a second of the storage, for all workers together; None: its own rate."""
     decodes: bool = False
-    """Whether that photograph is decoded; otherwise it was decoded beforehand."""
+    """True: the photograph is decoded; otherwise it was decoded beforehand."""
     decode_s: float = 0.0
     """CPU time that decoding it takes here, as measured."""
     ops: tuple[Op, ...] = ()
-    """Its transforms, in order."""
+    """Transforms, in order."""
     lock_s: float = 0.0
     """Time in a transform that only one worker at a time may be in, behind a lock."""
     lock_computes: bool = True
-    """Whether it computes there; else it waits."""
+    """True: the transform computes behind the lock; else it waits."""
     is_locked: bool = True
-    """Whether there is that lock."""
+    """True: the lock exists."""
     slow: SlowSamples | None = None
     """Single slow samples."""
     spread: float = 0.0
-    """How different the batches are in their waiting for storage, whose mean stays: the inverse of
+    """Variation of the batches' waiting for storage, at the same mean: the inverse of
     the shape of a Weibull distribution. 0: not at all; 1: as exponential times are."""
     values: int = 192
     """float32 numbers in a sample."""
@@ -105,11 +105,11 @@ class Recipe:
     collate_s: float = 0.0
     """CPU time of making a batch out of samples."""
     sending: Sending = "tensor"
-    """What a batch is: one tensor, a list of tensors, or numpy arrays that are pickled."""
+    """Kind of a batch: one tensor, a list of tensors, or numpy arrays that are pickled."""
     threads: int = 1
     """Threads of torch in each worker."""
     shards: int | None = None
-    """Of a stream: workers beyond so many have none, and nothing to do. None: no stream."""
+    """Shards of a stream: further workers have nothing to do. None: no stream."""
     worker_cores: int | None = None
     """Cores that all workers together may run on; None: all."""
     slow_worker_s: float = 0.0
@@ -121,16 +121,16 @@ class Recipe:
     logging_s: float = 0.0
     """CPU time of the main process for each batch, in a part of the step named "logging"."""
     busy_step: bool = False
-    """Whether the step computes for `step_s`, on a CPU; else it is simulated by a timer."""
+    """True: the step computes for `step_s`, on a CPU; else it is simulated by a timer."""
 
     def batch_wait_s(self, batch: int, worker: int) -> float:
-        """How long a worker waits for a batch's samples; locks and shared storage apart."""
+        """Return a worker's waiting for a batch's samples, without locks and shared storage."""
         each_s = self.read_s * self.factor(batch)
         each_s += self.slow_worker_s if worker == 0 and self.workers else 0.0
         return self.batch * each_s + self._slow_s(batch, computes=False)
 
     def batch_cpu_s(self, batch: int) -> float:
-        """CPU time of making a batch; what a lock covers, and what is measured only, apart."""
+        """Return the CPU time of making a batch, without locks and without measured parts."""
         each_s = self.parse_s + sum(op.cpu_s for op in self.ops)
         each_s += self.decode_s if self.decodes else 0.0
         return self.batch * each_s + self.collate_s + self._slow_s(batch, computes=True)
@@ -146,7 +146,7 @@ class Recipe:
         return self.batch * (locked_s + shared_s)
 
     def factor(self, batch: int) -> float:
-        """How much longer than usual a batch waits for storage; the mean of all is 1."""
+        """Return a batch's waiting for storage, relative to the mean."""
         if not self.spread:
             return 1.0
         drawn = random.Random(f"{self.seed} {batch}").random()
@@ -169,7 +169,7 @@ _STRETCH = 1_000
 
 @lru_cache(maxsize=64)
 def _slow_of(seed: int, stretch: int, every: int) -> frozenset[int]:
-    """The slow samples of a stretch: as many as promised, in places that nobody can foresee."""
+    """Return the slow samples of a stretch: as many as promised, in random places."""
     draw = random.Random(f"{seed} slow {stretch}")
     places = range(stretch * _STRETCH, (stretch + 1) * _STRETCH)
     # One in each so many: two that follow each other at once would be one slow batch
@@ -181,13 +181,13 @@ def _slow_of(seed: int, stretch: int, every: int) -> frozenset[int]:
 
 
 STEPS: Final = 400
-"""So many are worked out; enough for what varies between batches."""
+"""Batches that are computed; enough for the variation between batches."""
 MEAN_BYTES: Final = 110_000.0
-"""Of a photograph of the sample data."""
+"""Mean bytes of a photograph of the sample data."""
 
 
 def slowdown(recipe: Recipe, cores: int, steps: int = STEPS) -> float:
-    """How many times as long as its step alone a loop takes.
+    """Return the duration of a loop, relative to that of its step alone.
 
     Args:
         recipe: the loop.
@@ -244,11 +244,11 @@ class _Clock:
     asked: int = 0
     """Batches of all epochs."""
     alone_until: float = 0.0
-    """When what the workers share is free."""
+    """Time at which the shared resources are free."""
     lanes: dict[int, float] = field(default_factory=dict)
-    """When each worker has nothing more to do."""
+    """Time at which each worker has nothing more to do."""
     ends: list[float] = field(default_factory=list)
-    """Of each step."""
+    """Time at which each step ends."""
 
     def epoch(self, batches: int) -> None:
         recipe = self.recipe
@@ -256,12 +256,12 @@ class _Clock:
             self.now += recipe.init_s
         lanes = max(min(recipe.workers, recipe.shards or recipe.workers), 1)
         self.lanes = dict.fromkeys(range(lanes), self.now)
-        made: list[float] = []
+        ready_s: list[float] = []
         for number in range(batches):
             # asked for when the batch that many places before it was taken
-            while len(made) < min(batches, number + max(recipe.prefetch * recipe.workers, 1)):
-                made.append(self._make(len(made) % lanes))
-            self.now = max(self.now + recipe.sampler_s, made[number])
+            while len(ready_s) < min(batches, number + max(recipe.prefetch * recipe.workers, 1)):
+                ready_s.append(self._make(len(ready_s) % lanes))
+            self.now = max(self.now + recipe.sampler_s, ready_s[number])
             self.now += recipe.step_s + recipe.logging_s
             self.ends.append(self.now)
 

@@ -1,4 +1,4 @@
-"""Loops in which nothing is wrong: what a cause is planted into, and those that look like one.
+"""Healthy loops: those that get a cause, and those that look like one.
 
 What could be taken for a cause is there in each of `HEALTHY` (waiting, slow samples, no worker at
 all), and hidden behind the step. All numbers are drawn from a seed.
@@ -27,14 +27,14 @@ class Two(NamedTuple):
 
 @dataclass(frozen=True)
 class Given:
-    """What a cause is planted by."""
+    """Conditions of planting a cause."""
 
     draw: Random
-    """Its numbers."""
+    """Random numbers."""
     cores: int
-    """That the loop's processes may use."""
+    """Cores that the loop's processes may use."""
     strength: float
-    """How many times as long as its step a step with its wait is to take."""
+    """Target duration of a step with its wait, relative to the step alone."""
 
 
 STEP_S: Final = (0.012, 0.035)
@@ -94,7 +94,7 @@ def few(recipe: Recipe, draw: Random, workers: int, load: float, read: float = _
 
 
 def missing_s(recipe: Recipe, strength: float) -> float:
-    """How much longer a batch has to take its worker, for the loop to take so much longer.
+    """Return the extra seconds for a batch in its worker that slow the loop down by `strength`.
 
     Args:
         recipe: the loop as it is.
@@ -161,4 +161,4 @@ HEALTHY: tuple[Callable[[Recipe, Random], Recipe], ...] = (
     photographs,
     one_large_transform,
 )
-"""Every kind."""
+"""Kinds of healthy loops."""

@@ -1,4 +1,4 @@
-"""A planted cause is truly the cause: with it the loop starves, without it the loop does not.
+"""A planted cause is the cause: with it the loop starves, without it the loop does not.
 
 By arithmetic, for machines of several sizes; a loader costs what its recipe says, and real workers
 can run it. How often a verdict is right is for `benchmarks/verdicts.py` to say: a busy machine
@@ -22,18 +22,18 @@ from planted.sound import HEALTHY, Given, base
 from stallscope.verbs.diagnose.causes import CAUSES
 
 MEASURED = {"sending", "oversubscription"}
-"""What these take is nothing that arithmetic knows."""
+"""Causes whose cost arithmetic cannot predict."""
 CORES = (1, 2, 16)
 HEALTHY_AGAIN = 1.1
-"""Times its step that a loop takes at most in which nothing is wrong."""
+"""Limit of a healthy loop's duration, relative to its step."""
 FEWEST_CORES = {"few-cores": 2}
 LEAST = {"too-little-prefetch": 1.3, "few-cores": 1.3}
-"""How slow the loop is at least where it was to be twice as slow; of all others 1.95 times."""
+"""Least slowdown of loops that aim at 2; of all others 1.95."""
 
 
 @pytest.fixture(autouse=True)
 def a_known_machine(monkeypatch):
-    """Decoding takes 5 ms; threads and large batches take ten times what others do."""
+    """Replace measured times: decoding takes 5 ms, threads and large batches ten times the rest."""
     monkeypatch.setattr(loader, "decode_s", lambda: 0.005)
     monkeypatch.setattr(loader, "batch_s", _takes)
 
@@ -43,7 +43,7 @@ def _takes(recipe):
 
 
 def two(code, *, seed=0, cores=2, strength=2.0):
-    """The recipe of a loop without a cause and with it, on a machine with so many cores."""
+    """Return the recipes of a loop without a cause and with it, on a machine with these cores."""
     draw = Random(f"{code} {seed}")
     return PLANTED[code](base(draw, cores), Given(draw, cores, strength))
 
@@ -51,7 +51,7 @@ def two(code, *, seed=0, cores=2, strength=2.0):
 class TestEveryCause:
     @pytest.mark.parametrize("code", sorted({*PLANTED} - MEASURED))
     def test_is_what_makes_the_loop_starve(self, code):
-        """With it a step takes about twice as long as it should; without it, hardly longer."""
+        """With the cause a step takes about twice its time; without it, hardly longer."""
         fewest = FEWEST_CORES.get(code, 1)
         for cores, seed in product([cores for cores in CORES if cores >= fewest], range(2)):
             without, spoilt = two(code, seed=seed, cores=cores)
@@ -60,8 +60,8 @@ class TestEveryCause:
             assert slowdown(spoilt, cores) > LEAST.get(code, 1.95)
 
     @pytest.mark.parametrize("code", sorted(MEASURED))
-    def test_what_is_measured_decides_the_step(self, code):
-        """Where only measuring tells what it takes, the step is that, by the strength."""
+    def test_a_measured_cost_sets_the_step(self, code):
+        """A cause whose cost is only measured sets the step to that cost, by the strength."""
         without, spoilt = two(code, strength=2.5)
 
         assert spoilt.step_s == without.step_s == 0.05 / 2.5
@@ -74,8 +74,8 @@ class TestEveryCause:
 
             assert slowdown(spoilt, 4) == pytest.approx(strength, rel=0.1)
 
-    def test_is_planted_or_said_not_to_be(self):
-        """Every cause that can be named is planted, asked, or stands with those never tested."""
+    def test_is_planted_or_listed_as_untested(self):
+        """Every cause is planted, asked in a question, or listed as never tested."""
         named = {*CAUSES} - {"healthy", "inconclusive"}
 
         assert {*PLANTED} | {*NOT_PLANTED} | {*ASKED} == named
@@ -88,12 +88,12 @@ class TestPairs:
         first, second = (PLANTED[code] for code in pair)
         for cores in (2, 16):
             draw = Random("+".join(pair))
-            found = together(first, second, base(draw, cores), Given(draw, cores, 2.2))
-            both = slowdown(found.both.spoilt, cores)
+            loops = together(first, second, base(draw, cores), Given(draw, cores, 2.2))
+            both = slowdown(loops.both.spoilt, cores)
 
-            assert slowdown(found.second, cores) < slowdown(found.first, cores) <= both * 1.01
-            assert 1.2 < slowdown(found.second, cores)
-            assert slowdown(found.both.without, cores) < HEALTHY_AGAIN
+            assert slowdown(loops.second, cores) < slowdown(loops.first, cores) <= both * 1.01
+            assert 1.2 < slowdown(loops.second, cores)
+            assert slowdown(loops.both.without, cores) < HEALTHY_AGAIN
 
 
 class TestHealthy:
@@ -119,7 +119,7 @@ class TestPlant:
 
 @pytest.fixture
 def waited(monkeypatch):
-    """How long was waited, instead of waiting."""
+    """Return the seconds of waiting, instead of waiting."""
     times = []
     monkeypatch.setattr(loader, "waiting", times.append)
     return times
@@ -159,15 +159,15 @@ class TestSamples:
 
 @pytest.mark.slow
 def test_a_real_loop_gets_a_verdict_with_its_numbers():
-    """One of the causes is named, with the stalls that were measured; the loop is as it was."""
+    """The verdict names a cause, with the measured stalls, and the loop is unchanged."""
     loop = plant("slow-worker", seed=5)
     workers = loop.loader.num_workers
 
-    found = ss.diagnose(loop.loader, loop.step, budget_s=20.0, prove=False)
+    diagnosis = ss.diagnose(loop.loader, loop.step, budget_s=20.0, prove=False)
 
-    assert found.verdict.code in CAUSES
-    assert found.verdict.evidence
-    assert found.circumstances.simulated_step_s == loop.step.seconds
+    assert diagnosis.verdict.code in CAUSES
+    assert diagnosis.verdict.evidence
+    assert diagnosis.circumstances.simulated_step_s == loop.step.seconds
     assert loop.loader.num_workers == workers
 
 

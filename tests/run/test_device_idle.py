@@ -1,4 +1,4 @@
-"""What a wait costs where the device works behind the host: what of it the device was idle."""
+"""Idle time of a device that works behind the host, during the waits of a loop."""
 
 import polars as pl
 import pytest
@@ -13,11 +13,11 @@ from stallscope.model.loop_time import loop_breakdown
 from stallscope.run.stall_text import title
 
 NEAR = 0.02
-"""Found idleness is as near as this to the truth."""
+"""Largest error of the idle time that is found, as a share of the loop."""
 
 
 def recorded(sample_s, step_s, *, workers=1, batches=30, values=4, synchronises=False, **device):
-    """A loop over samples that nap, on a simulated device: its run and its step."""
+    """Record a loop over samples that nap, on a simulated device; return its run and its step."""
     step = WatchedStep(step_s, GpuLike(**device), synchronises=synchronises)
     loader = DataLoader(Naps(sample_s, values=values), 4, num_workers=workers)
     return ss.record(loader, step, batches=batches), step
@@ -26,13 +26,13 @@ def recorded(sample_s, step_s, *, workers=1, batches=30, values=4, synchronises=
 class TestPlantedLoops:
     @pytest.mark.slow
     def test_a_host_that_waits_for_a_busy_device_costs_nothing(self):
-        """Batches come a little sooner than the device is through: waits, and no stall."""
+        """Batches come shortly before the device is through: the loop waits, and nothing stalls."""
         run, step = recorded(0.006, 0.03, depth=1000)
-        found = idleness(run, step)
+        idle = idleness(run, step)
         time = loop_breakdown(run.steps(), run.stalls())
 
-        assert found.waited_s > 0.5 * found.loop_s
-        assert found.error < NEAR
+        assert idle.waited_s > 0.5 * idle.loop_s
+        assert idle.error < NEAR
         assert time.hidden_s > time.stall_s
         assert time.hidden_s == pytest.approx(run.steps()["hidden_s"].sum())
         assert title(run).endswith("of the time while its device works") or time.stalls
@@ -40,20 +40,20 @@ class TestPlantedLoops:
     @pytest.mark.slow
     @pytest.mark.parametrize("synchronises", [False, True])
     def test_an_idle_device_is_what_a_wait_costs(self, synchronises):
-        """A third of each wait is hidden behind the step before, unless that was waited for."""
+        """The step before hides a third of each wait, unless the loop waits for that step."""
         run, step = recorded(0.008, 0.012, synchronises=synchronises)
-        found = idleness(run, step)
+        idle = idleness(run, step)
         stalls = run.stalls()
 
-        assert found.error < NEAR
-        assert stalls["stall_s"].sum() == pytest.approx(found.found_s, rel=1e-6)
+        assert idle.error < NEAR
+        assert stalls["stall_s"].sum() == pytest.approx(idle.found_s, rel=1e-6)
         if synchronises:
             assert stalls["hidden_s"].median() < 0.001
         else:
             assert stalls["hidden_s"].median() > 0.01
 
     def test_the_parts_of_a_stall_are_those_of_its_idle_end(self):
-        """They add up to it, and begin where the device had no more work."""
+        """The parts of a stall sum to it, and begin when the device runs out of work."""
         run, _ = recorded(0.008, 0.012)
         sums = run.parts().group_by("step").agg(pl.col("exposed_s").sum())
         beside = run.stalls().join(sums, on="step")
@@ -76,7 +76,7 @@ class TestPlantedLoops:
         assert run.steps()["h2d_s"].median() > 0.003
 
     def test_a_loop_on_the_host_has_no_device_beside_it(self):
-        """All is as ever: a stall is the whole wait."""
+        """Without a device, a stall is the whole wait."""
         run = ss.record(DataLoader(Naps(0.004), 4), ss.simulated_step(0.001), batches=8)
 
         assert run.device is None
@@ -95,8 +95,8 @@ class Lost(SimulatedDevice):
 
 
 class TestUnknown:
-    def test_a_device_that_is_lost_is_claimed_nothing_of(self):
-        """The user's loop goes on; its later steps say that nobody knows; the run says why."""
+    def test_idle_time_of_a_lost_device_is_unknown(self):
+        """The user's loop goes on, later steps have no idle time, and the run gives the reason."""
         step = WatchedStep(0.004, Lost())
         run = ss.record(DataLoader(Naps(0.003), 4, num_workers=1), step, batches=30)
         hidden = run.steps()["hidden_s"]

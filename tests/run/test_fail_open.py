@@ -1,4 +1,4 @@
-"""Whatever goes wrong in stallscope itself: the training goes on as without it, the run says so."""
+"""Failures of stallscope itself: the training goes on as without it, and the run names them."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ NOT_CALLED = {
     "iterators.Iterations.raised",
     "find_ops.Ops._cannot",
 }
-"""Functions of the central classes that a training that goes well does without."""
+"""Functions of the central classes that a successful training never calls."""
 
 
 @pytest.fixture(autouse=True)
 def little_garbage():
-    """Collecting garbage goes through what a training makes, not through all that is imported."""
+    """Freeze what was imported, so that collecting garbage is quick."""
     import_all()
     gc.collect()
     gc.freeze()
@@ -55,7 +55,7 @@ def picture(tmp_path_factory):
 
 @pytest.fixture
 def all_imported(monkeypatch):
-    """What workers are sent or forked with is there before anything fails."""
+    """Import all that workers are forked with or sent before anything fails."""
     # A child that fails while it reads is made up for, and nothing is missing then
     monkeypatch.setattr("stallscope.apart._is_child", True)
     import_libraries()
@@ -65,7 +65,7 @@ def all_imported(monkeypatch):
 @pytest.mark.usefixtures("all_imported")
 @pytest.mark.slow
 def test_each_function_of_ours_may_fail(picture, tmp_path):
-    """Batches and losses are those without us, nothing is left on, the run names each failure."""
+    """Batches and losses are unchanged, no hook is left, and the run names each failure."""
     plain = train(picture, 1)
     with planted(tmp_path / "book") as book:
         for came in book.rounds():
@@ -87,13 +87,13 @@ def test_each_function_of_ours_may_fail(picture, tmp_path):
 
 
 def _unsaid(came: set[str], run: ss.Run) -> list[str]:
-    """Which of the failures that came no note of a run names."""
-    said = "\n".join(run.notes)
-    return [name for name in came if f"PlantedError('{name}')" not in said]
+    """Return the failures that no note of a run names."""
+    notes = "\n".join(run.notes)
+    return [name for name in came if f"PlantedError('{name}')" not in notes]
 
 
 def test_a_folder_that_is_deleted_in_mid_run(picture):
-    """The training goes on, also where a worker starts later; there is a run, with a note."""
+    """The training goes on, also where a worker starts later, and the run has a note."""
     plain = train(picture, 1)
     with ss.instrumented(warmup=0) as watch:
         for folder in Path(tempfile.gettempdir()).glob(f"stallscope-{os.getpid()}-*"):
@@ -107,7 +107,7 @@ def test_a_folder_that_is_deleted_in_mid_run(picture):
 
 @pytest.mark.skipif(resource is None, reason="no limits of this kind")
 def test_a_disk_that_fills_up_in_mid_run(picture):
-    """No file may grow any more, and a worker starts only then: the training goes on as before."""
+    """No file may grow, and a worker starts only then: the training goes on as before."""
     plain = train(picture, 1)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     with ss.instrumented(warmup=0) as watch:
@@ -137,8 +137,8 @@ ALWAYS_ON = ("__next__", "backward")
         (Scale, "__call__"),
     ],
 )
-def test_what_others_put_over_a_hook_stays(picture, owner, name):
-    """Whoever patches the same place while we record keeps that afterwards, and it works."""
+def test_a_patch_over_a_hook_stays(picture, owner, name):
+    """A patch that someone else applies while we record stays afterwards, and works."""
     plain = train(picture, 0)
     original, calls = vars(owner)[name], []
     with ss.instrumented(warmup=0):
@@ -167,7 +167,7 @@ def test_what_others_put_over_a_hook_stays(picture, owner, name):
 
 
 def test_a_script_goes_on_where_no_recording_can_begin(tmp_path, monkeypatch, capsys):
-    """What comes out of its import of torch is torch; stderr says that nothing is recorded."""
+    """Torch imports as usual, and stderr says that nothing is recorded."""
 
     def full(*_: Any) -> int:
         raise WorkspaceError("no room")
@@ -182,8 +182,8 @@ def test_a_script_goes_on_where_no_recording_can_begin(tmp_path, monkeypatch, ca
     assert "stallscope: no room" in capsys.readouterr().err
 
 
-def test_a_script_that_deletes_its_own_recording_is_told_so(tmp_path):
-    """It is no script without a loader."""
+def test_a_script_that_deletes_its_own_recording_gets_an_error(tmp_path):
+    """The error is not the one for a script without a loader."""
     batches: list[Any] = []
     with (
         pytest.raises(WorkspaceError, match="run was deleted while the script ran"),
@@ -195,8 +195,8 @@ def test_a_script_that_deletes_its_own_recording_is_told_so(tmp_path):
     assert 2 == len(batches)
 
 
-def test_what_failed_is_counted_over_all_processes(tmp_path):
-    """Each way to fail is one sentence, however often it came; the disk may be full by then."""
+def test_failures_are_counted_over_all_processes(tmp_path):
+    """Each kind of failure is one sentence, however often it occurred."""
     failures = Failures(tmp_path)
     for _ in range(9):
         failures.note("the waits", ValueError("planted"))
@@ -204,9 +204,9 @@ def test_what_failed_is_counted_over_all_processes(tmp_path):
     with elsewhere.within("the epochs"):
         raise KeyError("lost")
 
-    (said,) = failures.sentences()
-    assert said.startswith("the waits: ")
-    assert "9 times or more (ValueError('planted'))" in said
+    (sentence,) = failures.sentences()
+    assert sentence.startswith("the waits: ")
+    assert "9 times or more (ValueError('planted'))" in sentence
     assert "KeyError('lost')" in next(elsewhere.sentences())
     with pytest.raises(KeyboardInterrupt), failures.within("the epochs"):
         raise KeyboardInterrupt

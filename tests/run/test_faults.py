@@ -1,4 +1,4 @@
-"""Workers that hang and die, full disks, interrupts, and user code that does as it likes."""
+"""Workers that hang and die, full disks, interrupts, and unusual user code."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """Torch waits five seconds for a worker that hangs before it kills it; here, half a one."""
+    """Let torch wait half a second, not five, before it kills a worker that hangs."""
     monkeypatch.setattr(torch_utils, "MP_STATUS_CHECK_INTERVAL", 0.5)
 
 
@@ -52,8 +52,8 @@ workers = pytest.mark.parametrize("workers", [0, 2])
 
 class TestWorkersThatFail:
     @pytest.mark.slow
-    def test_one_that_hangs_under_a_timeout(self, impatient):
-        """Torch's own RuntimeError, with a note of where the worker is; the run until then."""
+    def test_a_worker_that_hangs_until_a_timeout(self, impatient):
+        """Torch's RuntimeError names the worker's place in a note, and the run ends there."""
         used = use("record", DataLoader(Hangs(), 2, num_workers=2, timeout=2))
 
         assert RuntimeError is type(used.error)
@@ -63,8 +63,8 @@ class TestWorkersThatFail:
         assert 4 == used.run.all_steps.height
 
     @pytest.mark.usefixtures("lost_interrupts_come_again")
-    def test_one_that_hangs_until_the_user_gives_up(self, impatient):
-        """KeyboardInterrupt, with the same note."""
+    def test_a_worker_that_hangs_until_an_interrupt(self, impatient):
+        """The KeyboardInterrupt carries the same note."""
         interrupt = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
         left = iter([False, False, False, True])
 
@@ -77,8 +77,8 @@ class TestWorkersThatFail:
         assert KeyboardInterrupt is type(used.error)
         assert "'fetch' of batch 4" in used.notes
 
-    def test_one_that_is_killed_from_outside(self, impatient):
-        """Torch's error names the worker; what came before is kept."""
+    def test_a_worker_that_is_killed_from_outside(self, impatient):
+        """Torch's error names the worker; the run keeps the steps before."""
         loader = DataLoader(Slow(64), 2, num_workers=2, multiprocessing_context="fork")
         steps = []
 
@@ -99,7 +99,7 @@ class TestWorkersThatFail:
         assert used.run.all_steps.height >= 2
         assert {0, 1} == set(used.run.all_spans["worker"])
 
-    def test_one_that_kills_itself_is_told_where_it_was(self):
+    def test_a_worker_that_kills_itself_is_located(self):
         """The op that a killed worker was inside of is named."""
         used = use("record", DataLoader(Dies(), 4, num_workers=2))
 
@@ -110,7 +110,7 @@ class TestWorkersThatFail:
 
     @pytest.mark.parametrize(("verb", "method"), [("all", "fork"), ("record", None)])
     def test_a_dataset_that_raises(self, verb, method):
-        """Its own exception, with sample and stage in a note; the run until then."""
+        """The dataset's exception names sample and stage in a note, and the run ends there."""
         context = {"num_workers": 2, "multiprocessing_context": method} if method else {}
         used = use(verb, DataLoader(Fails(), 4, **context))
 
@@ -123,7 +123,7 @@ class TestWorkersThatFail:
 
 class TestTheProcessIsKilled:
     def test_its_workers_die_and_its_folder_is_swept(self, tmp_path):
-        """What a killed recording leaves behind is gone after the next start."""
+        """The files of a killed recording are deleted at the next start."""
         with _recording("record", tmp_path) as process:
             children = psutil.Process(process.pid).children()
             process.kill()
@@ -137,7 +137,7 @@ class TestTheProcessIsKilled:
             assert [] == list(tmp_path.glob(f"stallscope-{process.pid}-*"))
 
     def test_a_run_folder_can_be_loaded_afterwards(self, tmp_path):
-        """The steps until then, and a note that the process was killed."""
+        """The run has the steps before the kill, and a note of it."""
         with _recording("watch", tmp_path) as process:
             process.kill()
             process.join()
@@ -152,13 +152,13 @@ class TestTheProcessIsKilled:
 
 @contextmanager
 def _recording(what: str, folder: Path) -> Iterator[Any]:
-    """A process that records slow batches; in the block it has made four."""
+    """Start a process that records slow batches; the block begins after its fourth batch."""
     context = multiprocessing.get_context("fork")
-    process = context.Process(target=record_slowly, args=(what, folder, made := context.Queue()))
+    process = context.Process(target=record_slowly, args=(what, folder, signals := context.Queue()))
     process.start()
     try:
         for _ in range(4):
-            made.get(timeout=60)
+            signals.get(timeout=60)
         yield process
     finally:
         process.kill()
@@ -168,7 +168,7 @@ def _recording(what: str, folder: Path) -> Iterator[Any]:
 class TestStepsThatFail:
     @workers
     def test_record_keeps_the_run_and_says_so(self, workers):
-        """The step's own exception, unchanged, with a note and the run until then."""
+        """The step's exception passes unchanged, with a note, and the run ends there."""
         used = use("record", DataLoader(Noise(48), 4, num_workers=workers), _fails_at(3))
 
         assert ZeroDivisionError is type(used.error)
@@ -179,7 +179,7 @@ class TestStepsThatFail:
     @workers
     @pytest.mark.parametrize("verb", ["given", "all"])
     def test_instrumented_lets_it_pass(self, verb, workers):
-        """Nothing is added to what the workers have no part in; the run is there."""
+        """The exception of a step has no note about workers, and the run is kept."""
         used = use(verb, DataLoader(Noise(48), 4, num_workers=workers), _fails_at(3))
 
         assert ZeroDivisionError is type(used.error)
@@ -190,8 +190,8 @@ class TestStepsThatFail:
         ("verb", "raised"),
         [("record", KeyboardInterrupt), ("given", SystemExit), ("all", KeyboardInterrupt)],
     )
-    def test_what_is_no_exception(self, verb, raised):
-        """Whatever ends the loop passes, and the run is there."""
+    def test_base_exceptions_pass(self, verb, raised):
+        """Any exception that ends the loop passes, and the run is kept."""
 
         def step(_: Any) -> None:
             raise raised
@@ -229,7 +229,7 @@ def _fails_at(number: int) -> Callable[[Any], None]:
 
 @workers
 def test_samples_that_are_swallowed_are_counted(workers):
-    """Their exceptions, with the stage that they left, and those that come as None."""
+    """The samples that raised and those that are None are counted."""
     loader = DataLoader(Swallows(48), 8, num_workers=workers, collate_fn=without_none)
 
     with ss.instrumented() as watch:
@@ -257,7 +257,7 @@ class TestBatches:
 
     @pytest.mark.parametrize("collate", [as_record, as_nested, Opaque])
     def test_on_their_way_to_a_device(self, collate):
-        """With `device`, what cannot move stays as it is, and classes stay what they are."""
+        """With `device`, objects that cannot move and the batch's classes are unchanged."""
         loader = DataLoader(Noise(16), 4, collate_fn=collate)
         plain, used = list(loader), []
 
@@ -267,21 +267,21 @@ class TestBatches:
         assert getattr(plain[0], "size", None) == getattr(used[0], "size", None)
 
 
-def _content(thing: Any) -> Any:
-    """What can be compared bit for bit."""
-    if isinstance(thing, torch.Tensor):
-        return thing.tolist()
-    if isinstance(thing, dict):
-        return {key: _content(value) for key, value in thing.items()}
-    if isinstance(thing, (list, tuple)):
-        return [_content(value) for value in thing]
-    return _content(thing.samples) if isinstance(thing, Opaque) else thing
+def _content(batch: Any) -> Any:
+    """Return a batch as plain values that can be compared bit for bit."""
+    if isinstance(batch, torch.Tensor):
+        return batch.tolist()
+    if isinstance(batch, dict):
+        return {key: _content(value) for key, value in batch.items()}
+    if isinstance(batch, (list, tuple)):
+        return [_content(value) for value in batch]
+    return _content(batch.samples) if isinstance(batch, Opaque) else batch
 
 
 class TestLoaders:
     @pytest.mark.parametrize(("data", "workers"), [(Endless(), 2), (NoiseStream(90), 0)])
     def test_without_length(self, data, workers):
-        """A stream, with an end or without one."""
+        """A stream without a length is recorded, with an end or without one."""
         used = use("record", DataLoader(data, 4, num_workers=workers), batches=12)
 
         assert used.error is None
@@ -298,7 +298,7 @@ class TestLoaders:
         assert not in_order or truth[0] == (0, 0)
 
     def test_a_generator_of_the_users(self):
-        """It gives the order that it would have given; `record` puts it back."""
+        """The generator gives the order that it would have given; `record` puts it back."""
         generator = torch.Generator().manual_seed(5)
         loader = DataLoader(
             Whose(), 4, shuffle=True, generator=generator, timeout=30, num_workers=1
@@ -316,7 +316,7 @@ class TestLoaders:
 class TestProcessesOfTheirOwn:
     @workers
     def test_a_child_that_ends_by_itself(self, workers):
-        """A loop that forks: the child writes nothing, the parent goes on being recorded."""
+        """The child of a loop that forks writes nothing, and the parent is still recorded."""
 
         def step(_: Any) -> None:
             if (pid := os.fork()) == 0:
@@ -331,7 +331,7 @@ class TestProcessesOfTheirOwn:
 
     @pytest.mark.parametrize("verb", ["all", "watch"])
     def test_a_child_that_leaves_the_block(self, verb, tmp_path):
-        """It ends nothing that is its parent's: folder, logs, hooks, workers."""
+        """The child ends nothing of its parent's: folder, logs, hooks, workers."""
         loader = DataLoader(Noise(32), 4, num_workers=1)
         watch = {
             "all": ss.instrumented,
@@ -356,7 +356,7 @@ class TestProcessesOfTheirOwn:
 
 class TestBlocks:
     def test_one_loader_inside_of_all(self):
-        """Both see it; the outer one sees the other loader, too."""
+        """Both blocks see the inner loader; the outer one sees the other loader, too."""
         a, b = DataLoader(Noise(16), 4, num_workers=1), DataLoader(Whose(12), 4)
         with ss.instrumented(warmup=0) as outer:
             with ss.instrumented(a, warmup=0) as inner:
@@ -371,8 +371,8 @@ class TestBlocks:
     def test_record_inside_of_a_block(self):
         """An experiment is possible while a loop is watched, also over the same loader."""
         loader = DataLoader(Noise(24), 4, num_workers=1)
-        for given in (loader, None):
-            with ss.instrumented(given, warmup=0) as watch:
+        for target in (loader, None):
+            with ss.instrumented(target, warmup=0) as watch:
                 batches = iter(loader)
                 next(batches)
                 run = ss.record(loader, batches=4, warmup=0)
@@ -380,11 +380,11 @@ class TestBlocks:
 
             assert 5 == len(rest)
             assert 5 == run.all_steps.height
-            assert 6 in [one.all_steps.height for one in (watch.run, *watch.run.others)]
+            assert 6 in [recording.all_steps.height for recording in (watch.run, *watch.run.others)]
 
     @workers
     def test_an_iterator_that_was_begun_before(self, workers):
-        """Its batches come as they would; its waits are seen, and a note says what is not."""
+        """The batches are unchanged, the waits are recorded, and a note names what is missing."""
         loader = DataLoader(Whose(32), 4, num_workers=workers)
         batches = iter(loader)
         first = [next(batches), next(batches)]
@@ -399,7 +399,7 @@ class TestBlocks:
     @workers
     @pytest.mark.parametrize("verb", ["given", "all"])
     def test_an_iterator_that_goes_on_afterwards(self, verb, workers):
-        """The rest of its batches are those of plain iteration."""
+        """The rest of the iterator's batches are those of plain iteration."""
         loader = DataLoader(Noise(48), 4, shuffle=True, num_workers=workers)
         seeded(3)
         plain, after = list(loader), generators()
@@ -414,7 +414,7 @@ class TestBlocks:
         assert 5 == watch.run.all_steps.height
 
     def test_persistent_workers_over_epochs_and_blocks(self):
-        """Every epoch of the first block is recorded; of later ones, the waits."""
+        """Every epoch of the first block is recorded in full; of later blocks, the waits are."""
         loader = DataLoader(Noise(24), 4, num_workers=2, persistent_workers=True)
         with ss.instrumented(warmup=0) as first:
             for _ in range(3):
@@ -435,7 +435,7 @@ class TestBlocks:
 class TestNamedParts:
     @workers
     def test_in_the_dataset(self, workers):
-        """Nested, recursive and raising ones are stages of the samples."""
+        """Nested, recursive and raising parts are stages of the samples."""
         used = use("record", DataLoader(Parsed(24), 4, num_workers=workers), batches=5)
 
         assert used.error is None
@@ -449,7 +449,7 @@ class TestNamedParts:
 
     @every_verb
     def test_in_the_loop(self, verb):
-        """Parts of the step, nested, as a decorator, recursive, and one that raises."""
+        """Nested, decorated, recursive and raising parts are parts of the step."""
 
         @ss.stage("deep")
         def deep(left: int) -> None:
@@ -477,7 +477,7 @@ class TestNamedParts:
         assert (steps["other_s"][:-1] >= 0.003).all()
 
     def test_where_nobody_records(self):
-        """It does nothing, returns what the function returns, and raises what it raises."""
+        """Outside of a recording, `stage` only passes on results and exceptions."""
 
         @ss.stage("named")
         def double(x: int) -> int:

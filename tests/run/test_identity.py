@@ -1,4 +1,4 @@
-"""Whatever is recorded, the user's loop gets what plain iteration gives, however workers start."""
+"""The user's loop gets the batches of plain iteration, however workers start."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class Drawn:
 
 
 def a_loader(kind: str, workers: int, own: torch.Generator, **how: Any) -> DataLoader:
-    """A loader of this kind; `own` is the generator that the user gave it."""
+    """Make a loader of this kind; `own` is the generator that the user gave it."""
     data = Noise(24) if how.get("in_order") is False else Noise(24, Jitter())
-    given = {
+    arguments = {
         "shuffled": lambda: ((data, 4), {"shuffle": True, "generator": own}),
         "in order": lambda: ((data, 4), {}),
         "sampler": lambda: ((data, 4), {"sampler": Backwards(data)}),
@@ -67,7 +67,7 @@ def a_loader(kind: str, workers: int, own: torch.Generator, **how: Any) -> DataL
         "subclass": lambda: ((data, 4), {"shuffle": True}),
     }[kind]()
     make = Custom if kind == "subclass" else DataLoader
-    return make(*given[0], **given[1], num_workers=workers, **how)
+    return make(*arguments[0], **arguments[1], num_workers=workers, **how)
 
 
 def _weighted(own: torch.Generator) -> WeightedRandomSampler:
@@ -75,7 +75,7 @@ def _weighted(own: torch.Generator) -> WeightedRandomSampler:
 
 
 def two_epochs(loader: DataLoader) -> list[list[Any]]:
-    """Two epochs, the second one left after three batches; the loop draws after each batch."""
+    """Iterate two epochs, the second for three batches; the loop draws after each batch."""
     seen: list[list[Any]] = []
     for most in (100, 3):
         seen.append([])
@@ -94,20 +94,20 @@ def end_workers(loader: DataLoader) -> None:
 
 
 def in_any_order(epoch: list[Any]) -> list[Any]:
-    """The indices of an epoch's samples, where the faster worker draws first."""
+    """Return the indices of an epoch's samples, where the faster worker draws first."""
     rows = (row if isinstance(row, list) else batch for batch, _ in epoch for row in batch)
     return sorted(row[0] for row in rows)
 
 
-def check(kind: str, workers: int, number: int, *, given: bool, **how: Any) -> None:
-    """Two epochs, plainly and inside of a block: the same bits, and all generators move alike."""
+def check(kind: str, workers: int, number: int, *, passes_loader: bool, **how: Any) -> None:
+    """Compare two epochs, plain and inside of a block: the same bits, and equal generators."""
     seen, after = [], []
     for inside in (False, True):
         own = seeded(number)
         loader = a_loader(kind, workers, own, **how)
         if inside:
             before = {name: id(value) for name, value in vars(loader.dataset).items()}
-            with ss.instrumented(loader if given else None) as watch:
+            with ss.instrumented(loader if passes_loader else None) as watch:
                 seen.append(two_epochs(loader))
             assert before == {name: id(value) for name, value in vars(loader.dataset).items()}
         else:
@@ -130,15 +130,15 @@ class TestInstrumented:
         st.booleans(), st.booleans(),
     )  # fmt: skip
     def test_with_forked_workers(  # noqa: PLR0917 - as hypothesis gives them
-        self, kind, workers, number, given, persistent, in_order
+        self, kind, workers, number, passes_loader, persistent, in_order
     ):
-        """Any loader, one that is given or all of them."""
+        """Batches are equal for any loader, watched alone or with all others."""
         how = {"persistent_workers": persistent and workers > 0, "in_order": in_order}
 
-        check(kind, workers, number, given=given, **how)
+        check(kind, workers, number, passes_loader=passes_loader, **how)
 
-    def test_what_else_the_loop_sees(self):
-        """The classes, the length, the attributes, the exceptions are those without a block."""
+    def test_loader_attributes_and_exceptions_are_unchanged(self):
+        """Classes, length, attributes and exceptions are those without a block."""
         seen = []
         for inside in (False, True):
             for workers in (0, 1):
@@ -172,7 +172,7 @@ class TestRecord:
     @FEW
     @given(st.sampled_from(KINDS), st.integers(0, 2), st.integers(0, 1000))
     def test_leaves_no_trace_in_the_generators(self, kind, workers, number):
-        """The batches of plain iteration; then every generator, the loader's too, is put back."""
+        """Batches are those of plain iteration; then every generator is put back."""
         plain = [batch.tolist() for batch in a_loader(kind, workers, seeded(number))]
         own, seen = seeded(number), []
         loader = a_loader(kind, workers, own)
@@ -190,8 +190,8 @@ class TestRecord:
         st.sampled_from(KINDS), st.integers(0, 2), st.integers(0, 1000), st.booleans(),
         st.booleans(),
     )  # fmt: skip
-    def test_it_was_never_there(self, kind, workers, number, persistent, before):
-        """Generators, samplers, model, optimizer, living workers: the loop goes on as without."""
+    def test_the_loop_goes_on_as_without(self, kind, workers, number, persistent, before):
+        """The loop goes on as without the recording: generators, model, optimizer, workers."""
         seen = []
         for recorded in (False, True):
             own = seeded(number)

@@ -1,4 +1,4 @@
-"""A recording of any length: what is kept is small, covers all of it, and can always be read."""
+"""Long recordings: the logs stay small, cover the whole time, and can always be read."""
 
 import multiprocessing
 import tempfile
@@ -25,7 +25,7 @@ STEPS_PER_STRETCH = 12
 
 @pytest.fixture
 def steps_of(monkeypatch):
-    """Recordings with little room, whose stretches are counted in steps and not in seconds."""
+    """Give recordings little room, and count their stretches in steps instead of seconds."""
     steps = multiprocessing.Value("q", 0)
 
     def small(folder, _capacity, **_):
@@ -40,7 +40,7 @@ def steps_of(monkeypatch):
 
 @dataclass
 class Loop:
-    """What a loop saw of its own recording."""
+    """Loop with its run, its own times, and the largest size of its logs."""
 
     run: Any
     times_ns: np.ndarray
@@ -48,7 +48,7 @@ class Loop:
 
 
 def iterate(loader, steps, folder):
-    """Iterate it for so many steps."""
+    """Iterate the loader for this many steps."""
     times_ns, sizes = [], []
     with ss.instrumented(warmup=0) as watch:
         (logs,) = folder.glob("stallscope-*")
@@ -67,7 +67,7 @@ def iterate(loader, steps, folder):
 def test_the_logs_stay_small_and_cover_the_whole_recording(
     steps_of, tmp_path, monkeypatch, persistent
 ):
-    """However long workers live, pieces of all of it are kept, and the run says how much.
+    """Pieces of the whole recording are kept, however long workers live, and the run has a note.
 
     In each piece steps and batches belong together, and no step reaches over a gap.
     """
@@ -79,19 +79,19 @@ def test_the_logs_stay_small_and_cover_the_whole_recording(
     run, steps = loop.run, loop.run.all_steps
     assert loop.largest_bytes < MOST_BYTES
     assert 40 < steps.height < 0.6 * STEPS
-    made = run.deliveries.drop_nulls("made_ns")
-    for seen_ns in (steps["start_ns"], made["made_ns"]):
+    deliveries = run.deliveries.drop_nulls("made_ns")
+    for seen_ns in (steps["start_ns"], deliveries["made_ns"]):
         early, late = np.quantile(loop.times_ns - loop.times_ns[0], [0.3, 0.7])
         first = (steps["start_ns"] + steps["wait_s"] * 1e9).min()  # when its batch came
         assert seen_ns.min() - first < early < late < seen_ns.max() - first
-    assert steps.join(made, on=["epoch", "batch"]).height > 0.7 * steps.height
-    said = [note for note in run.notes if "pieces of the recording were kept" in note]
-    assert 1 == len(said), run.notes
+    assert steps.join(deliveries, on=["epoch", "batch"]).height > 0.7 * steps.height
+    notes = [note for note in run.notes if "pieces of the recording were kept" in note]
+    assert 1 == len(notes), run.notes
     assert not any("left no log" in note for note in run.notes)
 
 
 def test_a_step_does_not_reach_over_a_gap(tmp_path):
-    """Where files of the loop were deleted, the step before is left out, and none is that long."""
+    """The step before deleted files is left out, and no step reaches over the gap."""
     place = LogPlace(tmp_path, 100, stretch_ns=1)
     log = ProcessLog(place, MAIN)
     key = recording_folder.epoch_key(1, 0)
@@ -114,7 +114,7 @@ def test_a_step_does_not_reach_over_a_gap(tmp_path):
 
 class TestStretches:
     def test_deletes_whole_stretches_but_not_the_first_and_the_latest(self, tmp_path):
-        """The files of a number go together, and what is left fits into half of the room."""
+        """The files of a number are deleted together, and the rest fits into half of the room."""
         place = LogPlace(tmp_path, 0, most_bytes=40 << 16)
         for number in range(50):
             for kind in ("events", "paths"):

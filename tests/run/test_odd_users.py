@@ -1,4 +1,4 @@
-"""What users do that a recording must survive without changing a bit of it."""
+"""Unusual user code that a recording must survive without changing a bit of it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from stallscope.errors import UnsupportedError
 
 
 def plus_one(x: Any) -> Any:
-    """A function in a slot."""
+    """Return the next number, as a function in a slot."""
     return x + 1
 
 
 def same(x: Any) -> Any:
-    """Another one."""
+    """Return the input, as another function in a slot."""
     return x
 
 
@@ -52,7 +52,7 @@ class Numbers(Dataset):
 
 
 def values(batches: Any) -> list[list[float]]:
-    """The numbers in some batches."""
+    """Return the numbers in the batches."""
     return [batch.flatten().tolist() for batch in batches]
 
 
@@ -74,7 +74,7 @@ class TestTheDataStaysTheirs:
         assert values(loader) == seen
 
     def test_a_transform_that_is_replaced_meanwhile(self):
-        """What the user puts into a slot during the recording stays there."""
+        """A transform that the user replaces during the recording stays replaced."""
         data = Numbers(plus_one)
         loader = DataLoader(data, 4)
         with ss.instrumented(loader):
@@ -107,7 +107,7 @@ class TestTheDataStaysTheirs:
 class TestTheirCodeRuns:
     @pytest.mark.parametrize("kind", ["static", "class", "builtin", "torch", "frozen", "locked"])
     def test_unusual_ops(self, kind):
-        """However `__call__` comes to be, the op gives what it gives."""
+        """The op gives its result, however its `__call__` is defined."""
 
         class Static:
             @staticmethod
@@ -153,7 +153,7 @@ class TestTheirCodeRuns:
 
     @pytest.mark.parametrize("first", ["outer", "inner"])
     def test_two_loaders_at_once(self, first):
-        """Two watched loaders, used in either order, leave nothing behind and see their own."""
+        """Two watched loaders, used in either order, record only their own batches."""
         a, b = (DataLoader(Numbers(op, 24), 4) for op in (PlusOne(), [PlusOne(), same]))
         with ss.instrumented(a) as of_a, ss.instrumented(b) as of_b:
             for loader in (a, b) if first == "outer" else (b, a):
@@ -189,7 +189,7 @@ class TestTheMeasurementIsTrue:
         }
 
     def test_the_model_is_no_part_of_the_pipeline(self):
-        """What the training step calls is not charged to the samples."""
+        """Calls of the training step are not charged to the samples."""
         net = nn.Sequential(nn.Linear(1, 64), nn.ReLU(), nn.Linear(64, 1))
         loader = DataLoader(Numbers(v1.Compose([PlusOne()])), 4)
         with ss.instrumented(loader) as watch:

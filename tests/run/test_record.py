@@ -26,7 +26,7 @@ PARENT = os.getpid()
 
 class TestTheDataIsNeverChanged:
     def test_persistent_workers_go_on_without_hooks(self):
-        """Workers that live on after the block give what they would have given, unrecorded."""
+        """Workers that live on after the block give the same batches, unrecorded."""
         batches = []
         for instrument in (False, True):
             own = seeded(7)
@@ -56,7 +56,7 @@ class TestTheDataIsNeverChanged:
         assert 0 == sampler.epochs
 
     def test_living_persistent_workers_are_left_alone(self):
-        """`record` starts workers of its own; the user's live on with the same process ids."""
+        """`record` starts its own workers; the user's live on with the same process ids."""
         loader = DataLoader(Noise(), 4, num_workers=1, persistent_workers=True)
         list(loader)
         pids = [worker.pid for worker in loader._iterator._workers]
@@ -91,7 +91,7 @@ class TestTheModelIsNeverChanged:
         assert any("Adam, Linear" in note for note in run.notes)
 
     def test_a_step_without_a_model_says_so(self):
-        """A step that reaches nothing that trains leads to a sentence, not to silence."""
+        """A step that reaches nothing that trains leads to a note."""
         run = ss.record(DataLoader(Noise(), 4), lambda _: None, batches=2)
 
         assert any("reaches no model" in note for note in run.notes)
@@ -99,7 +99,7 @@ class TestTheModelIsNeverChanged:
 
 class TestRun:
     def test_tables_agree(self):
-        """Stages, samples and spans tell the same story; no spans of a process overlap."""
+        """Stages, samples and spans agree, and no spans of a process overlap."""
         run = ss.record(DataLoader(Noise(96, Jitter()), 4, num_workers=2), batches=16, warmup=4)
 
         samples, stages = run.samples(), run.stages()
@@ -115,7 +115,7 @@ class TestRun:
         for _, own in run.all_spans.group_by("pid"):
             assert (own["end_ns"][:-1].to_numpy() <= own["start_ns"][1:].to_numpy()).all()
 
-    def test_start_up_is_apart(self):
+    def test_start_up_is_not_steady(self):
         """Warm-up and each worker's first batch are in no table of the steady state."""
         run = ss.record(DataLoader(Noise(96), 4, num_workers=2), batches=12, warmup=5)
 
@@ -127,13 +127,13 @@ class TestRun:
         assert run.first_batch_s is not None
 
     def test_as_many_batches_as_asked_for(self):
-        """Also with more workers than warm-up, the steady state has the batches asked for."""
+        """The steady state has the batches asked for, also with more workers than warm-up."""
         run = ss.record(DataLoader(Noise(200), 4, num_workers=6), batches=12, warmup=2)
 
         assert 12 == run.batches.filter("steady").height
 
     def test_what_is_not_measured_is_null(self):
-        """Without a step and a device there is no time in them: missing is null, never 0."""
+        """Without a step and a device, their times are null, never 0."""
         run = ss.record(DataLoader(Noise(96), 4), batches=6)
 
         for name in ("pin_s", "h2d_s", "step_s", "restart_s"):
@@ -141,7 +141,7 @@ class TestRun:
         assert run.steps()["wait_s"].min() > 0
         assert run.stages()["exposed_s"].null_count() == 0
 
-    def test_an_iterable_of_two_workers_keeps_them_apart(self):
+    def test_samples_of_a_stream_know_their_worker(self):
         """Samples of a stream have no index, and each knows its worker."""
         run = ss.record(DataLoader(NoiseStream(64), 4, num_workers=2), batches=8, warmup=2)
 
@@ -154,7 +154,7 @@ class TestBadInput:
     @pytest.mark.parametrize("moment", [0, 3, 6])
     @pytest.mark.usefixtures("lost_interrupts_come_again")
     def test_an_interrupt_at_any_moment_leaves_nothing(self, verb, moment):
-        """Ctrl-C while starting, running or ending: generators are put back."""
+        """Ctrl-C while starting, running or ending puts the generators back."""
         before = generators()
         interrupt = threading.Timer(0.01 + moment * 0.04, os.kill, (PARENT, signal.SIGINT))
         loader = DataLoader(Slow(64), 2, shuffle=True, num_workers=2 * (moment % 2))
@@ -171,7 +171,7 @@ class TestBadInput:
         assert "instrumented" == verb or before == generators()
 
     def test_nothing_of_ours_keeps_a_dataset(self):
-        """It goes with its last reference: a loader that it owns could not end its workers else."""
+        """A dataset dies with its last reference, so that a loader inside it ends its workers."""
         dataset = Noise(64)
         ss.record(DataLoader(dataset, 4), batches=4)
         there = weakref.ref(dataset)
@@ -190,7 +190,7 @@ class TestBadInput:
         assert any("budget" in note for note in run.notes)
 
     def test_a_short_loader_goes_on_with_the_next_epoch(self):
-        """Fewer batches than asked for: as many epochs as needed, and a note."""
+        """A short loader runs as many epochs as needed, and the run has a note."""
         run = ss.record(DataLoader(Noise(8), 4), batches=6, warmup=0)
 
         assert 6 == run.steps().height
@@ -204,7 +204,7 @@ class TestBadInput:
         assert run.stages().is_empty()
         assert any("nothing to show" in note for note in run.notes)
 
-    def test_after_one_that_failed(self):
+    def test_works_after_a_failed_recording(self):
         """A failed recording leaves nothing that disturbs the next."""
         with pytest.raises(KeyError):
             ss.record(DataLoader(Fails(), 4, num_workers=2))
@@ -214,7 +214,7 @@ class TestBadInput:
         assert {"getitem", "collate", "batch"} >= set(run.work["stage"])
 
     def test_no_room_for_the_logs(self, monkeypatch):
-        """A full temporary folder is one sentence that names it, before anything is started."""
+        """A full temporary folder is an error that names it, before anything is started."""
         from stallscope import files
 
         monkeypatch.setattr(files.shutil, "disk_usage", lambda _: _Usage(free=1000))
@@ -222,14 +222,14 @@ class TestBadInput:
             ss.record(DataLoader(Noise(), 4))
 
     def test_other_iterables_show_their_waits(self):
-        """Of what is not a DataLoader, the loop's waits are seen and no worker."""
+        """The waits of an iterable that is no DataLoader are recorded, and no worker."""
         run = ss.record([torch.rand(2)] * 3, batches=3, warmup=0)
 
         assert run.steps()["wait_s"].null_count() == 0
         assert run.work.is_empty()
 
     def test_loaders_one_after_the_other_are_several(self):
-        """Training and validation in one iterable: the steps are those of the longer one."""
+        """With training and validation in one iterable, the steps are the longer loader's."""
         train, validate = (DataLoader(Slow(n), 4, num_workers=1) for n in (24, 12))
 
         class Both:
@@ -248,7 +248,7 @@ class TestBadInput:
         assert (waits["start_ns"][1:] < begun["asked_ns"][1:]).all()  # with the iterator's making
 
     def test_a_loader_that_is_made_late(self):
-        """What shows no DataLoader yet is watched as all of the process's are."""
+        """An iterable that shows no DataLoader yet is watched like all loaders of the process."""
 
         class Late:
             def __iter__(self):
@@ -269,7 +269,7 @@ class _Usage:
     "verb", [ss.record, ss.ladder, ss.flame, ss.lines, ss.storage, ss.layouts, ss.experiments]
 )
 def test_an_experiment_refuses_more_than_one_rank(monkeypatch, verb):
-    """Under torchrun, also before the ranks have met, it says what to use instead."""
+    """Under torchrun, also before the ranks have met, the error names the alternative."""
     monkeypatch.setenv("WORLD_SIZE", "8")
 
     with pytest.raises(UnsupportedError, match=r"8 ranks.*ss\.instrumented"):

@@ -1,4 +1,4 @@
-"""The sampler beside real work: what it reads, what it leaves, and forks in between."""
+"""The sampler beside real work: its readings, its cleanup, and forks in between."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from stallscope.run.resource_sampler import (
 
 @pytest.fixture
 def place(tmp_path):
-    """Where the samples go."""
+    """Return the place of the samples."""
     return LogPlace(tmp_path, 1000)
 
 
 @pytest.fixture
 def recorded(tmp_path):
-    """This process, without workers."""
+    """Return this process, without workers."""
     return Recorded(os.getpid(), tmp_path)
 
 
@@ -48,22 +48,22 @@ def notes(place):
     return [entry["note"] for entry in read_lines(place.resources()) if "note" in entry]
 
 
-def wait_for_samples(place, more=2):
-    """However slow the machine is, the samples come."""
+def wait_for_samples(place, new_samples=2):
+    """Wait until new samples come, however slow the machine is."""
     there = len(samples(place))
-    while len(samples(place)) < there + more:
+    while len(samples(place)) < there + new_samples:
         time.sleep(0.01)
 
 
 def ours():
-    """The processes that sample for this one."""
+    """Return the processes that sample for this one."""
     children = psutil.Process().children()
     return [child for child in children if resource_sampler._COMMAND in child.cmdline()]
 
 
 class TestSamples:
     def test_hold_what_the_kernel_counts(self, place):
-        """Cores that may be used, this process, memory; the numbers are psutil's, too."""
+        """The allowed cores, this process and the memory are sampled, with psutil's numbers."""
         with Sampler(place):
             wait_for_samples(place)
 
@@ -78,7 +78,7 @@ class TestSamples:
         )
 
     def test_of_a_source_that_fails_end_with_a_note(self, place):
-        """The others go on, and nothing is raised."""
+        """The other readings go on, and nothing is raised."""
         sound = Source(lambda: {stages.SHM: {"": 1.0}})
         failing = Source(lambda: {}["no such disk"], resources=(stages.DISK_BUSY, stages.DISK_READ))
         written = Samples(place.resources(), [failing, sound])
@@ -90,10 +90,10 @@ class TestSamples:
         ] == (notes(place))
         assert [stages.SAMPLER, stages.SHM] == list(samples(place)[-1]["read"])
 
-    def test_of_a_system_without_proc_are_none_and_that_is_said_once(
+    def test_of_a_system_without_proc_are_missing_with_one_note(
         self, recorded, tmp_path, monkeypatch
     ):
-        """Nothing is read in another way; the loop is recorded as ever."""
+        """Nothing is sampled, and the loop is recorded as ever."""
         monkeypatch.setattr(resource_sampler, "PROC", tmp_path / "no such file")
 
         missing, of_gpu = sources(recorded, has_gpu=False)
@@ -105,7 +105,7 @@ class TestSamples:
 class TestProcess:
     @pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
     def test_ends_with_the_block(self, place, error):
-        """Also when that fails; and all files are given back."""
+        """The sampler ends with its block, also when that fails, and gives all files back."""
         files = psutil.Process().num_fds()
         try:
             with Sampler(place):
@@ -120,7 +120,7 @@ class TestProcess:
         assert [] == notes(place)
 
     def test_ends_when_the_training_is_killed(self, place):
-        """A worker that outlives it holds the pipe open; what was sampled lies in the file."""
+        """The sampler's file can be read while a worker that outlives it holds the pipe open."""
         reading, writing = os.pipe()
         if (pid := os.fork()) == 0:
             with Sampler(place):
@@ -140,7 +140,7 @@ class TestProcess:
         assert 2 <= len(samples(place))
 
     def test_that_was_killed_is_a_note(self, place):
-        """What it sampled before is there."""
+        """The samples before the kill are kept."""
         with Sampler(place):
             wait_for_samples(place)
             ours()[0].kill()
@@ -150,7 +150,7 @@ class TestProcess:
         )
 
     def test_that_cannot_be_started_is_a_note(self, monkeypatch):
-        """Of the run, which is recorded all the same."""
+        """The note is one of the run, which is recorded all the same."""
         monkeypatch.setattr(resource_sampler, "get_executable", lambda: "/no/such/python")
 
         run = ss.record(DataLoader(Noise(16), 2), batches=4)
@@ -161,7 +161,7 @@ class TestProcess:
 
 class TestRecording:
     def test_has_the_resources_of_its_workers(self):
-        """By process id, the same ones as in the deliveries."""
+        """The workers' process ids are those in the deliveries."""
         loader = DataLoader(Noise(400), 2, num_workers=2)
 
         run = ss.record(loader, ss.simulated_step(0.02), batches=60, warmup=2)
@@ -173,7 +173,7 @@ class TestRecording:
         assert (steady["end_ns"] <= run.all_steps["end_ns"].max() + 1e9).all()
 
     def test_keeps_its_resources_when_it_is_saved(self, tmp_path):
-        """All rows, with their types."""
+        """All rows come back, with their types."""
         run = ss.record(DataLoader(Noise(64), 2), ss.simulated_step(0.02), batches=20)
 
         assert ss.load(run.save(tmp_path / "run")).all_resources.equals(run.all_resources)
@@ -183,7 +183,7 @@ class TestRecording:
 class TestGpu:
     @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
     def test_is_null_where_there_is_none(self):
-        """Its rows have no value, and there is nothing to say."""
+        """The rows have no value, and no note is needed."""
         run = ss.record(DataLoader(Noise(16), 2), batches=4)
 
         rows = run.all_resources.filter(run.all_resources["resource"] == stages.GPU)
@@ -191,7 +191,7 @@ class TestGpu:
         assert not [note for note in run.notes if "GPU" in note]
 
     def test_without_nvml_is_a_note(self, monkeypatch):
-        """The package is not needed."""
+        """A missing package raises nothing."""
         monkeypatch.setitem(sys.modules, "pynvml", None)
 
         missing = gpus()
@@ -201,18 +201,18 @@ class TestGpu:
 
     @pytest.mark.gpu
     def test_is_sampled_through_nvml(self):
-        """Busy share and memory of each GPU, with their limits."""
+        """The busy share and the memory of each GPU come with their limits."""
         pytest.importorskip("pynvml")
-        found = gpus()
+        reader = gpus()
 
-        read = found.read()
+        read = reader.read()
         assert all(0 <= busy <= 1 for busy in read[stages.GPU].values())
         for gpu, used in read[stages.GPU_MEMORY].items():
-            assert 0 < used <= found.limits[stages.GPU_MEMORY][gpu]
+            assert 0 < used <= reader.limits[stages.GPU_MEMORY][gpu]
 
 
 def test_no_room_for_samples_is_no_error(tmp_path):
-    """The recording goes on without."""
+    """The recording goes on without samples."""
     with Sampler(place := LogPlace(tmp_path / "gone", 9)):
         pass
     assert [] == [*ours(), *place.failures.sentences()]

@@ -1,4 +1,4 @@
-"""Resources: their table, what was saturated, and what the workers' memory grows by."""
+"""Resources: their table, their saturation, and the growth of the workers' memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECOND = 1_000_000_000
 
 
 def sampled(*samples, **entry):
-    """Lines as a sampler writes them: one a second from second 10 on."""
+    """Return lines as a sampler writes them: one a second from second 10 on."""
     lines = [{"time_ns": (10 + at) * SECOND, "read": read} for at, read in enumerate(samples)]
     return [entry, *lines] if entry else lines
 
@@ -34,35 +34,35 @@ def table_of(entries):
 
 class TestTable:
     def test_a_counter_becomes_a_rate_over_the_time_between_two_samples(self):
-        """1 s, then 1.25 s of CPU time: a quarter of a core, from one sample to the next."""
+        """From 1 s to 1.25 s of CPU time between two samples is a quarter of a core."""
         frame = table_of(sampled({stages.WORKER: {"7": 1.0}}, {stages.WORKER: {"7": 1.25}}))
 
         row = (0, SECOND, 2 * SECOND, stages.WORKER, "7", 0.25, None)
         assert [row] == frame.rows()
         assert list(RESOURCES) == frame.columns
 
-    def test_what_is_no_counter_stays_as_it_is(self):
+    def test_a_value_that_is_no_counter_is_unchanged(self):
         """Bytes in use at the end of the interval."""
         frame = table_of(sampled({stages.MEMORY: {"machine": 5}}, {stages.MEMORY: {"machine": 3}}))
 
         assert [3.0] == frame["value"].to_list()
 
-    def test_what_is_read_seldom_lasts_from_one_reading_to_the_next(self):
-        """A sample without it is passed over."""
+    def test_rare_readings_last_until_the_next_one(self):
+        """A sample without the value is skipped."""
         read = {stages.SHM: {"/dev/shm": 1}}
         frame = table_of(sampled(read, {}, {}, read))
 
         assert [(SECOND, 4 * SECOND)] == frame.select("start_ns", "end_ns").rows()
 
     def test_a_limit_stands_beside_each_value(self):
-        """That of the resource on the device; others have none."""
+        """The limit is that of the resource on the device; others have none."""
         read = {stages.DISK_BUSY: {"a": 0.0, "b": 0.0}}
         frame = table_of(sampled(read, read, limits={stages.DISK_BUSY: {"a": 1.0}}))
 
         assert {"a": 1.0, "b": None} == dict(frame.select("device", "limit").iter_rows())
 
-    def test_what_is_missing_is_null(self):
-        """One row without a value, never a 0."""
+    def test_a_missing_value_is_null(self):
+        """A missing value is one row without a value, never a 0."""
         frame = table_of(sampled(missing=[stages.GPU, stages.GPU_MEMORY]))
 
         assert [(stages.GPU, None), (stages.GPU_MEMORY, None)] == frame.select(
@@ -81,7 +81,7 @@ CALM = {
     (stages.QUEUED, "100"): 0.0,
     (stages.LOOP, "99"): 0.2,
 }
-"""No resource is anywhere near its end."""
+"""Use of each resource while all of them are far from their limits."""
 WAITS = [0.5] * 10
 """Ten steps of a second, each of which waits for half of it."""
 
@@ -93,11 +93,11 @@ def judged(use, waits=WAITS, *, workers=1):
 
 class TestUsedUp:
     def test_all_cores(self):
-        """Every core that may be used is busy; the title says for how much of the stalls."""
-        found = judged(CALM | {(stages.CORE, "0"): 0.97, (stages.CORE, "1"): 0.99})
+        """Every core that may be used is busy; the title says for which share of the stalls."""
+        judgement = judged(CALM | {(stages.CORE, "0"): 0.97, (stages.CORE, "1"): 0.99})
 
-        assert [stages.CORE] == [use["resource"] for use in found.saturated]
-        assert sentence(found).startswith(
+        assert [stages.CORE] == [use["resource"] for use in judgement.saturated]
+        assert sentence(judgement).startswith(
             "The 2 usable cores were saturated for 100% of the stall time; the loop stalls 50% of"
         )
 
@@ -113,43 +113,43 @@ class TestUsedUp:
         ],
     )
     def test_is_named(self, use, subject):
-        """By its device, where it has one."""
+        """A resource is named with its device, where it has one."""
         assert sentence(judged(CALM | use)).startswith(f"{subject} was saturated")
 
     @pytest.mark.parametrize(
         "use", [{(stages.RECEIVED, "eth0"): 1e12}, {(stages.DISK_WRITE, "vda"): 1e12}]
     )
     def test_is_not_claimed_without_a_limit(self, use):
-        """How much a disk or a virtual link could do is not known."""
+        """The limit of a disk or a virtual link is unknown."""
         assert [] == judged(CALM | use).saturated
 
     def test_counts_in_the_stalls(self):
-        """A disk that is busy only while the loop computes is not what it waits for."""
+        """A disk that is busy only while the loop computes does not cause its waits."""
         disk = [1.0] * 5 + [0.0] * 5
         waits = [0.0] * 5 + [0.5] * 5
 
-        found = judged(CALM | {(stages.DISK_BUSY, "vda"): (disk, 1.0)}, waits)
+        judgement = judged(CALM | {(stages.DISK_BUSY, "vda"): (disk, 1.0)}, waits)
 
-        row = found.uses.filter(pl.col("resource") == stages.DISK_BUSY).to_dicts()[0]
+        row = judgement.uses.filter(pl.col("resource") == stages.DISK_BUSY).to_dicts()[0]
         assert (0.5, 0.0, False) == (row["full_share"], row["stalled_share"], row["saturated"])
 
 
 class TestNothing:
     def test_is_used_up_and_the_loop_stands_still(self):
-        """Then it is a lock, or a limit in the software."""
+        """The loop waits for a lock, or for a limit in the software."""
         assert (
             "No resource that the loop needed was saturated while it stalled (50% of the time): "
             "look for a lock or a software limit"
         ) == sentence(judged(CALM))
 
     def test_is_used_up_and_the_loop_runs(self):
-        """All is well."""
+        """Without stalls, nothing needs to be fixed."""
         title = sentence(judged(CALM, [0.0] * 10))
 
         assert "No resource was saturated, and the loop hardly stalled" == title
 
     def test_of_the_machine_but_the_workers(self):
-        """A worker on each of a few cores, others free: more workers."""
+        """A worker on each of a few cores, others free: the fix is more workers."""
         title = sentence(judged(CALM | {(stages.WORKER, "100"): 0.98}))
 
         assert (
@@ -158,29 +158,29 @@ class TestNothing:
         ) == title
 
     def test_of_the_machine_but_the_main_process(self):
-        """Without workers it makes the batches; with workers its own use does not matter."""
+        """The main process counts only without workers, where it makes the batches."""
         busy = CALM | {(stages.LOOP, "99"): 0.99}
 
         assert sentence(judged(busy, workers=0)).startswith("The main process, which loads")
         assert [] == judged(busy, workers=1).saturated
 
-    def test_can_be_said_of_a_moment(self):
-        """Two half seconds carry no judgement."""
+    def test_is_not_judged_in_a_moment(self):
+        """Two half seconds are too short for a judgement."""
         steps = steps_of([0.5])
-        found = saturation(resources_of(CALM, 1), steps, find_stalls(steps), workers=1)
+        judgement = saturation(resources_of(CALM, 1), steps, find_stalls(steps), workers=1)
 
-        assert "The steady state was too short to tell" in sentence(found)
+        assert "The steady state was too short to tell" in sentence(judgement)
 
 
-def test_cores_of_other_processes_are_said():
-    """Both cores are busy, and the recording's own processes had little of them."""
+def test_cores_of_other_processes_are_named():
+    """Both cores are busy, mostly with processes of others."""
     title = sentence(judged(CALM | {(stages.CORE, "0"): 1.0, (stages.CORE, "1"): 1.0}))
 
     assert title.endswith("other processes used 60% of the cores")
 
 
 def looked_at(own_mb, all_mb, *, free_mb=None):
-    """A run of one worker whose memory was looked at once a second."""
+    """Return a run of one worker whose memory was sampled once a second."""
     rows = [
         (0, n * SECOND, (n + 1) * SECOND, resource, "100", 1e6 * value, None)
         for resource, values in ((WORKER_MEMORY, own_mb), (WORKER_MAPPED, all_mb))
@@ -194,31 +194,35 @@ def looked_at(own_mb, all_mb, *, free_mb=None):
 
 class TestGrowth:
     def test_pages_that_are_copied_add_nothing_to_what_is_mapped(self):
-        """Half of a page that one worker shares was its own: 10 MB a second more are 20 MB copied.
+        """A page that one worker shares is half its own: 10 MB a second more are 20 MB copied.
 
         It ends when all is its own.
         """
-        found = memory_growth(looked_at([100, 110, 120, 130], [500] * 4, free_mb={"machine": 900}))
+        growth = memory_growth(looked_at([100, 110, 120, 130], [500] * 4, free_mb={"machine": 900}))
 
-        assert found.copied
-        assert 20e6 == pytest.approx(found.bytes_per_s)
-        assert 60e6 == pytest.approx(found.grown_bytes)
-        assert (500e6, None) == (found.end_bytes, found.left_s)
-        assert found.sentence().startswith("The workers copy what they share with the main process")
+        assert growth.copied
+        assert 20e6 == pytest.approx(growth.bytes_per_s)
+        assert 60e6 == pytest.approx(growth.grown_bytes)
+        assert (500e6, None) == (growth.end_bytes, growth.left_s)
+        assert growth.sentence().startswith(
+            "The workers copy what they share with the main process"
+        )
 
-    def test_what_is_kept_is_new_memory_and_fills_the_nearest_limit(self):
-        """20 MB a second more, also of what is mapped: 400 MB are full in 20 s."""
+    def test_kept_memory_is_new_and_fills_the_nearest_limit(self):
+        """20 MB a second more, also of mapped memory, fill 400 MB in 20 s."""
         limits = {"machine": 900, "container": 400}
 
-        found = memory_growth(looked_at([100, 120, 140, 160], [500, 520, 540, 560], free_mb=limits))
+        growth = memory_growth(
+            looked_at([100, 120, 140, 160], [500, 520, 540, 560], free_mb=limits)
+        )
 
-        assert not found.copied
-        assert (20.0, "container") == (pytest.approx(found.left_s), found.limit)
-        assert found.end_bytes is None
-        assert found.sentence().endswith("the memory of the container is full in 20 s")
+        assert not growth.copied
+        assert (20.0, "container") == (pytest.approx(growth.left_s), growth.limit)
+        assert growth.end_bytes is None
+        assert growth.sentence().endswith("the memory of the container is full in 20 s")
 
     def test_workers_that_end_with_the_epoch_fill_nothing(self):
-        """New ones came after 2 s: 900 MB at 20 MB a second are not met."""
+        """New workers came after 2 s, so 20 MB a second never fill 900 MB."""
         run = looked_at([100, 120, 140, 160], [500, 520, 540, 560], free_mb={"machine": 900})
         same = {"worker": 0, "asked_ns": 0, "taken_ns": 0}
         lives = [
@@ -226,9 +230,9 @@ class TestGrowth:
             for pid in (100, 200)
             for place in (0, 1, 2)
         ]
-        found = memory_growth(replace(run, deliveries=deliveries_of(*lives)))
+        growth = memory_growth(replace(run, deliveries=deliveries_of(*lives)))
 
-        assert found is None
+        assert growth is None
 
     @pytest.mark.parametrize(
         "own_mb",
@@ -240,8 +244,8 @@ class TestGrowth:
             pytest.param([100, 160], id="two looks"),
         ],
     )
-    def test_what_does_not_grow_all_the_time_is_nothing(self, own_mb):
-        """Each of them has more in the end than in the beginning."""
+    def test_memory_that_grows_only_at_times_is_no_leak(self, own_mb):
+        """Memory that ends higher without growing throughout is no leak."""
         growth = memory_growth(looked_at(own_mb, [5 * mb for mb in own_mb]))
 
         assert growth is None or not growth.matters
@@ -260,7 +264,7 @@ class TestWhereItShows:
         assert "5.0 GB with shared (dashed)" in shown
 
     def test_a_run_says_it_in_its_notes(self):
-        """In a terminal, too; where it is a heap that settles nothing is said."""
+        """The terminal shows the growth, too; a heap that settles is not mentioned."""
         grows = str(looked_at([1000, 1100, 1200, 1300], [5000] * 4))
         settles = str(looked_at([1000, 1001, 1002, 1003], [5000] * 4))
 
@@ -269,7 +273,7 @@ class TestWhereItShows:
 
 
 class Kept(Dataset):
-    """One megabyte more with every sample, none of it from what the main process has freed."""
+    """Dataset that keeps one more megabyte with every sample, none of it freed before."""
 
     def __init__(self):
         self.kept = []
@@ -294,10 +298,10 @@ class TestRealWorkers:
         return ss.record(loader, ss.simulated_step(0.02), batches=160, budget_s=30)
 
     def test_a_list_that_grows_is_a_leak(self):
-        """A megabyte a sample, to a few per cent, and no end."""
-        found = memory_growth(self.recorded(Kept()))
+        """The leak is a megabyte a sample, within a few per cent, and never ends."""
+        growth = memory_growth(self.recorded(Kept()))
 
-        assert found.matters
-        assert found.copied_share < 0.25
-        assert found.bytes_per_s > 10e6
-        assert found.left_s > 0
+        assert growth.matters
+        assert growth.copied_share < 0.25
+        assert growth.bytes_per_s > 10e6
+        assert growth.left_s > 0

@@ -1,4 +1,4 @@
-"""Where a run goes: a new folder for one process, one that they have in common for several."""
+"""The folder of a run: a new one for one process, a shared one for several ranks."""
 
 import os
 import re
@@ -53,20 +53,20 @@ class TestOneProcess:
         ],
     )
     def test_takes_a_new_folder(self, here, script, name):
-        """Its name says which script and when; it is there at once."""
+        """The name of the folder has the script and the time; it is there at once."""
         folder = out_folder(script, None)
 
         assert re.fullmatch(rf"{re.escape(name)}-\d{{8}}-\d{{6}}", folder.name)
         assert folder.parent == here / "stallscope-runs"
         assert folder.is_dir()
 
-    def test_takes_the_one_that_is_given(self, here):
-        """A folder that the user asked for is neither made nor looked into here."""
+    def test_takes_the_given_folder(self, here):
+        """A folder that the user asked for is neither created nor read here."""
         assert out_folder("train.py", Path("mine")) == here / "mine"
         assert not (here / "mine").exists()
 
     def test_says_that_none_can_be_made(self, here):
-        """Where nothing can be written, the error says what to do."""
+        """A place that cannot be written is an error that says what to do."""
         (here / "stallscope-runs").write_text("")
 
         with pytest.raises(RunFormatError, match=r"stallscope-runs .*: choose a folder with --out"):
@@ -75,11 +75,11 @@ class TestOneProcess:
 
 class TestRanks:
     @pytest.mark.slow
-    def test_agree_without_a_word(self, here):
-        """The ranks of a launch take one folder, however long after each other they ask."""
+    def test_agree_without_communication(self, here):
+        """The ranks of a launch take one folder, at whatever times they ask."""
         environment = {**os.environ, "PYTHONPATH": SOURCE}
 
-        told = [
+        folders = [
             subprocess.run(
                 [sys.executable, "-c", LAUNCHES],
                 capture_output=True,
@@ -90,13 +90,13 @@ class TestRanks:
             for _ in range(2)
         ]
 
-        for ranks in told:
+        for ranks in folders:
             assert [Path(folder).name for folder in ranks] == ["rank0", "rank1"]
-        assert [len({Path(folder).parent for folder in ranks}) for ranks in told] == [1, 1]
-        assert Path(told[0][0]).parent != Path(told[1][0]).parent
+        assert [len({Path(folder).parent for folder in ranks}) for ranks in folders] == [1, 1]
+        assert Path(folders[0][0]).parent != Path(folders[1][0]).parent
 
     def test_take_the_folder_that_is_given(self, here, monkeypatch):
-        """Each rank has its own folder in the one given; the next try of torchrun, another."""
+        """Each rank has its own folder in the given one; a restart by torchrun has another."""
         be(monkeypatch, RANK=3, WORLD_SIZE=4)
         assert out_folder("train.py", Path("mine")) == here / "mine" / "rank3"
 
@@ -104,7 +104,7 @@ class TestRanks:
         assert out_folder("train.py", Path("mine")) == here / "mine-restart1" / "rank3"
 
     def test_of_several_machines(self, here, monkeypatch):
-        """Machines have the launch's id in common, if it was given one; else they ask."""
+        """Machines share the launch's id, if there is one; else they ask."""
         be(monkeypatch, RANK=3, WORLD_SIZE=4, LOCAL_WORLD_SIZE=2, TORCHELASTIC_RUN_ID="job/7")
         assert out_folder("train.py", None).parent.name == "train-job-7"
 

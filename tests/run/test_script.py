@@ -1,4 +1,4 @@
-"""A script is run as plain Python would run it: what it sees, prints and ends with."""
+"""A script runs as plain Python would run it: its environment, its output and its end."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ import stallscope
 
 SOURCE = str(Path(stallscope.__file__).parents[1])
 DRIVER = '''
-"""Runs a script as the command does; every entering and leaving is a line in a file."""
+"""Script that runs a script as the command does; every entering and leaving is a line in a file."""
 import os
 import sys
 from contextlib import contextmanager
@@ -59,7 +59,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """An empty current folder; the driver lies beside it."""
+    """Go to an empty folder; the driver lies beside it."""
     (tmp_path / "driver").mkdir()
     (tmp_path / "driver" / "driver.py").write_text(DRIVER)
     (tmp_path / "here").mkdir()
@@ -71,7 +71,7 @@ def here(tmp_path, monkeypatch):
 
 
 def python(*command, stdin="", flags=(), **variables):
-    """What a new Python prints and how it ends."""
+    """Return what a new Python prints, and its exit code."""
     done = subprocess.run(
         [sys.executable, *flags, *command],
         input=stdin,
@@ -85,7 +85,7 @@ def python(*command, stdin="", flags=(), **variables):
 
 
 def watched():
-    """What the driver's watching did, since this was last asked."""
+    """Return the driver's events since the last call."""
     log = Path(os.environ["WATCHED"])
     words = log.read_text().split() if log.exists() else []
     log.unlink(missing_ok=True)
@@ -93,17 +93,17 @@ def watched():
 
 
 def ours(*command, **options):
-    """The same by the driver, started as the program is, or for a module by `python -m`."""
+    """Run the same by the driver, started as the program is, or for a module by `python -m`."""
     program = str(Path("../driver/driver.py").resolve())
     start = ["-m", "driver"] if command[0] == "-m" else [program]
     return *python(*start, *command, **options), watched()
 
 
 def same(*command, words=("in", "out"), **options):
-    """Assert that a script ends as under plain Python; what it prints, and the exit code."""
+    """Assert that a script ends as under plain Python, with the same output and exit code."""
     plain = python(*command, **options)
-    *found, seen = ours(*command, **options)
-    assert tuple(found) == plain
+    *outcome, seen = ours(*command, **options)
+    assert tuple(outcome) == plain
     assert tuple(seen) == words
     return plain
 
@@ -155,7 +155,7 @@ class TestWhatAScriptSees:
 
     @pytest.mark.parametrize("name", ["see", "pack"])
     def test_module(self, here, name):
-        """So are those of a module, of one in a package, and of a package with __main__.py."""
+        """Modules, also in a package, and a package with __main__.py see what they do in Python."""
         for file in ("see.py", "pack/see.py", "pack/__main__.py", "pack/sub/__main__.py"):
             write(file, SEEN)
         write("pack/__init__.py", "import sys; print('package', sys.argv)")
@@ -170,7 +170,7 @@ class TestWhatAScriptSees:
         same("see.py", flags=flags)
 
     def test_siblings_relative_imports_and_the_input(self, here):
-        """Modules beside it are found, relatively within a package; its input is its own."""
+        """A script finds the modules beside it and in its package, and reads its own input."""
         write("sibling.py", "value = 1")
         write("pack/__init__.py", "")
         write("pack/other.py", "value = 2")
@@ -246,7 +246,7 @@ class TestHowAScriptEnds:
 
     @pytest.mark.parametrize("case", FORKS)
     def test_forks_by_itself(self, here, case):
-        """A process that the script forked ends as ever; only the first one leaves the watching."""
+        """A forked process of the script ends as ever; only the first one leaves the watching."""
         write(
             "go.py",
             f"""
@@ -263,7 +263,7 @@ class TestHowAScriptEnds:
         same("go.py", flags=["-u"])
 
     def test_ends_at_once(self, here):
-        """After os._exit or SIGTERM nothing of ours runs."""
+        """After os._exit or SIGTERM no code of ours runs."""
         write("exit.py", "import os; print('x', flush=True); os._exit(5)")
         write("term.py", "import os, signal; os.kill(os.getpid(), signal.SIGTERM)")
 
@@ -271,7 +271,7 @@ class TestHowAScriptEnds:
         assert same("term.py", words=("in",))[2] == -signal.SIGTERM
 
     def test_interrupted_from_outside(self, here):
-        """Ctrl-C ends it by the signal, after the watching was left."""
+        """Ctrl-C ends the script by the signal, after the watching was left."""
         write("go.py", "print('on', flush=True)\nimport time\ntime.sleep(60)")
         with subprocess.Popen(
             [sys.executable, "-m", "driver", "go.py"],
@@ -289,25 +289,25 @@ class TestHowAScriptEnds:
 
 
 class TestLeaving:
-    """What goes wrong in saving the run."""
+    """Errors in saving the run."""
 
     @pytest.mark.parametrize(
-        ("trouble", "told"),
+        ("trouble", "message"),
         [
             ("refused", "stallscope: no room: free some\n"),
             ("mistake", "stallscope: the run may not be saved completely\n"),
         ],
     )
     @pytest.mark.parametrize("end", ["sys.exit(3)", "1 / 0"])
-    def test_changes_nothing(self, here, trouble, told, end):
-        """It is told, and the script's own end stays what it was."""
+    def test_changes_nothing(self, here, trouble, message, end):
+        """The error is printed, and the script's own end stays the same."""
         write("go.py", f"import sys\n{end}")
         plain = python("go.py")
 
         out, error, code, _ = ours("go.py", TROUBLE=trouble)
 
         assert (out, code) == (plain[0], plain[2])
-        assert told in error
+        assert message in error
         assert error.endswith(plain[1])
 
 
@@ -321,8 +321,8 @@ class TestRefused:
             (["-m", "./train.py"], "there is no module './train.py'"),
         ],
     )
-    def test_what_is_not_there(self, here, command, sentence):
-        """A script that is not there is refused in one sentence, before anything is watched."""
+    def test_a_missing_script_is_refused(self, here, command, sentence):
+        """A missing script is refused in one sentence, before anything is watched."""
         write("secret.py", "")
         Path("secret.py").chmod(0)
         if command == ["secret.py"] and os.access("secret.py", os.R_OK):
@@ -335,7 +335,7 @@ class TestRefused:
 
 
 def test_loads_nothing_heavy(here):
-    """A script that sets OMP_NUM_THREADS before it imports torch is heard."""
+    """A script that sets OMP_NUM_THREADS before it imports torch has the effect."""
     write("go.py", "import sys; print({'torch', 'numpy', 'polars'} & set(sys.modules))")
 
     assert same("go.py")[0] == "set()\n"
@@ -358,8 +358,8 @@ def test_ranks_of_torchrun(here):
     run = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     plain = python(*run, "go.py", "x")
 
-    found = python(*run, "-m", "driver", "go.py", "x")
+    recorded = python(*run, "-m", "driver", "go.py", "x")
 
-    assert sorted(found[0].splitlines()) == sorted(plain[0].splitlines())
-    assert found[2] == plain[2] == 0
+    assert sorted(recorded[0].splitlines()) == sorted(plain[0].splitlines())
+    assert recorded[2] == plain[2] == 0
     assert sorted(watched()) == ["in", "in", "out", "out"]

@@ -1,4 +1,4 @@
-"""Stacks that a training's processes sample themselves while they are only watched."""
+"""Stacks that a training's processes sample themselves while the training is watched."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stallscope.views.redact import redacted
 
 
 def squares(numbers: list[float]) -> torch.Tensor:
-    """The user's own function, slow in its one line."""
+    """Return the squares, as the user's own function with one slow line."""
     return torch.stack([torch.tensor(number * number) for number in numbers])
 
 
@@ -34,13 +34,13 @@ class Squares(Dataset):
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch):
-    """Windows that a test of two seconds has, on a machine with other work, too."""
+    """Sample so often that two seconds on a busy machine have windows."""
     for name, value in {"_FIRST_S": 0.2, "_GAP_S": 0.5, "_CPU_SHARE": 1.0}.items():
         monkeypatch.setattr(self_sampler, name, value)
 
 
 def watched(workers: int, seconds: float = 2.0) -> tuple[ss.Run, list[torch.Tensor]]:
-    """The run of a loop that hardly computes, and its first batches."""
+    """Return the run of a loop that hardly computes, and its first batches."""
     batches = []
     with ss.instrumented(warmup=1) as watch:
         end = time.monotonic() + seconds
@@ -53,13 +53,13 @@ def watched(workers: int, seconds: float = 2.0) -> tuple[ss.Run, list[torch.Tens
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_verdict_names_function_and_line(workers, tmp_path):
-    """Also of the saved run; a redacted one names the function alone."""
+    """The verdict of the saved run agrees; that of a redacted run names the function alone."""
     run, _ = watched(workers)
 
-    said = str(ss.diagnose(run))
-    assert PLACE in said
-    assert "a list becomes a tensor element by element" in said
-    assert str(ss.diagnose(ss.load(run.save(tmp_path / "run")))) == said
+    text = str(ss.diagnose(run))
+    assert PLACE in text
+    assert "a list becomes a tensor element by element" in text
+    assert str(ss.diagnose(ss.load(run.save(tmp_path / "run")))) == text
     clean = redacted(run)
     assert clean.all_stacks["hits"].sum() == run.all_stacks["hits"].sum()
     assert not clean.all_stacks["stack"].str.contains(Path(__file__).stem).any()
@@ -68,7 +68,7 @@ def test_the_verdict_names_function_and_line(workers, tmp_path):
 
 
 def test_a_failure_is_a_note(monkeypatch):
-    """The batches are those of a loop without stallscope, and the run says what it has not."""
+    """The batches are those of a loop without stallscope, and the run names what is missing."""
 
     def fails(*_, **__):
         raise MemoryError("no stacks today")

@@ -1,4 +1,4 @@
-"""From marks to the steps of a loop: every time in them is planted."""
+"""From marks to the steps of a loop, with planted times."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ CODES = {stage.name: code for code, stage in enumerate(PARTS, 1)}
 
 
 class Marks:
-    """Writes the marks of a loop whose every time is chosen; milliseconds."""
+    """Writer of the marks of a loop with chosen times; milliseconds."""
 
     def __init__(self, worker=-1):
         self.words = {LOOP: [], ELSEWHERE: []}
@@ -24,7 +24,7 @@ class Marks:
         self.worker = worker
 
     def __call__(self, what, loader=TRAIN, number=0, extra=0, *, takes=0, epoch=0, thread=LOOP):
-        """This happens, and then so much time goes by."""
+        """Write the mark of an event, and let time go by."""
         code = extra << CODE_SHIFT if what >= Mark.BEGIN else 0
         self.words[thread] += [
             Tag.EPOCH | epoch_key(loader, epoch) + INDEX_OFFSET,
@@ -58,7 +58,7 @@ class Marks:
 
 
 def read(*marks):
-    return events(page for one in marks for page in one.pages())
+    return events(page for writer in marks for page in writer.pages())
 
 
 def tables(*marks, loader=TRAIN):
@@ -70,7 +70,7 @@ def ms(frame, column):
 
 
 def spent(loop):
-    """Milliseconds of each stage of the loop."""
+    """Return the milliseconds of each stage of the loop."""
     spans = loop.side_spans
     total = {}
     for stage, start, end in spans.select("stage", "start_ns", "end_ns").iter_rows():
@@ -95,7 +95,7 @@ class TestAStep:
         assert [2, 2] == ms(steps, "other_s")[:2]
 
     def test_parts_are_exclusive(self):
-        """A part inside of another one is taken off it."""
+        """A part inside of another one is subtracted from it."""
         marks = Marks()
         marks.wait(0, takes=1)
         marks(Mark.BEGIN, extra=CODES["forward"], takes=4)
@@ -105,13 +105,13 @@ class TestAStep:
         marks.part("backward", 9)
         marks.wait(1, takes=1)
 
-        found = tables(marks)
+        loop_tables = tables(marks)
 
-        assert {"forward": 8, "logging": 2, "backward": 9} == spent(found)
-        assert (17, 2) == (ms(found.steps, "step_s")[0], ms(found.steps, "other_s")[0])
+        assert {"forward": 8, "logging": 2, "backward": 9} == spent(loop_tables)
+        assert (17, 2) == (ms(loop_tables.steps, "step_s")[0], ms(loop_tables.steps, "other_s")[0])
 
-    def test_forward_is_what_lies_before_backward(self):
-        """Where no module says when it begins: from the batch, or from a part before it, on."""
+    def test_forward_is_the_time_before_backward(self):
+        """Without a mark of its beginning, forward begins at the batch or after a part."""
         marks = Marks()
         marks.wait(0, takes=1)
         marks.at += 8
@@ -125,11 +125,11 @@ class TestAStep:
         marks.at += 4
         marks.wait(1, takes=1)
 
-        found = spent(tables(marks))
+        spent_ms = spent(tables(marks))
 
         forward = {"forward (until backward)": 14}
-        known = {"backward": 16, "optimizer": 6, "logging": 5, "step": 2, "other": 4}
-        assert forward | known == found
+        named = {"backward": 16, "optimizer": 6, "logging": 5, "step": 2, "other": 4}
+        assert forward | named == spent_ms
 
     def test_validation_is_no_part_of_it(self):
         """A loop over another loader in between is never charged to a training step."""
@@ -145,15 +145,15 @@ class TestAStep:
         marks(Mark.ENDED, VALIDATE)
         marks.wait(1, takes=1)
 
-        found = tables(marks)
+        loop_tables = tables(marks)
 
-        assert (9, 83) == (ms(found.steps, "step_s")[0], ms(found.steps, "other_s")[0])
-        assert 83 == spent(found)["another loader"]
+        assert (9, 83) == (ms(loop_tables.steps, "step_s")[0], ms(loop_tables.steps, "other_s")[0])
+        assert 83 == spent(loop_tables)["another loader"]
         assert [30, 30] == ms(tables(marks, loader=VALIDATE).steps, "wait_s")
         assert [TRAIN, VALIDATE] == loaders(read(marks))
 
-    def test_the_end_of_an_epoch_is_apart(self):
-        """What the last, empty `next` and the next iterator take is no step's own time."""
+    def test_the_end_of_an_epoch_is_no_step(self):
+        """The last, empty `next` and the next iterator are no step's own time."""
         marks = Marks()
         for epoch in range(2):
             marks(Mark.ITER, epoch=epoch, takes=6)
@@ -163,14 +163,14 @@ class TestAStep:
             marks(Mark.WAIT, epoch=epoch, takes=50)
             marks(Mark.ENDED, epoch=epoch)
 
-        found = tables(marks)
+        loop_tables = tables(marks)
 
-        assert [6, 6] == ms(found.steps, "restart_s")
-        assert [9, 9] == ms(found.steps, "step_s")
-        assert 100 == spent(found)["end of epoch"]
+        assert [6, 6] == ms(loop_tables.steps, "restart_s")
+        assert [9, 9] == ms(loop_tables.steps, "step_s")
+        assert 100 == spent(loop_tables)["end of epoch"]
 
-    def test_garbage_collection_is_apart(self):
-        """Python's own work is taken off the part that it happened in."""
+    def test_garbage_collection_is_its_own_part(self):
+        """Garbage collection is subtracted from the part that it interrupts."""
         marks = Marks()
         marks.wait(0, takes=1)
         marks(Mark.BEGIN, extra=CODES["backward"], takes=3)
@@ -182,7 +182,7 @@ class TestAStep:
         assert {"backward": 6, "garbage collection": 40} == spent(tables(marks))
 
     def test_without_training_all_is_the_step(self):
-        """Where nothing trains and nothing has a name, all use of a batch is the step."""
+        """In a loop that trains nothing and names no part, all use of a batch is the step."""
         marks = Marks()
         for number in range(2):
             marks.wait(number, takes=1)
@@ -193,10 +193,10 @@ class TestAStep:
 
 
 class TestAWrapper:
-    def wait(self, marks, inner, *, epoch, loader=TRAIN, made=False):
-        """A library waits, then works 5 ms; where its loader begins, that is inside of it."""
+    def wait(self, marks, inner, *, epoch, loader=TRAIN, begins_loader=False):
+        """Wait as a library, then work 5 ms; its loader may begin inside of that."""
         marks(Mark.WAIT, AROUND, epoch=epoch, takes=1)
-        if made:
+        if begins_loader:
             marks(Mark.ITER, loader, takes=2)
             marks(Mark.ITERATED, loader)
         for number in inner:
@@ -205,19 +205,19 @@ class TestAWrapper:
         marks(Mark.GOT, AROUND, epoch=epoch)
 
     def test_waits_for_the_loader_inside(self):
-        """Its work is the loop's wait; what it gives is the loader's batch."""
+        """The wrapper's work is the loop's wait; its batch is the loader's."""
         marks = Marks()
-        self.wait(marks, [0, 1], epoch=0, made=True)
+        self.wait(marks, [0, 1], epoch=0, begins_loader=True)
         marks.part("backward", 7)
         self.wait(marks, [], epoch=0)
         marks.part("backward", 7)
 
-        found = tables(marks)
+        loop_tables = tables(marks)
 
-        assert [28, 6] == ms(found.steps, "wait_s")
-        assert [1, 1] == found.steps["batch"].to_list()
-        assert [(0, 0), (0, 1)] == found.waits.select("step", "batch").rows()
-        assert {"backward": 14} == spent(found)
+        assert [28, 6] == ms(loop_tables.steps, "wait_s")
+        assert [1, 1] == loop_tables.steps["batch"].to_list()
+        assert [(0, 0), (0, 1)] == loop_tables.waits.select("step", "batch").rows()
+        assert {"backward": 14} == spent(loop_tables)
 
 
 class TestTheRecordingsOwnLoop:
@@ -235,13 +235,13 @@ class TestTheRecordingsOwnLoop:
         self.outer(marks, [2])
         marks.part("step", 7)
 
-        found = tables(marks)
+        loop_tables = tables(marks)
 
-        assert [1, 2] == found.steps["batch"].to_list()
-        assert [22, 12] == ms(found.steps, "wait_s")
-        assert [(0, 0), (0, 1), (1, 2)] == found.waits.select("step", "batch").rows()
+        assert [1, 2] == loop_tables.steps["batch"].to_list()
+        assert [22, 12] == ms(loop_tables.steps, "wait_s")
+        assert [(0, 0), (0, 1), (1, 2)] == loop_tables.waits.select("step", "batch").rows()
 
-    def test_copies_are_apart(self):
+    def test_copies_have_their_own_column(self):
         """Copies to the device have their own column."""
         marks = Marks()
         self.outer(marks, [0])
@@ -266,15 +266,15 @@ class TestDeliveries:
         marks(Mark.ARRIVED)
         marks.wait(0, takes=1)
 
-        found = tables(marks, worker)
+        loop_tables = tables(marks, worker)
 
-        (row,) = found.deliveries.iter_rows(named=True)
+        (row,) = loop_tables.deliveries.iter_rows(named=True)
         times = [value // 1_000_000 for name, value in row.items() if name.endswith("_ns")]
         assert [1, 2, 12, 22, 32, 42] == times
-        assert (3, 10) == (row["worker"], spent(found)["send"])
+        assert (3, 10) == (row["worker"], spent(loop_tables)["send"])
 
     def test_pinned_in_the_order_of_arrival(self):
-        """The thread that pins says no batch: the first that it pins is the first to arrive."""
+        """The thread that pins names no batch: the first that it pins is the first to arrive."""
         marks = Marks()
         marks(Mark.PINS, number=ELSEWHERE)
         for _ in range(2):
@@ -285,10 +285,10 @@ class TestDeliveries:
         for number in (0, 1):
             marks.wait(number, takes=1)
 
-        found = tables(marks)
+        loop_tables = tables(marks)
 
-        assert [4, 4] == ms(found.steps, "pin_s")
-        assert [6_000_000, 1_000_000] == found.deliveries["arrived_ns"].to_list()
+        assert [4, 4] == ms(loop_tables.steps, "pin_s")
+        assert [6_000_000, 1_000_000] == loop_tables.deliveries["arrived_ns"].to_list()
 
 
 @pytest.mark.parametrize("what", list(Mark))

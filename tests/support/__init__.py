@@ -1,1 +1,1 @@
-"""What many tests need: built results, loaders, pipelines, and what a recording may not leave."""
+"""Helpers of many tests: built results, loaders, pipelines, and checks for leftovers."""

@@ -1,4 +1,4 @@
-"""Diagnoses out of built findings, so that a test says what it needs and nothing else."""
+"""Diagnoses out of built findings, so that a test states only its own numbers."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ PHASES = (
 )
 
 
-def a_diagnosis(*findings: Finding, parts: bool = True, spent=PHASES, notes=(), **told: Any):
-    """Make a diagnosis of these findings, the verdict first; `told`: of its conditions."""
+def a_diagnosis(*findings: Finding, parts: bool = True, spent=PHASES, notes=(), **conditions: Any):
+    """Make a diagnosis of these findings, the verdict first; `conditions`: of its run."""
     usual = {"name": "train:loader", "num_workers": 2, "machine": MACHINE, "wall_s": 27.2}
     measured = _parts() if parts else {}
     return Diagnosis(
         findings or (DECODE, LOCK, COPY),
         spent=pl.DataFrame(list(spent), SPENT, orient="row"),
-        circumstances=DiagnosisConditions(**{**usual, **told}),
+        circumstances=DiagnosisConditions(**{**usual, **conditions}),
         notes=tuple(notes),
         **measured,
     )

@@ -23,7 +23,7 @@ GAINS = {
     "channels_last": (1.01, 2e-6),
     "fused optimizer": (0.9, 0.0),
 }
-"""Times as fast, and how far the losses come apart."""
+"""Speedup, and the difference of the losses."""
 BATCH_BYTES = 38_000_000
 COPIES = {
     "from pageable memory": (BATCH_BYTES, 0.0064, 0.0064),
@@ -41,7 +41,7 @@ def some_experiments(
     notes: tuple[str, ...] = (),
     **circumstances: Any,
 ) -> Experiments:
-    """Make experiments on a step; a gain is how many times as fast, and the loss's difference."""
+    """Make experiments on a step; a gain is its speedup and the loss's difference."""
     gains = GAINS if gains is None else gains
     trials = [(AS_IT_IS, "", 0.0, None)]
     laps = []
@@ -56,9 +56,9 @@ def some_experiments(
         ("a boolean mask", "Net.forward", "/home/me/net.py", 12, "x = x[mask]", 2.0, 0.004),
     ]
     copies = [
-        (way, size, copy_s * (1 + 0.01 * (number % 3)), host_s)
+        (kind, size, copy_s * (1 + 0.01 * (number % 3)), host_s)
         for number in range(8)
-        for way, (size, copy_s, host_s) in COPIES.items()
+        for kind, (size, copy_s, host_s) in COPIES.items()
     ]
     about = {"step_s": step_s, "loss": 2.31, "loss_steps": 20, "name": "DataLoader over Photos"}
     if on_device:

@@ -1,4 +1,4 @@
-"""What the rules of the verdict know, out of plain numbers: a loop that starves."""
+"""Facts for the rules of the verdict, from plain numbers: a loop that starves."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STEP_S = 0.1
 WORKERS = 2
 
 Work = dict[tuple[str, str], float | tuple[float, float]]
-"""Of each stage and its group the share of the stalls, and what of its own time is waiting."""
+"""Shares of the stalls by stage and group, and their waiting shares."""
 
 
 def taking(median_s: float, spread: float = 0.1) -> Quartiles:
@@ -37,20 +37,20 @@ def taking(median_s: float, spread: float = 0.1) -> Quartiles:
 
 
 def known(
-    *, stalled: float = 0.5, work: Work | None = None, load: float = 2.0, **more: Any
+    *, stalled: float = 0.5, work: Work | None = None, load: float = 2.0, **fields: Any
 ) -> Facts:
-    """A loop whose two workers compute all the time on two cores, and are too slow.
+    """Make the facts of a loop whose two workers compute all the time on two cores.
 
     Args:
         stalled: share of the loop's time.
         work: what the stalls consist of; without, half decoding and half one transform.
         load: what the workers need over what the step leaves them.
-        more: fields of `Facts`; `setup`, `use` and `making` as the fields that are to differ.
+        fields: of `Facts`; `setup`, `use` and `making` as the fields that are to differ.
     """
     steps, period_s = 100, STEP_S / (1 - stalled)
     setup = replace(
         Setup(WORKERS, cores=2.0, prefetch_factor=2, epoch_batches=1000, simulated=True),
-        **more.pop("setup", {}),
+        **fields.pop("setup", {}),
     )
     workers = max(setup.num_workers, 1)
     batch_s = load * workers * STEP_S
@@ -67,28 +67,30 @@ def known(
         stall_low=stalled * 0.9,
         stall_high=stalled * 1.1,
         exposure=Exposure(parts),
-        making=replace(making, **more.pop("making", {})),
-        use=replace(busy, **more.pop("use", {})),
+        making=replace(making, **fields.pop("making", {})),
+        use=replace(busy, **fields.pop("use", {})),
         stage_s={part.stage: 0.01 for part in parts},
         own_parts={"step": 1 - stalled},
         waiting_s=batch_s * sum(part.share * part.waiting for part in parts),
     )
-    return replace(facts, **more)
+    return replace(facts, **fields)
 
 
 def parts_of(work: Work) -> tuple[StagePart, ...]:
-    """The parts of the stalls, the longest first."""
-    pairs = {key: one if isinstance(one, tuple) else (one, 0.0) for key, one in work.items()}
+    """Return the parts of the stalls, the longest first."""
+    pairs = {
+        key: share if isinstance(share, tuple) else (share, 0.0) for key, share in work.items()
+    }
     parts = [StagePart(*key, share, waiting) for key, (share, waiting) in pairs.items()]
     return longest_first(parts)
 
 
 WAITS_IN_FETCH: Work = {(FETCH.name, "fetch"): (0.9, 1.0), ("Blur", "transform"): 0.1}
-"""Nearly all is waiting for storage."""
+"""Work that mostly waits for storage."""
 IDLE: dict[str, Any] = {"worker_cpu": 0.1, "queued_share": 0.01}
-"""What workers use of the cores that mostly wait."""
+"""Use of the cores by workers that mostly wait."""
 SPIKES = Spikes(count=8, one_in=50, share=0.5, typical_s=0.3, usual_s=0.01)
-"""One sample in fifty takes thirty times as long."""
+"""Sample times: one sample in fifty takes thirty times as long."""
 
 CONVERTS: Work = {
     ("ToTensor", "transform"): 0.35,
@@ -160,4 +162,4 @@ CASES = {
     "lock": known(work=LOCKED, use={"worker_cpu": 0.5}, alone_waiting_s=0.0, lock_frames=0.7),
     "inconclusive": known(work={("unattributed", "unattributed"): 0.4, ("A", "transform"): 0.6}),
 }
-"""For each cause numbers in which it is what is wrong."""
+"""Numbers in which each cause is the right verdict."""

@@ -54,14 +54,14 @@ def a_flame(
                 for stack, hits in zip(shares, drawn, strict=True)
                 if hits
             ]
-    told = FlameConditions(
+    conditions = FlameConditions(
         **{"name": "planted", "seconds": 5.0, "num_workers": workers, **circumstances}
     )
-    return Flame(pl.DataFrame(rows, SAMPLES, orient="row"), told)
+    return Flame(pl.DataFrame(rows, SAMPLES, orient="row"), conditions)
 
 
 def many_stacks(number: int, depth: int = 24, seed: int = 0) -> Flame:
-    """So many distinct stacks, branching like those of real programs: the first frames are few."""
+    """Return a flame of distinct stacks that branch like real programs: few first frames."""
     rng = np.random.default_rng(seed)
     choices = np.minimum(rng.geometric(0.35, (number, depth)), 8)
     rows = []
@@ -71,12 +71,12 @@ def many_stacks(number: int, depth: int = 24, seed: int = 0) -> Flame:
             for level, choice in enumerate(path)
         ]
         rows.append((place % 4, place % 4, 0, None, ";".join(names), 1))
-    told = FlameConditions(name="many", seconds=5.0, num_workers=4)
-    return Flame(pl.DataFrame(rows, SAMPLES, orient="row"), told)
+    conditions = FlameConditions(name="many", seconds=5.0, num_workers=4)
+    return Flame(pl.DataFrame(rows, SAMPLES, orient="row"), conditions)
 
 
 def named(text: str) -> Flame:
-    """A flame whose function, file and stage have this name."""
+    """Make a flame whose function, file and stage have this name."""
     stack = (
         f"{LOOP}fetch ({SITE}/torch/utils/data/_utils/fetch.py:52);{text} (/home/me/{text}.py:1)"
     )

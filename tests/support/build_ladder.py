@@ -35,10 +35,10 @@ def a_ladder(  # noqa: PLR0917
             usual = whole * (1 + start_noise * rng.standard_normal())
             each = usual * (1 + noise * rng.standard_normal(blocks))
             rows += [
-                (RUNGS.index(rung), start, sweep, float(one), STEP_S, SAMPLES, float(one), 0.0)
-                for sweep, one in enumerate(np.maximum(each, usual / 100))
+                (RUNGS.index(rung), start, sweep, float(cost), STEP_S, SAMPLES, float(cost), 0.0)
+                for sweep, cost in enumerate(np.maximum(each, usual / 100))
             ]
-    known = LoopConditions(name="planted", **circumstances)
+    conditions = LoopConditions(name="planted", **circumstances)
     facts = [
         (
             rung.name,
@@ -52,7 +52,7 @@ def a_ladder(  # noqa: PLR0917
     return Ladder(
         pl.DataFrame(rows, BLOCKS, orient="row"),
         pl.DataFrame(facts, FACTS, orient="row"),
-        known,
+        conditions,
         notes,
         took_s=10.0,
     )

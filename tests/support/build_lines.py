@@ -25,7 +25,7 @@ PLANTED = {
     ],
 }
 REACH = 0.02
-"""Of the interval of a share."""
+"""Half-width of a share's interval."""
 
 
 def some_lines(
@@ -36,7 +36,7 @@ def some_lines(
 ) -> Lines:
     """Make lines of functions: of each line that ran, its share and its own share."""
     planted = PLANTED if planted is None else planted
-    told = {"name": "planted", "samples": 32, "wall_s": 1.0, "looks": 2_000, **circumstances}
+    fields = {"name": "planted", "samples": 32, "wall_s": 1.0, "looks": 2_000, **circumstances}
     functions = [(name, f"/home/x/{name}.py", 1, name, "transform", why_not) for name in planted]
     rows = [
         (name, place, text, shares)
@@ -55,6 +55,6 @@ def some_lines(
             orient="row",
         ),
         pl.DataFrame([] if why_not else [row[:3] for row in rows], SOURCES, orient="row"),
-        LinesConditions(**told),
+        LinesConditions(**fields),
         notes,
     )

@@ -9,7 +9,7 @@ PARAMETERS = 'TARGET = "sample"  # yours\nBUDGET_S = 20'
 
 
 def a_notebook(parameters=PARAMETERS, tags=("parameters",)):
-    """As `nbformat` writes it, whose import takes seconds."""
+    """Return a small notebook as `nbformat` writes it; importing `nbformat` takes seconds."""
     code = {"cell_type": "code", "execution_count": None, "outputs": [], "metadata": {}}
     cells = [
         {"cell_type": "markdown", "id": "a", "metadata": {}, "source": ["# A promise"]},
@@ -29,7 +29,7 @@ def write(notebook, path):
 
 
 def read(path):
-    """A notebook with the source of each cell as one text."""
+    """Return a notebook with the source of each cell as one text."""
     notebook = json.loads(Path(path).read_text(encoding="utf-8"))
     for cell in notebook["cells"]:
         cell["source"] = "".join(cell["source"])
@@ -37,7 +37,7 @@ def read(path):
 
 
 def install(site):
-    """The file of the module that looks for notebooks, in a package that holds one."""
+    """Install a package with a notebook; return its module that looks for notebooks."""
     folder = site / "stallscope" / "_share" / "notebooks"
     folder.mkdir(parents=True)
     write(a_notebook(), folder / NAME)

@@ -50,7 +50,7 @@ def cost_s(op: int, before: tuple[int, ...]) -> float:
 
 
 def failure(positions) -> tuple[int, str] | None:
-    """How many ops work, and why the next one does not; None where all work."""
+    """Return the number of ops that work, and why the next one fails; None where all work."""
     for place, op in enumerate(positions):
         before = tuple(positions[:place])
         if op == MASK and CROP not in before:
@@ -89,7 +89,7 @@ def predicted_s(positions) -> float | None:
 
 
 class PlannedBench:
-    """Answers from the plan.
+    """Bench that answers from the plan.
 
     Attributes:
         asked: for each question, the positions it was asked for.
@@ -99,9 +99,9 @@ class PlannedBench:
         self.asked: dict[str, list[tuple[int, ...]]] = {"compare": [], "measure": []}
 
     def predict(self, positions) -> Variant:
-        found = planned(positions)
-        known = found.grade if failure(positions) else Grade(FAILS, why="not compared")
-        return replace(found, grade=known)
+        variant = planned(positions)
+        grade = variant.grade if failure(positions) else Grade(FAILS, why="not compared")
+        return replace(variant, grade=grade)
 
     def compare(self, variant) -> Variant:
         self.asked["compare"].append(variant.positions)
@@ -121,12 +121,12 @@ class PlannedBench:
 
 
 def some_pictures(noise: int, seed: int = 0):
-    """An image and another one that differs by so much, uint8 of shape (48, 64, 3)."""
+    """Return an image and another one with this difference, uint8 of shape (48, 64, 3)."""
     rng = np.random.default_rng(seed)
     across, down = np.meshgrid(np.linspace(0, 200, 64), np.linspace(0, 200, 48))
     image = np.stack([across, down, 255 - across], axis=-1).astype(np.int64)
-    other = image + (rng.integers(-noise, noise + 1, image.shape) if noise else 0)
-    return image.astype(np.uint8), np.clip(other, 0, 255).astype(np.uint8)
+    noisy = image + (rng.integers(-noise, noise + 1, image.shape) if noise else 0)
+    return image.astype(np.uint8), np.clip(noisy, 0, 255).astype(np.uint8)
 
 
 CHANGES = {
@@ -148,7 +148,7 @@ class Other(NamedTuple):
     predicted_ms: float
     positions: list[int] = AS_IT_IS
     names: dict[int, str] = {}  # noqa: RUF012 - is not changed
-    """What ops are called there that are called something else."""
+    """Replaced names of ops, by op."""
     changes: str = ""
     equivalence: str = IDENTICAL
     recommended: bool = False
@@ -201,19 +201,19 @@ def planned(positions) -> Variant:
     )
 
 
-def other(one: Other) -> Variant:
-    near = one.equivalence == NEAR
+def other(case: Other) -> Variant:
+    near = case.equivalence == NEAR
     return Variant(
-        tuple(one.positions),
-        one.kind,
-        one.change,
-        one.changes,
-        order=" → ".join(one.names.get(op, NAMES[op]) for op in one.positions),
-        predicted_s=one.predicted_ms / 1000,
-        parts=() if one.kind == "cache" else tuple(_other_parts(one)),
-        grade=Grade(one.equivalence, 0.0039 if near else None, 58.0 if near else None, 16),
-        gains=one.recommended,
-        code=f"# code of {one.change}",
+        tuple(case.positions),
+        case.kind,
+        case.change,
+        case.changes,
+        order=" → ".join(case.names.get(op, NAMES[op]) for op in case.positions),
+        predicted_s=case.predicted_ms / 1000,
+        parts=() if case.kind == "cache" else tuple(_other_parts(case)),
+        grade=Grade(case.equivalence, 0.0039 if near else None, 58.0 if near else None, 16),
+        gains=case.recommended,
+        code=f"# code of {case.change}",
     )
 
 
@@ -231,19 +231,19 @@ def some_orders(
     **circumstances: Any,
 ) -> Orders:
     """Make orders of case B's pipeline, the first as it is; the measured trials have `pairs`."""
-    found = [*map(planned, orders), *map(other, others)]
-    found = [replace(one, trial=trial) for trial, one in enumerate(found)]
-    trials = trials_table(found)
+    variants = [*map(planned, orders), *map(other, others)]
+    variants = [replace(variant, trial=trial) for trial, variant in enumerate(variants)]
+    trials = trials_table(variants)
     return Orders(
         ops=_ops(names),
         trials=trials,
         pairs=_pairs(
             trials,
-            [one for one in measured if 0 < one < len(found)],
+            [number for number in measured if 0 < number < len(variants)],
             (pairs, noise),
             measured_share,
         ),
-        parts=parts_table(found),
+        parts=parts_table(variants),
         rest=REST,
         counts=Counts(measurements=31, states=23, exhaustive=600, unexplored=0),
         circumstances=OrdersConditions(
@@ -287,16 +287,16 @@ def _pairs(trials, measured, each, share) -> pl.DataFrame:
     return pl.DataFrame(rows, PAIRS, orient="row")
 
 
-def _other_parts(one: Other) -> list[CostPart]:
-    """A rewrite takes what it takes; the rest of what is saved is in decoding, or on the batch."""
-    fetch, decode, *ops, batch = parts(one.positions)
-    moved = [NAMES[op] for op, name in one.names.items() if name.endswith("(on the batch)")]
+def _other_parts(case: Other) -> list[CostPart]:
+    """Return the times of a rewrite: the rest of the saving is in decoding, or on the batch."""
+    fetch, decode, *ops, batch = parts(case.positions)
+    moved = [NAMES[op] for op, name in case.names.items() if name.endswith("(on the batch)")]
     ops = [part for part in ops if part.name not in moved]
-    if FASTER in one.names.values():
-        place = one.positions.index(MASK)
+    if FASTER in case.names.values():
+        place = case.positions.index(MASK)
         ops[place] = CostPart(FASTER, FASTER_MS / 1000, "transform")
-    known = [fetch, *ops, batch]
-    left_s = one.predicted_ms / 1000 - sum(part.seconds for part in known)
+    measured = [fetch, *ops, batch]
+    left_s = case.predicted_ms / 1000 - sum(part.seconds for part in measured)
     if not moved:
         return [fetch, decode._replace(seconds=left_s), *ops, batch]
     together = CostPart(f"{', '.join(moved)} on the batch", left_s - decode.seconds, "collate")

@@ -1,4 +1,4 @@
-"""Small runs out of plain rows, so that a test says what it needs and nothing else."""
+"""Small runs from plain rows, so that a test states only its own numbers."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ def kind_of(stage: str) -> str:
 
 @dataclass
 class Made:
-    """How the samples of a run were made."""
+    """Circumstances of a run's samples."""
 
     workers: int = 1
-    """0: in the main process."""
+    """Number of workers; 0: the main process."""
     batch_size: int = 4
     collate_ms: float | None = None
     warmup: int = 0
     """Batches at the start that are not steady."""
     cpu_share: Mapping[str, float] = field(default_factory=dict)
-    """Of each stage; those that are not named were not read."""
+    """CPU share by stage; of other stages it was not read."""
     paths: Sequence[str | None] = ()
     pixels: Sequence[tuple[int, int]] = ()
     rest_ms: float = 0.0
-    """Between two batches of a worker."""
+    """Milliseconds between two batches of a worker."""
     per_batch: bool = False
-    """Samples cannot be told apart."""
+    """True: samples cannot be told apart."""
     notes: tuple[str, ...] = ()
 
 
 def a_run(
-    samples: Sequence[Sample], *, steps=None, waits=None, deliveries=None, side_spans=None, **made
+    samples: Sequence[Sample], *, steps=None, waits=None, deliveries=None, side_spans=None, **fields
 ) -> Run:
-    """A run of these samples, in batches that the workers make in turn.
+    """Make a run of these samples, in batches that the workers make in turn.
 
     Args:
         samples: what each sample's stages took.
@@ -58,9 +58,9 @@ def a_run(
         waits: columns of `WAITS`; without, each step waits once, for its own batch.
         deliveries: what `deliveries_of` gives; without, none were seen.
         side_spans: what `spans_of` gives; without, none were seen.
-        made: see `Made`.
+        fields: of `Made`.
     """
-    how = Made(**made)
+    how = Made(**fields)
     spans, batches, about = [], [], []
     clock_ns = dict.fromkeys(range(max(how.workers, 1)), 0)
     for first in range(0, len(samples), how.batch_size):
@@ -96,7 +96,7 @@ def a_run(
 
 
 def steps_of(wait_s: Sequence[float], *, start_s: float = 0.0, **columns) -> pl.DataFrame:
-    """Steps of the training loop, one after the other, on one clock.
+    """Return steps of the training loop, one after the other, on one clock.
 
     Args:
         wait_s: of each step.
@@ -104,17 +104,17 @@ def steps_of(wait_s: Sequence[float], *, start_s: float = 0.0, **columns) -> pl.
         columns: any other of `STEPS`, one value for all or a list; without, every step is steady,
             has its own number as its batch, is of worker 0 and takes 0.1 s.
     """
-    many = len(wait_s)
+    count = len(wait_s)
     usual = {"epoch": 0, "worker": 0, "step_s": 0.1, "rank": 0, "steady": True}
-    numbers = {"step": range(many), "batch": range(many), "wait_s": wait_s}
-    given = {**usual, **numbers, **columns}
+    numbers = {"step": range(count), "batch": range(count), "wait_s": wait_s}
+    data = {**usual, **numbers, **columns}
     each = {
-        name: list(value) if isinstance(value, (Sequence, range)) else [value] * many
-        for name, value in given.items()
+        name: list(value) if isinstance(value, (Sequence, range)) else [value] * count
+        for name, value in data.items()
     }
-    nothing = [None] * many
+    nothing = [None] * count
     begins, ends, now_s = [], [], start_s
-    for place in range(many):
+    for place in range(count):
         now_s += each.get("restart_s", nothing)[place] or 0.0
         begins.append(round(now_s * 1e9))
         ends.append(round((now_s + wait_s[place]) * 1e9))
@@ -125,12 +125,12 @@ def steps_of(wait_s: Sequence[float], *, start_s: float = 0.0, **columns) -> pl.
 
 
 def waits_of(steps: pl.DataFrame) -> pl.DataFrame:
-    """The waits of a loop that iterates the DataLoader itself: one a step, for its own batch."""
+    """Return the waits of a loop that iterates the DataLoader itself: one a step."""
     return steps.drop_nulls("start_ns").select(*WAITS)
 
 
 def resources_of(use: Mapping[tuple[str, str], object], length_s: int, *, rank: int = 0):
-    """Ten samples a second of resources, from the start of the run on.
+    """Return ten samples a second of resources, from the start of the run on.
 
     Args:
         use: of each resource and device a value, or a list of one for each second; with its limit
@@ -139,8 +139,8 @@ def resources_of(use: Mapping[tuple[str, str], object], length_s: int, *, rank: 
         rank: of the process that sampled.
     """
     rows = []
-    for (resource, device), told in use.items():
-        values, limit = told if isinstance(told, tuple) else (told, None)
+    for (resource, device), used in use.items():
+        values, limit = used if isinstance(used, tuple) else (used, None)
         if resource == CORE:
             limit = 1.0
         for tenth in range(10 * length_s):
@@ -151,12 +151,12 @@ def resources_of(use: Mapping[tuple[str, str], object], length_s: int, *, rank: 
 
 
 def deliveries_of(*rows: Mapping[str, float | None]) -> pl.DataFrame:
-    """Batches on their way: the columns of `DELIVERIES` that are known of each."""
+    """Return batches on their way, with the known columns of `DELIVERIES`."""
     return _frame(rows, DELIVERIES, {"rank": 0, "pid": 100, "worker": 0, "epoch": 0})
 
 
 def spans_of(*rows: Mapping[str, object]) -> pl.DataFrame:
-    """Spans: the columns of `SPANS` that are known of each; the kind follows from the stage."""
+    """Return spans, with the known columns of `SPANS`; the kind follows from the stage."""
     kinds = [{"kind": kind_of(str(row["stage"])), **row} for row in rows]
     return _frame(kinds, SPANS, {"rank": 0, "pid": 100, "worker": 0, "epoch": 0, "batch": 0})
 
@@ -167,12 +167,12 @@ def _frame(rows, schema, usual) -> pl.DataFrame:
 
 
 def _unmeasured(batches) -> pl.DataFrame:
-    """A step for each batch, of which no time was recorded."""
-    known = [
+    """Return a step for each batch, without times."""
+    steps = [
         {"step": number, "epoch": 0, "batch": row[4], "worker": row[2], "rank": 0, "steady": row[6]}
         for number, row in enumerate(batches)
     ]
-    return _frame(known, STEPS, {})
+    return _frame(steps, STEPS, {})
 
 
 def _about(how: Made, number: int):
@@ -180,8 +180,8 @@ def _about(how: Made, number: int):
     width, height = how.pixels[number % len(how.pixels)] if how.pixels else (None, None)
     there = path is not None and Path(path).is_file()
     bytes_ = Path(path).stat().st_size if there else None
-    known = {"index": number, "path": path, "width": width, "height": height}
-    return known | {"bytes": bytes_}
+    fields = {"index": number, "path": path, "width": width, "height": height}
+    return fields | {"bytes": bytes_}
 
 
 def _span(place, what, clock_ns, how):

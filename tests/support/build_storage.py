@@ -16,13 +16,13 @@ PLACE = ("/mnt/photos", "nvme0n1p2", "ext4", SOLID, 400, 400 * FILE_BYTES, 0.25)
 
 
 ACCESS = dict.fromkeys(("files", "LMDB", "HDF5"), (True, 1.0)) | {"tar shards": (False, 0.31)}
-"""Whether any sample of a layout can be read alone, and how uniform a shuffle is."""
+"""Pairs of random access to single samples and of the uniformity of a shuffle, by layout."""
 
 
 def a_storage(
     latency_s=None, *, rounds=4, medium=SOLID, places=(PLACE,), notes=(), **conditions
 ) -> Storage:
-    """Make what a device gives that takes so long for a cold sample, by the number of readers."""
+    """Make the readings of a device with this latency for a cold sample, by number of readers."""
     if latency_s is None:
         latency_s = {1: 0.002, 2: 0.002, 4: 0.002, 8: 0.0025}
     patterns = {(SAMPLE, 0, readers, COLD): each_s for readers, each_s in latency_s.items()}
@@ -71,7 +71,7 @@ def no_storage() -> Storage:
 
 
 def some_layouts(rates=None, *, rounds=4, notes=(), **conditions) -> Layouts:
-    """Make layouts of so many samples a second, by layout and whether images are smaller."""
+    """Make layouts with these samples a second, by layout and whether images are smaller."""
     if rates is None:
         rates = {("files", False): 400.0, ("tar shards", False): 700.0, ("HDF5", False): 410.0}
         rates |= {("files", True): 900.0, ("tar shards", True): 1_600.0}
@@ -102,5 +102,5 @@ def some_layouts(rates=None, *, rounds=4, notes=(), **conditions) -> Layouts:
 
 
 def no_layouts() -> Layouts:
-    """A comparison whose time was over before anything was read."""
+    """Return a comparison that ended before anything was read."""
     return some_layouts(rounds=0)

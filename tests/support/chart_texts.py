@@ -1,4 +1,4 @@
-"""What is written on a picture, and where."""
+"""Texts of a picture, and their places."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from matplotlib.text import Text
 
 
 def texts(figure) -> list[Text]:
-    """The texts that are drawn: matplotlib keeps tick labels outside of the axis, too."""
+    """Return the drawn texts: matplotlib also keeps tick labels outside of the axis."""
     figure.draw_without_rendering()  # lays out; nothing is painted
     hidden = {id(label) for ax in figure.axes for label in _undrawn(ax)}
-    found = [text for text in figure.findobj(Text) if text.get_visible() and id(text) not in hidden]
-    return [text for text in found if text.get_text().strip()]
+    visible = [
+        text for text in figure.findobj(Text) if text.get_visible() and id(text) not in hidden
+    ]
+    return [text for text in visible if text.get_text().strip()]
 
 
 def words(figure) -> list[str]:
@@ -39,13 +41,13 @@ def boxes(figure):
 
 
 def check_texts(figure):
-    """No text leaves the sheet, and none lies on another."""
+    """Assert that no text leaves the sheet or lies on another."""
     width, height = figure.canvas.get_width_height()
-    found = boxes(figure)
-    for text, box in found:
+    placed = boxes(figure)
+    for text, box in placed:
         assert 0 <= box.x0, text
         assert box.x1 <= width, text
         assert 0 <= box.y0, text
         assert box.y1 <= height, text
-    for (one, here), (other, there) in combinations(found, 2):
-        assert not here.overlaps(there), f"{one!r} on {other!r}"
+    for (text, here), (neighbour, there) in combinations(placed, 2):
+        assert not here.overlaps(there), f"{text!r} on {neighbour!r}"

@@ -1,4 +1,4 @@
-"""Loops on a simulated device that works behind the host, and when it was truly idle."""
+"""Loops on a simulated device that works behind the host, with its true idle time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WatchedStep(SimulatedStep):
-    """A simulated step that keeps when it was called."""
+    """Simulated step that records its calls."""
 
     begins_ns: list[int] = field(default_factory=list)
     """`perf_counter_ns()` of each call."""
@@ -34,7 +34,7 @@ class WatchedStep(SimulatedStep):
 
 
 class Naps(Dataset):
-    """Samples that take so long, and no core."""
+    """Samples that take this long, without using a core."""
 
     def __init__(self, sample_s: float, many: int = 4000, values: int = 4) -> None:
         self.sample_s, self.many, self.values = sample_s, many, values
@@ -49,26 +49,26 @@ class Naps(Dataset):
 
 @dataclass(frozen=True)
 class Idleness:
-    """How long a device was idle while its loop waited for batches; steady state, seconds."""
+    """Idle time of a device while its loop waited for batches; steady state, seconds."""
 
     truth_s: float
-    """As the device itself has it."""
+    """Idle seconds of the device itself."""
     found_s: float
-    """As the run has it."""
+    """Idle seconds in the run."""
     waited_s: float
-    """How long the loop waited in all."""
+    """Seconds that the loop waited."""
     loop_s: float
-    """How long it took in all."""
+    """Seconds of the loop."""
 
     @property
     def error(self) -> float:
-        """What was found beside the truth; where hardly anything is idle, beside the loop."""
+        """Error of the found idle time, relative to the truth; if hardly idle, to the loop."""
         whole_s = self.truth_s if self.truth_s > 0.01 * self.loop_s else self.loop_s
         return abs(self.found_s - self.truth_s) / whole_s
 
 
 def idleness(run: Run, step: WatchedStep) -> Idleness:
-    """What a run says, beside the truth of its device.
+    """Return a run's idle time, with the truth of its device.
 
     The recording's clock is tied to the host's by when the steps were called, not by the device.
     """

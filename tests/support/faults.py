@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VERBS = ["record", "given", "all"]
-"""`ss.record`, and `ss.instrumented` of one loader and of all."""
+"""Entry points of a recording: `ss.record`, and `ss.instrumented` of one loader and of all."""
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Used:
 def use(
     verb: str, loader: Any, step: Callable[[Any], Any] | None = None, batches: int = 20
 ) -> Used:
-    """Iterate a loader in one of three ways, with whatever comes of it."""
+    """Iterate a loader in one of three ways, and keep its result or error."""
     used = Used([])
 
     def both(batch: Any) -> None:
@@ -66,24 +66,24 @@ def use(
     return used
 
 
-def record_slowly(what: str, folder: Path, made: Any) -> None:
-    """Record slow batches for a long time as a process, or `watch` them, and tell of each."""
+def record_slowly(what: str, folder: Path, signals: Any) -> None:
+    """Record slow batches for a long time as a process, or `watch` them, and signal each batch."""
     tempfile.tempdir = str(folder)
     torch_utils.worker.MP_STATUS_CHECK_INTERVAL = 0.2  # how often a worker looks for its parent
     loader = DataLoader(Slow(10_000), 2, num_workers=2)
     if what == "record":
-        ss.record(loader, lambda _: made.put(1), batches=5_000)
+        ss.record(loader, lambda _: signals.put(1), batches=5_000)
         return
     with watching(folder / "run", name="slow", warmup=1, done=lambda _: None):
         for _ in loader:
-            made.put(1)
+            signals.put(1)
 
 
 def generators(*own: torch.Generator) -> tuple[Any, ...]:
-    """Where every generator of this process stands, and those of the user's."""
+    """Return the state of every generator of this process, and of the user's."""
     state = np.random.get_state()
     there = torch.get_rng_state().tolist(), state[1].tolist(), state[2], random.getstate()
-    return (*there, *(one.get_state().tolist() for one in own))
+    return (*there, *(generator.get_state().tolist() for generator in own))
 
 
 def seeded(number: int) -> torch.Generator:

@@ -20,7 +20,7 @@ class _Handler(SimpleHTTPRequestHandler):
         self.close_connection = len(contents) == self.most_bytes
 
     def log_message(self, *_) -> None:
-        """Say nothing."""
+        """Write no log."""
 
 
 class _Patient(ThreadingHTTPServer):

@@ -30,7 +30,7 @@ class GpuLike(SimulatedDevice):
         return Event(self)
 
     def shows(self, at_ns: int) -> int:
-        """What its own clock shows at a time of the host's, ns."""
+        """Return the reading of the device's clock at a time of the host's, ns."""
         return int((at_ns - self.origin_ns) * self.rate) // TICK_NS * TICK_NS
 
 

@@ -1,4 +1,4 @@
-"""What is found in results that are there, without measuring anything."""
+"""Findings in existing results, without measuring anything."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def judged(
     measured: Facts | Run, ladder: Ladder | None = None, flame: Flame | None = None, **setup: Any
 ) -> tuple[Finding, ...]:
-    """The verdict first.
+    """Return the findings, the verdict first.
 
     Args:
         measured: the loop as it is, or what the rules know of it.
@@ -29,7 +29,7 @@ def judged(
         return judge(measured)
     workers = measured.settings.num_workers
     usual = {"num_workers": workers, "cores": 2.0, "prefetch_factor": 2 if workers else None}
-    found = facts(measured, Setup(**{**usual, **setup}))
+    evidence = facts(measured, Setup(**{**usual, **setup}))
     if ladder is not None:
-        found = replace(found, gain=gain_of(ladder))
-    return judge(found if flame is None else with_stacks(found, flame))
+        evidence = replace(evidence, gain=gain_of(ladder))
+    return judge(evidence if flame is None else with_stacks(evidence, flame))

@@ -1,4 +1,4 @@
-"""What a recording could leave behind: processes, threads, folders, hooks, callbacks, settings.
+"""Leftovers of a recording: processes, threads, folders, hooks, callbacks, settings.
 
 The originals are those at the time this file is imported, before anything was recorded.
 """
@@ -46,9 +46,9 @@ except ImportError:  # pip install stallscope, without [sample]
     COMPOSES = []
 
 GRACE_S = 10.0
-"""A worker that was told to end may take so long to be gone."""
+"""Seconds for a worker that must end to be gone."""
 SOON_S = 0.1
-"""Most are gone by then, in less time than collecting garbage takes."""
+"""Seconds after which most of them are gone."""
 FOLDER = re.compile(r"stallscope-(\d+)-")
 ABSENT = object()
 ITERATORS = [
@@ -77,7 +77,7 @@ ORIGINALS = [vars(owner).get(name, ABSENT) for owner, name in HOOKED]
 
 
 def hooks() -> list[str]:
-    """What of ours still stands in somebody's place."""
+    """Return our hooks that are still in place."""
     return [
         *(
             f"{getattr(owner, '__name__', owner)}.{name}"
@@ -100,13 +100,13 @@ def hooks() -> list[str]:
 
 @functools.lru_cache(maxsize=1)
 def _with_worker_loop(_: int) -> list[ModuleType]:
-    """Modules of all libraries with a worker's loop; of as many as are imported by now."""
-    known = list(sys.modules.values())
-    return [module for module in known if "_worker_loop" in getattr(module, "__dict__", ())]
+    """Return the imported modules of all libraries that have a worker's loop."""
+    modules = list(sys.modules.values())
+    return [module for module in modules if "_worker_loop" in getattr(module, "__dict__", ())]
 
 
-def _is_ours(thing: object) -> bool:
-    module = getattr(thing, "__module__", None) or type(thing).__module__
+def _is_ours(value: object) -> bool:
+    module = getattr(value, "__module__", None) or type(value).__module__
     return str(module).startswith("stallscope")
 
 
@@ -115,7 +115,7 @@ def traces() -> set[str]:
 
 
 def since(before: set[str]) -> set[str]:
-    """What is left of what came since, when everything that is about to end has ended."""
+    """Return the leftovers since then, after everything that must end has ended."""
     began_s = time.monotonic()
     while left := traces() - before:
         if (waited_s := time.monotonic() - began_s) > GRACE_S:
@@ -152,7 +152,7 @@ def _has_children() -> bool:
 
 
 def _threads() -> set[str]:
-    """Those that keep a process from ending, and ours; Playwright's loop has some named asyncio."""
+    """Return threads that keep a process from ending, and ours; Playwright has asyncio threads."""
     return {
         f"thread {thread.name} {thread.ident}"
         for thread in threading.enumerate()
@@ -162,7 +162,7 @@ def _threads() -> set[str]:
 
 
 def _folders() -> set[str]:
-    """Folders of this process and of dead ones; a living one may be somebody else's test."""
+    """Return folders of this process and of dead ones; a living one may be another test's."""
     return {
         f"folder {path}"
         for path in Path(tempfile.gettempdir()).glob("stallscope-*")

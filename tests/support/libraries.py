@@ -9,7 +9,7 @@ import pytest
 import torch
 
 PACKAGES = {"Hugging": "datasets", "MONAI": "monai", "fastai": "fastai.vision.all"}
-"""What a library is called in Python, where that is not what people call it; importing must move no
+"""Module names of libraries, where they differ from the usual name; importing must move no
 generator in between."""
 
 
@@ -18,13 +18,13 @@ def called(name: str) -> str:
 
 
 def library(name: str) -> str:
-    """The library of a loader; skips the test where it is not installed."""
+    """Return the library of a loader; skip the test where it is not installed."""
     pytest.importorskip(PACKAGES.get(called(name), called(name)))
     return called(name)
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two batches are the same to the last bit, and of the same types."""
+    """Return True for equal batches, to the last bit and in their types."""
     if type(a) is not type(b):
         return False
     if isinstance(a, torch.Tensor):

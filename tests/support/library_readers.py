@@ -25,17 +25,17 @@ class Reader(NamedTuple):
     """A library, and how a sample comes through it."""
 
     module: str
-    """What must be importable."""
+    """Modules that must be importable."""
     reads: str
-    """What a sample is."""
+    """Kind of a sample."""
     ending: str
-    """Of its files."""
+    """Ending of its files."""
     write_file: Callable[[str], Any]
-    """Makes the file of a path."""
+    """Function that makes the file of a path."""
     read_file: Callable[[Any, str], Any]
-    """Reads it through the module alone."""
+    """Function that reads a file through the module alone."""
     package: str = ""
-    """What pip calls it, where that is not the module's first name."""
+    """Name for pip, where it differs from the module's."""
 
     def write(self, folder: Path) -> None:
         """Make the files in a folder."""
@@ -48,7 +48,7 @@ class Reader(NamedTuple):
 
 
 class OneLibrary(Dataset):
-    """What one library reads, and a little arithmetic of the dataset's own."""
+    """Dataset that reads through one library, and does a little arithmetic."""
 
     def __init__(self, library: str, folder: Path) -> None:
         self.library = library
@@ -62,7 +62,7 @@ class OneLibrary(Dataset):
 
 
 def own_work(values: Any) -> torch.Tensor:
-    """What the dataset computes itself: a few thousand numbers of what was read."""
+    """Return the dataset's own arithmetic on a few thousand numbers."""
     return torch.from_numpy(np.ravel(values, order="K")[:4096].astype(np.float32))
 
 
@@ -102,7 +102,7 @@ def video(to: str) -> None:
 
 def frames_of(av: Any, file: str) -> np.ndarray:
     with av.open(file) as container:
-        return [one.to_ndarray(format="rgb24") for one in container.decode(video=0)][-1]
+        return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)][-1]
 
 
 def sound(to: str) -> None:
@@ -112,15 +112,15 @@ def sound(to: str) -> None:
 def dicom(to: str) -> None:
     """One slice, of 12 bits, run-length encoded."""
     pydicom = the("pydicom")
-    one = the("pydicom.dataset").FileDataset(to, {}, preamble=b"\0" * 128)
-    one.file_meta = the("pydicom.dataset").FileMetaDataset()
-    one.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
-    one.SOPClassUID = pydicom.uid.CTImageStorage
-    one.SOPInstanceUID = pydicom.uid.generate_uid()
+    file = the("pydicom.dataset").FileDataset(to, {}, preamble=b"\0" * 128)
+    file.file_meta = the("pydicom.dataset").FileMetaDataset()
+    file.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+    file.SOPClassUID = pydicom.uid.CTImageStorage
+    file.SOPInstanceUID = pydicom.uid.generate_uid()
     pixels = noise(512, 512, kind=np.uint16)
-    one.set_pixel_data(pixels, "MONOCHROME2", 12)
-    one.compress(pydicom.uid.RLELossless, pixels, generate_instance_uid=False)
-    one.save_as(to, enforce_file_format=True)
+    file.set_pixel_data(pixels, "MONOCHROME2", 12)
+    file.compress(pydicom.uid.RLELossless, pixels, generate_instance_uid=False)
+    file.save_as(to, enforce_file_format=True)
 
 
 def netcdf(to: str) -> None:

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, IterableDataset, Sampler
 from support.planted_costs import busy
 
 LONGER = int(os.environ.get("LONGER", "1"))
-"""How many times as long the datasets of the support table are as for the tests."""
+"""Length of the support table's datasets, as a multiple of the tests'."""
 SLOW_OP_S = float(os.environ.get("SLOW_OP_S", "0"))
 """CPU time that the tests' op takes for a sample, seconds; known to workers of every kind."""
 

@@ -126,7 +126,7 @@ class Node:
 
 
 class NodeThread:
-    """What a node works with meanwhile."""
+    """Thread of a node, which reads its source ahead."""
 
     __module__ = "torchdata.nodes.odd"
 

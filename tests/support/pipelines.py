@@ -1,4 +1,4 @@
-"""Pipelines of which is known whether two orders give the same data, and ops that are peculiar.
+"""Pipelines with known equality of two orders' data, and unusual ops.
 
 The truth of each follows from what its ops do, not from a measurement: it stands beside it.
 """
@@ -324,14 +324,14 @@ def evaluator_of(dataset: Any, samples: int = 16) -> OrderEvaluator:
     return evaluator
 
 
-def compared(known: Known, seed: int = 0) -> Grade:
-    """How the other order compares, as the kit says; each seed has other data and other draws."""
+def compared(case: Known, seed: int = 0) -> Grade:
+    """Return the grade of the other order; each seed has other data and other draws."""
 
     def other(number: int, draw: tuple[int, int]) -> int:
         return usual(number + _STREAMS * seed, draw)
 
     usual = run_ops._seed
     with patch.object(run_ops, "_seed", other):
-        ops = known.ops()
+        ops = case.ops()
         transform = v2.Compose(ops) if isinstance(ops, list) else ops
-        return evaluator_of(known.dataset(transform, seed)).judged(Variant(known.order)).grade
+        return evaluator_of(case.dataset(transform, seed)).judged(Variant(case.order)).grade

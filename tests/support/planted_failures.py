@@ -47,23 +47,23 @@ AROUND = {
     "probe.WorkerEntry.__getstate__",
     "probe.WorkerEntry.__setstate__",
 }
-"""What stands between the user's caller and the user's function: what it calls can fail, not it."""
+"""Functions between the user's caller and the user's function; only their callees can fail."""
 OF_PYTHON = {"recording_folder.JsonLines.__del__", "find_ops.Ops._forget"}
-"""Python calls these when an object dies or at a fork, and lets nothing out that they raise."""
+"""Functions that Python calls when an object dies or at a fork, and whose errors it drops."""
 LAST_RESORT = ("recording_folder.Failures.", "recording_folder._text_of")
-"""What notes failures has nobody to note its own: it suppresses them."""
+"""Functions that note failures; they suppress their own."""
 HOT = ("at_work", "read_cpu", "enter_batch", "leave", "clock_with_cpu",
        "file", "begin_key", "pixels", "call")  # fmt: skip
-"""Functions of the hot path that others call; `sample` stands around the user's."""
+"""Functions of the hot path that others call; `sample` encloses the user's."""
 
 
 class PlantedError(Exception):
-    """Says which function of ours has failed."""
+    """Failure of a function of ours, with its name."""
 
 
 def functions() -> dict[str, tuple[Any, str, FunctionType]]:
-    """Every function and method of ours that may fail, with the place that holds it."""
-    found = {}
+    """Return every function and method of ours that may fail, with its owner."""
+    holders = {}
     for name in OURS:
         module = import_module(name)
         classes = [c for c in vars(module).values() if isinstance(c, type)]
@@ -74,12 +74,12 @@ def functions() -> dict[str, tuple[Any, str, FunctionType]]:
                 if written and (owner is module or value.__qualname__.startswith(owner.__name__)):
                     called = f"{name.rpartition('.')[2]}.{value.__qualname__}"
                     if called not in AROUND | OF_PYTHON and not called.startswith(LAST_RESORT):
-                        found[called] = owner, attribute, value
-    return found
+                        holders[called] = owner, attribute, value
+    return holders
 
 
 class Book:
-    """Which failures are to come, and which have; shared with the workers.
+    """Failures to come and past ones, shared with the workers.
 
     Args:
         path: of the file that it is kept in.
@@ -105,14 +105,14 @@ class Book:
         return {name for name, number in self._numbers.items() if self._came[number]}
 
     def rounds(self) -> Iterator[Callable[[], set[str]]]:
-        """Once more, as long as something has failed; gives what tells what has in this round."""
+        """Yield as long as something fails; each value returns this round's failures."""
         before = None
         while before != (before := self.came()):
-            yield lambda known=before: self.came() - known
+            yield lambda earlier=before: self.came() - earlier
 
 
 def import_libraries() -> None:
-    """Import those that have an adapter, where they are installed: it is put on then, too."""
+    """Import the libraries that have an adapter, where installed, so that it is put on."""
     for library in libraries.ADAPTERS:
         with suppress(ImportError):
             import_module(library)
@@ -132,27 +132,29 @@ def planted(path: Path) -> Iterator[Book]:
     Args:
         path: of the book that is kept of it.
     """
-    found = functions()
+    ours = functions()
     marks = [f"mark {mark.name}" for mark in Mark]
-    book = Book(path, [*found, *(f"hot_path.{name}" for name in HOT), *marks, "clock", "place"])
+    book = Book(path, [*ours, *(f"hot_path.{name}" for name in HOT), *marks, "clock", "place"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recording_folder, "_MOST_TOLD", 1000)
-        for called, (owner, name, function) in found.items():
+        for called, (owner, name, function) in ours.items():
             failing = _failing(book, called, function)
             for there, known_as in [(owner, name), *_imported(owner, function)]:
                 patch.setattr(there, known_as, failing)
         hot = hot_path.hot_path
-        patch.setattr(hot_path, "hot_path", lambda *given: _failing_hot(book, hot(*given)))
+        patch.setattr(hot_path, "hot_path", lambda *arguments: _failing_hot(book, hot(*arguments)))
         writers = ProcessLog._writers
-        patch.setattr(ProcessLog, "_writers", lambda *given: _failing_marks(book, writers(*given)))
-        made = hot_path.Recorder.__init__
+        patch.setattr(
+            ProcessLog, "_writers", lambda *arguments: _failing_marks(book, writers(*arguments))
+        )
+        original = hot_path.Recorder.__init__
         clock = _failing(book, "clock", hot_path.perf_counter_ns)
 
-        @functools.wraps(made)
+        @functools.wraps(original)
         def make(self: Any, log: Any, *_: Any) -> None:
             here = log.here()
             here.place = _failing(book, "place", here.place)
-            made(self, log, clock)
+            original(self, log, clock)
 
         patch.setattr(hot_path.Recorder, "__init__", make)
         yield book
@@ -167,14 +169,14 @@ def _failing(book: Book, called: str, function: Any) -> Any:
     return call
 
 
-def _failing_hot(book: Book, made: dict[str, Any]) -> dict[str, Any]:
+def _failing_hot(book: Book, hot: dict[str, Any]) -> dict[str, Any]:
     names = {name: f"hot_path.{name}" for name in HOT}
-    return made | {n: _failing(book, said, made[n]) for n, said in names.items()}
+    return hot | {n: _failing(book, label, hot[n]) for n, label in names.items()}
 
 
-def _failing_marks(book: Book, made: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+def _failing_marks(book: Book, writers: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
     """Let the first mark of each kind fail: each is written by another hook."""
-    mark, put, here = made
+    mark, put, here = writers
 
     def failing_mark(what: int, *rest: int) -> None:
         _failing(book, f"mark {Mark(what).name}", mark)(what, *rest)
@@ -186,7 +188,7 @@ def _failing_marks(book: Book, made: tuple[Any, Any, Any]) -> tuple[Any, Any, An
 
 
 def _imported(owner: Any, function: Any) -> list[tuple[Any, str]]:
-    """Where else a module's function is known."""
+    """Return other places of a module's function."""
     if not inspect.ismodule(owner):
         return []
     ours = [module for name, module in sys.modules.items() if name.startswith("stallscope")]

@@ -41,7 +41,7 @@ SIDE = 32
 """Pixels of a finished image, each way."""
 SHARDS = 4
 STEPS = 6
-"""Of a training."""
+"""Batches of a training."""
 
 
 LIBRARIES: dict[str, Callable[[], Any]] = {}

@@ -1,4 +1,4 @@
-"""What the Trace Event Format asks of a trace, and what a trace of ours promises beyond it."""
+"""Rules of the Trace Event Format, and our own rules beyond it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEYS = {
     "C": {"name", "pid", "ts", "args"},
     "M": {"name", "pid", "tid", "args"},
 }
-"""For each kind of event, what it must have."""
+"""Required keys of each kind of event."""
 METADATA = ("process_name", "process_sort_index", "thread_name", "thread_sort_index")
 COLOURS = {
     *("thread_state_uninterruptible", "thread_state_iowait", "thread_state_running"),
@@ -30,8 +30,8 @@ COLOURS = {
 
 def trace_of(run):
     """The trace of a run, as its file would be read."""
-    told = {"traceEvents": list(events(run)), "otherData": about(run)}
-    return json.loads(json.dumps(told, allow_nan=False))
+    trace = {"traceEvents": list(events(run)), "otherData": about(run)}
+    return json.loads(json.dumps(trace, allow_nan=False))
 
 
 def read(path):
@@ -54,10 +54,10 @@ def slices(trace, *cats):
 
 
 def faults(trace):
-    """What is wrong with a trace, a sentence each."""
-    found = [*_lacking(trace)]
-    if found:
-        return found
+    """Return the faults of a trace, a sentence each."""
+    lacking = [*_lacking(trace)]
+    if lacking:
+        return lacking
     return [*_unnested(trace), *_unpaired(trace), *_unbound(trace), *_unnamed(trace)]
 
 
@@ -87,7 +87,7 @@ def _tracks(trace):
         start = ns(event["ts"])
         tracks[event["pid"], event["tid"]].append((start, start + ns(event["dur"]), event["name"]))
     for track in tracks.values():
-        track.sort(key=lambda one: one[0])
+        track.sort(key=lambda point: point[0])
     return tracks
 
 
@@ -116,7 +116,7 @@ def _unpaired(trace):
         ends = Counter(phase for _, phase, _ in points)
         if (ends[0], ends[2]) != (1, 1):
             yield f"flow {number} has {ends[0]} starts and {ends[2]} ends"
-        elif any(a[0] > b[0] for a, b in pairwise(sorted(points, key=lambda one: one[1]))):
+        elif any(a[0] > b[0] for a, b in pairwise(sorted(points, key=lambda point: point[1]))):
             yield f"flow {number} goes back in time"
 
 

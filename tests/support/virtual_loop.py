@@ -21,7 +21,7 @@ Times = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Loop:
-    """What is simulated; all times in milliseconds."""
+    """Times of the simulated loop, milliseconds."""
 
     making: Times | Callable[[int, int], Times]
     """A batch's stages in its worker; by number of the step and of the worker, where they vary."""
@@ -29,21 +29,21 @@ class Loop:
     """0: the main process loads."""
     prefetch: int = 2
     batches: int = 48
-    """In an epoch."""
+    """Batches in an epoch."""
     epochs: int = 1
     send: float = 1.0
     unpickle: float = 0.5
     draw: float = 0.0
-    """What the loop's sampler takes for the indices of a batch."""
+    """Time of the loop's sampler for the indices of a batch."""
     h2d: float | None = None
     using: Times | Callable[[int], Times] = field(default_factory=lambda: {"forward": 20.0})
-    """What the loop does with a batch, by name; by number of the step where it varies."""
+    """Uses of a batch in the loop, by name; by number of the step where they vary."""
     restart: float = 30.0
-    """What `iter(loader)` takes."""
+    """Time of `iter(loader)`."""
     warmup: int = 4
     """Steps at the beginning that are not steady."""
     recorded: int = 1
-    """Every so manyth batch of a worker is recorded."""
+    """Distance of two recorded batches of a worker."""
     rank: int = 0
     notes: tuple[str, ...] = ()
 
@@ -146,16 +146,16 @@ class Simulation:
         place = {**who, "epoch": epoch, "batch": batch}
         taken = max(self.now, self.free[lane])
         making = loop.making(number, lane) if callable(loop.making) else loop.making
-        made = taken + sum(making.values())
+        finished = taken + sum(making.values())
         if batch // max(loop.workers, 1) % loop.recorded == 0:
             self._record(place, making, taken, number)
-        row = {**place, "taken": taken, "made": made}
+        row = {**place, "taken": taken, "made": finished}
         if loop.workers:
-            pickle = max(made, self.sender_free[lane])
+            pickle = max(finished, self.sender_free[lane])
             row |= {"asked": self.now, "pickle": pickle, "sent": pickle + loop.send}
             self.sender_free[lane] = row["sent"]
             self.side.append({**place, "stage": "send", "start": pickle, "end": row["sent"]})
-        self.free[lane] = made
+        self.free[lane] = finished
         self.deliveries[epoch, batch] = row
         self.coming.add(batch)
 

@@ -80,7 +80,7 @@ def record(
     capacity: int = 1 << 16,
     cost_share: float = math.inf,
 ) -> Decoded:
-    """What the hooks see while torch's fetcher makes these batches of a dataset."""
+    """Return the records of the hooks while torch's fetcher makes these batches of a dataset."""
     CLOCK.ns = START_NS
     log = ProcessLog(LogPlace(tmp_path, capacity), 0, START_NS - 1)
     hooks = Hooks(Recorder(log, clock=CLOCK, cpu_clock=CLOCK), cost_share=cost_share)

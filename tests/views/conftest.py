@@ -1,4 +1,4 @@
-"""Pictures of few pixels: what stands in them is what counts here."""
+"""Pictures of few pixels: the tests compare only their contents."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A diagnosis: terminal, notebook, picture and panel say the same; the report is one file.
+"""A diagnosis: terminal, notebook, picture and panel agree; the report is one file.
 
 The report asks nobody for anything, and every name in it is only text.
 """
@@ -53,7 +53,7 @@ def test_every_text_of_the_picture_has_a_place_of_its_own(name):
 
 @pytest.mark.parametrize("name", ["three findings", "healthy", "simulated"])
 def test_the_verdict_is_the_first_line_everywhere(name):
-    """In a terminal, in the picture and, before everything else, in a notebook."""
+    """The verdict comes first in a terminal, in the picture and in a notebook."""
     diagnosis = DIAGNOSES[name]
     title = diagnosis.verdict.title
 
@@ -71,15 +71,15 @@ def test_a_simulated_step_is_called_simulated(view):
 def test_a_guided_notebook_is_a_link():
     """The next step opens the notebook that goes deeper, if there is one of that name."""
     step = "see 2_fetch_vs_transform.ipynb, 3_cached_baseline (idle) or 99_none of runs/01_mine"
-    told = html(a_diagnosis(Finding("lock", "", 0.1, next_step=step), parts=False))
+    page = html(a_diagnosis(Finding("lock", "", 0.1, next_step=step), parts=False))
 
-    assert "<a href='2_fetch_vs_transform.ipynb'>2_fetch_vs_transform.ipynb</a>" in told
-    assert "<a href='3_cached_baseline.ipynb'>3_cached_baseline</a>" in told
-    assert 2 == told.count("<a ")
+    assert "<a href='2_fetch_vs_transform.ipynb'>2_fetch_vs_transform.ipynb</a>" in page
+    assert "<a href='3_cached_baseline.ipynb'>3_cached_baseline</a>" in page
+    assert 2 == page.count("<a ")
 
 
-def test_each_thing_to_do_stands_on_its_own():
-    """The parts of a next step are lines of their own; a notebook that is only named is opened."""
+def test_each_part_of_a_next_step_has_its_own_line():
+    """The parts of a next step are lines of their own; a notebook is a link only if it exists."""
     diagnosis = a_diagnosis(
         Finding("lock", "", 0.1, next_step="hold it; and 4_worker_flamegraphs; a.py:3")
     )
@@ -89,7 +89,7 @@ def test_each_thing_to_do_stands_on_its_own():
 
 
 def test_numbers_have_the_unit_of_their_name():
-    """Shares, times, sizes, rates, factors, counts, and what has no unit."""
+    """Shares, times, sizes, rates, factors, counts and plain numbers have their units."""
     evidence = {
         "a_share": 0.123,
         "b_p50_s": 0.0123,
@@ -101,9 +101,9 @@ def test_numbers_have_the_unit_of_their_name():
         "g_ns": 1500,
         "h": 1.5,
     }
-    (found,) = all_words(a_diagnosis(Finding("lock", "", 0.1, evidence), parts=False))
+    (words,) = all_words(a_diagnosis(Finding("lock", "", 0.1, evidence), parts=False))
 
-    assert found.because == (
+    assert words.because == (
         "a 12% · b p50 12 ms · c 2.0 MB · d 3.0 MB/s · e 12/s · f 2.0× · prefetch factor 2 · "
         "g 1.5 µs · h 1.5"
     )
@@ -125,7 +125,7 @@ def test_lines_of_a_terminal_are_not_too_long():
 
 @pytest.mark.parametrize("kind", ["ladder", "timeline", "flame"])
 def test_other_pictures_are_those_of_its_parts(kind):
-    """The run's, the ladder's and the flame's own; a sheet says when it was not measured."""
+    """The pictures are those of the run, the ladder and the flame; a sheet names a missing one."""
     diagnosis = DIAGNOSES["three findings"]
     own = getattr(diagnosis, PICTURE_SOURCES[kind]).plot(kind)
 
@@ -155,7 +155,7 @@ WITH_PATHS = {
 
 
 class Elements(HTMLParser):
-    """Every element with its attributes, and what the page asks for."""
+    """Parser that keeps every element with its attributes, and every request of the page."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -168,13 +168,13 @@ class Elements(HTMLParser):
 
 @pytest.fixture(scope="module")
 def page():
-    """A report with everything in it."""
+    """Return a report with everything in it."""
     return face.page(a_diagnosis(DECODE, LOCK, COPY, simulated_step_s=0.05))
 
 
 @pytest.fixture(scope="module")
 def hostile():
-    """A report in which every name is markup."""
+    """Return a report in which every name is markup."""
     finding = Finding("lock", HOSTILE, 0.5, {HOSTILE: 1.0}, 0.5, HOSTILE)
     diagnosis = a_diagnosis(
         finding,
@@ -199,7 +199,7 @@ def hostile():
     ],
 )
 def test_holds_everything(page, words):
-    """Verdict, further findings, ladder, stages, timeline, flamegraph, machine and settings."""
+    """The report has verdict, findings, ladder, stages, timeline, flames, machine and settings."""
     assert words.replace("'", "&#39;") in page or words in page
 
 
@@ -218,7 +218,7 @@ def test_asks_the_network_for_nothing(page):
 
 
 def test_only_its_own_script_may_run(page):
-    """The rules name the digest of the one script that the page has."""
+    """The page's rules name the digest of its only script."""
     rules = re.search(r"script-src &#39;(sha256-[^&]+)&#39;", page)[1]
     script = page.rpartition("<script>")[2].partition("</script>")[0]
 
@@ -231,8 +231,8 @@ def test_only_its_own_script_may_run(page):
 def test_every_name_is_only_text(hostile):
     """A name that is markup makes no element, in the page and in the flamegraph's data."""
     page = face.page(hostile)
-    found = [tag for tag, _ in Elements(page).found]
-    scripts = [tag for tag in found if tag == "script"]
+    tags = [tag for tag, _ in Elements(page).found]
+    scripts = [tag for tag in tags if tag == "script"]
 
     assert HOSTILE not in page
     assert 2 == len(scripts)  # the data and the viewer
@@ -241,7 +241,7 @@ def test_every_name_is_only_text(hostile):
 
 @pytest.fixture(scope="module")
 def redacted():
-    """The report of a diagnosis that is full of paths, for others to read."""
+    """Return the redacted report of a diagnosis that is full of paths."""
     return face.page(a_diagnosis(DECODE, **WITH_PATHS), redact=True)
 
 
@@ -254,14 +254,14 @@ class TestRedacted:
 
     @pytest.mark.parametrize("path", [PATH, "/home/me", "data.py", "train.py", "x.png", "x.jpg"])
     def test_has_no_paths(self, redacted, path):
-        """Neither those that were pointed at nor those of the code."""
+        """Neither the target's paths nor those of the code are in the report."""
         assert path not in redacted
 
     @pytest.mark.parametrize(
         "words", ["dilate", "3 MB/s", "samples/s", "2_fetch_vs_transform.ipynb", DECODE.title]
     )
     def test_keeps_the_rest(self, redacted, words):
-        """The verdict, the numbers, the names of functions and of guided notebooks."""
+        """The report keeps the verdict, the numbers, and the names of functions and notebooks."""
         assert words in redacted
 
     def test_escapes_as_before(self, hostile):
@@ -274,25 +274,25 @@ class TestRedacted:
 
 class TestJson:
     def test_holds_the_findings(self):
-        """Each with its evidence as plain numbers; the verdict's code stands on top."""
-        told = json.loads(face.as_json(a_diagnosis(DECODE, LOCK)))
+        """Each finding has its evidence as plain numbers, and the verdict's code comes first."""
+        content = json.loads(face.as_json(a_diagnosis(DECODE, LOCK)))
 
-        assert "decode" == told["verdict"]
-        assert dict(DECODE.evidence) == told["findings"][0]["evidence"]
-        assert [0.46, 0.09] == [found["severity"] for found in told["findings"]]
-        assert "stop" == told["spent"][-1]["phase"]
+        assert "decode" == content["verdict"]
+        assert dict(DECODE.evidence) == content["findings"][0]["evidence"]
+        assert [0.46, 0.09] == [finding["severity"] for finding in content["findings"]]
+        assert "stop" == content["spent"][-1]["phase"]
 
-    def test_what_is_no_number_is_null(self):
-        found = Finding("lock", "", 0.1, {"a_s": float("nan"), "b_s": float("inf"), "c_s": None})
-        told = json.loads(face.as_json(a_diagnosis(found)))
+    def test_nan_and_infinity_are_null(self):
+        finding = Finding("lock", "", 0.1, {"a_s": float("nan"), "b_s": float("inf"), "c_s": None})
+        content = json.loads(face.as_json(a_diagnosis(finding)))
 
-        assert {"a_s": None, "b_s": None, "c_s": None} == told["findings"][0]["evidence"]
+        assert {"a_s": None, "b_s": None, "c_s": None} == content["findings"][0]["evidence"]
 
     def test_can_be_redacted(self):
-        told = face.as_json(a_diagnosis(DECODE, **WITH_PATHS), redact=True)
+        text = face.as_json(a_diagnosis(DECODE, **WITH_PATHS), redact=True)
 
-        assert "secret" not in told
-        assert "train.py" not in told
+        assert "secret" not in text
+        assert "train.py" not in text
 
 
 class TestExport:

@@ -1,4 +1,4 @@
-"""The face of a flamegraph: picture, table, panel and files say the same, and only as text."""
+"""The views of a flamegraph: picture, table, panel and files agree, and hold only text."""
 
 import json
 import re
@@ -30,7 +30,7 @@ DIFFERENCES = {
     "empty": FLAMES["empty"].diff(FLAMES["planted"]),
     "hostile": FLAMES["hostile"].diff(a_flame()),
 }
-ALL = {**FLAMES, **{f"difference, {name}": one for name, one in DIFFERENCES.items()}}
+ALL = {**FLAMES, **{f"difference, {name}": flame for name, flame in DIFFERENCES.items()}}
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -40,7 +40,7 @@ def test_every_text_of_the_picture_has_a_place_of_its_own(name):
 
 @pytest.mark.parametrize("name", ["planted", "hostile", "empty", "difference, planted"])
 def test_the_answer_comes_first_everywhere(name):
-    """In the picture, in a terminal, in a notebook and in the viewer."""
+    """The answer comes first in the picture, in a terminal, in a notebook and in the viewer."""
     result = ALL[name]
     title = result.plot().title
 
@@ -61,13 +61,13 @@ def test_names_are_escaped_and_printable(name):
 
 
 def test_the_notes_say_what_was_sampled():
-    told = str(FLAMES["sampler"])
+    text = str(FLAMES["sampler"])
 
-    assert "500 samples of 2 processes in 5 s, 50 per second by in-process sampler" in told
-    assert "waiting included, native frames included" in told
+    assert "500 samples of 2 processes in 5 s, 50 per second by in-process sampler" in text
+    assert "waiting included, native frames included" in text
 
 
-def test_a_change_that_cannot_be_told_from_chance_is_said_so():
+def test_an_insignificant_change_is_marked():
     assert "no significant difference" in str(DIFFERENCES["alike"])
     assert "-42.8 points" in str(DIFFERENCES["planted"])
 
@@ -80,7 +80,7 @@ class TestData:
         assert ["your code", COLOURS["yours"]] in data["key"]
 
     def test_the_hits_are_all_there(self):
-        """Of every recording, in groups of a worker and a stage."""
+        """The hits of every recording are there, in groups of a worker and a stage."""
         data = viewer_data(FLAMES["planted"])
 
         assert 500 == sum(data["recordings"][0]["counts"])
@@ -97,7 +97,7 @@ class TestPanel:
         assert shown == set(bundle)
 
     def test_fetches_nothing(self):
-        """No address of another machine is in what is shown, but names of formats."""
+        """The page has no address of another machine, except names of formats."""
         (viewer,) = FLAMES["planted"].panel().children
         text = viewer._esm + viewer._css
 
@@ -108,24 +108,24 @@ class TestExport:
     def test_speedscope_has_the_form_that_is_documented(self, tmp_path):
         """Each rule of speedscope's file-format-schema for sampled profiles holds."""
         path = FLAMES["planted"].export(tmp_path / "x.json")
-        made = json.loads(path.read_text())
+        document = json.loads(path.read_text())
 
-        assert "https://www.speedscope.app/file-format-schema.json" == made["$schema"]
-        assert {"$schema", "shared", "profiles"} <= set(made)
-        frames = made["shared"]["frames"]
+        assert "https://www.speedscope.app/file-format-schema.json" == document["$schema"]
+        assert {"$schema", "shared", "profiles"} <= set(document)
+        frames = document["shared"]["frames"]
         for frame in frames:
             assert set(frame) <= {"name", "file", "line", "col"}
             assert isinstance(frame["name"], str)
             assert isinstance(frame.get("line", 0), int)
-        for profile in made["profiles"]:
+        for profile in document["profiles"]:
             keys = ["type", "name", "unit", "startValue", "endValue", "samples", "weights"]
             assert sorted(keys) == sorted(profile)
             assert "sampled" == profile["type"]
             assert "none" == profile["unit"]
             assert len(profile["samples"]) == len(profile["weights"])
             assert profile["endValue"] - profile["startValue"] == sum(profile["weights"])
-            assert all(0 <= one < len(frames) for row in profile["samples"] for one in row)
-        assert [500] == [one["endValue"] for one in made["profiles"]]
+            assert all(0 <= frame < len(frames) for row in profile["samples"] for frame in row)
+        assert [500] == [profile["endValue"] for profile in document["profiles"]]
         assert {"name": "dilate", "file": "/home/me/data.py", "line": 30} in frames
 
     @pytest.mark.parametrize("name", ["planted", "hostile", "empty", "difference, planted"])

@@ -54,7 +54,7 @@ class TestPictures:
 class TestDifference:
     @pytest.mark.parametrize("noise", [0, 1, 3, 20, 200])
     def test_is_made_visible(self, noise):
-        """A difference is multiplied until half the shades are used; none stays none."""
+        """A difference is scaled up to half of the shades; no difference stays none."""
         pair = some_pictures(noise)
         far = int(np.abs(pair[0].astype(int) - pair[1].astype(int)).max())
         factor = amplification((pair,))
@@ -83,15 +83,15 @@ class TestTable:
         assert "RandomMask → RandomCrop" in html
         assert "the mask is 256 by 256" in html
 
-    def test_what_a_cache_would_cost_is_told(self):
-        """It is the user's decision, so it is no recommendation, and its price stands there."""
+    def test_the_cost_of_a_cache_is_shown(self):
+        """A cache is the user's decision: its cost is shown, without a recommendation."""
         others = (Other("cache", "all in memory", 2.0, changes="300 MB in each worker"),)
         orders = some_orders(others=others, measured=(0,))
 
         assert "all in memory: 300 MB in each worker" in str(orders)
         assert "all in memory" not in sentence(orders)
 
-    def test_what_comes_from_a_user_is_escaped(self):
+    def test_user_text_is_escaped(self):
         others = (Other("alternative", HOSTILE, 3.0, changes=HOSTILE, recommended=True),)
         orders = some_orders(names=(HOSTILE, *NAMES[1:]), notes=(HOSTILE,), others=others)
 
@@ -104,36 +104,36 @@ class TestSentences:
         assert "Keep the pipeline as it is" in sentence(ORDERS["no others"])
         assert sentence(ORDERS["far off"]).startswith("Keep the pipeline as it is")
 
-    def test_what_was_not_measured_is_called_a_prediction(self):
-        """It may still be the best that is known."""
-        said = sentence(some_orders(measured=(0, 5), pairs=1, noise=0.0))
+    def test_an_unmeasured_gain_is_called_a_prediction(self):
+        """A prediction may still be the best order."""
+        text = sentence(some_orders(measured=(0, 5), pairs=1, noise=0.0))
 
-        assert said.endswith("1.7× faster with identical output (predicted)")
+        assert text.endswith("1.7× faster with identical output (predicted)")
 
     def test_one_pair_settles_nothing(self):
-        """More time is needed, and it is said of what, and how much."""
+        """The sentence asks for more time, and says for which order and how much."""
         orders = some_orders(pairs=1, took_s=20.0)
-        said = sentence(orders)
+        text = sentence(orders)
 
-        assert said.startswith("Not settled: RandomCrop before PILToTensor; FasterRandom")
-        assert said.endswith("set budget_s to 60 s")
+        assert text.startswith("Not settled: RandomCrop before PILToTensor; FasterRandom")
+        assert text.endswith("set budget_s to 60 s")
 
-    def test_what_may_be_faster_is_named(self):
+    def test_a_possibly_faster_order_is_named(self):
         """An interval that holds 1 is no gain."""
-        said = sentence(some_orders(others=(), measured=(0, 1), noise=0.2))
+        text = sentence(some_orders(others=(), measured=(0, 1), noise=0.2))
 
-        assert said.startswith(
+        assert text.startswith(
             "No order gains more than 1.13× (best: RandomCrop before PILToTensor, 1.0"
         )
 
     def test_every_equivalence_is_put_into_words(self):
-        """With the number of samples, and the reason where there is one."""
-        said = [verdict(one.grade) for one in ORDERS["full"].variants]
+        """The words have the number of samples, and the reason if there is one."""
+        verdicts = [verdict(variant.grade) for variant in ORDERS["full"].variants]
 
-        assert "identical: the same bits on 16 samples" in said
+        assert "identical: the same bits on 16 samples" in verdicts
         rounded = "rounding: differs by at most 4e-07 of the values' range (PSNR 130 dB)"
-        assert any(one.startswith(rounded) for one in said)
-        assert "fails (RuntimeError: the mask is 256 by 256, the image 533 by 800)" in said
+        assert any(text.startswith(rounded) for text in verdicts)
+        assert "fails (RuntimeError: the mask is 256 by 256, the image 533 by 800)" in verdicts
 
 
 # ---- the panel -----------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def labels(positions):
 
 class TestOrder:
     def test_begins_as_it_is(self):
-        """The ops stand there as in the pipeline, and the picture is of that."""
+        """The ops are in the pipeline's order, and so is the picture."""
         board, bench = a_board()
 
         assert labels(AS_IT_IS) == board.tags.value
@@ -162,7 +162,7 @@ class TestOrder:
         assert not bench.asked["measure"]
 
     def test_dragging_shows_another_order(self):
-        """Its time, its data, its code and its pictures, each of that order, at once."""
+        """Time, data, code and pictures are those of the new order, at once."""
         board, bench = a_board(measured=())
         before = board.bars.value
         board.tags.value = labels(CROP_FIRST)
@@ -175,7 +175,7 @@ class TestOrder:
         assert "× the original&#39;s speed (95% interval" in board.bars.value
 
     def test_the_slider_moves_along_the_best_orders_of_each_grade(self):
-        """And back to the pipeline as it is; what the search measured is not measured again."""
+        """The slider also returns to the pipeline as it is; no order is measured twice."""
         board, bench = a_board()
         assert ("as it is", "identical", "rounding", "8-bit rounding") == board.tolerance.options
 
@@ -187,7 +187,7 @@ class TestOrder:
         assert not bench.asked["measure"]
 
     def test_an_order_that_fails_says_why(self):
-        """In one line; it is drawn up to the op that fails, and not measured."""
+        """The reason is one line; the order is drawn up to the op that fails, and not measured."""
         board, bench = a_board()
         board.tags.value = labels(MASK_FIRST)
 
@@ -208,7 +208,7 @@ class TestOrder:
 
 class TestMeasuring:
     def test_the_buttons_move_the_chosen_op(self):
-        """Earlier and later, by one place each time; at an end there is no further."""
+        """The buttons move an op by one place; at an end they do nothing."""
         board, _ = a_board()
         board.op.value = "RandomCrop"
 
@@ -220,7 +220,7 @@ class TestMeasuring:
         assert labels(AS_IT_IS) == board.tags.value
 
     def test_measures_longer_on_request(self):
-        """It goes on with what was measured at once."""
+        """The panel adds to the existing measurement at once."""
         board, bench = a_board(measured=())
         board.tags.value = labels(CROP_FIRST)
         board.run.click()

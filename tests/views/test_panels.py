@@ -1,4 +1,4 @@
-"""The panels: the stalls one by one, the timeline from any step on."""
+"""The panels: single stalls, and the timeline from any step on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def controls(panel):
 
 class TestPanel:
     def test_can_be_made_and_used_many_times(self):
-        """Two panels of one run do not know each other."""
+        """Two panels of one run are independent."""
         first, second = STALLING["stalls"].panel(), STALLING["stalls"].panel()
         before = second.children[1].value
         controls(first)[0].value = 3
@@ -32,7 +32,7 @@ class TestPanel:
         assert before == second.children[1].value
 
     def test_has_a_still_picture_for_places_without_widgets(self):
-        """Beside the widget stand a PNG and a sentence."""
+        """The widget comes with a PNG and a sentence."""
         bundle = STALLING["stalls"].panel()._repr_mimebundle_()
 
         assert base64.b64decode(bundle["image/png"]).startswith(b"\x89PNG")
@@ -47,7 +47,7 @@ WAITS = "<b>waits</b>"
 
 
 def uneven(step, worker):
-    """What a batch takes varies; always the same way."""
+    """Return times of a batch that vary, always in the same way."""
     return {**MAKING, "RandomMask": 40.0 + (step * 37 + worker * 11) % 90, WAITS: 3.0}
 
 
@@ -111,8 +111,8 @@ class TestTimelinePanel:
     def test_redraws_on_every_step(self):
         """Each place of the slider is another picture, whose title names its steps."""
         panel = STALLING["stalls"].panel("timeline")
-        many, slider = controls(panel)
-        many.value = 6
+        step_count, slider = controls(panel)
+        step_count.value = 6
         for step in (slider.min, 20, slider.max):
             slider.value = step
             first = min(step, 42)
@@ -138,7 +138,7 @@ class TestStall:
     @pytest.mark.slow
     @pytest.mark.parametrize("name", STALLING)
     def test_is_drawn_with_every_text_in_a_place_of_its_own(self, name):
-        """No text leaves the sheet, and none lies on another: the first, the longest, the last."""
+        """No text of the first, longest or last stall leaves the sheet or lies on another."""
         stalls = STALLING[name].stalls()
         longest = stalls["stall_s"].arg_max()
 

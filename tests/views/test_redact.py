@@ -1,4 +1,4 @@
-"""What a result for others leaves out: every piece of the user's names; and what it keeps."""
+"""Redacted results: they leave out every piece of the user's names, and keep the rest."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MARKS = {
     for word in re.findall(r"[^\W\d_]{5,}|\d{6,}", name)
     if word not in {"make", "loader", "self", "root"}
 }
-"""Every word of these names: no word of anybody else's."""
+"""Words of the user's names; no other name has them."""
 SENTENCES = (
     f"3 images left out (could not be read): {FOLDER}/{NAMES[0]}, {SHARD}, ...",
     f"what was recorded cannot be read (OSError(2, 'gone: {NAMES[6]}', '{FOLDER}'))",
@@ -57,12 +57,12 @@ SENTENCES = (
 
 @pytest.fixture(scope="module")
 def planted():
-    """One result of each kind, with a name of the user's in every place that can hold one."""
+    """Return a result of each kind, with a name of the user's in every place that can hold one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(platform, "node", lambda: HOST)
         patch.setattr(getpass, "getuser", lambda: USER)
         machine = {"cores": 2, "system": "Linux x86_64", "hostname": HOST, "torch": "2.15.0"}
-        told = {"notes": SENTENCES, "machine": machine}
+        about = {"notes": SENTENCES, "machine": machine}
         stacks = {stack.replace("/home/me/data.py", MODULE): at for stack, at in SHARES.items()}
         stages = {stack.replace("/home/me/data.py", MODULE): at for stack, at in STAGES.items()}
         flame = replace(a_flame(stacks, stages=stages, name=MODULE_TARGET), notes=SENTENCES)
@@ -73,11 +73,11 @@ def planted():
             run,
             all_samples=run.all_samples.with_columns(path=path.cast(pl.Categorical)),
             settings=replace(run.settings, name=f"{FOLDER} (stallscope's default pipeline)"),
-            **told,
+            **about,
         )
         findings = [
-            Finding("slow-samples", said, 0.2, {"stall_share": 0.5}, 0.9, said)
-            for said in SENTENCES
+            Finding("slow-samples", sentence, 0.2, {"stall_share": 0.5}, 0.9, sentence)
+            for sentence in SENTENCES
         ]
         diagnosis = a_diagnosis(*findings, name=MODULE_TARGET, machine=machine, notes=SENTENCES)
         lines = some_lines(
@@ -118,7 +118,7 @@ def planted():
 
 
 def everything(result, folder):
-    """Whatever can be shown, exported and saved of a result, by what it is."""
+    """Yield all that can be shown, exported and saved of a result, by its kind."""
     saved = result.save(folder / "saved")
     tables = {
         str(path.relative_to(saved)): repr(pl.read_ipc(path).rows())
@@ -141,7 +141,7 @@ def everything(result, folder):
 
 def _texts(figure):
     return " ".join(
-        text.get_text() for text in figure.findobj(lambda one: hasattr(one, "get_text"))
+        text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text"))
     )
 
 
@@ -154,7 +154,7 @@ def found_in(texts):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [*KINDS])
 def test_no_piece_of_a_name_is_left(planted, kind, tmp_path):
-    """In texts, HTML, JSON, pictures, trace and saved files, of a result and of its parts."""
+    """No text, page, JSON, picture, trace or saved file of a result or its parts has a name."""
     before = {mark for _, mark in found_in(everything(planted[kind], tmp_path / "plain"))}
 
     assert kind == "lines" or MARKS - {"hostname"} <= before
@@ -162,7 +162,7 @@ def test_no_piece_of_a_name_is_left(planted, kind, tmp_path):
 
 
 def test_reports_leave_them_out(planted):
-    """`redact` of a report: HTML and JSON."""
+    """`redact` of a report covers its HTML and its JSON."""
     shown = {
         "html": face.page(planted["diagnosis"], redact=True),
         "json": face.as_json(planted["diagnosis"], redact=True),
@@ -174,8 +174,8 @@ def test_reports_leave_them_out(planted):
 @pytest.mark.parametrize(
     "name", ("run_of_patterns", "run_of_samples", "ladder", "orders", "diagnosis", "flame")
 )
-def test_what_names_nobody_stays(name):
-    """Numbers, sentences, names of stages and functions are what they were."""
+def test_text_without_names_stays(name):
+    """Numbers, sentences, and names of stages and functions are unchanged."""
     shown = str(built(name).redacted())
 
     if not name.startswith(("flame", "lines", "diagnosis")):  # of code they show files and lines
@@ -184,7 +184,7 @@ def test_what_names_nobody_stays(name):
 
 
 @pytest.mark.parametrize(
-    ("told", "left"),
+    ("note", "left"),
     [
         ("at 3 MB/s, 120 samples/s; /dev/shm is small", None),
         ("see 2_fetch_vs_transform.ipynb: 2 of 10, 60 s of 1.5 times", None),
@@ -197,23 +197,23 @@ def test_what_names_nobody_stays(name):
         ("on patient_smith or smith@x.org", "on … or …"),
     ],
 )
-def test_of_texts(told, left):
-    """Words of stallscope's own stay, and rates; what may name a file goes."""
-    found = replace(built("run"), notes=(told,)).redacted()
-    assert (left or told) == found.notes[0]
+def test_of_texts(note, left):
+    """Rates and stallscope's own words stay; anything that may name a file goes."""
+    clean = replace(built("run"), notes=(note,)).redacted()
+    assert (left or note) == clean.notes[0]
 
 
 def test_functions_that_were_sampled_stay():
-    """A sentence that names one of them says which."""
+    """A sentence that names a sampled function keeps its name."""
     stack = "Ward.qrumble_wug (/home/me/mine.py:3)"
-    found = Finding("slow-samples", "most of it is in qrumble_wug (mine.py:3)", 0.5, {}, 0.9, "")
-    diagnosis = replace(a_diagnosis(found, parts=False), flame=a_flame({stack: 1.0}))
+    finding = Finding("slow-samples", "most of it is in qrumble_wug (mine.py:3)", 0.5, {}, 0.9, "")
+    diagnosis = replace(a_diagnosis(finding, parts=False), flame=a_flame({stack: 1.0}))
 
     assert "most of it is in qrumble_wug (…)" == diagnosis.redacted().verdict.title
 
 
-def test_alike_stays_alike():
-    """Patterns and counters need to know that two files are two, and one is one."""
+def test_equal_names_stay_equal():
+    """Different files stay different, and equal ones equal: patterns and counters need that."""
     run = built("run_of_samples")
 
     paths = run.redacted().all_samples["path"]

@@ -1,4 +1,4 @@
-"""Ladder, lines and results of tables: picture, text, page and panel agree, and names are text."""
+"""Ladder, lines and tables: picture, text, page and panel agree, and names are text."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_every_text_of_the_pictures_has_a_place_of_its_own(name):
 
 @pytest.mark.parametrize("name", ["ladder, full", "lines, many", "lines, hostile", *TABLES[1:]])
 def test_the_answer_comes_first_everywhere(name):
-    """In a terminal as in the first picture; a page opens one listing at most."""
+    """The answer comes first in a terminal and in the first picture; a page opens one listing."""
     result = RESULTS[name]
     page = result._repr_mimebundle_()["text/html"]
 
@@ -85,7 +85,7 @@ def test_a_panel_has_a_picture_for_places_without_widgets(name):
 
 
 @pytest.mark.parametrize("name", ["ladder, hostile", "lines, hostile"])
-def test_what_comes_from_a_user_is_escaped(name):
+def test_user_text_is_escaped(name):
     result = RESULTS[name]
     children = result.panel().children[1:]
 
@@ -96,7 +96,7 @@ def test_what_comes_from_a_user_is_escaped(name):
 
 @pytest.mark.parametrize("name", EACH_KIND)
 def test_json_is_json(name):
-    """Of every kind of result: an answer, what it stands on, and no number that is none."""
+    """The JSON of every kind of result has an answer, its basis, and no NaN."""
     result = built(name)
     read = json.loads(result._face().as_json(result), parse_constant=pytest.fail)
 
@@ -108,7 +108,7 @@ def test_json_is_json(name):
 @pytest.mark.parametrize("name", ["flame", "diagnosis"])
 @pytest.mark.parametrize("ending", [".png", "", ".html.gz"])
 def test_an_export_refuses_another_ending(name, ending, tmp_path):
-    """One sentence names those that there are, and nothing is written."""
+    """One sentence lists the endings that exist, and nothing is written."""
     with pytest.raises(ExportError, match=r"ends in none of \.html, \.json"):
         built(name).export(tmp_path / f"x{ending}")
     assert not list(tmp_path.iterdir())
@@ -116,7 +116,7 @@ def test_an_export_refuses_another_ending(name, ending, tmp_path):
 
 class TestLadder:
     def test_panel_compares_any_two_rungs(self):
-        """Also the other way round, and more than once."""
+        """The rungs may be in either order, and change more than once."""
         panel = LADDERS["simulated"].panel()
         upper, lower = panel.children[0].children
         text = panel.children[2]
@@ -135,7 +135,7 @@ class TestLadder:
 
 class TestLines:
     def test_a_listing_has_heat_and_a_percentage(self):
-        """The hottest line's ground is filled, and it is in bold."""
+        """The hottest line is filled and bold."""
         html = LINES["usual"]._repr_mimebundle_()["text/html"]
 
         hot = next(row for row in html.split("<tr ") if ">hits = conv2d" in row)
@@ -152,7 +152,7 @@ class TestLines:
         assert "… 38 lines not shown" in str(lines)
 
     def test_panel_shows_the_function_that_is_chosen(self):
-        """The one with the hottest line is the first."""
+        """The function with the hottest line comes first."""
         panel = LINES["usual"].panel()
         (choice,) = panel.children[0].children
         text = panel.children[2]

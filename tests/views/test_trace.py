@@ -1,4 +1,4 @@
-"""The trace: it obeys its format, and its slices are the rows of the run's tables."""
+"""The trace: it obeys its format, and its slices match the rows of the run's tables."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ USING = {"forward": 20.0, "backward": 11.0, "logging": 2.0, "garbage collection"
 
 
 def elsewhere(run):
-    """The same in other workers."""
+    """Return the run with other workers."""
     tables = ("all_spans", "batches", "deliveries", "side_spans")
-    other = pl.when(pl.col("worker").is_null()).then("pid").otherwise(pl.col("pid") + 50)
-    return replace(run, **{name: getattr(run, name).with_columns(pid=other) for name in tables})
+    pids = pl.when(pl.col("worker").is_null()).then("pid").otherwise(pl.col("pid") + 50)
+    return replace(run, **{name: getattr(run, name).with_columns(pid=pids) for name in tables})
 
 
 PLANTED = {
@@ -59,15 +59,15 @@ PLANTED = {
 
 @pytest.fixture(scope="module")
 def recorded():
-    """A real recording, with two workers."""
+    """Return a real recording with two workers."""
     loader = DataLoader(Noise(96, Jitter()), 4, num_workers=2)
     return ss.record(loader, lambda _: sum(range(30_000)), batches=8)
 
 
 def names(trace, what):
-    """Names of the processes or threads, by number."""
-    told = [e for e in trace["traceEvents"] if e["ph"] == "M" and e["name"] == what]
-    return {event["tid"] or event["pid"]: event["args"]["name"] for event in told}
+    """Return the names of the processes or threads, by number."""
+    metadata = [e for e in trace["traceEvents"] if e["ph"] == "M" and e["name"] == what]
+    return {event["tid"] or event["pid"]: event["args"]["name"] for event in metadata}
 
 
 class TestFormat:
@@ -83,33 +83,35 @@ class TestFormat:
         assert trace["traceEvents"] == trace_of(recorded)["traceEvents"]
 
     def test_colours_are_there_for_every_kind(self):
-        """And chrome://tracing knows each of them."""
+        """Each colour is one that chrome://tracing knows."""
         assert set(KINDS) <= set(CHROME_COLOURS)
         assert set(CHROME_COLOURS.values()) <= trace_format.COLOURS
 
     @given(st.integers(0, 1 << 50))
-    def test_times_give_their_nanoseconds_back(self, time_ns):
-        """To a reader that cuts, and to one that rounds; also out of a file."""
-        told = json.loads(json.dumps(us(time_ns)))
+    def test_times_keep_their_nanoseconds(self, time_ns):
+        """Times keep their nanoseconds for readers that cut or round, also from a file."""
+        micros = json.loads(json.dumps(us(time_ns)))
 
-        assert (time_ns, time_ns) == (int(told * 1000), round(told * 1000))
+        assert (time_ns, time_ns) == (int(micros * 1000), round(micros * 1000))
 
 
 class TestFigures:
     @pytest.mark.parametrize("run", PLANTED.values(), ids=list(PLANTED))
     def test_of_waits_are_those_of_the_steps(self, run):
-        """Each step's wait, and each stall, to the nanosecond."""
+        """Each step's wait and each stall agree to the nanosecond."""
         run = replace(run, others=())
         trace = trace_of(run)
-        told = {cat: [ns(e["dur"]) for e in slices(trace, cat)] for cat in ("wait", "stall")}
+        durations = {cat: [ns(e["dur"]) for e in slices(trace, cat)] for cat in ("wait", "stall")}
         waits = [ns(e["dur"]) for e in slices(trace, "wait") if e["name"] == "wait"]
 
         steps = run.all_steps.drop_nulls("start_ns")
         assert sorted(waits) == sorted((steps["wait_s"] * 1e9).round().cast(int))
-        assert sorted(told["stall"]) == sorted((run.stalls()["stall_s"] * 1e9).round().cast(int))
+        assert sorted(durations["stall"]) == sorted(
+            (run.stalls()["stall_s"] * 1e9).round().cast(int)
+        )
 
     def test_of_the_machine_are_those_of_the_table(self, recorded):
-        """A counter for each resource that was read, but not for the sampling itself."""
+        """Each sampled resource has a counter, but the sampling itself has none."""
         read = recorded.resources(steady=False).drop_nulls("value")
         wanted = read.filter(pl.col("resource").cast(pl.String) != SAMPLER)["value"].to_list()
 
@@ -128,20 +130,20 @@ class TestSlices:
         )
 
     def test_a_device_that_works_behind_the_host_has_a_track_of_its_own(self):
-        """When it had work, by kind, and where nobody knows."""
+        """The track shows the device's work by kind, and where it is unknown."""
         run = PLANTED["on a device"]
         trace = trace_of(run)
         threads = {
             number for number, name in names(trace, "thread_name").items() if name == "device"
         }
-        told = [
-            (one["name"], ns(one["ts"]))
+        drawn = [
+            (event["name"], ns(event["ts"]))
             for cat in ("h2d", "step")
-            for one in slices(trace, cat)
-            if one["tid"] in threads
+            for event in slices(trace, cat)
+            if event["tid"] in threads
         ]
 
-        assert sorted(told) == sorted(run.device_work.select("kind", "start_ns").rows())
+        assert sorted(drawn) == sorted(run.device_work.select("kind", "start_ns").rows())
 
     def test_of_a_simulated_step_say_so(self):
         run = replace(PLANTED["loop"], settings=Settings(simulated_step_s=0.02))
@@ -154,19 +156,19 @@ class TestSlices:
 
 
 class TestNames:
-    def test_tell_ranks_with_the_same_pids_apart(self):
+    def test_differ_between_ranks_with_the_same_pids(self):
         """On two machines, two processes may have one pid."""
-        told = names(trace_of(PLANTED["ranks"]), "process_name")
+        processes = names(trace_of(PLANTED["ranks"]), "process_name")
 
-        assert 15 == len(told) == len(set(told.values()))
-        assert "rank 2: worker 3 (pid 103)" in told.values()
+        assert 15 == len(processes) == len(set(processes.values()))
+        assert "rank 2: worker 3 (pid 103)" in processes.values()
 
-    def test_carry_what_a_reader_must_know(self):
-        """Notes, settings and machine, without what JSON has no word for."""
+    def test_carry_notes_settings_and_machine(self):
+        """The trace carries notes, settings and machine, without values that JSON lacks."""
         run = replace(a_run([], notes=("a note",)), machine={"cores": float("nan")})
 
-        told = trace_of(run)["otherData"]
-        assert ("NaN", ["a note"]) == (told["machine"]["cores"], told["notes"])
+        about = trace_of(run)["otherData"]
+        assert ("NaN", ["a note"]) == (about["machine"]["cores"], about["notes"])
 
 
 @pytest.fixture
@@ -177,7 +179,7 @@ def short_run():
 class TestWriting:
     @pytest.mark.parametrize("name", ["trace.json", "new/folder/trace.json.gz"])
     def test_gives_the_file_that_was_asked_for(self, short_run, tmp_path, name):
-        """Plain or compressed, in folders that are made; nothing else stays."""
+        """The file is plain or compressed, in new folders; no other file stays."""
         path = short_run.trace(tmp_path / name)
 
         assert tmp_path / name == path
@@ -189,7 +191,7 @@ class TestWriting:
         assert [] == trace_format.read(a_run([]).trace(tmp_path / "trace.json"))["traceEvents"]
 
     def test_that_fails_leaves_what_was_there(self, short_run, tmp_path, monkeypatch):
-        """Half a trace is no trace, and the older one is still whole."""
+        """A failed export leaves no partial trace, and the older one is whole."""
         path = short_run.trace(tmp_path / "trace.json")
         before = path.read_bytes()
 
@@ -204,14 +206,14 @@ class TestWriting:
 
     @pytest.mark.parametrize("name", ["trace", "trace.txt", "trace.gz", "trace.pftrace"])
     def test_another_ending(self, short_run, tmp_path, name):
-        """One sentence says which names are good."""
+        """One sentence lists the good names."""
         with pytest.raises(TraceFileError, match=r"is \.json or \.json\.gz.*give one such as"):
             short_run.trace(tmp_path / name)
         assert [] == list(tmp_path.iterdir())
 
     @pytest.mark.parametrize("place", ["/proc/trace.json", "file/trace.json"])
     def test_a_place_that_cannot_be_written(self, short_run, tmp_path, monkeypatch, place):
-        """No right, or a file in the way of a folder."""
+        """The place has no write permission, or a file where a folder must be."""
         monkeypatch.chdir(tmp_path)
         (tmp_path / "file").write_text("mine")
 

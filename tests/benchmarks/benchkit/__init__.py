@@ -1,4 +1,4 @@
-"""What the benchmarks share; each file beside this folder is a command.
+"""Shared parts of the benchmarks; each file beside this folder is a command.
 
 Importing it puts `tests/` on the path of this process and of those that it starts: loaders with
 known causes and pipelines with known truths stand there.

@@ -1,4 +1,4 @@
-"""A benchmark as a command: its options, `--smoke`, and how it prints what it found."""
+"""A benchmark as a command: its options, `--smoke`, and its tables."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Option(NamedTuple):
     """An option of the command line, `--its-name`."""
 
     default: Any
-    """Its value; the type of this one is that of all; False: a flag."""
+    """Default value, whose type is the option's; False: a flag."""
     smoke: Any
     """Its value under `--smoke`: the same code in a few seconds."""
     help: str
-    """What it is; the default is added."""
+    """Help text; the default is added."""
 
 
 def arguments(doc: str, **options: Option) -> argparse.Namespace:
-    """Parse the command line; what it gives counts also under `--smoke`.
+    """Parse the command line; options on it override also those of `--smoke`.
 
     Args:
         doc: of the benchmark's module.
@@ -47,28 +47,28 @@ def arguments(doc: str, **options: Option) -> argparse.Namespace:
     parser.add_argument("--save", default="", metavar="NOTE", help=SAVING)
     for name, option in options.items():
         flag, default = f"--{name.replace('_', '-')}", option.default
-        said: dict[str, Any] = {"help": option.help, "default": argparse.SUPPRESS}
+        settings: dict[str, Any] = {"help": option.help, "default": argparse.SUPPRESS}
         if default is False:
-            parser.add_argument(flag, action="store_true", **said)
+            parser.add_argument(flag, action="store_true", **settings)
             continue
         is_list = isinstance(default, list)
         shown = "all" if is_list and len(default) > 3 else default
-        said["help"] += f" ({' '.join(map(str, shown)) if isinstance(shown, list) else shown})"
-        said["nargs"] = "+" if is_list else None
-        parser.add_argument(flag, type=type(default[0] if is_list else default), **said)
-    given = parser.parse_args()
+        settings["help"] += f" ({' '.join(map(str, shown)) if isinstance(shown, list) else shown})"
+        settings["nargs"] = "+" if is_list else None
+        parser.add_argument(flag, type=type(default[0] if is_list else default), **settings)
+    values = parser.parse_args()
     for name, option in options.items():
-        if name not in given:
-            setattr(given, name, option.smoke if given.smoke else option.default)
-    if given.smoke:
+        if name not in values:
+            setattr(values, name, option.smoke if values.smoke else option.default)
+    if values.smoke:
         print(SMOKE, flush=True)
-    if given.save:
-        atexit.register(_save, given.save)
-    return given
+    if values.save:
+        atexit.register(_save, values.save)
+    return values
 
 
 _tables: list[dict[str, Any]] = []
-"""What this process has printed as tables."""
+"""Tables that this process has printed."""
 
 
 def _save(note: str) -> None:
@@ -118,7 +118,7 @@ def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def met(yes: bool) -> str:
-    """Whether a target is met."""
+    """Return the words for a target that is met or missed."""
     return "met" if yes else "MISSED"
 
 

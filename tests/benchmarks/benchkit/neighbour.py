@@ -1,4 +1,4 @@
-"""Somebody else on the machine: a process that burns a core in bursts of 0.2 to 3 s."""
+"""Another user of the machine: a process that burns a core in bursts of 0.2 to 3 s."""
 
 from __future__ import annotations
 

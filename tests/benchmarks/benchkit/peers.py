@@ -70,7 +70,7 @@ def appending(path: Path) -> Around:
 
 
 def installed(name: str, make: Callable[[], Any]) -> Any:
-    """What a peer's maker gives; None, and a sentence, where the peer is not installed."""
+    """Return a peer's switch; None, and a sentence, where the peer is not installed."""
     try:
         return make()
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""What came out of trials with planted causes: tables, shares with their intervals, every miss."""
+"""Results of trials with planted causes: tables, shares with their intervals, every miss."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from benchkit.command import table
 from benchkit.pairing import NORMAL_95
 
 Line = dict[str, Any]
-"""What is kept of a trial."""
+"""Record of a trial."""
 
 SINGLE, NEAR, PAIR, HEALTHY, AWAY = "single", "near", "pair", "healthy", "taken away"
 """Kinds of trials."""
 SOUND = (HEALTHY, AWAY)
-"""Those in which nothing is wrong."""
+"""Kinds of healthy trials."""
 FAILED = "no verdict"
-"""What is said of a diagnosis that failed or did not end."""
+"""Verdict of a diagnosis that failed or did not end."""
 NO_ALARM = (HEALTHY_CODE, "inconclusive", FAILED)
 OVER = 1.1
-"""A verdict that took more than so many times its budget came too late."""
+"""Multiple of the budget after which a verdict is late."""
 
 
 def report(lines: list[Line], budget_s: float) -> str:
@@ -42,16 +42,16 @@ def report(lines: list[Line], budget_s: float) -> str:
 def confusion(lines: list[Line]) -> str:
     """The table cause by verdict: numbers of trials; of a pair, by the cause that costs more."""
     counts = Counter((_truth(line), line["found"][0]) for line in lines)
-    said = sorted({verdict for _, verdict in counts})
+    verdicts = sorted({verdict for _, verdict in counts})
     rows = [
-        (truth, *(str(counts[truth, verdict] or "·") for verdict in said))
+        (truth, *(str(counts[truth, verdict] or "·") for verdict in verdicts))
         for truth in sorted({truth for truth, _ in counts})
     ]
-    return table(("planted \\ said", *said), rows) if rows else "no trial yet"
+    return table(("planted \\ said", *verdicts), rows) if rows else "no trial yet"
 
 
 def shares(lines: list[Line]) -> str:
-    """How many were right, each with its interval."""
+    """Return the shares of right verdicts, each with its interval."""
     rows = []
     for kind in (SINGLE, NEAR, PAIR):
         of_kind = [line for line in lines if line["kind"] == kind]
@@ -68,11 +68,11 @@ def shares(lines: list[Line]) -> str:
 
 
 def times(lines: list[Line], budget_s: float) -> str:
-    """How long the verdicts took."""
+    """Return the time to the verdict."""
     took = sorted(line["took_s"] for line in lines)
     if not took:
         return ""
-    late = sum(one > OVER * budget_s for one in took)
+    late = sum(seconds > OVER * budget_s for seconds in took)
     return (
         f"time to the verdict: median {statistics.median(took):.1f} s, 95% within "
         f"{took[int(0.95 * (len(took) - 1))]:.1f} s, longest {took[-1]:.1f} s; {late} of "
