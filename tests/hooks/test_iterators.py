@@ -71,7 +71,7 @@ def test_the_main_process_is_left_as_it_was(name, monkeypatch):
     plain, _ = batches_of(name, recorded=False)
     before = functions_of(package)
     recorded, run = batches_of(name, recorded=True)
-    assert functions_of(known) == before
+    assert functions_of(package) == before
     assert same(plain, recorded)
     assert not OPS[name] or OPS[name] in set(run.work["stage"])
 

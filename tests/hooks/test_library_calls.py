@@ -112,7 +112,7 @@ class TestContainers:
 
 class TestDecoding:
     def test_pil_decodes_where_the_pixels_are_touched(self, photograph, tmp_path):
-        """`Image.open` is fetch; the decoding is decode, in whichever transform it happens."""
+        """`Image.open` is fetch; the first access to the pixels is decode, in any transform."""
         stages = stages_of(
             lambda _: Image.open(photograph), tmp_path, v1.Compose([v1.CenterCrop(64)])
         )

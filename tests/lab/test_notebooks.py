@@ -84,7 +84,7 @@ class TestTarget:
         "name", ["plain", "it's", 'say "hi"', "back\\slash", "tür {1}", "a\nb"]
     )
     def test_survives_any_folder_name(self, source, name):
-        """A path with quotes, backslashes, line breaks or umlauts arrives as it is, absolute."""
+        """A path with quotes, backslashes, line breaks or umlauts is copied unchanged, as an absolute path."""
         Path(name).mkdir()
 
         copies = copy_notebooks(Path("x"), name)
@@ -181,7 +181,7 @@ class TestSecondTime:
         assert str(Path("earlier/my_target.1.py")) in copies.notes[0]
 
     def test_force_puts_changes_aside(self, source):
-        """With force a changed notebook is replaced, and every earlier one is kept."""
+        """With `force` a changed notebook is replaced, and every earlier version is kept."""
         path = copy_notebooks(Path("x")).notebooks[0]
         for _ in range(2):
             edit(path, rewrite)

@@ -51,7 +51,7 @@ class TestEnough:
         assert Replay(steps=5).is_over(limits)
 
     def test_a_slow_start_needs_a_second_epoch(self):
-        """A loader without a length may start slowly in every epoch, so a second one is measured."""
+        """A slow start of a loader without a length is measured in a second epoch."""
         limits = Limits(1000, 60.0, Enough(after=2, batches=3, seconds=0.0, begin_share=0.1))
         now_ns = perf_counter_ns()
         loop = Replay(9, 1, began_ns=now_ns - 10_000_000_000, first_ns=now_ns - 8_000_000_000)
