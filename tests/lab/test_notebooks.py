@@ -84,7 +84,7 @@ class TestTarget:
         "name", ["plain", "it's", 'say "hi"', "back\\slash", "tür {1}", "a\nb"]
     )
     def test_survives_any_folder_name(self, source, name):
-        """A path with quotes, backslashes, line breaks or umlauts is copied unchanged, as an absolute path."""
+        """A path with quotes, backslashes, line breaks or umlauts is only made absolute."""
         Path(name).mkdir()
 
         copies = copy_notebooks(Path("x"), name)

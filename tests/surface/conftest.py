@@ -1,4 +1,4 @@
-"""Goldens: saved texts and values that users see; `pytest tests/surface --write-golden` rewrites them."""
+"""Goldens: saved texts and values that users see; `pytest tests/surface --write-golden` updates."""
 
 from __future__ import annotations
 
