@@ -1,7 +1,7 @@
 """The same tests on every device that works behind the host: the simulated one, and CUDA.
 
 `pytest -m gpu tests/gpu` runs those that need a GPU; without one they are skipped with the reason.
-The simulated ones run everywhere: what is asked of both is the protocol of `hooks.device_time`.
+The simulated ones run everywhere; both use the protocol of `hooks.device_time`.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class Worker:
-    """A device, and how to give it work."""
+    """A device and a function that gives it work."""
 
     device: AsyncDevice
     launch: Callable[[float], None]
-    """Work for about so many seconds; returns at once."""
+    """Launch work of about this many seconds without waiting for it."""
     is_real: bool
 
     @property
     def where(self) -> str | None:
-        """Where batches are moved; None: the step moves them itself, or nobody."""
+        """Device for the batches; None: the loop moves no batches."""
         return "cuda" if self.is_real else None
 
     def step(self, seconds: float, *, synchronises: bool = False) -> Callable[[Any], None]:
@@ -60,7 +60,7 @@ def _cuda() -> Worker:
 
 
 def _cycles_per_s() -> float:
-    """How many cycles `torch.cuda._sleep` counts in a second, of which nothing else is known."""
+    """Measure the cycles that `torch.cuda._sleep` counts in a second."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda._sleep(1_000_000)
     begin.record()
@@ -72,9 +72,9 @@ def _cycles_per_s() -> float:
 
 @pytest.fixture(params=["simulated", pytest.param("cuda", marks=pytest.mark.gpu)])
 def worker(request: pytest.FixtureRequest) -> Worker:
-    made = {"simulated": _simulated, "cuda": _cuda}[request.param]()
-    yield made
-    made.device.synchronize()
+    device_worker = {"simulated": _simulated, "cuda": _cuda}[request.param]()
+    yield device_worker
+    device_worker.device.synchronize()
 
 
 @pytest.fixture

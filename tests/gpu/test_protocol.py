@@ -1,4 +1,4 @@
-"""What events say of a device, whichever it is."""
+"""Events of a device, simulated or real."""
 
 from itertools import pairwise
 from time import perf_counter_ns
@@ -11,7 +11,7 @@ STEP_S = 0.004
 
 
 def read(worker, plan):
-    """The edges of a plan of pairs (host's nap, device's work), on the host's clock."""
+    """Return the edges of a plan of pairs (host's nap, device's work), on the host's clock."""
     edges = []
     clock = EventClock(worker.device, lambda *edge: edges.append(edge))
     for nap, work_s in plan:
@@ -26,20 +26,20 @@ def read(worker, plan):
 
 
 def lengths(edges, kind):
-    """How long the device was at what each edge of a kind began, seconds."""
+    """Return the seconds from each edge of a kind to the next edge."""
     return [(end - at) / 1e9 for (edge, at), (_, end) in pairwise(edges) if edge == kind]
 
 
 @pytest.mark.parametrize("work_s", [0.001, 0.004, 0.02])
-def test_work_of_a_known_length_is_found(worker, nap, work_s):
-    found = sorted(lengths(read(worker, [(lambda: nap(0.001), work_s)] * 21), Edge.STEP))
+def test_the_length_of_work_is_measured(worker, nap, work_s):
+    durations_s = sorted(lengths(read(worker, [(lambda: nap(0.001), work_s)] * 21), Edge.STEP))
 
-    assert found[10] == pytest.approx(work_s, rel=0.05, abs=5e-5)
+    assert durations_s[10] == pytest.approx(work_s, rel=0.05, abs=5e-5)
 
 
 @pytest.mark.parametrize("nap_s", [0.005, 0.02])
 def test_a_pause_of_the_host_beyond_its_work_is_idle_time(worker, nap, nap_s):
-    """What is left of the nap when the step is done, in the median."""
+    """The median idle time is the rest of the nap after the step."""
     edges = read(worker, [(lambda: nap(nap_s), STEP_S)] * 15)
     idle = sorted(lengths(edges[2:], Edge.NOTHING))
 
@@ -59,22 +59,22 @@ def test_edges_come_in_order_and_none_is_lost(worker):
     assert all(at <= later for (_, at), (_, later) in pairwise(edges))
 
 
-def test_no_edge_is_earlier_than_the_host_made_it(worker, nap):
-    """Whatever the clocks' drift: at most the accuracy of the anchors, 0.1 ms."""
-    made = []
+def test_no_edge_is_earlier_than_its_launch(worker, nap):
+    """Despite clock drift, the median edge is at most 0.1 ms early, the anchors' accuracy."""
+    host_ns = []
 
     def noted():
         nap(0.002)
-        made.append(perf_counter_ns())
+        host_ns.append(perf_counter_ns())
 
     edges = [at for edge, at in read(worker, [(noted, 0.001)] * 40) if edge == Edge.STEP]
-    early_ns = sorted(host - at for host, at in zip(made, edges, strict=True))
+    early_ns = sorted(host - at for host, at in zip(host_ns, edges, strict=True))
 
     assert early_ns[len(early_ns) // 2] < 100_000
 
 
 def test_the_host_is_not_held_up(worker):
-    """Giving work and its events takes the host next to nothing of the work's length."""
+    """The host launches work and its events without waiting for the device."""
     edges = []
     clock = EventClock(worker.device, lambda *edge: edges.append(edge))
     for _ in range(8):
@@ -88,7 +88,7 @@ def test_the_host_is_not_held_up(worker):
 
 
 def test_events_are_used_again(worker, nap):
-    made = []
+    events = []
     new = worker.device.event
 
     class Counted:
@@ -99,8 +99,8 @@ def test_events_are_used_again(worker, nap):
 
         @staticmethod
         def event():
-            made.append(new())
-            return made[-1]
+            events.append(new())
+            return events[-1]
 
     clock = EventClock(Counted, lambda *_: None)
     for number in range(300):
@@ -111,11 +111,11 @@ def test_events_are_used_again(worker, nap):
             nap(0.003)
     clock.end()
 
-    assert len(made) < 200
+    assert len(events) < 200
 
 
-def test_a_loop_of_our_own_can_be_kept_near_to_its_device(worker):
-    """`wait_for` reads until no more edges than that are under way."""
+def test_a_loop_can_wait_for_its_device(worker):
+    """`wait_for` reads events until at most this many edges are pending."""
     edges = []
     clock = EventClock(worker.device, lambda *edge: edges.append(edge))
     for _ in range(20):

@@ -1,4 +1,4 @@
-"""What the verbs say of loops on a device that works behind the host, whichever it is."""
+"""Verbs on loops whose device works behind the host, simulated or real."""
 
 import gc
 
@@ -27,7 +27,7 @@ def time_of(run):
     ("batch_s", "synchronises"), [(0.036, False), (0.036, True), (0.024, True)]
 )
 def test_a_slow_loader_leaves_the_device_idle(worker, batch_s, synchronises):
-    """The idle share is what the batch takes longer than the step, or all of it behind a wait."""
+    """The idle share is the part of a batch's time without a step."""
     run = ss.record(loader(batch_s), worker.step(STEP_S, synchronises=synchronises), batches=25)
     period_s = batch_s if not synchronises else max(batch_s, STEP_S)
     time = time_of(run)
@@ -38,7 +38,7 @@ def test_a_slow_loader_leaves_the_device_idle(worker, batch_s, synchronises):
 
 @pytest.mark.slow
 def test_waits_behind_a_busy_device_are_no_stalls(worker):
-    """The host waits for most of the time, and the device hardly ever."""
+    """The host waits most of the time, but the device is rarely idle."""
     run = ss.record(loader(0.024), worker.step(0.04), batches=25)
 
     assert time_of(run).stall_share < 0.15
@@ -47,7 +47,7 @@ def test_waits_behind_a_busy_device_are_no_stalls(worker):
 
 @pytest.mark.slow
 def test_the_devices_time_is_kept_with_the_run(worker, tmp_path):
-    """A step each, in order, of the kernel's length; saved and read again."""
+    """Device work has the kernel's length, is in order, and survives saving."""
     run = ss.record(loader(0.02), worker.step(STEP_S), batches=20)
     work = run.device_work
     lengths = (
@@ -87,9 +87,9 @@ def test_the_users_own_loop_is_watched(worker):
 
 @pytest.mark.slow
 def test_a_ladder_is_timed_by_the_device(worker):
-    """Its top is as fast as its kernels, however far the host is ahead."""
-    found = ss.ladder(loader(0.03), worker.step(STEP_S), budget_s=8)
-    top = found.table().filter(pl.col("blocks") > 0).row(-1, named=True)
+    """The top rung is as fast as the kernels, even if the host runs ahead."""
+    ladder = ss.ladder(loader(0.03), worker.step(STEP_S), budget_s=8)
+    top = ladder.table().filter(pl.col("blocks") > 0).row(-1, named=True)
 
     assert top["samples_per_s"] == pytest.approx(4 / STEP_S, rel=0.1)
     assert top["step_share"] > 0.9
@@ -98,15 +98,15 @@ def test_a_ladder_is_timed_by_the_device(worker):
 @pytest.mark.thorough
 @pytest.mark.parametrize(("batch_s", "code"), [(0.012, "healthy"), (0.06, "storage-latency")])
 def test_the_verdict_rests_on_idle_time(worker, batch_s, code):
-    """A device that has work all the time is no reason to look at the loader."""
-    found = ss.diagnose(loader(batch_s), worker.step(0.02), budget_s=20)
+    """A loop whose device is always busy is healthy."""
+    diagnosis = ss.diagnose(loader(batch_s), worker.step(0.02), budget_s=20)
 
-    assert code == found.verdict.code
-    assert found.verdict.severity < 0.1 or batch_s > 0.02
+    assert code == diagnosis.verdict.code
+    assert diagnosis.verdict.severity < 0.1 or batch_s > 0.02
 
 
 class Collecting(Naps):
-    """Samples whose workers look for garbage: what they have from this process, too."""
+    """Samples whose workers collect garbage, including objects of the parent process."""
 
     def __getitem__(self, index):
         gc.collect()
@@ -114,7 +114,7 @@ class Collecting(Naps):
 
 
 @pytest.mark.slow
-def test_workers_can_look_for_garbage_after_a_recording(worker):
+def test_workers_can_collect_garbage_after_a_recording(worker):
     """CUDA kills a worker that destroys an event of the process that it was forked from."""
     data = Collecting(0.0, many=80)
     for _ in range(2):
@@ -123,8 +123,8 @@ def test_workers_can_look_for_garbage_after_a_recording(worker):
     assert run.steps().height >= 14
 
 
-def test_workers_can_look_for_garbage_while_one_is_made(worker):
-    """Those of the second epoch are forked while the events of the first are in use."""
+def test_workers_can_collect_garbage_during_a_recording(worker):
+    """Workers of the second epoch are forked while events of the first are in use."""
     batches, step = DataLoader(Collecting(0.0, many=80), 4, num_workers=2), worker.step(0.002)
     with ss.instrumented(batches) as watch:
         for _ in range(2):
@@ -136,10 +136,10 @@ def test_workers_can_look_for_garbage_while_one_is_made(worker):
 
 @pytest.mark.gpu
 class TestCuda:
-    """What only a real one can show."""
+    """Recordings that need a real device."""
 
-    def test_a_model_that_trains_is_put_back_and_its_device_found(self):
-        """By its parameters alone; the recording's step trains and is undone."""
+    def test_a_model_that_trains_is_restored_and_its_device_detected(self):
+        """The parameters name the device, and the recording undoes its training steps."""
         model = torch.nn.Linear(64, 64).cuda()
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         before = model.weight.detach().clone()
@@ -169,7 +169,7 @@ class TestCuda:
         assert (copies["end_ns"] - copies["start_ns"]).median() > 16e6 / 60e9 * 1e9
 
     def test_no_synchronisation_while_it_records(self):
-        """Torch's sync debug mode raises at any, also at one of ours."""
+        """A synchronisation by the recording would raise in torch's sync debug mode."""
         torch.ones(1, device="cuda")
         batches = loader(0.005)
         with ss.instrumented(batches) as watch:
@@ -198,10 +198,10 @@ class TestCuda:
 
     def test_a_ladder_has_pinned_and_on_device_rungs(self):
         weight = torch.randn(4096, 4096, device="cuda")
-        found = ss.ladder(
+        ladder = ss.ladder(
             loader(0.02, values=4096), lambda batch: batch @ weight, device="cuda", budget_s=15
         )
-        rows = {row["rung"]: row for row in found.table().iter_rows(named=True)}
+        rows = {row["rung"]: row for row in ladder.table().iter_rows(named=True)}
 
         assert rows["batches in pinned memory"]["blocks"]
         assert rows["batches on the device"]["device_busy_share"] is not None

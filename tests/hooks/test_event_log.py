@@ -20,7 +20,7 @@ def place(tmp_path):
 
 
 def read(place):
-    """The files of a recording in their order."""
+    """Return the logs of a recording in order."""
     return [read_log(path) for path in place.logs()]
 
 
@@ -29,7 +29,7 @@ def marks_in(pages):
 
 
 def test_words_read_back_while_the_log_is_open(place):
-    """What was written can be read before the writer has closed the log."""
+    """A log can be read before its writer closes the log."""
     log = ProcessLog(place, 3)
     here = log.here()
     for number in (5, 6, 7):
@@ -43,7 +43,7 @@ def test_words_read_back_while_the_log_is_open(place):
 
 
 def test_space_is_reserved_when_the_log_is_made(tmp_path):
-    """The file takes its whole room on the disk from the start, so that no later write can fail."""
+    """The file reserves its full size on disk at the start, so no later write can fail."""
     place = LogPlace(tmp_path, 1 << 16)
     log = ProcessLog(place, 0)
 
@@ -53,13 +53,13 @@ def test_space_is_reserved_when_the_log_is_made(tmp_path):
 
 
 def test_each_thread_has_a_log(place):
-    """Marks of two threads stand in two files; codes and notes are the process's."""
+    """Two threads write their marks into two files; the process shares codes and notes."""
     log = ProcessLog(place, -1)
     begin, end = log.part(FORWARD)
     log.mark(Mark.GOT, 1 << 20, 4)
-    other = threading.Thread(target=lambda: (log.put(begin), log.put(end)))
-    other.start()
-    other.join()
+    thread = threading.Thread(target=lambda: (log.put(begin), log.put(end)))
+    thread.start()
+    thread.join()
     log.retire()
 
     first, second = read(place)
@@ -73,7 +73,7 @@ def test_each_thread_has_a_log(place):
 
 @pytest.mark.parametrize("days", [0, 2, 4, 40])
 def test_parts_are_timed_however_long_the_process_lives(place, monkeypatch, days):
-    """The time of a part begins anew every few days; the file's own time tells which it is."""
+    """The clock of the parts wraps every few days; the log's start time resolves the wrap."""
     now_ns = place.origin_ns + days * 86_400 * 10**9
     monkeypatch.setattr("stallscope.hooks.event_log.perf_counter_ns", lambda: now_ns)
     log = ProcessLog(place, -1, place.origin_ns)
@@ -98,8 +98,8 @@ def test_a_full_log_says_so(place):
     log.retire()
 
 
-def test_a_retired_log_is_written_no_more(place):
-    """Hooks that somebody still holds write nowhere, in new threads, too."""
+def test_a_retired_log_takes_no_more_events(place):
+    """Hooks that outlive the log write nothing, even in new threads."""
     log = ProcessLog(place, -1)
     mark = log.mark
     log.retire()

@@ -26,7 +26,7 @@ NAMES = [name for name in LIBRARIES if called(name) in MODULES]
 
 
 def batches_of(name: str, *, recorded: bool) -> tuple[list[Any], Any]:
-    """The first batches of a loader, and the run where they were recorded."""
+    """Return the first batches of a loader, and their run if `recorded`."""
     third_party_loaders.seed()
     loader = LIBRARIES[name]()
     third_party_loaders.seed()
@@ -37,11 +37,11 @@ def batches_of(name: str, *, recorded: bool) -> tuple[list[Any], Any]:
     return batches, watch.run
 
 
-def functions_of(known: str) -> dict[tuple[str, str, str], int]:
-    """Every function of every class that an adapter could change, by its identity."""
+def functions_of(package: str) -> dict[tuple[str, str, str], int]:
+    """Return the identity of every function that an adapter could change."""
     return {
         (module, cls.__qualname__, name): id(value)
-        for module in MODULES[known]
+        for module in MODULES[package]
         for cls in vars(sys.modules[module]).values()
         if isinstance(cls, type) and cls.__module__ == module
         for name, value in vars(cls).items()
@@ -65,20 +65,20 @@ def test_batches_are_the_same_and_stages_have_names(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_main_process_is_left_as_it_was(name, monkeypatch):
-    """Without workers the hooks go on in this process, and every one comes off again."""
-    known = library(name)
+    """Without workers the hooks patch this process, and the recording removes every hook."""
+    package = library(name)
     monkeypatch.setattr(third_party_loaders, "WORKERS", 0)
     plain, _ = batches_of(name, recorded=False)
-    before = functions_of(known)
+    before = functions_of(package)
     recorded, run = batches_of(name, recorded=True)
-    assert functions_of(known) == before
+    assert functions_of(package) == before
     assert same(plain, recorded)
     assert not OPS[name] or OPS[name] in set(run.work["stage"])
 
 
-def spend(ns: int, given: Any) -> Any:
+def spend(ns: int, value: Any) -> Any:
     CLOCK.spend(ns)
-    return given
+    return value
 
 
 def slowly(samples: Any) -> Any:
@@ -102,7 +102,7 @@ def test_nested_steps_have_their_own_time(tmp_path):
     wds = pytest.importorskip("webdataset")
     numbers = [{"number": number} for number in range(4)]
     dataset = wds.DataPipeline(
-        lambda: (spend(1000, one) for one in numbers),
+        lambda: (spend(1000, sample) for sample in numbers),
         functools.partial(slowly),
         functools.partial(slowly),
         wds.map(double),

@@ -76,7 +76,7 @@ class TestReading:
 
 
 class TestContainers:
-    """Finding a sample, reading it and unpacking it stand apart where a library has them apart."""
+    """Seeking, reading and unpacking a sample are separate stages if the library separates them."""
 
     @pytest.mark.parametrize(
         "read",
@@ -112,12 +112,12 @@ class TestContainers:
 
 class TestDecoding:
     def test_pil_decodes_where_the_pixels_are_touched(self, photograph, tmp_path):
-        """`Image.open` is fetch; the decoding is decode, in whichever transform it happens."""
-        found = stages_of(
+        """`Image.open` is fetch; the first access to the pixels is decode, in any transform."""
+        stages = stages_of(
             lambda _: Image.open(photograph), tmp_path, v1.Compose([v1.CenterCrop(64)])
         )
 
-        assert {"getitem": 4, "fetch": 4, "decode": 4, "CenterCrop": 4} == found
+        assert {"getitem": 4, "fetch": 4, "decode": 4, "CenterCrop": 4} == stages
 
     @pytest.mark.parametrize("format_", ["PNG", "WEBP", "GIF", "TIFF", "BMP"])
     def test_other_formats_of_pil(self, format_, photograph, tmp_path):
@@ -129,9 +129,9 @@ class TestDecoding:
     @pytest.mark.filterwarnings("ignore::DeprecationWarning")
     def test_torchvision(self, photograph, tmp_path):
         """`read_image` is fetch and decode, also when it was imported by name."""
-        found = stages_of(lambda _: vision_io.read_image(str(photograph)), tmp_path)
+        stages = stages_of(lambda _: vision_io.read_image(str(photograph)), tmp_path)
 
-        assert {"getitem": 4, "fetch": 4, "decode": 4} == found
+        assert {"getitem": 4, "fetch": 4, "decode": 4} == stages
 
     def test_cv2(self, photograph, tmp_path):
         """`imdecode` is decode; `imread` reads and decodes in one, and the run says so."""
@@ -158,7 +158,7 @@ class TestDecoding:
 
 
 def module_of(monkeypatch: Any, name: str, **holds: Any) -> Any:
-    """A library that is not installed, of which somebody has imported this module."""
+    """Return a stand-in for an imported module of a library that is not installed."""
     module: Any = ModuleType(name)
     vars(module).update(holds)
     monkeypatch.setitem(sys.modules, name, module)
@@ -166,10 +166,10 @@ def module_of(monkeypatch: Any, name: str, **holds: Any) -> Any:
 
 
 class TestShapes:
-    """Of calls as libraries have them that `.[ci]` does not bring."""
+    """Call shapes of libraries that `.[ci]` does not install."""
 
     def test_a_generator_that_decodes_is_timed_by_each_next(self, tmp_path, monkeypatch):
-        """As PyAV's `container.decode`: the frames come as they did, and each of them is decode."""
+        """Each frame of a generator like PyAV's `container.decode` is timed as decode."""
 
         class InputContainer:
             def decode(self, video: int) -> Any:
@@ -187,23 +187,23 @@ class TestShapes:
 
 
 class TestTransforming:
-    def test_in_the_datasets_own_code_a_call_is_a_stage(self, photograph, tmp_path):
-        """Without a transform around them, library calls have stages of their own."""
+    def test_a_call_in_the_datasets_own_code_is_a_stage(self, photograph, tmp_path):
+        """Library calls outside any transform have stages of their own."""
         image = Image.open(photograph).convert("RGB")
-        found = stages_of(lambda _: F.resize(image.crop((0, 0, 99, 99)), [32, 32]), tmp_path)
+        stages = stages_of(lambda _: F.resize(image.crop((0, 0, 99, 99)), [32, 32]), tmp_path)
 
-        assert {"getitem": 4, "PIL.crop": 4, "torchvision.resize": 4} == found
+        assert {"getitem": 4, "PIL.crop": 4, "torchvision.resize": 4} == stages
 
-    def test_in_a_transform_it_is_part_of_it(self, photograph, tmp_path):
-        """Inside of a transform that has a name, they are part of that transform."""
+    def test_a_call_in_a_transform_is_part_of_the_transform(self, photograph, tmp_path):
+        """Library calls inside a named transform get no stage of their own."""
         image = Image.open(photograph).convert("RGB")
-        found = stages_of(lambda _: image, tmp_path, v1.Compose([v1.Resize(32)]))
+        stages = stages_of(lambda _: image, tmp_path, v1.Compose([v1.Resize(32)]))
 
-        assert {"getitem": 4, "Resize": 4} == found
+        assert {"getitem": 4, "Resize": 4} == stages
 
 
 def test_file_and_pixels_of_each_sample(photograph, tmp_path):
-    """Each sample knows the image it opened: its path and its size in pixels."""
+    """Each recorded sample has the path and the pixel size of its image."""
     READ[0] = lambda _: Image.open(photograph)
 
     samples = record(Files(None), tmp_path).samples

@@ -1,4 +1,4 @@
-"""What other libraries put around a loader: the loop waits for that, and nothing of it changes."""
+"""Libraries that wrap a loader: the loop waits for the wrapper, which stays unchanged."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def a_loader(workers=0):
 
 
 def outside_of_inner(run):
-    """Whether every step's wait begins before and ends after the waits for its loader."""
+    """Return whether every step's wait encloses the waits for its loader."""
     rows = run.waits.join(run.all_steps, on=["rank", "step"], suffix="_step")
     before = pl.col("start_ns_step") < pl.col("start_ns")
     return (
@@ -70,7 +70,7 @@ def outside_of_inner(run):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_loop_waits_for_the_outermost_iterator(name):
-    """What a library does after its loader is part of the wait, and its batches stay the same."""
+    """The library's own work counts as wait, and its batches stay the same."""
     library(name)
     third_party_loaders.seed()
     plain = list(islice(iter(third_party_loaders.LIBRARIES[name]()), BATCHES))
@@ -89,7 +89,7 @@ def test_the_loop_waits_for_the_outermost_iterator(name):
 
 
 @pytest.mark.slow
-def test_a_prepared_loader_of_accelerate_is_known_by_itself():
+def test_a_prepared_loader_of_accelerate_is_recognized():
     pytest.importorskip("accelerate")
     loader = third_party_loaders.accelerate()
 
@@ -101,7 +101,7 @@ def test_a_prepared_loader_of_accelerate_is_known_by_itself():
 
 class TestAnImportMeanwhile:
     def test_is_hooked_and_left_as_it_was(self, around):
-        """The class is met when its module is imported, and has its own method afterwards."""
+        """The class is hooked when its module is imported, and has its own method afterwards."""
         with ss.instrumented(warmup=0) as watch:
             loader = around().Around(a_loader())
             hooked = vars(type(loader))["__iter__"]

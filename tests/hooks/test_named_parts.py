@@ -1,4 +1,4 @@
-"""`ss.stage`: what is kept of the names that users give."""
+"""`ss.stage`: the names that users give become stages."""
 
 import io
 
@@ -34,7 +34,7 @@ def run():
 
 
 def test_names_without_end_are_one_stage(run):
-    """Of names made anew each time the first hundreds stay apart, all others are one stage."""
+    """The first few hundred distinct names are stages; all later names share one stage."""
     names = set(run.all_spans["stage"]) | set(run.side_spans["stage"])
 
     assert MOST_NAMES - 100 < len(names) <= MOST_NAMES + 1
@@ -42,8 +42,8 @@ def test_names_without_end_are_one_stage(run):
     assert any(f"more than {MOST_NAMES} names" in note for note in run.notes)
 
 
-def test_a_step_of_a_script_is_taken_apart():
-    """Its passes, its optimizer and its checkpoints have a name without a word of the script's."""
+def test_a_step_of_a_script_is_split_into_stages():
+    """Passes, optimizer and checkpoints are stages without a change to the script."""
     model = torch.nn.Linear(64, 1)
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
     plain = torch.save

@@ -13,7 +13,7 @@ from stallscope.hooks.patches import Patches
 from stallscope.run.record import begin_window
 
 
-def test_what_comes_after_the_end_changes_nothing():
+def test_a_patch_after_the_end_changes_nothing():
     """A thread may meet a new class of iterators just when the recording ends."""
     place, ours = {"name": "theirs"}, Patches()
     ours.put(place, "name", "ours")

@@ -161,7 +161,7 @@ class Stream(IterableDataset):
 
 
 class Again(Numbers):
-    """A dataset that asks itself once more, with more than an index."""
+    """A dataset whose `__getitem__` calls itself with a second argument."""
 
     def __getitem__(self, index: int, *, tries: int = 0) -> Any:
         return super().__getitem__(index) if tries else self.__getitem__(index, tries=1)
@@ -172,7 +172,7 @@ def normalize(_: Any) -> Any:
 
 
 class WithSettings(Numbers):
-    """A dataset with settings in its class, of which one is as false as it is a function's name."""
+    """A dataset with class settings; one is False and has the name of a function."""
 
     MEAN = np.zeros(3)
     normalize = False
@@ -183,7 +183,7 @@ class WithSettings(Numbers):
 
 
 class Inline(Numbers):
-    """A dataset that makes an op for each sample, of a class that it also keeps one of."""
+    """A dataset that creates an op for each sample, of the same class as its transform."""
 
     def __getitem__(self, index: int) -> Any:
         return Op(5)(super().__getitem__(index))
@@ -287,8 +287,8 @@ def test_planted_cost_is_found_in_its_stage(case, tmp_path):
 
     decoded = record(dataset, tmp_path)
 
-    found = {_without_line(stage): ns / SAMPLES for stage, ns in time_of(decoded).items()}
-    assert expected == found
+    costs_ns = {_without_line(stage): ns / SAMPLES for stage, ns in time_of(decoded).items()}
+    assert expected == costs_ns
     if case.startswith("__getitems__"):
         assert decoded.samples.is_empty()  # nobody can tell one sample from the next
         return
@@ -303,7 +303,7 @@ def _without_line(stage: str) -> str:
 
 
 def test_collate_and_what_it_calls_belong_to_the_batch(tmp_path):
-    """The collate function is a stage of the batch; an op inside of it is one, too."""
+    """The collate function is a stage of the batch, and so is an op inside it."""
     op = Op(5)
 
     def collate(samples: Any) -> Any:
@@ -346,7 +346,7 @@ class TestWithoutBatches:
 
 
 def test_cpu_time_is_read_for_every_kth_sample(tmp_path):
-    """A span whose CPU time was read has it, the others say null; computing is all of it here."""
+    """Every k-th sample has a CPU time, here equal to its duration; the others have null."""
     spans = record(Numbers(Op(100_000)), tmp_path, batches=[range(16)] * 3).spans
 
     read = spans.filter(spans["cpu_ns"].is_not_null() & (spans["stage"] == "Op"))
@@ -355,7 +355,7 @@ def test_cpu_time_is_read_for_every_kth_sample(tmp_path):
 
 
 def test_quick_samples_are_recorded_rarely(tmp_path):
-    """Where recording would cost more than it may, only every k-th batch is recorded."""
+    """If recording would cost too much, only every k-th batch is recorded."""
     decoded = record(Numbers(), tmp_path, batches=[range(16)] * 60, cost_share=0.02)
 
     tags = log_in(tmp_path).words & TAGS
@@ -374,7 +374,7 @@ def test_a_batch_that_fills_its_log_is_incomplete(tmp_path):
 
 
 def test_the_innermost_failing_stage_is_named(tmp_path):
-    """When a sample fails, the log says which one and in which op."""
+    """The log names the sample that fails and the op that raises."""
 
     def bad(x: Any) -> Any:
         if x == 3:

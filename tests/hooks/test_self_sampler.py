@@ -22,7 +22,7 @@ def sampled(seconds=0.3, rate_hz=100.0, *, idle=False):
 
 
 def names(seen):
-    """The functions of every stack, the outermost first."""
+    """Return the functions of every stack, the outermost first."""
     return [
         [seen.frames[number][0].rpartition(".")[2] for number in stack]
         for stacks in seen.threads.values()

@@ -1,4 +1,4 @@
-"""The notebooks arrive in the user's folder pointed at the user's target, and nothing is lost."""
+"""The notebooks are copied with the user's target, and no user's file is lost."""
 
 import os
 from pathlib import Path
@@ -23,7 +23,7 @@ def source(tmp_path, monkeypatch):
 
 
 def target_in(path):
-    """What the notebook measures: its cell names `my_target.py`, and that is run."""
+    """Return the notebook's target, read from `my_target.py`."""
     names = {}
     exec(read(path)["cells"][1]["source"], names)  # noqa: S102
     assert "my_target:target" == names["TARGET"]
@@ -68,8 +68,8 @@ class TestFolder:
             packaged_folder("notebooks")
 
 
-def test_the_first_notebook_is_the_door():
-    """`stallscope lab` opens the first of them: the one that names the cause and leads on."""
+def test_the_first_notebook_is_start_here():
+    """`stallscope lab` opens the first notebook, which names the cause and links to the rest."""
     names = sorted(path.name for path in packaged_folder("notebooks").glob("*.ipynb"))
 
     assert "1_start_here.ipynb" == names[0]
@@ -84,14 +84,14 @@ class TestTarget:
         "name", ["plain", "it's", 'say "hi"', "back\\slash", "tür {1}", "a\nb"]
     )
     def test_survives_any_folder_name(self, source, name):
-        """A path with quotes, backslashes, line breaks or umlauts arrives as it is, absolute."""
+        """A path with quotes, backslashes, line breaks or umlauts is only made absolute."""
         Path(name).mkdir()
 
         copies = copy_notebooks(Path("x"), name)
 
         assert target_in(copies.notebooks[0]) == str(Path.cwd() / name)
 
-    def test_keeps_what_stands_around_it(self, source):
+    def test_keeps_comments_and_other_parameters(self, source):
         """The comment behind TARGET and the other parameters stay."""
         Path("photos").mkdir()
 
@@ -101,7 +101,7 @@ class TestTarget:
         assert Path("x/my_target.py").read_text().endswith("photos'  # yours\n")
 
     def test_makes_shard_patterns_absolute(self, source):
-        """A pattern is made absolute without being looked for."""
+        """A pattern becomes absolute even if no file matches."""
         copies = copy_notebooks(Path("x"), "../data/x-*.tar")
 
         assert target_in(copies.notebooks[0]) == str(Path.cwd().parent / "data/x-*.tar")
@@ -122,8 +122,8 @@ class TestTarget:
 
         assert "sys" not in Path("x/my_target.py").read_text()
 
-    def test_that_is_not_there_is_one_sentence(self, source):
-        """A wrong path is said at once, and nothing is copied."""
+    def test_that_does_not_exist_is_one_sentence(self, source):
+        """A wrong path is an error at once, and nothing is copied."""
         with pytest.raises(StallscopeError, match=r"there is no 'smaple' \(looked in"):
             copy_notebooks(Path("x"), "smaple")
         assert not Path("x").exists()
@@ -157,7 +157,7 @@ class TestSecondTime:
         assert read(path)["cells"][2]["outputs"]
 
     def test_never_replaces_a_notebook_that_the_user_changed(self, source):
-        """It stays, also at the third call, and for another target, which is in its own file."""
+        """A changed notebook stays, even with a new target, which is in a file of its own."""
         path = copy_notebooks(Path("x")).notebooks[0]
         edit(path, rewrite)
         Path("photos").mkdir()
@@ -169,7 +169,7 @@ class TestSecondTime:
         assert f"kept as you changed them: {NAME}; --force" in copies.notes[1]
 
     def test_puts_a_target_aside_for_another_one(self, source):
-        """What the user wrote into `my_target.py` is never lost."""
+        """A `my_target.py` that the user edited is moved aside, not overwritten."""
         path = copy_notebooks(Path("x")).notebooks[0]
         path.with_name("my_target.py").write_text('TARGET = "mine:loader"')
         Path("photos").mkdir()
@@ -181,7 +181,7 @@ class TestSecondTime:
         assert str(Path("earlier/my_target.1.py")) in copies.notes[0]
 
     def test_force_puts_changes_aside(self, source):
-        """With force a changed notebook is replaced, and every earlier one is kept."""
+        """With `force` a changed notebook is replaced, and every earlier version is kept."""
         path = copy_notebooks(Path("x")).notebooks[0]
         for _ in range(2):
             edit(path, rewrite)
@@ -194,7 +194,7 @@ class TestSecondTime:
 
     @pytest.mark.parametrize("text", ["", "{}", "[1]", "not json", '{"nbformat": 4}'])
     def test_keeps_a_file_that_is_no_notebook(self, source, text):
-        """Something else under a notebook's name is the user's, too."""
+        """Any other file with a notebook's name is the user's and stays."""
         Path("x").mkdir()
         path = Path("x") / NAME
         path.write_text(text)

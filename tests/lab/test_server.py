@@ -27,7 +27,7 @@ CARELESS = "c.IdentityProvider.token = ''; c.ServerApp.ip = '0.0.0.0'; c.ServerA
 
 
 def careless(place, monkeypatch):
-    """A folder with a notebook, and a user who turned all of Jupyter's locks off."""
+    """Return a folder with a notebook of a user who turned all of Jupyter's locks off."""
     (place / "x").mkdir()
     write(a_notebook(), place / "x" / "a b.ipynb")
     for name in ("config", "runtime"):
@@ -41,13 +41,13 @@ def careless(place, monkeypatch):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder as such a user has it."""
+    """Return the folder of a user without Jupyter's locks."""
     return careless(tmp_path, monkeypatch)
 
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """The process and the address of a JupyterLab that such a user has opened."""
+    """Yield the process and the address of that user's JupyterLab."""
     place = tmp_path_factory.mktemp("lab")
     with pytest.MonkeyPatch.context() as patch, running(careless(place, patch)) as opened:
         yield opened
@@ -55,7 +55,7 @@ def lab(tmp_path_factory):
 
 @contextmanager
 def running(folder):
-    """The process that holds JupyterLab, and the address that it announces."""
+    """Yield the process that runs JupyterLab, and the address that it announces."""
     command = [sys.executable, "-c", OPEN, str(folder)]
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
@@ -77,7 +77,7 @@ def status(address, method="GET", token=None):
 
 
 def test_only_the_token_opens_it(lab):
-    """With its token the notebook's address answers; without, it asks to log in, or refuses."""
+    """The notebook opens with its token; without the token, the server asks to log in."""
     _, address = lab
     bare, _, token = address.partition("?token=")
 
@@ -89,7 +89,7 @@ def test_only_the_token_opens_it(lab):
 
 
 def test_asks_no_question_over_the_answer(lab):
-    """JupyterLab offers news from the network to whoever opens it first; ours does not."""
+    """JupyterLab's offer of news from the network is turned off."""
     with urllib.request.urlopen(lab[1], timeout=60) as answer:  # noqa: S310
         page = answer.read().decode()
 
@@ -97,7 +97,7 @@ def test_asks_no_question_over_the_answer(lab):
 
 
 def test_listens_on_this_machine_only(lab):
-    """The address is 127.0.0.1 and nothing else is listened to, whatever the user's settings."""
+    """The server listens on 127.0.0.1 alone, whatever the user's settings."""
     process, address = lab
     server = psutil.Process(process.pid)
     heard = [c.laddr for c in server.net_connections("tcp") if c.status == "LISTEN"]
@@ -113,7 +113,7 @@ def test_the_token_is_on_no_command_line(lab):
     token = address.partition("?token=")[2]
     family = [psutil.Process(process.pid), *psutil.Process(process.pid).children()]
 
-    assert not [one for one in family if token in " ".join(one.cmdline())]
+    assert not [member for member in family if token in " ".join(member.cmdline())]
 
 
 @pytest.mark.slow

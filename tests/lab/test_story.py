@@ -1,4 +1,4 @@
-"""What the notebooks share: one run, and the changes that were measured."""
+"""The story that notebooks share: one run, and the measured changes."""
 
 import sys
 import time
@@ -12,7 +12,7 @@ from stallscope.lab.story import Story
 
 
 class Slow(Dataset):
-    """Samples that wait so long."""
+    """Samples that take `each_s` seconds."""
 
     def __init__(self, each_s):
         self.each_s = each_s
@@ -35,7 +35,7 @@ def target():
 
 
 def test_the_run_is_recorded_once(target, tmp_path):
-    """A second notebook shows the numbers of the first; a fresh run is asked for."""
+    """A second notebook shows the same run, unless it asks for a fresh one."""
     first = Story.open(target, tmp_path).run(budget_s=2)
     again = Story.open(target, tmp_path).run(budget_s=2)
     fresh = Story.open(target, tmp_path).run(budget_s=1, fresh=True)
@@ -46,16 +46,16 @@ def test_the_run_is_recorded_once(target, tmp_path):
 
 def test_another_target_has_a_story_of_its_own(target, tmp_path):
     Story.open(target, tmp_path).run(budget_s=1)
-    other = ss.target(loader(0.001), step=ss.simulated_step(0.5, runs_behind=True))
+    slow_target = ss.target(loader(0.001), step=ss.simulated_step(0.5, runs_behind=True))
 
-    run = Story.open(other, tmp_path).run(budget_s=2)
+    run = Story.open(slow_target, tmp_path).run(budget_s=2)
 
     assert 0.5 == run.settings.simulated_step_s
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are stopped on Linux")
 def test_a_change_is_measured_and_kept(target, tmp_path):
-    """In turn with the loader as it is, whose generator stays where it was."""
+    """A change is measured in turn with the current loader and leaves its generator unchanged."""
     changed = loader(0.001)
     state = changed.generator.get_state()
     story = Story.open(target, tmp_path)
@@ -74,7 +74,7 @@ def test_a_change_is_measured_and_kept(target, tmp_path):
 
 
 def test_a_slower_change_is_not_called_the_best(target, tmp_path):
-    """The headline names what is faster for sure, or says that nothing is."""
+    """The headline names only a significantly faster change."""
     story = Story.open(target, tmp_path)
     row = {"change": "x", "gain_factor": 0.5, "gain_low": 0.4, "gain_high": 0.6, "says": "slower"}
     story._keep(row)
@@ -93,7 +93,7 @@ def test_a_damaged_run_is_recorded_anew(target, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["{", '[{"change": 3}]'])
-def test_a_damaged_list_of_changes_counts_as_none(target, tmp_path, text):
+def test_a_damaged_list_of_changes_counts_as_empty(target, tmp_path, text):
     story = Story.open(target, tmp_path)
     story.run(budget_s=1)
     (next(tmp_path.iterdir()) / "changes.json").write_text(text)

@@ -1,4 +1,4 @@
-"""Real ladders over real workers: what is measured, what is left alone, what is said."""
+"""Ladders over real workers: measured rungs, unchanged loaders, messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ IN_WORKERS = (AS_IT_IS.name, WARM.name, FETCHED.name, TRANSFORMED.name)
 
 @pytest.fixture(autouse=True, scope="module")
 def short_blocks():
-    """These tests look at what is measured, and not at how well."""
+    """Shorten the blocks: these tests check the measured rungs, not their precision."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bench_loops, "BLOCK_S", 0.03)
         patch.setattr(bench_loops, "FEWEST_SWEEPS", 1)
@@ -59,7 +59,7 @@ def as_dict(samples: list[torch.Tensor]) -> dict[str, Any]:
     return {"image": torch.stack(samples), "names": [str(sample) for sample in samples]}
 
 
-class TestWhichRungsThereAre:
+class TestRungs:
     def test_of_a_dataset_with_a_transform(self):
         dataset = SlowFetchDataset(64, 0.001, BusyOp(0.001))
 
@@ -72,7 +72,7 @@ class TestWhichRungsThereAre:
     @pytest.mark.slow
     @pytest.mark.parametrize("has_transform", [False, True])
     def test_of_a_dataset_without_a_place_before_its_transform(self, has_transform):
-        """It has no transform, or does more with the transform's output."""
+        """A dataset without a transform, or with code after it, has no fetched rung."""
         dataset = Doubling(64, 0.0, BusyOp(0.0001)) if has_transform else Noise(64)
         ladder = quick(DataLoader(dataset, 4, num_workers=int(not has_transform)))
 
@@ -80,7 +80,7 @@ class TestWhichRungsThereAre:
         assert TRANSFORMED.name in measured(ladder)
 
     def test_of_a_stream(self):
-        """It cannot be asked for the same samples again, but its samples can be kept."""
+        """A stream cannot repeat a sample, but its samples can be cached."""
         ladder = quick(DataLoader(NoiseStream(400), 4, num_workers=0))
 
         assert [AS_IT_IS.name, TRANSFORMED.name, BATCHES.name] == measured(ladder)
@@ -101,7 +101,7 @@ class TestWhichRungsThereAre:
         assert [AS_IT_IS.name, WARM.name, TRANSFORMED.name, BATCHES.name] == measured(ladder)
 
     def test_without_a_step(self):
-        """The loader alone is measured, and what cannot be told is said."""
+        """The loader alone is measured, and the device's busy share is reported as unknown."""
         ladder = ss.ladder(DataLoader(SlowFetchDataset(64, 0.001, BusyOp(0.001)), 4))
 
         assert list(IN_WORKERS) == measured(ladder)
@@ -110,8 +110,8 @@ class TestWhichRungsThereAre:
         assert "The loader alone gives" in str(ladder)
         assert "how busy a device could be is unknown" in str(ladder)
 
-    def test_that_have_no_room_in_memory(self):
-        """A dataset larger than memory loses the cached rungs only."""
+    def test_larger_than_memory_are_left_out(self):
+        """A dataset larger than memory loses only the cached rungs."""
         ladder = quick(DataLoader(Noise(64), 4), max_bytes=100)
 
         assert [AS_IT_IS.name, WARM.name] == measured(ladder)
@@ -128,14 +128,14 @@ class TestWhichRungsThereAre:
 
 
 class Doubling(SlowFetchDataset):
-    """Does something to what its transform gives."""
+    """A dataset that changes the output of its transform."""
 
     def __getitem__(self, index: int) -> torch.Tensor:
         return super().__getitem__(index) * 2
 
 
 class Wrapped:
-    """Yields a loader's batches, in a way of its own."""
+    """An iterable over a loader's batches that is no DataLoader."""
 
     def __init__(self, loader: DataLoader) -> None:
         self.loader = loader
@@ -146,7 +146,7 @@ class Wrapped:
 
 
 class TestOnADeviceWithMemory:
-    """The simulated one, which has the truth; `tests/gpu` asks a real one."""
+    """A simulated device with known copy times; `tests/gpu` uses a real one."""
 
     BATCH_BYTES = 4 * 4 * 4
     """Four samples of `Noise`, four floats each."""
@@ -157,7 +157,7 @@ class TestOnADeviceWithMemory:
         return SimulatedDevice(**rates, **named)
 
     def test_every_rung_is_there_and_copies_cost_what_the_bus_takes(self):
-        """Steps of 4 ms: 10 ms a batch from pageable memory, 6 from pinned, 4 where it lies."""
+        """A step takes 4 ms; the copy adds 6 ms from pageable memory, 2 ms from pinned."""
         device = self.device(memory_bytes=64 * 100)
         step = SimulatedStep(0.004, device)
         ladder = quick(DataLoader(Noise(64), 4), step)
@@ -177,7 +177,7 @@ class TestOnADeviceWithMemory:
         ("room", "step_bytes", "fit"), [(2, 0, 2), (1, 0, 1), (6, 3, 2), (4, 3, 1)]
     )
     def test_as_many_batches_are_kept_as_there_is_room_for(self, room, step_bytes, fit):
-        """Beside what the step itself needs; the rung is measured with fewer, and says so."""
+        """If the step leaves little memory, the rung repeats fewer batches and says so."""
         device = self.device(memory_bytes=room * self.BATCH_BYTES)
         step = Greedy(device, step_bytes * self.BATCH_BYTES)
         ladder = quick(DataLoader(Noise(64), 4), step)
@@ -204,8 +204,8 @@ class Halve:
         return sample / 2
 
 
-class TestNothingIsChanged:
-    def test_the_batches_that_come_afterwards(self):
+class TestUnchanged:
+    def test_later_batches_stay_the_same(self):
         plain, loader = (
             DataLoader(Noise(24), 4, shuffle=True, generator=torch.Generator().manual_seed(3))
             for _ in range(2)
@@ -214,12 +214,12 @@ class TestNothingIsChanged:
         quick(loader)
 
         seed_everywhere(1)
-        given = [batch.clone() for batch in loader]
+        batches = [batch.clone() for batch in loader]
         seed_everywhere(1)
-        assert all(torch.equal(ours, its) for ours, its in zip(given, plain, strict=True))
+        assert all(torch.equal(ours, its) for ours, its in zip(batches, plain, strict=True))
 
-    def test_a_step_that_changes_its_batch_meets_it_once(self):
-        """What it changes never reaches the next use of a cached batch."""
+    def test_a_step_never_sees_its_own_changes_again(self):
+        """A step's changes in place never reach the next use of a cached batch."""
         spoilt = []
 
         def step(batch: Any) -> None:
@@ -263,7 +263,7 @@ class TestBadInput:
             ss.ladder(DataLoader(Noise(8), 4), **{name: value})
 
     def test_an_interrupt(self):
-        """Ctrl-C comes out as it is, with what was measured before."""
+        """Ctrl-C passes unchanged and carries the ladder measured so far."""
         steps = count(1)
 
         def step(_: Any) -> None:
@@ -285,15 +285,15 @@ def test_a_simulated_device_is_called_simulated():
 
 
 def test_the_cached_samples_are_those_of_the_dataset():
-    """Finishing what went into the transforms gives the samples, bit for bit."""
+    """Transforming the captured inputs gives the dataset's samples, bit for bit."""
     from stallscope.loops import cached_loaders
 
     loader = DataLoader(SlowFetchDataset(64, 0.0, Halve()), 4, num_workers=1)
     indices = cached_loaders.next_indices(loader, 3)
     capturing = cached_loaders.capturing(loader, indices)
-    kept = [pickle.loads(batch) for batch in capturing]  # noqa: S301 - our own workers made it
-    finished = [[whole for whole, _ in batch] for batch in kept]
-    halves = [half for batch in kept for _, half in batch]
+    captured = [pickle.loads(batch) for batch in capturing]  # noqa: S301 - our own workers made it
+    finished = [[whole for whole, _ in batch] for batch in captured]
+    halves = [half for batch in captured for _, half in batch]
 
     counts = [4, 4, 4]
     transforming = cached_loaders.transforming(loader, halves, counts)
@@ -301,6 +301,6 @@ def test_the_cached_samples_are_those_of_the_dataset():
     plain = list(islice(loader, 3)) * 2
 
     for cached in (transforming, collating):
-        given = iter(cached)
-        assert all(torch.equal(next(given), batch) for batch in plain)
-        given._shutdown_workers()
+        batches = iter(cached)
+        assert all(torch.equal(next(batches), batch) for batch in plain)
+        batches._shutdown_workers()

@@ -1,4 +1,4 @@
-"""What the blocks of a ladder say, from planted ones."""
+"""Texts of a ladder, from planted block times."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOSTLY_FETCH = f"{CACHED} up to 4.0× (CI), mostly fetch and decode (2.0×)"
 
 class TestTable:
     def test_rates_are_samples_over_seconds(self):
-        """Eight samples each 0.4 s, with a step of 0.1 s; without noise starts still differ."""
+        """A batch of eight takes 0.4 s with a step of 0.1 s; starts differ without noise."""
         table = a_ladder(FULL).table()
 
         assert pytest.approx([20, 20, 40, 8 / 0.15, 80]) == table["samples_per_s"][:5].to_list()
@@ -39,17 +39,17 @@ class TestGains:
         assert [SAME, FASTER, FASTER, FASTER] == gains["says"].to_list()
 
     def test_leave_the_costs_of_a_missing_rung_to_the_next(self):
-        found = a_ladder({AS_IT_IS: 0.4, BATCHES: 0.1})
+        ladder = a_ladder({AS_IT_IS: 0.4, BATCHES: 0.1})
 
-        assert ["batches in memory"] == found.gains()["rung"].to_list()
-        assert [4.0] == pytest.approx(found.gains()["factor"].to_list())
+        assert ["batches in memory"] == ladder.gains()["rung"].to_list()
+        assert [4.0] == pytest.approx(ladder.gains()["factor"].to_list())
         assert ["cold storage, fetch and decode, transforms, collate and sending"] == (
-            found.headroom()["removes"].to_list()
+            ladder.headroom()["removes"].to_list()
         )
 
     @pytest.mark.slow
-    def test_of_nothing_but_noise_are_not_claimed(self):
-        """Of 100 pairs of equal rungs about one is told apart, as the level says."""
+    def test_of_pure_noise_are_not_claimed(self):
+        """About 1 of 100 pairs of equal rungs counts as different, as the level allows."""
         equal = {AS_IT_IS: 0.4, WARM: 0.4}
         words = [
             a_ladder(equal, start_noise=0.02, noise=0.2, seed=seed).gains()["says"][0]

@@ -1,4 +1,4 @@
-"""Real lines of real datasets: which is the hottest, what is left alone, what is said."""
+"""Lines of real datasets: the hottest line, unchanged code, messages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from stallscope.verbs.lines.result import sentence
 
 @pytest.fixture(autouse=True)
 def rough_shares(monkeypatch):
-    """Their truth is a benchmark's (`lines_truth.py`); here some looks are enough."""
+    """Take few samples: `lines_truth.py` checks the precision of the shares."""
     monkeypatch.setattr(verb, "_WITHIN", 0.1)
     monkeypatch.setattr(verb, "_LEAST_LOOKS", 60)
 
@@ -48,7 +48,7 @@ def hottest(lines: ss.Lines) -> dict[str, Any]:
 
 
 def names(lines: ss.Lines) -> list[str]:
-    """The functions whose lines were timed."""
+    """Return the functions whose lines were timed."""
     return lines.functions["function"].to_list()
 
 
@@ -57,20 +57,20 @@ def noted(lines: ss.Lines) -> str:
 
 
 def codes() -> dict[str, types.CodeType]:
-    """The code objects of everything in the planted module."""
-    found = {}
-    for name, thing in vars(slow_lines).items():
-        if isinstance(thing, types.FunctionType):
-            found[name] = thing.__code__
-        elif isinstance(thing, type):
-            for part, method in vars(thing).items():
+    """Return the code objects of the planted module's functions."""
+    code_by_name = {}
+    for name, member in vars(slow_lines).items():
+        if isinstance(member, types.FunctionType):
+            code_by_name[name] = member.__code__
+        elif isinstance(member, type):
+            for part, method in vars(member).items():
                 if isinstance(method, types.FunctionType):
-                    found[f"{name}.{part}"] = method.__code__
-    return found
+                    code_by_name[f"{name}.{part}"] = method.__code__
+    return code_by_name
 
 
 class Nothing:
-    """A sampler without an index, that does not know its length."""
+    """A sampler that yields no index and has no length."""
 
     def __iter__(self) -> Any:
         return iter(())
@@ -91,7 +91,7 @@ class TestTheHottestLine:
         assert sentence(lines).startswith(f"Line {first['line']} of `Sleeper.__call__` takes")
 
     def test_is_in_a_stream(self):
-        """A generator's line is timed while it runs, and not while it waits to go on."""
+        """A generator's line is timed while it runs, not while the generator is suspended."""
         lines = ss.lines(DataLoader(Stream(), 4, num_workers=1), samples=16)
 
         assert ("Stream.__iter__", 16) == (hottest(lines)["function"], hottest(lines)["hits"])
@@ -148,7 +148,7 @@ class TestFunctions:
         assert ["slow_collate"] == names(ss.lines(loader, functions="collate", samples=2))
 
     def test_are_chosen_as_objects(self):
-        """Also one that a library has made, and an object with a `__call__`."""
+        """A library's function can be chosen too."""
         loader = DataLoader(Items(Sleeper()), 2)
         wanted = [Sleeper.after, torch.utils.data.default_collate]
 
@@ -163,7 +163,7 @@ class TestFunctions:
         assert sentence(lines) == "No line was measured"
 
     @pytest.mark.parametrize(
-        ("functions", "said"),
+        ("functions", "message"),
         [
             ("Sleepr.after", r"did you mean 'Sleeper.after'\? There are .*Sleeper.__call__"),
             ("nothing of the kind", "matches no function that makes these samples"),
@@ -173,8 +173,8 @@ class TestFunctions:
             (len, "`len`, which has no Python source"),
         ],
     )
-    def test_that_do_not_exist_are_said(self, functions, said):
-        with pytest.raises(ss.StallscopeError, match=said):
+    def test_that_do_not_exist_are_an_error(self, functions, message):
+        with pytest.raises(ss.StallscopeError, match=message):
             ss.lines(DataLoader(Items(Sleeper()), 2), functions=functions, samples=2)
 
 
@@ -197,7 +197,7 @@ class TestNothingChanges:
         assert dataset.file is None
 
     def test_of_any_function(self):
-        """No code object is another one afterwards, also after an error."""
+        """Every code object is the original afterwards, even after an error."""
         before = codes()
 
         ss.lines(DataLoader(Items(Sleeper()), 2), samples=2)
@@ -220,7 +220,7 @@ class TestNothingChanges:
 
     @pytest.mark.usefixtures("lost_interrupts_come_again")
     def test_after_an_interrupt(self):
-        """Ctrl-C while lines are timed leaves no profiler, and keeps what was measured."""
+        """Ctrl-C while lines are timed leaves no profiler and keeps the measured lines."""
         before, hooks = codes(), (sys.gettrace(), sys.getprofile())
         timer = threading.Timer(0.5, signal.raise_signal, [signal.SIGINT])
         timer.start()
@@ -233,26 +233,26 @@ class TestNothingChanges:
         assert all(code is before[name] for name, code in codes().items())
 
 
-class TestWhatCannotBe:
+class TestErrors:
     def test_an_exception_of_the_datasets_passes(self):
-        """Unchanged, with where it came from and what was measured before."""
+        """The exception is unchanged, and carries its origin and the lines measured so far."""
         with pytest.raises(KeyError, match="no sample 17") as caught:
             ss.lines(DataLoader(Fails(64, bad=17), 4), samples=32)
 
         assert caught.value.lines.circumstances.samples > 0
-        assert any("while 'where the time goes' was" in one for one in caught.value.__notes__)
+        assert any("while 'where the time goes' was" in note for note in caught.value.__notes__)
 
     @pytest.mark.parametrize("samples", [0, -1, 2.5, "3", None, True, float("nan")])
-    def test_a_number_that_is_none(self, samples):
+    def test_an_invalid_number_of_samples_is_refused(self, samples):
         with pytest.raises(ss.StallscopeError, match="give a whole number, 1 or more"):
             ss.lines(DataLoader(Items(), 2), samples=samples)
 
     @pytest.mark.parametrize("target", [[torch.zeros(2)], (x for x in range(3))])
-    def test_a_loader_that_is_none_of_torchs(self, target):
+    def test_a_loader_not_from_torch_is_refused(self, target):
         with pytest.raises(ss.StallscopeError, match="give a plain DataLoader"):
             ss.lines(target)
 
-    def test_a_sampler_that_gives_nothing(self):
+    def test_an_empty_sampler_is_refused(self):
         loader = DataLoader(Items(), 2, sampler=Nothing())
         with pytest.raises(ss.StallscopeError, match="sampler gives no index"):
             ss.lines(loader)

@@ -1,6 +1,6 @@
-"""Waits for batches that never come: each ends, says where the worker stands, and leaves nothing.
+"""Waits for batches that never come: each ends, says where the worker hangs, and cleans up.
 
-Hooks, processes, threads and folders that were left would fail every test (`conftest.py`).
+Leftover hooks, processes, threads and folders fail every test (`conftest.py`).
 """
 
 import time
@@ -28,7 +28,7 @@ def limited_to(most_s, monkeypatch):
 
 
 def hanging(monkeypatch, dataset, verb=ss.record, **loads):
-    """The error of a measurement whose loader hangs."""
+    """Return the error of a measurement whose loader hangs."""
     limited_to(WAIT_S, monkeypatch)
     loader = DataLoader(dataset, 2, **{"num_workers": 2, **loads})
     with pytest.raises(NoBatchError) as caught:
@@ -38,19 +38,19 @@ def hanging(monkeypatch, dataset, verb=ss.record, **loads):
     return error
 
 
-class TestWorkersThatStandStill:
+class TestWorkersThatHang:
     @pytest.mark.parametrize(
         ("how", "state"), [("stopped", "(stopped)"), ("endless loop", "(running)")]
     )
     def test_for_any_reason(self, monkeypatch, how, state):
-        """The wait ends, and the error says where the worker stands."""
+        """The wait ends, and the error says where the worker hangs."""
         error = hanging(monkeypatch, StandsStill(how, bad=0))
 
         assert "owes batch 0 and stands in StandsStill.load_for_ever (faulty_data" in str(error)
         assert state in str(error)
 
-    def test_what_is_known_then(self, monkeypatch):
-        """The stack without anything of ours, and the run until then."""
+    def test_the_error_holds_the_stack_and_the_run(self, monkeypatch):
+        """The stack has no frames of stallscope, and the run holds all earlier steps."""
         error = hanging(monkeypatch, StandsStill())
 
         assert "Hangs.__getitem__ (faulty_datasets.py:" in error.notes
@@ -63,7 +63,7 @@ class TestWorkersThatStandStill:
 
         assert "owes batch 0 and stands in" in str(error)
 
-    def test_a_diagnosis_that_ends_so_says_nothing_else(self, monkeypatch):
+    def test_a_diagnosis_reports_only_the_hang(self, monkeypatch):
         error = hanging(monkeypatch, StandsStill(bad=60), ss.diagnose)
 
         (verdict,) = error.diagnosis.findings
@@ -81,8 +81,8 @@ class TestWorkersThatStandStill:
         assert mine._workers[0].is_alive()
         mine._shutdown_workers()
 
-    def test_with_a_batch_that_cannot_be_sent(self, monkeypatch):
-        """A worker that waits for its next task has lost that batch: it could not be pickled."""
+    def test_with_a_batch_that_cannot_be_pickled(self, monkeypatch):
+        """A batch that cannot be pickled is lost, and its worker waits for the next task."""
         error = hanging(monkeypatch, StandsStill("goes on", bad=0), collate_fn=as_generator)
 
         assert "owes batch 0 and waits for its next task: that batch could not be sent" in str(
@@ -93,7 +93,7 @@ class TestWorkersThatStandStill:
 class TestOtherLoops:
     @pytest.fixture(autouse=True)
     def torch_is_impatient(self, monkeypatch):
-        """It waits five seconds for a worker that hangs before it terminates it."""
+        """Shorten the five seconds that torch waits before it terminates a hanging worker."""
         monkeypatch.setattr(torch_utils, "MP_STATUS_CHECK_INTERVAL", 0.2)
 
     def test_a_loop_that_is_only_watched_has_no_limit(self, monkeypatch):
@@ -102,7 +102,7 @@ class TestOtherLoops:
         with pytest.raises(RuntimeError, match="timed out after 1 seconds"), ss.instrumented():
             list(DataLoader(Hangs(), 2, num_workers=2, timeout=1))
 
-    def test_a_shorter_timeout_of_the_users_ends_the_wait_as_ever(self):
+    def test_a_shorter_timeout_of_the_users_still_ends_the_wait(self):
         with pytest.raises(RuntimeError, match="timed out after 1") as caught:
             ss.record(DataLoader(Hangs(), 2, num_workers=2, timeout=1))
 
@@ -116,7 +116,7 @@ class TestOtherLoops:
         assert 0 == loader.timeout
 
 
-def test_a_wait_may_take_what_is_left_of_the_budget_and_half_a_minute():
+def test_a_wait_may_take_the_rest_of_the_budget_and_half_a_minute():
     limit = batch_timeout._TimeLimit(60.0, "wait", time.monotonic() + 20.0)
 
     assert 50 == limit.wait_s()

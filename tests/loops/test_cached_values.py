@@ -53,7 +53,7 @@ def test_counts_the_samples_of_a_batch(batch, usual, samples):
 
 
 def test_a_fresh_copy_shares_nothing():
-    """What is changed in place in the copy does not reach the original."""
+    """A change in place of the copy does not reach the original."""
     batch = a_batch()
     copy = fresh(batch)
 
@@ -84,7 +84,7 @@ class TestCachedBatches:
         assert first is not batches[0]
         assert all(batch is batches[place % 3] for place, batch in enumerate(rest, 1))
 
-    def test_are_copied_once_somebody_does(self):
+    def test_are_copied_after_a_change(self):
         cached = CachedBatches([torch.full((2,), 5.0) for _ in range(2)])
 
         for batch in islice(cached, 5):
@@ -99,7 +99,7 @@ MEAN, STD = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.2
 NORMALISED = (SCALED - MEAN[:, None, None]) / STD[:, None, None]
 
 
-class TestFloatsThatUint8WouldHold:
+class TestFloatsThatFitUint8:
     @pytest.mark.parametrize(
         "floats",
         [
@@ -112,7 +112,7 @@ class TestFloatsThatUint8WouldHold:
             pytest.param((IMAGES > 99).float(), id="a mask"),
         ],
     )
-    def test_scaled_bytes_do(self, floats):
+    def test_scaled_bytes_fit(self, floats):
         sizes = batch_bytes({"x": floats, "y": torch.arange(8)})
 
         assert floats.nbytes == sizes.floats
@@ -134,6 +134,6 @@ class TestFloatsThatUint8WouldHold:
             pytest.param(np.array(["a", "b"]), id="no numbers at all"),
         ],
     )
-    def test_others_do_not(self, floats):
-        """Nothing would be the same as uint8, or is known to be, or would be smaller."""
+    def test_other_values_do_not_fit(self, floats):
+        """Values that uint8 changes, may change or makes no smaller are not counted."""
         assert 0 == batch_bytes([floats]).floats

@@ -1,4 +1,4 @@
-"""A device that works behind the host; what its events say of it is tested in `tests/gpu`."""
+"""A device that works behind the host; `tests/gpu` tests its events."""
 
 from itertools import pairwise
 from time import perf_counter_ns
@@ -14,8 +14,8 @@ from stallscope.targets.target import Target
 
 
 class TestSimulatedDevice:
-    def test_works_behind_the_host_until_that_waits(self):
-        """One piece follows the other without a pause; a synchronisation waits for all."""
+    def test_works_behind_the_host_until_the_host_waits(self):
+        """Work runs back to back without a pause; a synchronisation waits for all of it."""
         device = SimulatedDevice(depth=10)
         for _ in range(5):
             device.launch(0.02)
@@ -26,7 +26,7 @@ class TestSimulatedDevice:
         assert perf_counter_ns() >= device.work[-1].end_ns
 
     def test_a_copy_takes_its_bytes_time_and_the_host_waits_for_pageable_memory(self):
-        """10 MB at 1 GB/s are 10 ms, and 40 GB at 10 GB/s are 4 s, which nobody waits for."""
+        """The host waits 10 ms for 10 MB of pageable memory, but not 4 s for pinned memory."""
         device = SimulatedDevice(pageable_bytes_per_s=1e9, pinned_bytes_per_s=10e9)
         device.copy(10_000_000)
         assert perf_counter_ns() >= device.work[0].end_ns
@@ -37,7 +37,7 @@ class TestSimulatedDevice:
 
 
 class TestSimulatedStep:
-    def test_runs_behind_on_wish(self):
+    def test_runs_behind_on_request(self):
         """`runs_behind=True` gives the work to a device; else the host waits."""
         step = ss.simulated_step(5.0, runs_behind=True)
         step(None)
@@ -57,7 +57,7 @@ class TestSimulatedStep:
 
 
 def test_only_an_accelerator_works_behind_the_host():
-    """The processor and torch's device without data are where the host is."""
+    """The CPU and torch's meta device do not work behind the host."""
     assert [False, False, False, True, True] == [
         works_behind(where and torch.device(where))
         for where in (None, "cpu", "meta", "cuda", "hpu")

@@ -1,4 +1,4 @@
-"""Where a dataset's samples can be cut: what goes into the transforms, and the sample again."""
+"""Samples cut before their transforms, and finished again."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from stallscope.loops.cached_values import same
 
 
 class Plus:
-    def __init__(self, more: float) -> None:
-        self.more = more
+    def __init__(self, amount: float) -> None:
+        self.amount = amount
 
     def __call__(self, value: torch.Tensor) -> torch.Tensor:
-        return value + self.more
+        return value + self.amount
 
 
 class InPlace(Plus):
     def __call__(self, value: torch.Tensor) -> torch.Tensor:
-        return value.add_(self.more)
+        return value.add_(self.amount)
 
 
 class Both:
@@ -69,7 +69,7 @@ class InTurn(Plain):
 
 
 class Joint(Plain):
-    """A sample and its target go through together."""
+    """A dataset whose transform takes a sample and its target together."""
 
     def __init__(self):
         super().__init__(Both())
@@ -98,9 +98,9 @@ class Around:
 @pytest.mark.parametrize(
     "dataset",
     [Plain(), Plain(InPlace(1)), TwoViews(), InTurn(), Joint(), ByName(), Around()],
-    ids=lambda one: type(one).__name__,
+    ids=lambda dataset: type(dataset).__name__,
 )
-def test_the_ops_alone_give_the_sample_again(dataset):
+def test_the_ops_alone_reproduce_the_sample(dataset):
     cut = Cut(dataset)
     inner = getattr(dataset, "dataset", dataset)
     before = dict(vars(inner))
@@ -110,7 +110,7 @@ def test_the_ops_alone_give_the_sample_again(dataset):
     read = inner.read
     again = [cut.finish(half, copies=half.changed) for _ in range(3)]
 
-    assert all(same(one, sample) for one in again)
+    assert all(same(copy, sample) for copy in again)
     assert read == inner.read, "the dataset was read again"
     assert before["transform"] is inner.transform
 
@@ -122,7 +122,7 @@ def test_a_change_in_place_is_seen():
 
 
 class After(Plain):
-    """More happens to what comes out."""
+    """A dataset that changes the output of its transform."""
 
     def __getitem__(self, index):
         return self.transform(self.load(index)) / 2
@@ -139,7 +139,7 @@ class Never(Plain):
 
 
 @pytest.mark.parametrize("dataset", [After(), Between(), Never()])
-def test_a_sample_that_is_more_than_its_ops_has_no_cut(dataset):
+def test_a_sample_changed_outside_its_ops_has_no_cut(dataset):
     sample, half = Cut(dataset).make(lambda: dataset[5])
 
     assert half is None
@@ -158,5 +158,5 @@ def test_an_op_that_raises_leaves_the_dataset_as_it_was():
     assert dataset.transform is op
 
 
-def test_a_dataset_without_ops_has_none():
+def test_a_dataset_without_ops_has_no_cut():
     assert not Cut([1, 2, 3])

@@ -1,4 +1,4 @@
-"""When a loop over a loader stops."""
+"""Limits that stop a loop over a loader."""
 
 import math
 from dataclasses import replace
@@ -28,30 +28,30 @@ class TestLimits:
 @pytest.mark.parametrize(
     "wrong", [{"batches": 0}, {"batches": -3}, {"warmup": -1}, {"budget_s": math.nan}]
 )
-def test_a_recording_refuses_them_before_it_begins(wrong):
-    """A number that cannot be used is one sentence that names the argument."""
+def test_a_recording_refuses_wrong_limits_before_it_begins(wrong):
+    """The error names the argument."""
     with pytest.raises(ArgumentError, match=next(iter(wrong))):
         ss.record(DataLoader(Noise(8), 4), **wrong)
 
 
 class TestEnough:
     def test_a_steady_state_that_is_long_enough_ends_the_loop(self):
-        """So many batches after the warm-up and for so long, and not one of both alone."""
+        """The loop ends once both the number of batches and their duration are reached."""
         limits = Limits(1000, 60.0, Enough(after=2, batches=3, seconds=0.0))
 
         assert not Replay(steps=4).is_over(limits)
         assert Replay(steps=5).is_over(limits)
         assert not Replay(steps=5).is_over(replace(limits, enough=Enough(2, 3, 60.0)))
 
-    def test_late_fewer_will_do(self):
-        """A loop that is slow ends with fewer batches when much of its time is over."""
+    def test_late_fewer_batches_are_enough(self):
+        """A slow loop ends with fewer batches once most of its budget is used."""
         limits = Limits(1000, 60.0, Enough(after=2, batches=30, seconds=4.0, few=3, late_s=0.0))
 
         assert not Replay(steps=4).is_over(limits)
         assert Replay(steps=5).is_over(limits)
 
-    def test_a_slow_begin_is_seen_again_in_a_second_epoch(self):
-        """Of a loader without a length: a begin of 2 s in the first 10 s may be that of each."""
+    def test_a_slow_start_needs_a_second_epoch(self):
+        """A slow start of a loader without a length is measured in a second epoch."""
         limits = Limits(1000, 60.0, Enough(after=2, batches=3, seconds=0.0, begin_share=0.1))
         now_ns = perf_counter_ns()
         loop = Replay(9, 1, began_ns=now_ns - 10_000_000_000, first_ns=now_ns - 8_000_000_000)

@@ -1,4 +1,4 @@
-"""Which part of whose work the training loop stood still for."""
+"""Parts of the stalls: the work that the training loop waited for."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def ns(ms):
 
 
 def delivery(batch=0, *, pid=WORKER, worker=0, epoch=0, **ms):
-    """A row of the deliveries; milestones that are not given were not seen."""
+    """Return a row of the deliveries; milestones without a time were not seen."""
     return (0, pid, worker, epoch, batch, *(ns(ms.get(name)) for name in MILESTONES))
 
 
 def elsewhere():
-    """A batch of the same epoch and worker, long before: nothing is the first of its kind."""
+    """Return a much earlier batch of the same epoch and worker, so that no batch is the first."""
     return delivery(90, **dict.fromkeys(MILESTONES, -1000))
 
 
@@ -62,7 +62,7 @@ def frame(rows, schema):
 
 
 def cut(waits, deliveries=(), spans=(), side_spans=()):
-    """The parts of these stalls."""
+    """Return the parts of these stalls."""
     return stall_parts(
         frame(waits, STALLS),
         frame(deliveries, DELIVERIES),
@@ -78,15 +78,15 @@ def in_ms(divided, step=0):
 
 
 def parts_ms(begin, end, spans=(), side_spans=(), also=(), **ms):
-    """Milliseconds of each part of the stall of one batch, made by a worker long at work."""
+    """Return the milliseconds of each part of the stall for one batch of a warm worker."""
     rows = [elsewhere(), *also, delivery(**ms)]
-    made = [span(*row) for row in spans]
-    return in_ms(cut([stall(begin, end)], rows, made, side_spans))
+    work = [span(*row) for row in spans]
+    return in_ms(cut([stall(begin, end)], rows, work, side_spans))
 
 
 class TestParts:
     def test_follows_the_batch_through_a_stall(self):
-        """Queue, stages, feeder thread, pipe and main process, in the order of the way."""
+        """The parts are queue, stages, feeder thread, pipe and main process, in this order."""
         divided = parts_ms(12, 83, SPANS_OF_USUAL, **USUAL)
 
         assert list(divided.items()) == [
@@ -100,7 +100,7 @@ class TestParts:
         ]
 
     def test_counts_only_what_overlaps_the_stall(self):
-        """What was done before the loop waited was hidden, and what is done later is not owed."""
+        """Work before the wait is hidden, and work after the wait does not count."""
         assert {"decode": 15, "Crop": 5} == parts_ms(30, 50, SPANS_OF_USUAL, **USUAL)
 
     def test_gives_a_batch_that_was_there_to_the_main_process(self):
@@ -108,11 +108,11 @@ class TestParts:
         assert {"main process": 10} == parts_ms(100, 110, SPANS_OF_USUAL, **USUAL)
 
     def test_finds_the_worker_on_an_earlier_batch(self):
-        """While its worker makes another batch, the loop waits for that one's work."""
-        other = delivery(7, asked=0, taken=5, made=18)
+        """While the worker makes an earlier batch, the wait counts as that batch's."""
+        earlier = delivery(7, asked=0, taken=5, made=18)
 
         assert {"earlier batch": 6, "queued": 2, "decode": 10} == parts_ms(
-            12, 30, SPANS_OF_USUAL, also=[other], **USUAL
+            12, 30, SPANS_OF_USUAL, also=[earlier], **USUAL
         )
 
     def test_separates_pinning_from_waiting_for_the_pin_thread(self):
@@ -128,11 +128,11 @@ class TestParts:
         assert {"not recorded": 40} == parts_ms(20, 60, **USUAL)
         assert {"unattributed": 40} == parts_ms(20, 60, [("decode", 0, 1)], **USUAL)
 
-    def test_keeps_ranks_apart(self):
+    def test_separates_ranks(self):
         """The same batch number and process id on another rank is another batch."""
-        mine, other = (0, *elsewhere()[1:]), (1, *delivery(**USUAL)[1:])
+        mine, theirs = (0, *elsewhere()[1:]), (1, *delivery(**USUAL)[1:])
 
-        assert {"unattributed": 10} == in_ms(cut([stall(30, 40)], [mine, other], []))
+        assert {"unattributed": 10} == in_ms(cut([stall(30, 40)], [mine, theirs], []))
 
     def test_calls_the_time_before_the_first_task_start(self):
         """`iter(loader)` starts workers, then asks; a new process gets ready before it takes."""
@@ -143,11 +143,11 @@ class TestParts:
 
 class TestUnseenMilestones:
     def test_has_only_unattributed_time_without_a_delivery(self):
-        """A batch of which nothing was seen explains nothing, even if there are spans of it."""
+        """Without a delivery, the spans of a batch explain nothing."""
         assert {"unattributed": 50} == in_ms(cut([stall(0, 50)], [], [span("decode", 0, 50)]))
 
     def test_follows_a_loader_in_the_main_process(self):
-        """There are no queues: sampler, stages, bookkeeping."""
+        """Without workers the parts are sampler, stages and bookkeeping."""
         rows = [delivery(pid=MAIN, worker=None, taken=5, made=40)]
         spans = [span("decode", 6, 40, pid=MAIN, worker=None)]
 
@@ -156,7 +156,7 @@ class TestUnseenMilestones:
         assert {"main process": 5 + 2, "unattributed": 1, "decode": 34} == divided
 
     def test_garbage_collection_replaces_what_the_main_process_should_have_done(self):
-        """A collection that ran when the batch could have been received held the loop up."""
+        """A collection that delays the receipt of a batch counts as the stall's cause."""
         divided = parts_ms(70, 100, (), [beside("garbage collection", 78, 90)], **USUAL)
 
         assert {"send": 5, "unpickle": 3, MAIN_GARBAGE: 12, "main process": 10} == divided
@@ -174,7 +174,7 @@ class TestExactSums:
     @settings(deadline=None)
     @given(rows, some_spans, some_spans, st.lists(st.tuples(moments, moments), max_size=5))
     def test_parts_add_up_to_the_stall(self, rows, spans, side_spans, windows):
-        """Whatever was seen, in whatever order, nothing is lost, counted twice or negative."""
+        """With any milestones in any order, no time is lost, counted twice or negative."""
         deliveries = [
             (0, *((WORKER, 0) if in_worker else (MAIN, None)), 0, number, *map(ns, times))
             for number, (*times, in_worker) in enumerate(rows)
@@ -211,7 +211,7 @@ def step(wait_ms, *, start_ms=0, restart_ms=None, step_ms=10.0, number=0):
 
 class TestStalls:
     def test_leaves_out_waits_of_up_to_a_millisecond(self):
-        """Where steps are short, a millisecond decides."""
+        """The threshold for short steps is a millisecond."""
         stalls = find_stalls(
             frame([step(ms, number=i) for i, ms in enumerate([0.5, 1.0, 1.1])], STEPS)
         )
@@ -219,7 +219,7 @@ class TestStalls:
         assert [2] == stalls["step"].to_list()
 
     def test_leaves_out_waits_of_up_to_a_hundredth_of_a_step(self):
-        """Where steps are long, the median step decides; its period includes the wait."""
+        """The threshold for long steps is 1% of the median period, wait included."""
         rows = [step(ms, number=i, step_ms=500.0) for i, ms in enumerate([4.0, 4.0, 5.0, 5.2, 9.0])]
 
         assert [3, 4] == find_stalls(frame(rows, STEPS))["step"].to_list()
@@ -232,7 +232,7 @@ class TestStalls:
         assert stalls.schema == pl.Schema(STALLS)
 
     def test_is_the_end_of_a_wait_in_which_the_device_is_idle(self):
-        """What a device that works behind the host hides is no stall, nor what nobody knows."""
+        """Time that the device hides is no stall, nor is a wait with unknown hidden time."""
         steps = frame([step(50.0, start_ms=100 * i, number=i) for i in range(4)], STEPS)
         hidden = steps.with_columns(hidden_s=pl.Series([0.0, 0.03, 0.0495, None]))
 
@@ -248,7 +248,7 @@ def part(name, seconds, *, step=0, kind="other"):
 
 class TestTable:
     def test_adds_up_over_stalls(self):
-        """The longest first, with its share of all and the number of stalls."""
+        """The longest part comes first, with its share and its number of stalls."""
         rows = [part("decode", 1.0, kind="decode"), part("queued", 0.5, kind="send")]
         rows += [part("decode", 2.0, step=1, kind="decode"), part("unattributed", 0.5, kind=None)]
 
@@ -260,8 +260,8 @@ class TestTable:
             ("unattributed", None, 0.5, 0.125, 1),
         ]
 
-    def test_recorded_batches_stand_for_the_others(self):
-        """Only the making is divided, in proportion to the stages that were seen."""
+    def test_recorded_batches_represent_the_others(self):
+        """Unrecorded worker time is divided in proportion to the recorded stages."""
         rows = [
             part("decode", 0.3, kind="decode"),
             part("Crop", 0.1, kind="transform"),

@@ -1,4 +1,4 @@
-"""What batches cost, out of a run: waiting for a core is no cost of theirs."""
+"""Costs of batches, from a run; waiting for a core is not part of them."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def costs(run):
 class TestCrowded:
     """Eight workers on two cores."""
 
-    def test_waiting_for_a_core_is_no_waiting(self):
-        """Fewer workers are as fast then: on two cores, two."""
+    def test_waiting_for_a_core_is_no_cost(self):
+        """On two cores, two workers are as fast as eight."""
         cost = costs(crowded(0.74))
         two, eight = (predict(cost, each).samples_per_s.value for each in (Setting(2, 2), EIGHT))
 
         assert cost.wait_s < 0.02 * cost.compute_s
         assert two == pytest.approx(eight, rel=0.03)
 
-    def test_waiting_for_something_else_is(self):
-        """Workers that sleep for most of their time are needed, all eight."""
+    def test_other_waiting_is_a_cost(self):
+        """All eight workers are needed if they sleep most of the time."""
         cost = costs(crowded(0.1))
         two, eight = (predict(cost, each).samples_per_s.value for each in (Setting(2, 2), EIGHT))
 
@@ -68,23 +68,23 @@ def in_two_workers(use, **how):
 
 
 def each_worker(**use):
-    """Of two workers, by the name of the resource."""
+    """Return the resources of both workers, by name."""
     names = {"cpu": WORKER, "queued": QUEUED, "cores": WORKER_CORES, "threads": THREADS}
     return {(names[name], str(pid)): value for name, value in use.items() for pid in (100, 101)}
 
 
 class TestLoop:
-    """What the loop does itself between two batches."""
+    """Work of the loop itself between two batches."""
 
     @pytest.mark.parametrize("workers", [0, 2])
     def test_a_sampler_that_computes_is_no_work_of_the_batches(self, workers):
-        """Whoever makes the batches, the loop draws their indices: with any setting."""
+        """The loop draws the indices of the batches with any number of workers."""
         use = each_worker(cpu=0.5, queued=0.0) if workers else {(LOOP, "1"): 0.9}
         run = in_two_workers(use, workers=workers, draw=30.0)
         now = Setting(workers).normal()
 
         cost = costs_of(run, now, epoch_batches=None, batch_bytes=None, cores=2.0)
-        none, two = (predict(cost, Setting(many).normal()).samples_per_s.value for many in (0, 2))
+        none, two = (predict(cost, Setting(count).normal()).samples_per_s.value for count in (0, 2))
 
         assert cost.draw_s == pytest.approx(0.03, rel=0.02)
         assert 1e3 * cost.samples.mean() / none == pytest.approx(30 + 20 + 5, rel=0.03)
@@ -92,10 +92,10 @@ class TestLoop:
 
 
 class TestCores:
-    """What there is to compute on."""
+    """Cores that the workers may use."""
 
-    def test_workers_that_are_confined_share_what_they_have(self):
-        """On one core of two they queue, and more of them are no faster."""
+    def test_workers_with_fewer_cores_share_them(self):
+        """Workers on one core of two queue for it, and more workers are no faster."""
         run = in_two_workers(each_worker(cpu=0.5, queued=0.5, cores=1.0))
 
         cost = costs_of(run, TWO, epoch_batches=None, batch_bytes=None, cores=2.0)
@@ -110,7 +110,7 @@ class TestSlowWorker:
 
     @pytest.mark.parametrize("slow_ms", [80.0, 24.0])
     def test_holds_up_the_others_where_batches_come_in_order(self, slow_ms):
-        """Each round waits for it."""
+        """Each round of batches waits for the slow worker."""
         run = a_loop(
             lambda _, worker: {"Blur": slow_ms if 1 == worker else 20.0},
             workers=4,

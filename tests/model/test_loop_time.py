@@ -20,10 +20,10 @@ from stallscope.model.loop_time import loop_breakdown, sentence
     ],
 )
 def test_has_words_for_what_is_no_stage(part, kind, words):
-    """A transform that is called like one of them is still the user's."""
+    """A transform with the name of such a part keeps its own name."""
     steps = steps_of([0.1])
     parts = pl.DataFrame([(part, kind, 1.0, 1.0, 1)], EXPOSED, orient="row")
 
-    told = sentence(loop_breakdown(steps, find_stalls(steps)), parts, 2)
+    text = sentence(loop_breakdown(steps, find_stalls(steps)), parts, 2)
 
-    assert told.endswith(f"100% of that is {words}")
+    assert text.endswith(f"100% of that is {words}")

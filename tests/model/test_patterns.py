@@ -1,4 +1,4 @@
-"""Loops that stall for a planted reason, alone and in pairs; and for none at all.
+"""Loops that stall for a planted reason, alone and in pairs, or for no reason.
 
 All planted times are milliseconds.
 """
@@ -130,7 +130,7 @@ def looped(makes, busy=5.0, *, workers=4, per_epoch=STEPS, restart=0.0) -> Evide
 
 
 def together(*ranks: Evidence) -> Evidence:
-    """Several ranks as one."""
+    """Return several ranks as one."""
     tables = ("steps", "parts", "samples", "deliveries", "side_spans")
     joined = {name: pl.concat([getattr(rank, name) for rank in ranks]) for name in tables}
     return Evidence(**joined, num_workers=ranks[0].num_workers)
@@ -151,26 +151,26 @@ def only(evidence):
 
 
 def at(places, length, size=STEPS):
-    """Waits of this length at these steps."""
+    """Return waits of this length at these steps."""
     waits = np.zeros(size)
     waits[list(places)] = length
     return waits
 
 
 def noisy(length, size=STEPS, spread=0.03):
-    """Times that are about equally long."""
+    """Return about equally long times."""
     return length * np.random.default_rng(size).normal(1.0, spread, size)
 
 
-def scattered(many, size=STEPS, seed=3):
-    """Steps without any order."""
-    return sorted(np.random.default_rng(seed).choice(size, many, replace=False).tolist())
+def scattered(count, size=STEPS, seed=3):
+    """Return random steps, sorted."""
+    return sorted(np.random.default_rng(seed).choice(size, count, replace=False).tolist())
 
 
 class TestWorkersTogether:
     @pytest.mark.parametrize("workers", [2, 3, 4, 8])
-    def test_the_period_is_their_number(self, workers):
-        """Workers that are too slow finish together: every so manyth step waits for all."""
+    def test_the_period_is_the_number_of_workers(self, workers):
+        """Slow workers finish together: every n-th step waits for all n workers."""
         row = only(looped(noisy(100.0), 40.0 / workers, workers=workers))
 
         assert "workers_together" == row["pattern"]
@@ -182,7 +182,7 @@ class TestWorkersTogether:
 
 class TestSlowWorker:
     def test_is_named(self):
-        """Stalls for one worker's batches, which take longer to make, are that worker's."""
+        """Stalls for the batches of one slow worker name that worker."""
         makes = noisy(40.0)
         makes[2::4] *= 4
 
@@ -193,15 +193,15 @@ class TestSlowWorker:
         assert row["chance"] < 1e-6
 
     def test_equally_fast_workers_are_not_blamed(self):
-        """All stalls wait for worker 0 where workers finish together; it is no slower for it."""
+        """Workers that finish together all wait for worker 0, which is not called slow."""
         evidence = looped(noisy(100.0), 10.0)
 
         waited = evidence.steps.filter(pl.col("wait_s") > 0.03)["worker"].unique().to_list()
         assert [0] == waited
         assert ["workers_together"] == names(evidence)
 
-    def test_a_little_slower_is_not_enough(self):
-        """A worker that takes 10% longer is not why every 4th step waits."""
+    def test_a_slightly_slower_worker_is_not_blamed(self):
+        """A worker that takes 10% longer is not the reason that every 4th step waits."""
         makes = noisy(100.0)
         makes[2::4] *= 1.1
 
@@ -210,7 +210,7 @@ class TestSlowWorker:
 
 class TestEpochBoundary:
     def test_first_steps_wait(self):
-        """When nothing is ready at the start of an epoch, its first step waits."""
+        """The first step of an epoch waits if no batch is ready."""
         row = only(looped(noisy(100.0), 50.0, per_epoch=50, restart=300.0))
 
         assert "epoch_boundary" == row["pattern"]
@@ -218,8 +218,8 @@ class TestEpochBoundary:
         assert "iter(loader) takes 300 ms of it" in row["title"]
         assert 0 in row["steps"]
 
-    def test_one_epoch_is_not(self):
-        """A single wait at a single boundary is nothing to speak of."""
+    def test_one_epoch_is_no_pattern(self):
+        """A single wait at a single boundary is not reported."""
         assert [] == names(stopped(at([50], 400.0, 100), per_epoch=50))
 
 
@@ -227,7 +227,7 @@ class TestGarbageCollection:
     PLACES = tuple(range(10, 400, 50))
 
     def test_of_the_main_process(self):
-        """Waits that a collection fills are due to it."""
+        """Waits filled by a collection have it as their cause."""
         evidence = stopped(at(self.PLACES, 52.0, 400), garbage=dict.fromkeys(self.PLACES, 50.0))
 
         row = only(evidence)
@@ -236,7 +236,7 @@ class TestGarbageCollection:
         assert "garbage collection in the main process takes 50 ms of it" in row["title"]
 
     def test_of_the_workers(self):
-        """So are waits for batches that took longer, by a collection where they were made."""
+        """Waits for batches delayed by a collection in the worker have it as their cause."""
         makes = noisy(80.0, 400) + at(self.PLACES, 60.0, 400)
         exposed = dict.fromkeys(self.PLACES, 50.0)
 
@@ -278,14 +278,14 @@ class TestSamples:
 
 class TestRest:
     def test_every_step_waits(self):
-        """As of a loader that is slower throughout."""
+        """A loader that is always too slow is one constant pattern."""
         row = only(stopped(noisy(30.0), workers=0))
 
         assert ("constant", STEPS) == (row["pattern"], row["stalls"])
         assert row["title"].startswith("Every step waits 30 ms")
 
     def test_ranks_that_agree_are_one_row(self):
-        """The same pattern on four ranks is told once, with all stalls."""
+        """The same pattern on four ranks is one row, with all stalls."""
         ranks = [stopped(at(range(0, STEPS, 4), 50.0), rank=rank) for rank in range(4)]
 
         row = only(together(*ranks))
@@ -299,7 +299,7 @@ class TestRest:
 class TestNothing:
     @pytest.mark.parametrize("workers", [0, 1, 4])
     def test_a_loop_that_never_waits(self, workers):
-        """It has no patterns, and the table has its columns all the same."""
+        """Without waits the table has no rows, but all of its columns."""
         table = patterns(stopped(np.zeros(STEPS), workers=workers))
 
         assert table.is_empty()
@@ -311,7 +311,7 @@ class TestNothing:
 
 
 def bursts(generator, size):
-    """Times whose level changes now and then."""
+    """Return times whose level changes now and then."""
     levels = generator.choice([0.1, 0.5, 20.0], size)
     return generator.exponential(np.repeat(levels, generator.geometric(0.08, size))[:size])
 
@@ -332,7 +332,7 @@ RANDOM = {
 class TestFalseAlarms:
     @pytest.mark.parametrize("kind", RANDOM)
     def test_random_waits_have_no_reason(self, kind):
-        """Of waits by chance, none of the claims is made more often than they may be wrong.
+        """Random waits lead to no more false claims than the chance of a claim allows.
 
         Each of 24 loops also has collections, slow samples, files and epochs, at random. A claim
         has a chance below 1%: more than 2 false ones would come in less than one of 500.
@@ -365,18 +365,18 @@ def flags_at(places, size):
 
 
 def every(period, size, first=1):
-    """Flags at every so manyth step."""
+    """Return flags at every `period`-th step."""
     return flags_at(range(first, size, period), size)
 
 
 def switching(generator, size):
-    """On and off for random times: the stalls of a disk that is busy now and then."""
+    """Return on and off for random times, like the stalls of a busy disk."""
     lengths = generator.geometric(0.2, size) * (1 + 3 * (np.arange(size) % 2))
     return np.repeat(np.arange(size) % 2 == 0, lengths)[:size]
 
 
 def crowded(generator, size):
-    """Bunches of events."""
+    """Return bunches of events."""
     centres = np.flatnonzero(generator.random(size) < 0.02)
     bunches = [centre + generator.integers(0, 30, generator.poisson(5)) for centre in centres]
     return flags_at(np.concatenate([[0], *bunches]), size)
@@ -402,7 +402,7 @@ NOISE = {
 
 class TestRhythm:
     def test_finds_a_period_among_other_events(self):
-        """Some events too few and some too many do not hide it."""
+        """A few missing and a few extra events do not hide the period."""
         generator = np.random.default_rng(0)
         flags = every(8, 400) & (generator.random(400) < 0.8) | (generator.random(400) < 0.03)
 
@@ -412,13 +412,13 @@ class TestRhythm:
         assert np.flatnonzero(starts & ~every(8, 400)).size <= 2
 
     def test_two_events_are_no_rhythm(self):
-        """Nor are none, nor is a loop of no steps."""
+        """Two events, no events and a loop without steps have no rhythm."""
         for flags in (every(10, 20), every(9, 0), np.zeros(50, dtype=bool), every(1, 90)):
             assert rhythm(flags, np.ones(flags.size, dtype=bool), 4)[0] == 1.0
 
     @pytest.mark.parametrize("noise", NOISE)
     def test_false_alarms_are_rarer_than_stated(self, noise):
-        """What has no period is given a chance below a limit no more often than the limit says."""
+        """Events without a period get a chance below a limit no more often than that limit."""
         generator = np.random.default_rng(0)
         flags = (NOISE[noise](generator, size) for size in [30, 60, 300] * 200)
         chances = np.array([rhythm(each, np.ones(each.size, dtype=bool), 4)[0] for each in flags])

@@ -19,7 +19,7 @@ from stallscope.model.settings import (
 
 
 def seeded(**settings) -> DataLoader:
-    """Forty numbers, shuffled by a generator of its own."""
+    """Return a loader of forty numbers, shuffled by its own generator."""
     generator = torch.Generator().manual_seed(3)
     return DataLoader(range(40), 4, shuffle=True, generator=generator, **settings)
 
@@ -30,7 +30,7 @@ def noted(worker: int) -> None:
 
 
 class Worker(torch.utils.data.Dataset):
-    """Tells of the process that it is in."""
+    """Samples that hold the settings of their process."""
 
     def __len__(self) -> int:
         return 4
@@ -40,7 +40,7 @@ class Worker(torch.utils.data.Dataset):
 
 
 class TestTheSameBatches:
-    """What a loader with another setting gives."""
+    """Batches of a loader with another setting."""
 
     @pytest.mark.parametrize(
         "setting",
@@ -54,7 +54,7 @@ class TestTheSameBatches:
     )
     @pytest.mark.parametrize("now", [{}, {"num_workers": 2, "timeout": 30}])
     def test_come_in_the_same_order(self, now, setting):
-        """By workers, by none, by others: the same numbers; the old loader stays as it was."""
+        """Any number of workers yields the same numbers, and the old loader stays unchanged."""
         old = seeded(**now)
         before = setting_of(old)
 
@@ -74,8 +74,8 @@ class TestTheSameBatches:
         names = ("dataset", "sampler", "batch_sampler", "generator", "collate_fn", "worker_init_fn")
         assert all(getattr(old, name) is getattr(new, name) for name in names)
 
-    def test_threads_are_limited_beside_the_users_own_start(self):
-        """Each worker has so many, and does what the user's `worker_init_fn` does, too."""
+    def test_threads_are_limited_beside_the_users_init_fn(self):
+        """Each worker has this many threads and still runs the user's `worker_init_fn`."""
         old = DataLoader(Worker(), 4, num_workers=1, worker_init_fn=noted)
 
         (actual,) = with_setting(old, Setting(1, 2, threads=2))
@@ -85,14 +85,14 @@ class TestTheSameBatches:
 
 
 class TestWords:
-    """The line to write, and the name of a setting."""
+    """Code and name of a setting."""
 
     @pytest.mark.parametrize("now", [Setting(0), Setting(2, 2), Setting(8, 4, True)])
     @pytest.mark.parametrize(
         "new", [Setting(0), Setting(3, 2), Setting(2, 8, True, in_order=False)]
     )
     def test_the_code_makes_the_loader(self, now, new):
-        """Written after the old arguments, it gives a loader with the setting."""
+        """The code, appended to the old arguments, makes a loader with the setting."""
         old = with_setting(seeded(), now)
         mine = {"num_workers": now.num_workers, "prefetch_factor": now.prefetch_factor}
         mine |= {"persistent_workers": now.persistent_workers}
@@ -106,10 +106,10 @@ class TestWords:
 
 
 class TestGrid:
-    """Which settings are looked at."""
+    """Settings that are predicted."""
 
     def test_goes_up_and_down(self):
-        """None, fewer and more workers than now; the one as it is first, each once."""
+        """The grid has zero, fewer and more workers than now; the current setting comes first."""
         actual = grid(Setting(5, 2), 4.0, pins=False, is_stream=False)
 
         assert Setting(5, 2) == actual[0]
@@ -119,14 +119,14 @@ class TestGrid:
         assert HAS_IN_ORDER == any(not each.in_order for each in actual)
         assert not any(each.pin_memory for each in actual)
 
-    def test_a_stream_that_loads_here_gets_no_workers(self):
-        """Nobody may divide it among them, and each would give all of it."""
+    def test_a_stream_without_workers_gets_none(self):
+        """Each worker would yield the whole stream."""
         actual = grid(Setting(0), 4.0, pins=False, is_stream=True)
 
         assert {0} == {each.num_workers for each in actual}
 
-    def test_given_ones_replace_it(self):
-        """What they do not name stays as it is."""
+    def test_the_users_settings_replace_it(self):
+        """Parameters that the user's settings omit stay unchanged."""
         now = Setting(2, 4, True)
 
         actual = given_settings(now, [{"num_workers": 3}, {"num_workers": 0}], [])
@@ -134,7 +134,7 @@ class TestGrid:
         assert [now, Setting(3, 4, True), Setting(0)] == actual
 
     @pytest.mark.parametrize(
-        "given",
+        "invalid",
         [
             [{"batch_size": 3}],
             [{"num_workers": -1}],
@@ -149,7 +149,7 @@ class TestGrid:
         ],
         ids=str,
     )
-    def test_what_is_no_setting_is_refused(self, given):
-        """In one sentence that says what is wrong."""
+    def test_invalid_settings_are_refused(self, invalid):
+        """The error names the argument."""
         with pytest.raises(ArgumentError, match="settings"):
-            given_settings(Setting(2, 2), given, [])
+            given_settings(Setting(2, 2), invalid, [])

@@ -18,16 +18,16 @@ from stallscope.model.simulator import (
 BATCH = 8
 
 
-def costs(compute_s=0.0, wait_s=0.0, use_s=0.001, **more) -> LoaderCosts:
-    """Batches of eight samples, all alike where no array is given."""
+def costs(compute_s=0.0, wait_s=0.0, use_s=0.001, **fields) -> LoaderCosts:
+    """Return costs of batches of eight samples; a number means equal batches."""
     pair = [np.resize(each, (60, 1)).astype(float) for each in (compute_s, wait_s)]
     about = {"samples": np.full(60, float(BATCH)), "use_s": np.full(60, use_s)}
-    about |= {"cores": 2.0, "workers": 2} | more
+    about |= {"cores": 2.0, "workers": 2} | fields
     return LoaderCosts((("Blur", "transform"),), *pair, **about)
 
 
 def rate(loader_costs: LoaderCosts, workers: int, **setting) -> float:
-    """Batches a second."""
+    """Return the batches per second."""
     each = Setting(workers, **setting).normal()
     return predict(loader_costs, each).samples_per_s.value / BATCH
 
@@ -37,20 +37,20 @@ def near(value, rel=0.02):
 
 
 class TestRates:
-    """How many batches a second there are."""
+    """Predicted batches per second."""
 
     @pytest.mark.parametrize("workers", [1, 2, 5, 16])
     def test_waiting_overlaps(self, workers):
-        """Workers that wait are as many times as fast as they are many, on any cores."""
+        """The rate of workers that wait grows with their number, on any cores."""
         assert rate(costs(wait_s=0.1), workers) == near(workers / 0.1)
 
     @pytest.mark.parametrize(("workers", "wanted"), [(1, 1), (2, 2), (3, 2), (8, 2)])
     def test_computing_shares_the_cores(self, workers, wanted):
-        """Workers that compute are no faster than the cores are."""
+        """Workers that compute are no faster than the cores allow."""
         assert rate(costs(compute_s=0.1), workers) == near(wanted / 0.1)
 
     def test_the_step_is_the_ceiling(self):
-        """The loop is no faster than it uses batches."""
+        """The loop is no faster than its step."""
         assert rate(costs(compute_s=0.01, use_s=0.05), 2) == near(1 / 0.05)
 
     def test_without_workers_times_add_up(self):
@@ -60,7 +60,7 @@ class TestRates:
         assert rate(loader_costs, 0) == near(1 / 0.06)
 
     def test_receiving_is_part_of_the_loop(self):
-        """Nothing overlaps it there."""
+        """Receiving does not overlap the step."""
         assert rate(costs(use_s=0.02, receive_s=0.03, compute_s=0.01), 2) == near(1 / 0.05)
 
     @pytest.mark.parametrize("workers", [0, 2])
@@ -70,8 +70,8 @@ class TestRates:
 
         assert rate(loader_costs, workers) == near(1 / (0.05 + 0.01 * (not workers)))
 
-    def test_one_slow_worker_stays_one(self):
-        """With as many workers as were recorded, its batches are its batches."""
+    def test_one_slow_worker_stays_slow(self):
+        """With the recorded number of workers, the slow worker keeps its slow batches."""
         slow = np.where(np.arange(60) % 4 == 1, 0.2, 0.02)
 
         assert rate(costs(wait_s=slow[:, None], workers=4), 4) == near(4 / 0.2, rel=0.05)
@@ -90,12 +90,12 @@ class TestRates:
         ids=["reading", "uneven reading", "computing", "here", "slow samples"],
     )
     def test_agrees_with_another_clock(self, recipe):
-        """The benchmarks' own loader in virtual time says the same of the same batches."""
-        many = range(300)
+        """The benchmarks' loader in virtual time has the same rate for the same batches."""
+        numbers = range(300)
         loader_costs = LoaderCosts(
             (("all", "transform"),),
-            np.array([[recipe.batch_cpu_s(each)] for each in many]),
-            np.array([[recipe.batch_wait_s(each, 1)] for each in many]),
+            np.array([[recipe.batch_cpu_s(each)] for each in numbers]),
+            np.array([[recipe.batch_wait_s(each, 1)] for each in numbers]),
             np.full(300, float(BATCH)),
             np.full(300, recipe.step_s),
             cores=4.0,
@@ -106,16 +106,16 @@ class TestRates:
 
 
 class TestPrediction:
-    """What is said beside the rate."""
+    """Interval, first batch and limits of a prediction."""
 
     def test_the_same_input_gives_the_same_answer(self):
-        """Nothing is drawn without a seed, and no clock is read."""
+        """A prediction uses neither an unseeded generator nor a clock."""
         loader_costs = costs(compute_s=np.random.default_rng(1).random((60, 1)))
 
         assert predict(loader_costs, Setting(3, 2)) == predict(loader_costs, Setting(3, 2))
 
     def test_the_interval_is_as_wide_as_batches_differ(self):
-        """Batches that are alike leave open only what the model itself may be off."""
+        """Equal batches leave only the error of the model in the interval."""
         draw = np.random.default_rng(1).exponential(0.05, (60, 1))
         even, uneven = (
             predict(costs(wait_s=each), Setting(2, 2)).samples_per_s for each in (0.05, draw)
@@ -127,13 +127,13 @@ class TestPrediction:
         assert uneven.low < 0.95 * uneven.value < 1.05 * uneven.value < uneven.high
 
     def test_workers_that_live_on_start_once(self):
-        """What starting takes is shared out over an epoch, only where it is paid in each."""
+        """The start-up time counts in every epoch unless the workers are persistent."""
         loader_costs = costs(wait_s=0.1, start_s=1.0, first_s=0.5, epoch_batches=20, use_s=0.05)
 
-        anew, kept = rate(loader_costs, 2), rate(loader_costs, 2, persistent_workers=True)
+        anew, persistent = rate(loader_costs, 2), rate(loader_costs, 2, persistent_workers=True)
 
-        assert kept == near(20 / (0.1 + 20 * 0.05))  # they begin with nothing made ahead
-        assert 1 / anew - 1 / kept == near(1.5 / 20, rel=0.06)
+        assert persistent == near(20 / (0.1 + 20 * 0.05))  # they begin with nothing made ahead
+        assert 1 / anew - 1 / persistent == near(1.5 / 20, rel=0.06)
         assert predict(loader_costs, Setting(2, 2)).first_batch_s == near(1.6)
 
     @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ class TestPrediction:
         ],
     )
     def test_it_says_when_it_extrapolates(self, loader_costs, setting, why):
-        """More than was recorded of what workers share is not known."""
+        """A prediction beyond the recorded conditions says so."""
         outside = predict(loader_costs, setting).outside
 
         assert why in outside
@@ -171,12 +171,12 @@ class TestPrediction:
         ],
         ids=["computing", "waiting", "too few cores", "receiving"],
     )
-    def test_so_many_workers_are_enough(self, loader_costs, wanted):
-        """The smallest number with which the loop hardly stalls; none where no number does."""
+    def test_the_smallest_sufficient_number_is_returned(self, loader_costs, wanted):
+        """The smallest number of workers without stalls is returned, or none."""
         assert enough_workers(loader_costs, Setting(2, 2)) == wanted
 
     def test_a_stage_may_be_faster(self):
-        """Of a kind, or one by its name; `inf` removes it."""
+        """Stages become faster by kind or by name; `inf` removes them."""
         two = LoaderCosts(
             (("decode", "decode"), ("Blur", "transform")),
             np.full((60, 2), 0.05),
@@ -195,7 +195,7 @@ class TestReplay:
     """One replay, batch by batch."""
 
     def test_torch_hands_batches_out_in_turn(self):
-        """In order, worker n makes every so manyth batch; the loop uses them as they were asked."""
+        """In order, workers take turns, and the loop uses batches as requested."""
         loader_costs = costs(wait_s=np.random.default_rng(0).random((60, 1)))
         replayed = LoopReplay(loader_costs, Setting(3, 2)).replay(
             loader_costs.batch_s.tolist(), [0.01] * 50
@@ -205,15 +205,15 @@ class TestReplay:
         assert replayed.order == list(range(50))
 
     def test_out_of_order_a_free_worker_gets_the_next_batch(self):
-        """And the loop uses what comes first; nothing is lost."""
+        """Out of order, the loop uses the first batch to arrive, and none is lost."""
         batch_s = [1.0, *[0.1] * 59]
         replayed = LoopReplay(costs(), Setting(2, 1, in_order=False)).replay(batch_s, [0.01] * 12)
 
         assert replayed.order[:9] == list(range(1, 10))
         assert replayed.worker[1:10] == [1] * 9
 
-    def test_no_more_is_made_ahead_than_asked(self):
-        """A worker waits while its batches wait to be used."""
+    def test_prefetch_is_limited(self):
+        """A worker waits while its prefetched batches are unused."""
         replayed = LoopReplay(costs(), Setting(1, 2)).replay([0.01] * 42, [1.0] * 40)
 
         assert all(

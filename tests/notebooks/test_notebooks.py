@@ -37,16 +37,18 @@ def code_cells(notebook):
 
 
 def with_parameters(notebook, **values):
-    """Replace what the cell tagged `parameters` sets; each of them has to be there."""
+    """Replace the values in the cell tagged `parameters`; each name must be there."""
     (cell,) = [c for c in notebook.cells if "parameters" in c.metadata.get("tags", [])]
     for name, value in values.items():
-        cell.source, found = re.subn(rf"(?m)^{name} = .*$", f"{name} = {value!r}", cell.source)
-        assert 1 == found, f"{name} is not a parameter"
+        cell.source, replacements = re.subn(
+            rf"(?m)^{name} = .*$", f"{name} = {value!r}", cell.source
+        )
+        assert 1 == replacements, f"{name} is not a parameter"
     return notebook
 
 
 def shortened(path, **parameters):
-    """A notebook that measures as little as can be."""
+    """Return the notebook, shortened to measure as little as possible."""
     notebook = with_parameters(read(path), **parameters)
     for cell in code_cells(notebook):
         for usual, shorter in SHORTER.items():
@@ -80,7 +82,7 @@ def test_keeps_its_form(path):
 @pytest.mark.slow
 @by_notebook
 def test_runs_in_a_kernel(path, tmp_path, monkeypatch):
-    """Running all cells works, and every picture is a picture."""
+    """All cells run, and every plot is a PNG."""
     nbclient = pytest.importorskip("nbclient")
     if shutil.which("chromium") and path.stem[0] not in NOT_IN_CIS_BROWSER:
         pytest.skip("a browser runs it")
@@ -99,13 +101,13 @@ def test_runs_in_a_kernel(path, tmp_path, monkeypatch):
     assert plots or path.stem in NO_PICTURES
     for cell in plots:
         assert any("image/png" in output.get("data", {}) for output in cell.outputs)
-    said = [output.text for c in code_cells(notebook) for output in c.outputs if "text" in output]
-    assert not [text for text in said if "Traceback" in text or "Warning" in text]
+    texts = [output.text for c in code_cells(notebook) for output in c.outputs if "text" in output]
+    assert not [text for text in texts if "Traceback" in text or "Warning" in text]
 
 
 @pytest.mark.slow
 def test_a_page_without_widgets_shows_what_they_showed(tmp_path, monkeypatch):
-    """What nbconvert makes of panels: their first picture, and no dead bar."""
+    """A page by nbconvert shows the first picture of each panel, and no progress bar."""
     nbclient, nbconvert = pytest.importorskip("nbclient"), pytest.importorskip("nbconvert")
     from nbformat import v4
 
@@ -114,14 +116,14 @@ def test_a_page_without_widgets_shows_what_they_showed(tmp_path, monkeypatch):
         "import stallscope as ss\nrun = ss.record('sample', batches=20, budget_s=10)\nrun.panel()",
         "panel = ss.flame('sample', seconds=2).panel()\npanel",
     ]
-    notebook = v4.new_notebook(cells=[v4.new_code_cell(one) for one in cells])
+    notebook = v4.new_notebook(cells=[v4.new_code_cell(cell) for cell in cells])
     where = {"metadata": {"path": tmp_path}}
     nbclient.NotebookClient(notebook, timeout=120, resources=where).execute()
     del notebook.metadata["widgets"]  # as JupyterLab saves it
 
     page, _ = nbconvert.HTMLExporter().from_notebook_node(notebook)
 
-    told = [out.data.get("text/plain", "") for cell in notebook.cells for out in cell.outputs]
-    assert not [text for text in told if "batch/s" in text or "s/s]" in text]
+    texts = [out.data.get("text/plain", "") for cell in notebook.cells for out in cell.outputs]
+    assert not [text for text in texts if "batch/s" in text or "s/s]" in text]
     assert 2 == len(re.findall(r"<div class=.stallscope-\w+-still.>", page))
     assert re.search(r"-still.>\s*<img alt=[^>]* src=.data:image/png", page)

@@ -1,4 +1,4 @@
-"""`ss.layouts`: every layout gives the same samples, and the answer names what a loop would get."""
+"""`ss.layouts`: every layout yields the same samples, and the result names the best layout."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BLOBS = [[bytes([number]) * (number * 700 + 1), b"two"] for number in range(20)]
 
 
 class ResizeIt:
-    """A resize of the user's, by its name."""
+    """A resize of the user's, recognized by its name."""
 
     def __init__(self, size) -> None:
         self.size = size
@@ -56,7 +56,7 @@ class Photos(Dataset):
 
 @pytest.fixture(scope="module")
 def photos():
-    """A folder of forty small images with texts."""
+    """Yield a dataset of forty small images with texts."""
     with tempfile.TemporaryDirectory() as name:
         rng = np.random.default_rng(0)
         for number in range(40):
@@ -80,7 +80,7 @@ class FromBytes(Dataset):
 
 
 def raws_of(dataset, indices):
-    """The files of samples, as a worker keeps them."""
+    """Return the files of samples, as a worker captures them."""
     loader = DataLoader(
         RawSamples(dataset), batch_sampler=[indices], num_workers=1, collate_fn=list
     )
@@ -90,17 +90,17 @@ def raws_of(dataset, indices):
 class TestContainers:
     @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
     def test_gives_back_what_was_written(self, kind, tmp_path):
-        """In any order where it can be asked, and each once where it is read through."""
+        """Every sample is read back once, with its time, in any order."""
         if why := missing(kind):
             pytest.skip(why)
         container = kind(tmp_path, (".bin", ".txt"))
         container.write(BLOBS)
         order = list(reversed(range(20)))
         reading = ReadTimes(container, [2] * 20, order)
-        found = list(DataLoader(reading, batch_size=None, num_workers=1))
+        timed_reads = list(DataLoader(reading, batch_size=None, num_workers=1))
 
-        assert set(order) == {number for number, _ in found} and 20 == len(found)
-        assert all(took_s > 0 for _, took_s in found)
+        assert set(order) == {number for number, _ in timed_reads} and 20 == len(timed_reads)
+        assert all(took_s > 0 for _, took_s in timed_reads)
         assert dict(enumerate(BLOBS)) == dict(container.read(order, [2] * 20))
         assert sum(len(blob) for parts in BLOBS for blob in parts) <= sum(
             path.stat().st_size for path in container.files()
@@ -112,10 +112,10 @@ class TestServing:
         raws = raws_of(photos, [7, 3])
 
         for raw, index in zip(raws, (7, 3), strict=True):
-            assert [f"{index:02}.jpg", f"{index:02}.txt"] == [Path(one).name for one in raw.paths]
-            assert [Path(one).read_bytes() for one in raw.paths] == list(raw.blobs)
+            assert [f"{index:02}.jpg", f"{index:02}.txt"] == [Path(path).name for path in raw.paths]
+            assert [Path(path).read_bytes() for path in raw.paths] == list(raw.blobs)
 
-    def test_other_bytes_come_out_of_the_users_own_code(self, photos):
+    def test_other_bytes_pass_through_the_users_own_code(self, photos):
         first, second = raws_of(photos, [1, 2])
         swapped = [replace(first, blobs=second.blobs), replace(second, blobs=first.blobs)]
 
@@ -125,7 +125,7 @@ class TestServing:
 
 
 def compared(dataset, budget_s=8.0, **named):
-    """What `ss.layouts` says, with a step that is a timer."""
+    """Return the result of `ss.layouts`, with a simulated step."""
     loader = DataLoader(dataset, 4, num_workers=1, shuffle=True)
     return ss.layouts(loader, ss.simulated_step(0.0005), budget_s=budget_s, **named)
 
@@ -133,33 +133,33 @@ def compared(dataset, budget_s=8.0, **named):
 class TestLayouts:
     @pytest.mark.slow
     def test_of_images(self, photos, tmp_path):
-        """Every layout that is installed is there, what time allowed is read, nothing is left."""
+        """Every installed layout is a row, and the folder is empty afterwards."""
         before = torch.get_rng_state()
 
-        found = compared(photos, 30.0, folder=tmp_path)
+        layouts = compared(photos, 30.0, folder=tmp_path)
 
-        table = found.table()
+        table = layouts.table()
         kinds = {kind.name for kind in KINDS if not missing(kind)}
         assert kinds <= set(table.filter(~table["resized"])["kind"])
         assert "files" in set(table.filter(table["rounds"] > 0)["kind"])
         assert {"files", "tar shards"} >= set(table.filter(table["resized"])["kind"])
-        assert 16 <= found.circumstances.samples <= 40  # what a busy machine keeps in its time
-        assert 32 == found.circumstances.image_pixels
+        assert 16 <= layouts.circumstances.samples <= 40  # what a busy machine keeps in its time
+        assert 32 == layouts.circumstances.image_pixels
         assert all(row["convert_s"] > 0 for row in table.to_dicts() if row["rounds"])
         assert not list(tmp_path.iterdir())
         assert same(before, torch.get_rng_state())
 
     def test_ends_in_time(self, photos, tmp_path):
-        """A budget that is too small for all of them leaves some unmeasured, and nothing behind."""
-        found = compared(photos, 1.5, folder=tmp_path)
+        """A small budget leaves layouts unmeasured, but no file behind."""
+        layouts = compared(photos, 1.5, folder=tmp_path)
 
-        assert found.written.height >= len(KINDS)
+        assert layouts.written.height >= len(KINDS)
         assert not list(tmp_path.iterdir())
 
     @pytest.mark.parametrize(
         ("dataset", "words"), [(Noise(), "opens a file of its own"), (NoiseStream(), "is a stream")]
     )
-    def test_what_has_no_files_is_refused(self, dataset, words):
+    def test_a_dataset_without_files_is_refused(self, dataset, words):
         loader = DataLoader(dataset, 4)
 
         with pytest.raises(ss.StallscopeError, match=words):
@@ -171,7 +171,7 @@ class TestLayouts:
 
 
 def photographs(folder):
-    """Four JPEGs in two folders, the larger ones of 96 pixels."""
+    """Write four JPEGs into two folders, and return their bytes by name."""
     for number, name in enumerate(("a/0.jpg", "a/1.jpg", "b/2.jpg", "b/3.jpg")):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -180,18 +180,18 @@ def photographs(folder):
 
 
 def read_back(kind, out):
-    """The images that a recipe has written, by their name."""
+    """Return the images that a recipe wrote, by name."""
     if kind == "tar shards":
         import webdataset
 
         shards = [str(path) for path in out.glob("*.tar")]
-        found = webdataset.WebDataset(shards, shardshuffle=False, empty_check=False)
-        return {sample["name.txt"].decode(): sample["jpg"] for sample in found}
+        samples = webdataset.WebDataset(shards, shardshuffle=False, empty_check=False)
+        return {sample["name.txt"].decode(): sample["jpg"] for sample in samples}
     if kind == "LMDB":
         import lmdb
 
-        with lmdb.open(str(out), readonly=True) as tree, tree.begin() as looked:
-            return {key.decode(): value for key, value in looked.cursor()}
+        with lmdb.open(str(out), readonly=True) as tree, tree.begin() as transaction:
+            return {key.decode(): value for key, value in transaction.cursor()}
     if kind == "HDF5":
         import h5py
 
@@ -218,12 +218,12 @@ class TestRecipes:
 
         self.run(some_layouts(image_pixels=48).recipe("smaller images"), tmp_path)
 
-        found = {
+        images = {
             path.relative_to(tmp_path / "out"): Image.open(path)
             for path in tmp_path.rglob("out/*/*.jpg")
         }
-        assert {*wanted} == {*map(str, found)}
-        assert {(48, 96)} == {image.size for image in found.values()}
+        assert {*wanted} == {*map(str, images)}
+        assert {(48, 96)} == {image.size for image in images.values()}
 
     def test_each_has_ten_lines_at_most(self):
         assert all(len(source.splitlines()) <= 10 for source in RECIPES.values())
@@ -286,6 +286,6 @@ class TestSentence:
         rates = {("files", False): 400.0, ("LMDB", False): 800.0, ("files", True): 810.0}
         assert not some_layouts(rates).best["resized"]
 
-    def test_nothing_is_best_of_nothing(self):
+    def test_without_layouts_there_is_no_best(self):
         assert no_layouts().best is no_layouts().files is None
         assert COLD not in str(no_layouts()).partition("\n")[0]

@@ -26,7 +26,7 @@ IMAGES = 48
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    """A folder of two classes of small images."""
+    """Return a folder with two classes of small images."""
     folder = tmp_path_factory.mktemp("photos")
     rng = np.random.default_rng(0)
     for number in range(IMAGES):
@@ -39,7 +39,7 @@ def photos(tmp_path_factory):
 
 @pytest.fixture
 def web(photos):
-    """The port of a server that has the folder."""
+    """Yield the port of a server of the folder."""
     with folder_server(photos) as port:
         yield port
 
@@ -48,34 +48,34 @@ def address(port):
     return f"http://127.0.0.1:{port}/"
 
 
-def test_what_is_an_address():
+def test_an_address_has_a_protocol():
     assert [True, True, False, False, False] == [
         is_address(text)
         for text in ("s3://a/b", "HTTP://x", "/data/s3", "train:loader", r"C:\data://x")
     ]
 
 
-def test_the_lab_takes_one_as_it_is():
+def test_the_lab_leaves_an_address_unchanged():
     assert ("s3://a/b", None) == resolved("s3://a/b")
 
 
 class TestWeb:
-    def test_gives_what_the_folder_has(self, web, photos):
-        """The same images with the same labels, read in workers, too."""
-        found = ss.target(address(web)).loader.dataset
+    def test_yields_the_same_as_the_folder(self, web, photos):
+        """The images and labels are the same, and workers can read them."""
+        dataset = ss.target(address(web)).loader.dataset
 
         local = find_images(photos)
-        assert isinstance(found, RemoteImages)
-        names = ["/".join(file.path.split("/")[-2:]) for file in found.files]
+        assert isinstance(dataset, RemoteImages)
+        names = ["/".join(file.path.split("/")[-2:]) for file in dataset.files]
         assert [file.path[len(str(photos)) + 1 :] for file in local] == names
-        assert [file.label for file in local] == [file.label for file in found.files]
-        found.transform = np.asarray
-        for index, (pixels, _) in enumerate(DataLoader(found, None, num_workers=2)):
+        assert [file.label for file in local] == [file.label for file in dataset.files]
+        dataset.transform = np.asarray
+        for index, (pixels, _) in enumerate(DataLoader(dataset, None, num_workers=2)):
             with Image.open(local[index].path) as image:
                 assert np.array_equal(np.asarray(image.convert("RGB")), pixels)
 
     @pytest.mark.parametrize(
-        ("given", "words"),
+        ("template", "words"),
         [
             ("http://127.0.0.1:9/x", "cannot be listed"),
             ("nothing://x", "cannot be listed .*Protocol not known: nothing"),
@@ -83,37 +83,37 @@ class TestWeb:
             ("{web}readme.txt", "no images at"),
         ],
     )
-    def test_what_is_not_there(self, web, given, words):
+    def test_a_wrong_address_is_refused(self, web, template, words):
         with pytest.raises(ss.StallscopeError, match=words):
-            ss.target(given.format(web=address(web)))
+            ss.target(template.format(web=address(web)))
 
 
 class TestRuns:
-    """What was recorded may lie behind an address, too."""
+    """Saved runs behind an address."""
 
     @pytest.fixture
     def ranks(self, tmp_path):
-        """The address of nine, of which the eighth is slow."""
+        """Yield the address of nine ranks; rank 7 is slow."""
         for rank in range(9):
             costs = {"fetch": 1.0, "RandomMask": 150.0 if rank == 7 else 5.0}
             a_loop(costs, rank=rank).save(tmp_path / f"rank{rank}")
         with folder_server(tmp_path) as port:
             yield address(port)
 
-    def test_says_what_the_folder_says(self, ranks, tmp_path):
-        found = ss.diagnose(ranks)
+    def test_gives_the_same_results_as_the_folder(self, ranks, tmp_path):
+        diagnosis = ss.diagnose(ranks)
 
-        assert ss.diagnose(tmp_path).findings == found.findings
-        assert "rank 7" in found.verdict.title
+        assert ss.diagnose(tmp_path).findings == diagnosis.findings
+        assert "rank 7" in diagnosis.verdict.title
         assert ss.load(f"{ranks}rank3").steps().equals(ss.load(tmp_path / "rank3").steps())
-        found, there = (
+        remote, local = (
             ss.compare(*(f"{place}rank{rank}" for rank in (3, 7))).table()
             for place in (ranks, f"{tmp_path}/")
         )
-        assert_frame_equal(there, found, abs_tol=1e-12)
+        assert_frame_equal(local, remote, abs_tol=1e-12)
 
-    def test_a_damaged_one_is_named_by_its_address(self, ranks, tmp_path):
-        """Not by the copy, of which nobody knows, and of which nothing is left."""
+    def test_a_damaged_run_is_named_by_its_address(self, ranks, tmp_path):
+        """The error names the address, and no local copy is left."""
         (tmp_path / "rank2" / "steps.arrow").write_bytes(b"ARROW1")
         before = set(Path(tempfile.gettempdir()).glob(f"stallscope-{os.getpid()}-*"))
 
@@ -122,12 +122,12 @@ class TestRuns:
         assert before == set(Path(tempfile.gettempdir()).glob(f"stallscope-{os.getpid()}-*"))
 
     @pytest.mark.parametrize(
-        ("given", "words"),
+        ("template", "words"),
         [("{web}", "is not a saved result"), ("http://127.0.0.1:9/x", "cannot be listed")],
     )
-    def test_what_is_none(self, web, given, words):
+    def test_an_address_without_a_result_is_refused(self, web, template, words):
         with pytest.raises(ss.StallscopeError, match=words):
-            ss.load(given.format(web=address(web)))
+            ss.load(template.format(web=address(web)))
 
     def test_a_server_that_cuts_the_connection(self, tmp_path):
         a_loop({"fetch": 1.0}).save(tmp_path / "rank3")

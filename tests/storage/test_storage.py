@@ -116,11 +116,13 @@ class TestReads:
     )
     def test_no_byte_is_requested_twice(self, files, access, length):
         wanted = reads.requests(files, access, length, 3)
-        pieces = sorted((one.path, max(one.offset, 0), one.length) for one in wanted)
+        pieces = sorted(
+            (request.path, max(request.offset, 0), request.length) for request in wanted
+        )
 
         assert len({path for path, *_ in pieces}) == 40
-        for (path, begin, size), (other, next_begin, _) in pairwise(pieces):
-            assert path != other or begin + size <= next_begin
+        for (path, begin, size), (next_path, next_begin, _) in pairwise(pieces):
+            assert path != next_path or begin + size <= next_begin
 
     def test_several_readers_read_every_byte_once(self, files):
         wanted = reads.requests(files, SAMPLE, 0, 0)
@@ -128,11 +130,11 @@ class TestReads:
 
         reading = reads.timed(wanted, 4, 30.0)
 
-        assert sum(one.length for one in wanted[1:]) == reading.bytes
+        assert sum(request.length for request in wanted[1:]) == reading.bytes
         assert (39, 1) == (reading.requests, reading.failed)
         assert 0 < reading.latency_s <= reading.latency_p95_s <= reading.took_s
 
-    def test_the_cached_share_is_that_before_reading(self, files):
+    def test_the_cached_share_is_measured_before_reading(self, files):
         wanted = reads.requests(files, SAMPLE, 0, 0)
 
         reads.make_cold(wanted)
@@ -142,8 +144,8 @@ class TestReads:
 
 
 class TestPlaces:
-    def test_unread_files_stand_for_the_data(self, folder, monkeypatch):
-        """However many were read: the page cache of large data would be unknown."""
+    def test_unread_files_represent_the_data(self, folder, monkeypatch):
+        """The number of unread files is limited, not the number of read files."""
         monkeypatch.setattr(reads, "_MOST_FILES", 3)
         read = [str(folder / f"{number:02}.bin") for number in range(10)]
 
@@ -155,21 +157,21 @@ class TestPlaces:
         (folder / "readme.txt").write_text("no data")
         (folder / "more.bin").mkdir()
 
-        found = reads.data_files([str(folder / "03.bin"), str(folder / "gone.bin")])
+        data = reads.data_files([str(folder / "03.bin"), str(folder / "gone.bin")])
 
-        assert 40 == len(found)
-        assert ["03.bin"] == [Path(one.path).name for one in found if one.was_read]
+        assert 40 == len(data)
+        assert ["03.bin"] == [Path(file.path).name for file in data if file.was_read]
 
     def test_mounts_have_the_device_of_their_files(self, files, folder, tmpfs):
         mounts = reads.mounts_of([*files, *reads.data_files(map(str, tmpfs.iterdir()))])
-        on_disk, in_memory = (mounts[str(one)] for one in (folder / "00.bin", tmpfs / "0.bin"))
+        on_disk, in_memory = (mounts[str(path)] for path in (folder / "00.bin", tmpfs / "0.bin"))
 
         assert folder.stat().st_dev == Path(on_disk.path).stat().st_dev
         assert on_disk.system
         assert reads.MEMORY == in_memory.medium
 
     def test_a_sample_of_tar_shards_is_all_members_of_one_name(self, tmp_path):
-        """Names that differ behind the first dot are one sample; other files tell nothing."""
+        """Names that differ behind the first dot are one sample; other files have no samples."""
         with tarfile.open(tmp_path / "shard.tar", "w") as archive:
             for number, suffix in product(range(3), ("jpg", "seg.png")):
                 member = tarfile.TarInfo(f"train.v1/{number:03}.{suffix}")
@@ -188,7 +190,7 @@ class TestPlaces:
 
 
 def measured(loader, budget_s=60.0):
-    """Measure with a step that is a timer."""
+    """Measure with a simulated step."""
     return ss.storage(loader, ss.simulated_step(0.005), budget_s=budget_s)
 
 
@@ -202,49 +204,49 @@ class TestStorage:
     def test_of_files(self, folder):
         before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
 
-        found = measured(DataLoader(Files(folder), 4, num_workers=2, shuffle=True))
+        storage = measured(DataLoader(Files(folder), 4, num_workers=2, shuffle=True))
 
-        conditions = found.circumstances
+        conditions = storage.circumstances
         assert 40 == conditions.files
         assert sum(path.stat().st_size for path in before) == conditions.data_bytes
         assert 20_000 < conditions.sample_bytes < 24_000
         assert 0 < conditions.loop_per_s <= conditions.wanted_per_s * 1.001
-        rows = found.of(SAMPLE, COLD)
+        rows = storage.of(SAMPLE, COLD)
         assert {1, 2, 8} <= {row["readers"] for row in rows}
         assert all(row["cached_share"] <= 0.1 for row in rows)
-        assert found.of(SAMPLE, WARM)
-        assert "the step needs" in sentence(found)
+        assert storage.of(SAMPLE, WARM)
+        assert "the step needs" in sentence(storage)
         assert {"files of 22 kB, in order", "4.1 kB, random"} <= set(
-            map(describe, found.table().to_dicts())
+            map(describe, storage.table().to_dicts())
         )
-        assert [40] == found.places["files"].to_list()
+        assert [40] == storage.places["files"].to_list()
         assert before == {
             path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()
         }
 
     def test_of_a_container(self, tmp_path):
-        """The file is found among those that the workers hold open, and read in pieces."""
+        """The file is one that the workers hold open, and is read in pieces."""
         with h5py.File(tmp_path / "rows.h5", "w") as file:
             file["x"] = np.random.default_rng(0).random((512, 2048), np.float32)
 
-        found = measured(DataLoader(Rows(tmp_path / "rows.h5"), 8, num_workers=1))
+        storage = measured(DataLoader(Rows(tmp_path / "rows.h5"), 8, num_workers=1))
 
-        assert not found.circumstances.is_whole
-        assert 1 == found.circumstances.files
-        assert 8192 <= found.circumstances.sample_bytes < 90_000  # HDF5 reads more than a row
-        assert found.of(SAMPLE, COLD)
+        assert not storage.circumstances.is_whole
+        assert 1 == storage.circumstances.files
+        assert 8192 <= storage.circumstances.sample_bytes < 90_000  # HDF5 reads more than a row
+        assert storage.of(SAMPLE, COLD)
 
     def test_of_memory(self, tmpfs):
-        found = measured(DataLoader(Files(tmpfs), 2))
+        storage = measured(DataLoader(Files(tmpfs), 2))
 
-        assert {WARM} == set(found.table()["state"])
-        assert "are in memory" in sentence(found)
+        assert {WARM} == set(storage.table()["state"])
+        assert "are in memory" in sentence(storage)
 
     def test_of_a_dataset_that_reads_nothing(self):
-        found = measured(DataLoader(Noise(), 4))
+        storage = measured(DataLoader(Noise(), 4))
 
-        assert found.table().is_empty()
-        assert "opens no data file" in str(found)
+        assert storage.table().is_empty()
+        assert "opens no data file" in str(storage)
 
     def test_a_budget_of_zero_is_refused(self, folder):
         with pytest.raises(ss.StallscopeError, match="budget_s=0"):

@@ -1,4 +1,4 @@
-"""Results to look at: built from planted numbers, and saved by earlier versions.
+"""Results for the tests: built from planted numbers, or saved by earlier versions.
 
 Nothing here reads a clock or draws without a seed, so that two looks at one of them are the same.
 """

@@ -1,4 +1,4 @@
-"""Goldens: what users see, written down; `pytest tests/surface --write-golden` writes it anew."""
+"""Goldens: saved texts and values that users see; `pytest tests/surface --write-golden` updates."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ class Golden:
 
     writes: bool
 
-    def text(self, name: str, found: str) -> None:
-        """The very same text as in the file `name`."""
-        found = "".join(f"{line.rstrip()}\n" for line in found.split("\n"))
+    def text(self, name: str, actual: str) -> None:
+        """Assert the same text as in the file `name`."""
+        actual = "".join(f"{line.rstrip()}\n" for line in actual.split("\n"))
         if self.writes:
-            self._write(name, found)
-        assert (GOLDEN / name).read_text(encoding="utf-8") == found, HOW
+            self._write(name, actual)
+        assert (GOLDEN / name).read_text(encoding="utf-8") == actual, HOW
 
-    def json(self, name: str, found: Any, rel_tol: float = 0.0) -> None:
-        """The same value as in the file `name`; floats as near as `rel_tol`."""
-        found = json.loads(json.dumps(found))
+    def json(self, name: str, actual: Any, rel_tol: float = 0.0) -> None:
+        """Assert the same value as in the file `name`; floats may differ by `rel_tol`."""
+        actual = json.loads(json.dumps(actual))
         if self.writes:
-            self._write(name, _lined(found) + "\n")
+            self._write(name, _lined(actual) + "\n")
         expected = json.loads((GOLDEN / name).read_text(encoding="utf-8"))
         if rel_tol:
-            expected = _near(expected, found, rel_tol)
-        assert expected == found, HOW
+            expected = _near(expected, actual, rel_tol)
+        assert expected == actual, HOW
 
     @staticmethod
     def _write(name: str, text: str) -> None:
@@ -50,29 +50,31 @@ def _lined(value: Any, indent: str = "") -> str:
     """JSON with a line for each row, so that a diff can be read."""
     inner = f"{indent} "
     if isinstance(value, dict) and value:
-        rows = [f"{inner}{json.dumps(key)}: {_lined(one, inner)}" for key, one in value.items()]
+        rows = [f"{inner}{json.dumps(key)}: {_lined(entry, inner)}" for key, entry in value.items()]
         return "{\n" + ",\n".join(rows) + f"\n{indent}}}"
-    if isinstance(value, list) and any(isinstance(one, (dict, list)) for one in value):
-        rows = [f"{inner}{json.dumps(one, ensure_ascii=False)}" for one in value]
+    if isinstance(value, list) and any(isinstance(row, (dict, list)) for row in value):
+        rows = [f"{inner}{json.dumps(row, ensure_ascii=False)}" for row in value]
         return "[\n" + ",\n".join(rows) + f"\n{indent}]"
     return json.dumps(value, ensure_ascii=False)
 
 
-def _near(expected: Any, found: Any, rel_tol: float) -> Any:
-    """What is expected, with each float replaced by the found one if that is near enough."""
-    if isinstance(expected, float) and isinstance(found, (float, int)):
-        return found if math.isclose(expected, found, rel_tol=rel_tol, abs_tol=1e-15) else expected
-    if isinstance(expected, dict) and isinstance(found, dict):
-        return {key: _near(one, found.get(key), rel_tol) for key, one in expected.items()}
-    if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
-        pairs = zip(expected, found, strict=True)
-        return [_near(one, other, rel_tol) for one, other in pairs]
+def _near(expected: Any, actual: Any, rel_tol: float) -> Any:
+    """Return `expected`, with each float replaced by the actual one if it is close enough."""
+    if isinstance(expected, float) and isinstance(actual, (float, int)):
+        return (
+            actual if math.isclose(expected, actual, rel_tol=rel_tol, abs_tol=1e-15) else expected
+        )
+    if isinstance(expected, dict) and isinstance(actual, dict):
+        return {key: _near(value, actual.get(key), rel_tol) for key, value in expected.items()}
+    if isinstance(expected, list) and isinstance(actual, list) and len(expected) == len(actual):
+        pairs = zip(expected, actual, strict=True)
+        return [_near(value, actual_value, rel_tol) for value, actual_value in pairs]
     return expected
 
 
 @pytest.fixture(autouse=True, scope="module")
 def coarse():
-    """Pictures of few pixels: what stands in them is what counts here."""
+    """Draw pictures of few pixels: the tests read only their texts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sheet, "SHARP", 0.25)
         yield
@@ -80,5 +82,5 @@ def coarse():
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Golden:
-    """What users saw before."""
+    """Return the saved texts and values."""
     return Golden(request.config.getoption("--write-golden"))

@@ -42,10 +42,10 @@ def main() -> None:
         training = shutil.copy(HERE / "training.py", work)
         photographs(work / "photos")
         recorded(training, "--out", saved / "run")
-        recorded(training, "--out", saved / "in_main_process", more=("--workers", "0"))
+        recorded(training, "--out", saved / "in_main_process", options=("--workers", "0"))
         for rank in "01":
             recorded(training, "--out", saved / "ranks", RANK=rank, WORLD_SIZE="2")
-        recorded(training, "--out", work / "killed", more=("--kill",))
+        recorded(training, "--out", work / "killed", options=("--kill",))
         with tarfile.open(saved / "killed.tar.xz", "w:xz") as tar:
             tar.add(work / "killed", "killed", filter=anonymous)
         flame(Path(training)).save(saved / "flame")
@@ -60,10 +60,10 @@ def photographs(folder: Path) -> None:
         Image.fromarray(pixels).save(folder / f"{number}.jpg")
 
 
-def recorded(training: str, *asked: Any, more: tuple[str, ...] = (), **environment: str) -> None:
+def recorded(training: str, *asked: Any, options: tuple[str, ...] = (), **environment: str) -> None:
     """Run the training under `stallscope run`; it may be killed."""
     command = [sys.executable, "-m", "stallscope", "run", *map(str, asked), training, "photos"]
-    subprocess.run([*command, *more], env=os.environ | environment, check=False)
+    subprocess.run([*command, *options], env=os.environ | environment, check=False)
 
 
 def anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -79,7 +79,7 @@ def flame(training: Path) -> ss.Flame:
     module: Any = module_from_spec(spec)
     sys.modules["training"] = module
     spec.loader.exec_module(module)
-    found = ss.flame(module.loader(Path("photos"), 100_000), seconds=FLAME_S)
+    recording = ss.flame(module.loader(Path("photos"), 100_000), seconds=FLAME_S)
     stacks = pl.col("stack")
     for here, there in (
         (sysconfig.get_path("purelib"), "/opt/venv/lib/site-packages"),
@@ -89,7 +89,7 @@ def flame(training: Path) -> ss.Flame:
         (str(training.parent), "/home/me"),
     ):
         stacks = stacks.str.replace_all(here, there, literal=True)
-    return replace(found, samples=found.samples.with_columns(stack=stacks))
+    return replace(recording, samples=recording.samples.with_columns(stack=stacks))
 
 
 if __name__ == "__main__":

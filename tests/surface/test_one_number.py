@@ -1,4 +1,4 @@
-"""One quantity has one number on every page that shows it: what stalls, what holds the stalls."""
+"""Each share of the stalls has the same number on every page that shows it."""
 
 from __future__ import annotations
 
@@ -26,53 +26,53 @@ WORDS = {
     "decode": "decode|[Dd]ecoding",
     "collate": "collate|Collating",
 }
-"""What a part is called, where that is not its name."""
+"""Patterns of the parts that texts call by another word."""
 PICTURES = ("exposed", "timeline", "stages", "waits")
 
 
 @pytest.fixture(scope="module", params=LOADERS)
 def pages(request):
-    """A run of a loader, and every page of it: text, HTML, JSON and the pictures' titles."""
+    """Return a run, its diagnosis, and the words of every text, page and picture title."""
     run = a_loop(LOADERS[request.param], workers=2)
     diagnosis = ss.diagnose(run)
-    found = {f"picture {kind}": run.plot(kind).title for kind in PICTURES}
+    texts = {f"picture {kind}": run.plot(kind).title for kind in PICTURES}
     for name, result in (("run", run), ("diagnosis", diagnosis)):
         page = result._repr_mimebundle_()["text/html"]
-        found |= {f"{name}, text": str(result), f"{name}, page": re.sub("<[^>]+>", " ", page)}
-    return run, diagnosis, {name: " ".join(text.split()) for name, text in found.items()}
+        texts |= {f"{name}, text": str(result), f"{name}, page": re.sub("<[^>]+>", " ", page)}
+    return run, diagnosis, {name: " ".join(text.split()) for name, text in texts.items()}
 
 
-def test_of_the_stalls(pages):
-    """The share of the loop's time in them."""
+def test_share_of_the_stalls(pages):
+    """The share of the stalls is the same in texts, pages and evidence."""
     run, diagnosis, texts = pages
     time = loop_breakdown(run.steps(), run.stalls())
-    said = {
-        (name, one)
+    shares = {
+        (name, match)
         for name, text in texts.items()
-        for one in re.findall(r"\bstalls? (\d+%)|(\d+%) stall\b", text)
+        for match in re.findall(r"\bstalls? (\d+%)|(\d+%) stall\b", text)
     }
 
-    assert {share(time.stall_share)} == {"".join(one) for _, one in said}
-    assert {"run, text", "diagnosis, text", "diagnosis, page"} <= {name for name, _ in said}
+    assert {share(time.stall_share)} == {"".join(match) for _, match in shares}
+    assert {"run, text", "diagnosis, text", "diagnosis, page"} <= {name for name, _ in shares}
     evidence = json.loads(as_json(diagnosis))["findings"][0]["evidence"]
     assert evidence["stall_share"] == pytest.approx(time.stall_share)
 
 
-def test_of_what_holds_them(pages):
-    """Of each part: in the table, the verdict, its evidence, and the sentence of the run."""
+def test_share_of_each_part(pages):
+    """The share of a part is the same in table, verdict, evidence and the run's sentence."""
     run, diagnosis, texts = pages
     texts = texts | {"json": as_json(diagnosis)}
     wrong, seen = {}, set()
     for part, exposed in run.exposed().select("part", "share").iter_rows():
         name = f"(?:{WORDS.get(part, re.escape(part))})"
-        ways = (
+        patterns = (
             rf"\b{name} is the bottleneck: (\d+%) of the stall time",
             rf"\b{name} (?:alone )?(\d+%)[,)]",
             rf"(\d+%) of that is {name}\b",
             rf"of that is \d+% \w+ and (\d+%) {name}\b",
         )
         for page, text in texts.items():
-            numbers = {one for way in ways for one in re.findall(way, text)}
+            numbers = {number for pattern in patterns for number in re.findall(pattern, text)}
             seen |= {page} if numbers else set()
             wrong |= {(page, part): numbers} if numbers - {share(exposed)} else {}
 

@@ -1,4 +1,4 @@
-"""The pictures and panels of each result: the names that there are, and what each says."""
+"""The pictures and panels of each result: their names and texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OFFERED = re.compile(r"'([\w ]+)': ")
 
 
 def kinds(call) -> list[str]:
-    """The names that the error over an unknown one lists, in one sentence that repeats it."""
+    """Return the names that the error for an unknown name lists."""
     with pytest.raises(ss.StallscopeError, match=r"no (picture|panel) 'no such'") as error:
         call("no such")
     return OFFERED.findall(str(error.value))
@@ -23,16 +23,16 @@ def kinds(call) -> list[str]:
 
 @pytest.mark.parametrize("name", EACH_KIND)
 def test_names(name, golden):
-    """The same pictures and panels, the default first."""
+    """The pictures and panels have the same names; the default comes first."""
     result = built(name)
 
-    found = {"plot": kinds(result.plot), "panel": kinds(result.panel)}
-    golden.json(f"pictures/{name}.json", found)
+    offered = {"plot": kinds(result.plot), "panel": kinds(result.panel)}
+    golden.json(f"pictures/{name}.json", offered)
 
 
 @pytest.mark.parametrize("name", BUILT)
 def test_words(name, golden):
-    """What is written on each picture; without a name the first one comes."""
+    """Each picture has the same words; the first picture is the default."""
     result = built(name)
     drawn = {kind: sorted(words(result.plot(kind))) for kind in kinds(result.plot)}
 

@@ -38,7 +38,7 @@ PARTS = {
 
 
 def members(cls: type) -> dict[str, str]:
-    """Each public attribute of a class, and how it is called if it can be."""
+    """Return the public attributes of a class, with the signatures of methods."""
     names = {name for name in dir(cls) if not name.startswith("_")}
     if is_dataclass(cls):
         names |= {field.name for field in fields(cls)}
@@ -46,12 +46,12 @@ def members(cls: type) -> dict[str, str]:
 
 
 def signature(member: object) -> str:
-    """The parameters of a function, with their types and defaults; "" for anything else."""
+    """Return the parameters of a function, with types and defaults; "" for other values."""
     return str(inspect.signature(member)) if callable(member) else ""
 
 
 def test_verbs(golden):
-    """Each takes the same arguments by the same names, with the same defaults."""
+    """Each verb takes the same arguments, with the same defaults."""
     golden.json("names/verbs.json", {name: signature(getattr(ss, name)) for name in VERBS})
 
 
@@ -61,19 +61,21 @@ def test_classes(golden):
 
 
 def test_parts_of_results(golden):
-    """What results consist of has the same attributes."""
+    """The parts of results have the same attributes."""
     golden.json("names/parts.json", {name: members(type(part())) for name, part in PARTS.items()})
 
 
-def test_results_are_made_by_the_same_fields(golden):
-    """A result is a value: its fields, in order, make another one."""
-    found = {name: [field.name for field in fields(getattr(ss, name))] for name in CLASSES}
+def test_results_have_the_same_fields(golden):
+    """The fields of a result keep their names and order."""
+    fields_by_class = {
+        name: [field.name for field in fields(getattr(ss, name))] for name in CLASSES
+    }
 
-    golden.json("names/fields.json", found)
+    golden.json("names/fields.json", fields_by_class)
 
 
-def test_what_instrumented_gives():
-    """After the block there is a run, and nothing else."""
+def test_instrumented_has_a_run():
+    """After the block the only attribute is the run."""
     with ss.instrumented() as watch:
         assert not hasattr(watch, "run")
 
@@ -87,35 +89,35 @@ class _FoundError(Exception):
 
 @pytest.fixture
 def command_line(monkeypatch):
-    """What `python -m stallscope` would run."""
+    """Return the command of `python -m stallscope`."""
 
     def caught(app, *_, **__):
         raise _FoundError(app)
 
     monkeypatch.setattr(typer.Typer, "__call__", caught)
     monkeypatch.setattr(sys, "argv", ["stallscope"])
-    with pytest.raises(_FoundError) as found:
+    with pytest.raises(_FoundError) as error:
         runpy.run_module("stallscope", run_name="__main__")
-    return typer.main.get_command(found.value.args[0])
+    return typer.main.get_command(error.value.args[0])
 
 
 def test_command_line(command_line, golden):
     """The same commands take the same arguments and options, with the same defaults."""
-    found = {name: parameters(command) for name, command in command_line.commands.items()}
+    commands = {name: parameters(command) for name, command in command_line.commands.items()}
 
-    golden.json("names/command_line.json", {"": parameters(command_line), **found})
+    golden.json("names/command_line.json", {"": parameters(command_line), **commands})
 
 
 def parameters(command) -> dict[str, dict[str, object]]:
-    """The arguments and options of a command."""
+    """Return the arguments and options of a command."""
     return {
-        " ".join([*one.opts, *one.secondary_opts]): {
-            "is": one.param_type_name,
-            "shown": one.metavar,
-            "default": None if one.default is None else str(one.default),
-            "required": one.required,
-            "values": one.nargs,
-            "flag": getattr(one, "is_flag", False),
+        " ".join([*parameter.opts, *parameter.secondary_opts]): {
+            "is": parameter.param_type_name,
+            "shown": parameter.metavar,
+            "default": None if parameter.default is None else str(parameter.default),
+            "required": parameter.required,
+            "values": parameter.nargs,
+            "flag": getattr(parameter, "is_flag", False),
         }
-        for one in command.params
+        for parameter in command.params
     }

@@ -1,6 +1,6 @@
-"""Results that other versions saved are opened, and say the same as then.
+"""Results that other versions saved are opened, and have the same values.
 
-`make_saved.py` made the folders; one that is there is never made anew.
+`make_saved.py` wrote the folders; an existing folder is never replaced.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ NEAR = 1e-9
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("name", SAVED_RUNS)
 def test_tables_of_runs(name, table, golden):
-    """Each table has the rows that it had."""
-    found = rows(getattr(saved_run(name), table)())
+    """Each table has the same rows as before."""
+    actual = rows(getattr(saved_run(name), table)())
 
-    golden.json(f"saved/{name}/{table}.json", found, rel_tol=NEAR)
+    golden.json(f"saved/{name}/{table}.json", actual, rel_tol=NEAR)
 
 
 @pytest.mark.parametrize("name", SAVED_RUNS)
 def test_sums_of_runs(name, golden):
-    """Of the long tables how many rows there are, and what the numbers in each column add up to."""
+    """The long tables have the same number of rows and the same sum of each column."""
     run = saved_run(name)
     long = {
         "spans": run.spans(steady=False),
@@ -37,32 +37,36 @@ def test_sums_of_runs(name, golden):
         "deliveries": run.deliveries,
         "batches": run.batches,
     }
-    found = {
+    actual = {
         table: {
             "rows": frame.height,
-            **{one.name: float(one.sum() or 0) for one in frame if one.dtype.is_numeric()},
-            **{one.name: one.n_unique() for one in frame if not one.dtype.is_numeric()},
+            **{
+                column.name: float(column.sum() or 0)
+                for column in frame
+                if column.dtype.is_numeric()
+            },
+            **{column.name: column.n_unique() for column in frame if not column.dtype.is_numeric()},
         }
         for table, frame in long.items()
     }
 
-    golden.json(f"saved/{name}/sums.json", found, rel_tol=NEAR)
+    golden.json(f"saved/{name}/sums.json", actual, rel_tol=NEAR)
 
 
 @pytest.mark.parametrize("name", SAVED_RUNS)
 def test_heads_of_runs(name, golden):
-    """What was asked for, where it was measured, and what has to be known."""
+    """The run has the same settings, machine and notes."""
     run = saved_run(name)
     settings = ("name", "num_workers", "batch_size", "warmup")
-    found = {one: getattr(run.settings, one) for one in settings}
-    found |= {one: getattr(run, one) for one in ("first_batch_s", "machine", "notes")}
+    actual = {field: getattr(run.settings, field) for field in settings}
+    actual |= {field: getattr(run, field) for field in ("first_batch_s", "machine", "notes")}
 
-    golden.json(f"saved/{name}/head.json", found, rel_tol=NEAR)
+    golden.json(f"saved/{name}/head.json", actual, rel_tol=NEAR)
 
 
 @pytest.mark.parametrize("name", SAVED_RUNS)
 def test_saved_again(name, tmp_path):
-    """What is opened can be saved, and is the same."""
+    """A saved run can be saved again and stays the same."""
     run = saved_run(name)
 
     again = ss.load(run.save(tmp_path / "run"))
@@ -74,9 +78,9 @@ def test_saved_again(name, tmp_path):
 
 @pytest.mark.parametrize("name", SAVED_FLAMES)
 def test_flames(name, golden, tmp_path):
-    """The same stacks, and the same functions with their intervals."""
+    """The flame has the same stacks, functions and intervals."""
     flame = saved_flame(name)
-    found = {one: rows(getattr(flame, one)()) for one in ("table", "stacks")}
+    actual = {method: rows(getattr(flame, method)()) for method in ("table", "stacks")}
 
-    golden.json(f"saved/{name}/tables.json", found, rel_tol=NEAR)
+    golden.json(f"saved/{name}/tables.json", actual, rel_tol=NEAR)
     assert ss.Flame.load(flame.save(tmp_path / "flame")).samples.equals(flame.samples)

@@ -23,48 +23,48 @@ METHODS = {
     "experiments": {"table", "copies"},
     "diagnosis": {"table"},
 }
-"""What gives a table when it is called."""
+"""Methods that return a table."""
 LONG = {"spans", "steps", "resources", "samples", "parts", "stalls"}
-"""Tables of a run that are as long as it is; `test_saved` looks at the values of real ones."""
+"""Tables of a run that grow with its length; `test_saved` checks their values."""
 NEAR = 1e-9
 
 
 def tables(kind: str, name: str) -> dict[str, pl.DataFrame]:
-    """Every table of a result, those that are attributes too."""
+    """Return every table of a result: attributes and methods."""
     result = built(name)
-    public = [one for one in dir(result) if not one.startswith("_")]
-    values = {one: getattr(result, one) for one in public if one not in METHODS[kind]}
-    kept = {one: value for one, value in values.items() if isinstance(value, pl.DataFrame)}
-    return kept | {f"{one}()": getattr(result, one)() for one in sorted(METHODS[kind])}
+    public = [member for member in dir(result) if not member.startswith("_")]
+    values = {member: getattr(result, member) for member in public if member not in METHODS[kind]}
+    frames = {member: value for member, value in values.items() if isinstance(value, pl.DataFrame)}
+    return frames | {f"{member}()": getattr(result, member)() for member in sorted(METHODS[kind])}
 
 
 @pytest.mark.parametrize("kind", EACH_KIND)
 def test_columns(kind, golden):
-    """The same columns of the same types, in order."""
-    found = {
+    """The columns have the same names, types and order."""
+    columns = {
         name: [[column, str(dtype)] for column, dtype in table.schema.items()]
         for name, table in tables(kind, kind).items()
     }
 
-    golden.json(f"columns/{kind}.json", found)
+    golden.json(f"columns/{kind}.json", columns)
 
 
 @pytest.mark.parametrize("name", BUILT)
 def test_columns_do_not_depend_on_what_was_measured(name):
-    """Tables of little or nothing have the columns of all others."""
+    """Short and empty tables have the same columns as the others."""
     kind = name.partition("_")[0]
     usual = tables(kind, kind)
 
-    for one, table in tables(kind, name).items():
-        assert usual[one].schema.names() == table.schema.names(), one
-        assert list(map(str, usual[one].dtypes)) == list(map(str, table.dtypes)), one
+    for table_name, table in tables(kind, name).items():
+        assert usual[table_name].schema.names() == table.schema.names(), table_name
+        assert list(map(str, usual[table_name].dtypes)) == list(map(str, table.dtypes)), table_name
 
 
 @pytest.mark.parametrize("name", BUILT)
 def test_values(name, golden):
-    """The same rows in the same order."""
+    """The tables have the same rows in the same order."""
     kind = name.partition("_")[0]
     called = METHODS[kind] - (LONG | {"table"} if kind == "run" else set())
-    found = {one: rows(getattr(built(name), one)()) for one in sorted(called)}
+    values = {method: rows(getattr(built(name), method)()) for method in sorted(called)}
 
-    golden.json(f"values/{name}.json", found, rel_tol=NEAR)
+    golden.json(f"values/{name}.json", values, rel_tol=NEAR)

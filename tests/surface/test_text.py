@@ -1,4 +1,4 @@
-"""What results say in a terminal and in a notebook, and in the files that they write."""
+"""Texts of results in a terminal, in a notebook and in exported files."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ class Text(HTMLParser):
     def __init__(self, page: str) -> None:
         super().__init__()
         self.silent = 0
-        self.found: list[str] = []
+        self.pieces: list[str] = []
         self.feed(page)
 
     def handle_starttag(self, tag, attrs):
         self.silent += tag in SILENT
-        self.found.append("\n" if tag in BLOCKS else " ")
+        self.pieces.append("\n" if tag in BLOCKS else " ")
 
     def handle_endtag(self, tag):
         self.silent -= tag in SILENT
-        self.found.append("\n" if tag in BLOCKS else " ")
+        self.pieces.append("\n" if tag in BLOCKS else " ")
 
     def handle_data(self, data):
         if not self.silent:
-            self.found.append(data.replace("\n", " "))
+            self.pieces.append(data.replace("\n", " "))
 
     @property
     def lines(self) -> str:
         """The words, with single spaces and without empty lines."""
-        lines = [" ".join(line.split()) for line in "".join(self.found).split("\n")]
+        lines = [" ".join(line.split()) for line in "".join(self.pieces).split("\n")]
         return "\n".join(line for line in lines if line)
 
 
@@ -53,7 +53,7 @@ def test_terminal(name, golden):
 
 @pytest.mark.parametrize("name", BUILT)
 def test_notebook(name, golden):
-    """The words of what a notebook shows."""
+    """A notebook shows the same words."""
     shown = built(name)._repr_mimebundle_()
 
     assert shown["text/plain"] == str(built(name))
@@ -67,7 +67,7 @@ def test_saved_runs(name, golden):
 
 
 def test_report(golden, tmp_path):
-    """The words of a diagnosis that is exported as a page."""
+    """The exported page of a diagnosis has the same words."""
     page = built("diagnosis").export(tmp_path / "report.html").read_text(encoding="utf-8")
 
     words = WHEN.sub("(when)", Text(page).lines)
@@ -75,22 +75,22 @@ def test_report(golden, tmp_path):
 
 
 def test_findings_as_json(golden, tmp_path):
-    """A diagnosis that is exported for programs."""
+    """The exported JSON of a diagnosis is the same."""
     written = built("diagnosis").export(tmp_path / "found.json").read_text(encoding="utf-8")
-    found = json.loads(written.replace(ss.__version__, "(version)"))
+    findings = json.loads(written.replace(ss.__version__, "(version)"))
 
-    golden.json("files/diagnosis.json", found, rel_tol=1e-9)
+    golden.json("files/diagnosis.json", findings, rel_tol=1e-9)
 
 
 def test_speedscope(golden, tmp_path):
-    """A flame that is exported for another viewer."""
+    """The exported file for speedscope is the same."""
     written = built("flame").export(tmp_path / "flame.json").read_text(encoding="utf-8")
 
     golden.json("files/speedscope.json", json.loads(written), rel_tol=1e-9)
 
 
 def test_flame_as_page(golden, tmp_path):
-    """The words of a flamegraph in a browser."""
+    """The page of a flamegraph has the same words."""
     page = built("flame").export(tmp_path / "flame.html").read_text(encoding="utf-8")
     words = re.sub(r"(?s)<(script|style)\b.*?</\1>", " ", page)
     lines = [" ".join(line.split()) for line in re.sub(r"<[^>]*>", "\n", words).split("\n")]
@@ -99,7 +99,7 @@ def test_flame_as_page(golden, tmp_path):
 
 
 def test_trace(golden, tmp_path):
-    """Every event of a trace."""
+    """The trace has the same events."""
     written = built("run_for_a_trace").trace(tmp_path / "trace.json").read_text(encoding="utf-8")
     trace = json.loads(written.replace(ss.__version__, "(version)"))
 

@@ -1,4 +1,4 @@
-"""What is found wrong where one thing is wrong, and how bad; from numbers, without a clock."""
+"""Findings of loops with one planted cause, with severity; no clock is read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FAST = {"decode": 9.0}
 
 
 def with_use(run: ss.Run, worker: float, queued: float, core: float = 0.5) -> ss.Run:
-    """What of its time each worker computes and wants a core, and how busy the cores are."""
+    """Return the run with these CPU shares of workers, queueing shares and busy shares of cores."""
     pids = run.batches["pid"].unique().sort().to_list()
     use = {
         **{("worker_cpu_share", str(pid)): worker for pid in pids},
@@ -35,12 +35,12 @@ def with_use(run: ss.Run, worker: float, queued: float, core: float = 0.5) -> ss
 
 
 def varying(step: int, worker: int) -> dict[str, float]:
-    """One batch in ten takes twenty times as long."""
+    """Return stages that take twenty times as long in every tenth batch."""
     return {"fetch": 1.0, "Blur": 400.0 if step % 10 == 9 else 20.0}
 
 
 def one_is_slow(step: int, worker: int) -> dict[str, float]:
-    """Worker 1 takes six times as long as the others."""
+    """Return stages that take six times as long in worker 1."""
     return {"fetch": 1.0, "Blur": 120.0 if worker == 1 else 20.0}
 
 
@@ -92,52 +92,55 @@ LOOPS = {
 
 @cache
 def of_loops() -> dict[str, tuple]:
-    """What is found in each of the loops."""
+    """Return the findings of each loop."""
     return {name: judge() for name, judge in LOOPS.items()}
 
 
 @cache
 def of_facts() -> dict[str, tuple]:
-    """What is found in the numbers of each cause."""
+    """Return the findings for the numbers of each cause."""
     return {code: judged(facts) for code, facts in CASES.items()}
 
 
-def told(found) -> dict[str, list[list[object]]]:
-    """The verdict first: code, severity and confidence of each finding."""
+def scores(findings_by_name) -> dict[str, list[list[object]]]:
+    """Return code, severity and confidence of each finding, the verdict first."""
     return {
-        name: [[one.code, round(one.severity, 9), round(one.confidence, 9)] for one in findings]
-        for name, findings in found.items()
+        name: [
+            [finding.code, round(finding.severity, 9), round(finding.confidence, 9)]
+            for finding in findings
+        ]
+        for name, findings in findings_by_name.items()
     }
 
 
 def test_of_loops(golden):
-    """Loops whose every time is planted."""
-    golden.json("verdicts/loops.json", told(of_loops()), rel_tol=1e-6)
+    """Loops with planted times have the same findings."""
+    golden.json("verdicts/loops.json", scores(of_loops()), rel_tol=1e-6)
 
 
 def test_of_facts(golden):
-    """Numbers in which only one cause is."""
-    golden.json("verdicts/facts.json", told(of_facts()), rel_tol=1e-6)
+    """Numbers with a single cause have the same findings."""
+    golden.json("verdicts/facts.json", scores(of_facts()), rel_tol=1e-6)
 
 
 def test_of_saved_runs(golden):
-    """Recordings of real loops."""
+    """Recordings of real loops have the same findings."""
     names = [name for name in SAVED_RUNS if not name.endswith("ranks")]
-    found = {name: judged(saved_run(name)) for name in names}
+    findings_by_name = {name: judged(saved_run(name)) for name in names}
 
-    golden.json("verdicts/saved.json", told(found), rel_tol=1e-6)
+    golden.json("verdicts/saved.json", scores(findings_by_name), rel_tol=1e-6)
 
 
 def test_words_of_findings(golden):
-    """Title, next step and the names of the evidence of the first finding of each code."""
+    """The first finding of each code has the same title, next step and evidence names."""
     seen = {}
     for findings in (*of_loops().values(), *of_facts().values()):
-        for one in findings:
-            seen.setdefault(one.code, one)
-    found = {
-        code: [one.title, one.next_step, one.tested, sorted(one.evidence)]
-        for code, one in sorted(seen.items())
+        for finding in findings:
+            seen.setdefault(finding.code, finding)
+    words = {
+        code: [finding.title, finding.next_step, finding.tested, sorted(finding.evidence)]
+        for code, finding in sorted(seen.items())
     }
 
-    assert set(CASES) == set(found)
-    golden.json("verdicts/words.json", found)
+    assert set(CASES) == set(words)
+    golden.json("verdicts/words.json", words)

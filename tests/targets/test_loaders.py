@@ -1,4 +1,4 @@
-"""Loaders that keep iterators: ours start anew, and theirs go on as if nothing had been."""
+"""Loaders that keep iterators: a recording starts new ones, and the user's go on undisturbed."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from stallscope.verbs.diagnose.diagnose import Examination
 
 
 class Wrapper:
-    """Around a loader, whose iterator it keeps."""
+    """A wrapper of a loader that keeps its iterator."""
 
-    def __init__(self, loader, kept):
-        self.loader, self.kept = loader, kept
+    def __init__(self, loader, inner):
+        self.loader, self.inner = loader, inner
 
     def __iter__(self):
-        yield from self.kept[0] if isinstance(self.kept, list) else self.kept
+        yield from self.inner[0] if isinstance(self.inner, list) else self.inner
 
 
 def an_iterator(**named):
@@ -38,7 +38,7 @@ def an_iterator(**named):
 
 
 def keepers():
-    """What keeps an iterator, begun by its user."""
+    """Yield makers of objects that keep a started iterator."""
     for kind in (Infinite, InfiniteAtOnce):
         yield kind.__name__, lambda kind=kind: infinite(kind)
     yield "in a wrapper", lambda: Wrapper(None, an_iterator(num_workers=1))
@@ -51,7 +51,7 @@ KEEPERS = pytest.mark.parametrize("make", [make for _, make in keepers()], ids=d
 
 @KEEPERS
 def test_their_iterator_loses_no_batch(make):
-    """A loader in the middle of an epoch goes on after a recording where it was before."""
+    """A loader in the middle of an epoch goes on after a recording without a gap."""
     seen = []
     for recorded in (False, True):
         seed()
@@ -68,7 +68,7 @@ def test_their_iterator_loses_no_batch(make):
 
 
 def test_their_workers_live_on():
-    """A class that ends its workers with itself does not end the user's with a copy of ours."""
+    """Deleting our copy of a loader does not end the user's workers."""
     loader = infinite()
     next(iter(loader))
     workers = [worker.pid for worker in loader.iterator._workers]
@@ -82,7 +82,7 @@ def test_their_workers_live_on():
 
 @pytest.mark.parametrize("kind", [Infinite, InfiniteAtOnce])
 def test_a_loop_starts_again_and_again(kind):
-    """The next start has living workers, though those of the one before were ended."""
+    """Each start has new workers, even though those of the last start have ended."""
     theirs = infinite(kind)
     before = psutil.Process().children()
     with private_copy(theirs) as loader:
@@ -94,20 +94,20 @@ def test_a_loop_starts_again_and_again(kind):
 
 
 def test_a_generator_in_the_middle_is_refused():
-    """What cannot be started anew is refused in a sentence, and loses nothing."""
+    """A started generator is refused in a sentence and loses no batch."""
     loader = Wrapper(None, iter(infinite(num_workers=0)))
-    first = next(loader.kept)
+    first = next(loader.inner)
 
     with pytest.raises(UnsupportedError, match="Wrapper keeps a generator"):
         ss.record(loader)
 
-    assert 3 == len(list(loader.kept))
+    assert 3 == len(list(loader.inner))
     assert first is not None
 
 
 @pytest.fixture(scope="module")
 def run():
-    """Of a loader without workers over a queue that has two."""
+    """Return a run of a loader without workers over a queue with two workers."""
     return ss.record(
         DataLoader(PatchQueue(Slow(48), patches=2, num_workers=2, late=True), 4), batches=9
     )
@@ -116,30 +116,30 @@ def run():
 class TestAQueue:
     """A dataset that owns a loader, in a loader without workers."""
 
-    def test_the_workers_that_really_run_are_the_runs(self, run):
-        """The loop waits for the inner loader's workers, which the run is about."""
+    def test_the_run_has_the_workers_of_the_queue(self, run):
+        """The run describes the inner loader's workers, because the loop waits for them."""
         assert 2 == run.settings.num_workers
         assert {0, 1} == set(run.samples()["worker"])
-        assert [0] == [other.settings.num_workers for other in run.others]
+        assert [0] == [outer_run.settings.num_workers for outer_run in run.others]
 
-    def test_all_that_a_step_waited_for_was_used(self, run):
+    def test_every_sample_that_a_step_waited_for_is_used(self, run):
         assert run.samples().height == 2 * run.steps().height > 0
 
     @pytest.mark.slow
-    def test_no_verdict_tells_it_to_get_workers(self):
-        found = ss.diagnose(
+    def test_no_finding_recommends_workers(self):
+        diagnosis = ss.diagnose(
             DataLoader(PatchQueue(Slow(), num_workers=2, late=True), 4),
             ss.simulated_step(0.0001),
             budget_s=4,
         )
 
-        assert 2 == found.circumstances.num_workers
-        assert not [one for one in found.findings if "num_workers=" in one.title]
+        assert 2 == diagnosis.circumstances.num_workers
+        assert not [finding for finding in diagnosis.findings if "num_workers=" in finding.title]
 
 
 class TestAnIterableDatasetOfBatches:
     def test_it_is_a_loader(self):
-        """What groups the samples of a loader yields batches, whatever its class is called."""
+        """An iterable that groups the samples of a loader counts as a loader."""
         grouped = Grouped(DataLoader(Noise(32), None, num_workers=1), 4)
 
         run = ss.record(grouped, batches=3, warmup=0)
@@ -150,7 +150,7 @@ class TestAnIterableDatasetOfBatches:
 
 class TestNodes:
     def test_the_waits_are_seen(self):
-        """Its threads have ended afterwards, and it can be iterated again."""
+        """The node's threads end after the recording, and the node can be iterated again."""
         node = Node([torch.rand(2)] * 9)
 
         run = ss.record(node, batches=4, warmup=0)

@@ -1,4 +1,4 @@
-"""What can be pointed at, and the sentence for each thing that cannot."""
+"""Targets, and the error for each wrong target."""
 
 import functools
 import io
@@ -91,14 +91,14 @@ def the_error(spec, **named):
 
 
 class TestLoaders:
-    def test_a_loader_is_taken_as_it_is(self):
+    def test_a_loader_is_used_unchanged(self):
         """A DataLoader is the target's loader itself, neither read nor built again."""
         loader = DataLoader(Numbers(), 2)
         built, read = Numbers.built, Numbers.read
 
-        found = target(loader)
+        loader_target = target(loader)
 
-        assert found == Target(loader, name="DataLoader over Numbers")
+        assert loader_target == Target(loader, name="DataLoader over Numbers")
         assert (Numbers.built, Numbers.read) == (built, read)
 
     def test_taking_a_loader_draws_no_random_number(self):
@@ -110,23 +110,23 @@ class TestLoaders:
         assert before == generators()
 
     def test_step_and_device_are_kept(self):
-        found = target(DataLoader(Numbers()), step=print, device=torch.device("cpu"))
+        loader_target = target(DataLoader(Numbers()), step=print, device=torch.device("cpu"))
 
-        assert (found.step, found.device) == (print, torch.device("cpu"))
+        assert (loader_target.step, loader_target.device) == (print, torch.device("cpu"))
 
     def test_a_target_is_returned(self):
-        """A target stays what it is; only a given step or device replaces its own."""
-        given = Target([1], step=print, device="cpu", name="mine", notes=("seen",))
+        """A target is returned unchanged; only a new step or device replaces its own."""
+        original = Target([1], step=print, device="cpu", name="mine", notes=("seen",))
 
-        assert target(given) == given
-        assert target(given, step=repr) == Target([1], repr, "cpu", "mine", ("seen",))
-        assert target(given, device="meta").device == "meta"
+        assert target(original) == original
+        assert target(original, step=repr) == Target([1], repr, "cpu", "mine", ("seen",))
+        assert target(original, device="meta").device == "meta"
 
-    def test_any_iterable_of_batches_will_do(self):
+    def test_any_iterable_of_batches_is_a_target(self):
         assert target([torch.zeros(2)]).name == "list"
 
-    def test_an_iterator_says_that_it_is_spent_after_once(self):
-        """What can be iterated only once is taken, with a note, and nothing is taken out of it."""
+    def test_an_iterator_is_noted_as_measured_once(self):
+        """An iterator is accepted with a note, and no batch is taken from it."""
         batches = iter([1, 2])
 
         assert "measured once" in target(batches).notes[0]
@@ -134,23 +134,23 @@ class TestLoaders:
 
     def test_a_pair_is_a_loader_and_its_step(self):
         """A tuple of a loader and a function is a loader with its step."""
-        found = target(([1], print))
+        pair_target = target(([1], print))
 
-        assert (found.loader, found.step) == ([1], print)
+        assert (pair_target.loader, pair_target.step) == ([1], print)
 
 
 class TestWrongObjects:
     @pytest.mark.parametrize("dataset", [Numbers(), Stream(), Subset(Numbers(), [0])])
     def test_a_dataset_is_no_loader(self, dataset):
-        """A dataset in place of its loader is answered with DataLoader(dataset, ...)."""
+        """The error for a dataset suggests DataLoader(dataset, ...)."""
         message = the_error(dataset)
 
         assert type(dataset).__name__ in message
         assert "DataLoader(dataset, batch_size=...)" in message
 
     @pytest.mark.parametrize("value", [None, 3, {"a": 1}, torch.zeros(2), Numbers, print, b"x"])
-    def test_what_yields_no_batches_is_named(self, value):
-        """Anything that yields no batches is refused with its type's name."""
+    def test_a_value_without_batches_is_named(self, value):
+        """A value that yields no batches is refused with its type's name."""
         assert f"is a {type(value).__name__}, which yields no batches" in the_error(value)
 
     @pytest.mark.parametrize(
@@ -167,13 +167,13 @@ class TestWrongObjects:
     def test_the_reason_is_one_sentence(self, spec, named, words):
         assert words in the_error(spec, **named)
 
-    def test_a_device_that_is_not_there_is_said(self, monkeypatch):
+    def test_a_missing_device_is_named(self, monkeypatch):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
         assert "device='cuda:0': torch finds no such device" in the_error([1], device="cuda:0")
 
-    def test_a_step_that_would_run_nothing_is_said(self):
-        """A coroutine or a generator function only makes something when it is called."""
+    def test_a_step_that_runs_nothing_is_refused(self):
+        """A call of a coroutine or a generator function only creates an object."""
 
         async def later(batch):
             return batch
@@ -198,12 +198,14 @@ class TestFolders:
         (tmp_path / "dog" / "notes.txt").write_text("no image")
         (tmp_path / "empty").mkdir()
 
-        found = target(str(tmp_path))
+        folder_target = target(str(tmp_path))
 
-        files = [(pathlib.Path(path).name, label) for path, label in found.loader.dataset.files]
+        files = [
+            (pathlib.Path(path).name, label) for path, label in folder_target.loader.dataset.files
+        ]
         assert files == [("a.JPG", 0), ("b.jpeg", 1)]
-        assert found.name == f"{tmp_path} ({OURS})"
-        assert found.notes == (OURS,)
+        assert folder_target.name == f"{tmp_path} ({OURS})"
+        assert folder_target.notes == (OURS,)
 
     def test_a_flat_folder_gives_batches(self, tmp_path):
         """A folder without sub-folders is one class, and its batches are ready to train on."""
@@ -242,10 +244,10 @@ class TestFolders:
 
         assert names == ["a.jpg", "b.jpg"]
 
-    def test_a_device_is_there_and_no_target(self):
+    def test_a_device_file_is_no_target(self):
         assert the_error("/dev/zero").startswith("'/dev/zero' is neither a file nor a folder")
 
-    def test_an_empty_folder_is_said(self, tmp_path):
+    def test_an_empty_folder_is_refused(self, tmp_path):
         assert "no files at all" in the_error(tmp_path)
 
 
@@ -260,7 +262,7 @@ class TestShards:
     )
 
     def brightness(self, loader):
-        """The grey level of each image, as it was before normalising, to the next ten."""
+        """Return the grey level of each image before normalising, rounded to tens."""
         first_channel = [float(image[0].mean()) for batch in loader for image in batch]
         return [round((value * STD[0] + MEAN[0]) * 25.5) * 10 for value in first_channel]
 
@@ -268,13 +270,13 @@ class TestShards:
         """A sample is the members of one key, and only its image is used."""
         a_shard(tmp_path / "x.tar", self.MEMBERS)
 
-        found = target(tmp_path / "x.tar")
+        shard_target = target(tmp_path / "x.tar")
 
-        (batch,) = list(found.loader)
+        (batch,) = list(shard_target.loader)
         assert batch.shape == (2, 3, 224, 224)
         assert self.brightness([batch]) == [10, 20]
-        assert found.notes == (OURS,)
-        assert OURS in found.name
+        assert shard_target.notes == (OURS,)
+        assert OURS in shard_target.name
 
     @pytest.mark.parametrize("name", ["s-{08..10}.tar", "s-*.tar", "."])
     def test_ranges_globs_and_folders_find_every_shard(self, here, name):
@@ -306,12 +308,12 @@ class TestShards:
         assert "s-1.tar" in the_error(str(tmp_path / "s-{0..3}.tar"))
 
     def test_a_shard_without_images_says_what_is_there(self, tmp_path):
-        """A tar of other things is refused, with what was found in it."""
+        """A tar without images is refused, and the error lists its files."""
         a_shard(tmp_path / "x.tar", [("a.json", b"{}")])
 
         assert "found a.json" in the_error(tmp_path / "x.tar")
 
-    def test_a_file_that_is_no_tar_is_said(self, tmp_path):
+    def test_a_file_that_is_no_tar_is_refused(self, tmp_path):
         a_jpeg(tmp_path / "a.jpg")
 
         assert "a.jpg' is not a tar archive" in the_error(tmp_path / "a.jpg")
@@ -329,10 +331,10 @@ class TestFactories:
             here, "train_a", self.LOADER + "def make(): return DataLoader(SlowFetchDataset(2))"
         )
 
-        found = target("train_a:make")
+        factory_target = target("train_a:make")
 
-        assert isinstance(found.loader, DataLoader)
-        assert found.name == "train_a:make"
+        assert isinstance(factory_target.loader, DataLoader)
+        assert factory_target.name == "train_a:make"
 
     def test_a_factory_may_return_its_step(self, here):
         """A pair (loader, step) is a loader and its step; a given step goes first."""
@@ -347,7 +349,7 @@ class TestFactories:
 
         assert target("train_c:make") == Target([1], name="train_c:make")
 
-    def test_the_notebooks_factory_has_the_name_of_what_it_points_at(self, here):
+    def test_the_notebooks_factory_has_the_name_of_its_target(self, here):
         a_module(here, "my_target", "import stallscope as ss\ndef target(): return ss.target([1])")
 
         assert target("my_target:target") == Target([1], name="list")
@@ -377,7 +379,7 @@ class TestWrongFactories:
         ["import no_such_library", "from os import no_such_name", "1 / 0", "raise SystemExit(2)"],
     )
     def test_an_error_of_the_module_is_its_own(self, here, text):
-        """What the user's module raises is named and chained, not taken for a wrong name."""
+        """An error of the user's module is named and chained, not reported as a wrong name."""
         a_module(here, "train_i", text)
 
         with pytest.raises(TargetError, match="importing your module 'train_i' raised") as caught:
@@ -386,7 +388,7 @@ class TestWrongFactories:
         cause = caught.value.__cause__
         assert f"{type(cause).__name__}: {cause}" in str(caught.value)
 
-    def test_what_the_factory_raises_is_named(self, here):
+    def test_an_error_of_the_factory_is_named(self, here):
         """An exception of the factory is named by type and text, and chained."""
         a_module(here, "train_k", "def make(): raise KeyError('root')")
 
@@ -425,19 +427,19 @@ class TestSample:
 class TestWords:
     def test_the_sample_is_built_in(self):
         """'sample' is the sample loader, and says that it is not the user's."""
-        found = target("sample")
+        sample_target = target("sample")
 
-        assert len(found.loader.dataset) == 1920
-        assert found.name == "sample"
-        assert "not yours" in found.notes[0]
+        assert len(sample_target.loader.dataset) == 1920
+        assert sample_target.name == "sample"
+        assert "not yours" in sample_target.notes[0]
 
     @pytest.mark.parametrize("text", ["Sample", "sampel", "samples"])
-    def test_a_slip_of_the_pen_is_put_right(self, text):
+    def test_a_typo_gets_a_suggestion(self, text):
         assert "did you mean 'sample'?" in the_error(text)
 
     @pytest.mark.parametrize("text", ["", "nonsense", "two words"])
-    def test_nothing_of_these_lists_what_would_do(self, text):
-        """A string that is no target is answered with everything that is."""
+    def test_a_wrong_word_lists_the_targets(self, text):
+        """The error for a wrong string lists every kind of target."""
         message = the_error(text)
 
         assert f"{text!r} is not a target. A target is" in message
@@ -446,6 +448,6 @@ class TestWords:
     @pytest.mark.parametrize(
         "text", ["no/such/folder", r"C:\data", "C:/data", "~/no_such", "a.zip"]
     )
-    def test_a_missing_path_is_said(self, text):
+    def test_a_missing_path_is_named(self, text):
         """A path that does not exist is named as given; Windows paths are paths."""
         assert f"there is no {text!r}" in the_error(text)

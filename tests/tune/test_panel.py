@@ -1,4 +1,4 @@
-"""The sliders over the replay: what they say at once, and what their button measures."""
+"""The sliders over the replay: the prediction and the button that measures."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from stallscope.views.boards import NO_LOADER, SettingBoard
 
 @pytest.fixture(scope="module")
 def costs():
-    """Of a loop that waits for reading and decoding."""
+    """Return the costs of a loop that waits for reading and decoding."""
     run = a_loop({"fetch": 20.0, "decode": 30.0}, using={"forward": 4.0}, batches=40, workers=2)
     return costs_of(run, NOW, epoch_batches=None, batch_bytes=1_000, cores=4.0)
 
 
 class Bench(TuneBench):
-    """Measures nothing: answers with what is planted."""
+    """A bench that returns a planted result."""
 
     def trial(self, setting):
         return setting
@@ -49,7 +49,7 @@ def rate(board) -> float:
 
 
 def test_each_slider_changes_the_answer(board):
-    """More workers, faster stages: more samples; a longer step: fewer."""
+    """More workers and faster stages raise the rate; a longer step lowers it."""
     rates = [rate(board)]
     for slider, value in ((board.workers, 4), (board.decode, 4.0), (board.reading, 4.0)):
         slider.value = value
@@ -62,8 +62,8 @@ def test_each_slider_changes_the_answer(board):
     assert slow < rates[-1]
 
 
-def test_a_stage_that_was_not_seen_cannot_be_made_faster(board, costs):
-    """Its slider would change nothing; that of the other stage does."""
+def test_a_stage_that_was_not_recorded_has_a_disabled_slider(board, costs):
+    """The slider of an unrecorded stage is disabled; the others work."""
     without = board_of(replace(costs, stages=(("fetch", "fetch"), ("Blur", "transform"))))
 
     assert (True, False) == (without.decode.disabled, without.reading.disabled)
@@ -71,8 +71,8 @@ def test_a_stage_that_was_not_seen_cannot_be_made_faster(board, costs):
     assert (False, False) == (board.decode.disabled, board.reading.disabled)
 
 
-def test_the_button_measures_what_the_sliders_say(board):
-    """Beside what was predicted; the setting as it is needs no measuring."""
+def test_the_button_measures_the_chosen_setting(board):
+    """The message holds the measured gain; the current setting is not measured."""
     board.run.click()
     assert "as it is" in board.message.value
 
@@ -85,7 +85,7 @@ def test_the_button_measures_what_the_sliders_say(board):
 
 
 def test_without_the_loader_it_says_so():
-    """A tuning that was loaded has figures only, and its picture."""
+    """A loaded tuning shows a note and its picture, without sliders."""
     panel = a_full_tuning().panel()
 
     assert NO_LOADER in panel.children[0].value

@@ -1,4 +1,4 @@
-"""Which setting is recommended: the smallest that is as fast as the fastest, if any."""
+"""Results of tuning: the recommended setting is the smallest of the fastest."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ NOISY = [150, 260, 190, 240, 140, 230]
 
 
 def times(factor: float) -> list[float]:
-    """Blocks of a setting that is so many times as fast as the one as it is."""
+    """Return blocks of a setting that is `factor` times as fast as the current one."""
     return [factor * each for each in STEADY]
 
 
-def measured(blocks, **more):
-    """A tuning in which these settings were measured, the one as it is first."""
+def measured(blocks, **fields):
+    """Return a tuning with these measured settings, the current one first."""
     now, *others = blocks
-    return a_tuning(blocks, now=now, settings=tuple(others), **more)
+    return a_tuning(blocks, now=now, settings=tuple(others), **fields)
 
 
 def best(tuning) -> Setting:
@@ -54,8 +54,8 @@ class TestBest:
     def test_is_the_smallest_that_is_as_fast(self, blocks, wanted):
         assert wanted == best(measured(blocks))
 
-    def test_fewer_workers_that_are_as_fast_are(self):
-        """Eight on two cores: two are as fast."""
+    def test_fewer_workers_are_preferred_if_as_fast(self):
+        """Two workers replace eight that are no faster."""
         tuning = measured({EIGHT: STEADY, NOW: times(1.0)})
 
         assert NOW == best(tuning)
@@ -75,7 +75,7 @@ class TestBest:
             ([100, 420, 130, 390, 210, 180], r"Not settled: num_workers=4 gives .* budget_s to"),
         ],
     )
-    def test_what_is_not_faster_is_said(self, blocks, words):
+    def test_no_faster_setting_is_reported(self, blocks, words):
         tuning = measured({NOW: STEADY, FOUR: blocks})
 
         assert 0 == tuning.best["trial"]
@@ -89,15 +89,15 @@ class TestBest:
             (210.0, 0, r"Keep the current setting: no other setting is predicted to be faster"),
         ],
     )
-    def test_a_prediction_alone_has_to_promise_enough(self, per_s, trial, words):
-        """Where the time did not suffice to measure anything."""
+    def test_a_prediction_alone_needs_a_clear_gain(self, per_s, trial, words):
+        """Without a measurement, only a clear predicted gain is recommended."""
         tuning = a_tuning(settings=(FOUR,), predicted={FOUR: per_s} if per_s else None)
 
         assert trial == tuning.best["trial"]
         assert re.match(words, sentence(tuning))
 
-    def test_an_uncertain_gain_is_not_called_none(self):
-        """A few batches promise much, with an interval from nothing to everything."""
+    def test_an_uncertain_gain_is_still_reported(self):
+        """A large predicted gain with a wide interval asks for a larger budget."""
         tuning = a_tuning(settings=(FOUR,))
         wide = pl.col("predicted_per_s") / 100, pl.col("predicted_per_s") * 100
         names = "predicted_low_per_s", "predicted_high_per_s"
@@ -108,7 +108,7 @@ class TestBest:
 
 
 class TestTable:
-    def test_the_answer_stands_first(self):
+    def test_the_recommendation_comes_first(self):
         tuning = a_full_tuning().settings()
 
         assert ["recommended", "as it is"] == tuning["status"].to_list()[:2]
@@ -120,26 +120,26 @@ class TestTable:
 
 class TestUse:
     def test_code_is_the_line_to_write(self):
-        """Nothing where nothing is to be changed."""
+        """The code is empty if no change is recommended."""
         assert "DataLoader(..., num_workers=4)" == a_full_tuning().code
         assert "" == measured({NOW: STEADY, HERE: times(0.5)}).code
 
     def test_apply_makes_a_new_loader(self):
-        """With the best setting, or with any other trial's."""
+        """The new loader has the best setting, or that of the named trial."""
         old, tuning = DataLoader(range(8), 2, num_workers=2), a_full_tuning()
 
         assert 4 == tuning.apply(old).num_workers
         assert 0 == tuning.apply(old, 2).num_workers
         assert 2 == old.num_workers
 
-    def test_what_is_not_there_is_said(self):
+    def test_a_missing_trial_and_a_wrong_loader_are_refused(self):
         with pytest.raises(NoSuchSettingError, match="trial 99"):
             a_full_tuning().apply(DataLoader(range(8)), 99)
         with pytest.raises(NoSuchSettingError, match="list"):
             a_full_tuning().apply([1, 2])
 
     def test_predicted_and_measured_are_drawn(self):
-        """A row for each measured setting; without any, those that were predicted."""
+        """Each measured setting is a row; without measurements, each predicted one is."""
         drawn = a_full_tuning().plot()
 
         assert 2 == len(drawn.parts[0].get_yticklabels())

@@ -1,4 +1,4 @@
-"""`ss.tune` on real loaders: told up and down, measured beside the loader as it is, left alone."""
+"""`ss.tune` on real loaders: predictions, measurements, and no change to the user's loader."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ STEP = ss.simulated_step(0.004)
 
 
 class Samples(Dataset):
-    """Samples that wait and compute so long.
+    """Samples that wait and compute for set times.
 
     Args:
         wait_s: waits for storage.
         compute_s: CPU time.
-        fails_in_workers: whether only the main process can make them.
+        fails_in_workers: True: only the main process can make them.
     """
 
     def __init__(self, wait_s=0.0, compute_s=0.0, *, fails_in_workers=False) -> None:
@@ -47,30 +47,30 @@ def loader(workers=0, **samples) -> DataLoader:
 
 
 def the_other(tuning) -> dict:
-    """The row of the only setting beside the loader as it is."""
+    """Return the row of the only setting beside the current one."""
     (row,) = (row for row in tuning.settings().to_dicts() if row["trial"])
     return row
 
 
-def of_workers(tuning, many: int) -> dict:
-    """The plain row of so many workers."""
+def of_workers(tuning, workers: int) -> dict:
+    """Return the row of this number of workers, without persistent workers."""
     rows = tuning.settings().to_dicts()
     return next(
         row
         for row in sorted(rows, key=lambda each: each["trial"])
-        if row["num_workers"] == many and not row["persistent_workers"]
+        if row["num_workers"] == workers and not row["persistent_workers"]
     )
 
 
 class TestDirection:
-    """What is predicted before anything else is measured."""
+    """Predictions before the first measurement."""
 
     @pytest.mark.slow
-    def test_without_workers_it_is_told_up(self):
-        """Samples that wait: each worker more gives as much again."""
-        given = [{"num_workers": 1}, {"num_workers": 4}]
+    def test_without_workers_more_workers_are_faster(self):
+        """The rate of samples that wait grows with each worker."""
+        candidates = [{"num_workers": 1}, {"num_workers": 4}]
 
-        tuning = ss.tune(loader(wait_s=0.004), STEP, budget_s=5, settings=given)
+        tuning = ss.tune(loader(wait_s=0.004), STEP, budget_s=5, settings=candidates)
 
         four, single = of_workers(tuning, 4), of_workers(tuning, 1)
         assert four["predicted_gain"] > max(single["predicted_gain"], 1.5)
@@ -81,31 +81,31 @@ class TestDirection:
         assert tuning.circumstances.batch_bytes == 4 * 8 * 4
 
     @pytest.mark.slow
-    def test_more_workers_than_cores_are_told_down(self):
-        """Eight on two cores: fewer are looked at, and take less memory (rates: test_simulator)."""
+    def test_with_too_many_workers_fewer_need_less_memory(self):
+        """Fewer workers are tried if there are more than cores (rates: test_simulator)."""
         cores = int(cores_available())
-        given = [{"num_workers": cores}]
+        candidates = [{"num_workers": cores}]
 
-        tuning = ss.tune(loader(4 * cores, compute_s=0.004), STEP, budget_s=6, settings=given)
+        tuning = ss.tune(loader(4 * cores, compute_s=0.004), STEP, budget_s=6, settings=candidates)
 
         fewer = of_workers(tuning, cores)
         assert fewer["memory_bytes"] < of_workers(tuning, 4 * cores)["memory_bytes"]
 
     @pytest.mark.slow
-    def test_a_loader_that_keeps_up_is_left(self):
-        """A step that takes longer than its batches gains nothing."""
+    def test_a_loader_that_keeps_up_stays(self):
+        """More workers gain nothing if the step takes longer than its batches."""
         tuning = ss.tune(loader(2, wait_s=0.001), ss.simulated_step(0.03), budget_s=6)
 
-        more = of_workers(tuning, 4)
-        assert more["predicted_gain"] < 1.2
-        assert more["trial"] != tuning.best["trial"]
+        four = of_workers(tuning, 4)
+        assert four["predicted_gain"] < 1.2
+        assert four["trial"] != tuning.best["trial"]
 
 
 class TestHeedsTheUser:
-    """Nothing of the user's is changed, and what they give is what is looked at."""
+    """The user's objects stay unchanged, and only the user's settings are tried."""
 
-    def test_all_is_as_it_was(self):
-        """Generators, the loader and its own living workers."""
+    def test_state_is_unchanged(self):
+        """Tuning changes neither the generators nor the loader."""
         generator = torch.Generator().manual_seed(1)
         mine = DataLoader(Samples(), 4, shuffle=True, generator=generator, num_workers=0)
 
@@ -120,7 +120,7 @@ class TestHeedsTheUser:
 
     @pytest.mark.slow
     def test_a_setting_that_raises_is_a_row_with_its_reason(self):
-        """Only the user's own loader may stop it."""
+        """An error in another setting does not stop the tuning."""
         tuning = ss.tune(
             loader(wait_s=0.001, fails_in_workers=True), budget_s=20, settings=[{"num_workers": 1}]
         )
@@ -130,8 +130,8 @@ class TestHeedsTheUser:
         assert "no worker may have this file" in row["reason"]
         assert tuning.best["trial"] == 0
 
-    def test_what_needs_too_much_memory_is_not_tried(self):
-        """It is predicted from the bytes of a batch, and said."""
+    def test_a_setting_that_needs_too_much_memory_is_not_tried(self):
+        """The memory is predicted from the bytes of a batch, and the row says so."""
         tuning = ss.tune(loader(), budget_s=2, settings=[{"num_workers": 4}], max_bytes=300)
 
         row = the_other(tuning)
@@ -140,7 +140,7 @@ class TestHeedsTheUser:
         assert row["starts"] == 0
 
     def test_a_stream_without_workers_gets_none(self):
-        """Each worker would give all of it."""
+        """Each worker would yield the whole stream."""
 
         class Stream(IterableDataset):
             def __iter__(self):
@@ -152,8 +152,8 @@ class TestHeedsTheUser:
         assert "no workers were tried" in str(tuning)
 
     @pytest.mark.slow
-    def test_an_exception_of_the_users_passes_with_what_is_known(self):
-        """Of the loader as it is, in the middle of the measurement."""
+    def test_an_exception_of_the_users_carries_the_result_so_far(self):
+        """An error of the user's loader passes, with the tuning measured so far."""
 
         class Passes(SequentialSampler):
             begun = 0  # of the class: what is looked at may be a copy, or be put back
@@ -179,7 +179,7 @@ class TestHeedsTheUser:
 
 
 @pytest.mark.parametrize(
-    ("target", "more", "error"),
+    ("target", "arguments", "error"),
     [
         (iter([torch.zeros(2)] * 3), {}, UnsupportedError),
         ([torch.zeros(2)] * 3, {}, UnsupportedError),
@@ -189,16 +189,16 @@ class TestHeedsTheUser:
     ],
     ids=["its own iterator", "a list", "no budget", "no memory", "no setting"],
 )
-def test_what_cannot_be_tuned_is_refused_in_a_sentence(target, more, error):
-    """Before anything is measured."""
+def test_wrong_arguments_are_refused_in_a_sentence(target, arguments, error):
+    """Wrong arguments are refused before the first measurement."""
     with pytest.raises(error) as caught:
-        ss.tune(target, **more)
+        ss.tune(target, **arguments)
 
     assert "\n" not in str(caught.value)
 
 
 def test_it_ends_within_its_budget():
-    """A tenth over at most, and it says so where nothing was measured."""
+    """Tuning takes at most a tenth more than its budget."""
     began = time.perf_counter()
 
     tuning = ss.tune(DataLoader(Samples(0.002), 4, collate_fn=BusyCollate(0.001)), budget_s=2.5)
