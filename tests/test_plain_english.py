@@ -10,7 +10,12 @@ import pytest
 import stallscope
 
 ROOT = Path(__file__).parents[1]
-SOURCES = sorted(Path(stallscope.__file__).parent.rglob("*.py"))
+LIKE_USERS = {"real_questions", "orders"}
+"""Folders of tests that imitate users' code, which has such names."""
+SOURCES = [
+    *sorted(Path(stallscope.__file__).parent.rglob("*.py")),
+    *sorted(path for path in (ROOT / "tests").rglob("*.py") if not LIKE_USERS & {*path.parts}),
+]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 OPENINGS = {
@@ -68,7 +73,7 @@ def _places(find, forbidden):
         for line, text in find(ast.parse(path.read_text(encoding="utf-8"))):
             first = text.split()[0].strip(",.:;") if text.split() else ""
             if first in forbidden:
-                yield f"{path.relative_to(ROOT / 'src')}:{line}: {text.split(chr(10))[0]:.60}"
+                yield f"{path.parent.name}/{path.name}:{line}: {text.split(chr(10))[0]:.60}"
 
 
 def test_docstrings_open_with_a_verb_or_a_noun():

@@ -203,7 +203,7 @@ def watched(options: Any) -> str:
         optimizer.step()
 
     def epoch_s(watching: Callable[[Any], Any]) -> float:
-        data = Naps(0.0, many=32 * 60, values=3 * 112 * 112)
+        data = Naps(0.0, entries=32 * 60, values=3 * 112 * 112)
         batches = DataLoader(data, 32, num_workers=4, pin_memory=True)
         with watching(batches):
             begin_s = 0.0

@@ -18,9 +18,9 @@ SHORTER = {
     r"\brange\(24\)": "range(12)",
     r"\bbatch_size=8\b": "batch_size=2",
 }
-"""What measures less than is right for a person: here it counts that every cell runs."""
+"""Shorter measurements than a person needs: here it counts that every cell runs."""
 NOT_IN_CIS_BROWSER = ("2", "6", "b")
-"""They have no test in a browser of their own: each takes minutes."""
+"""Notebooks without a test in a browser of their own: each takes minutes."""
 NO_PICTURES = {"4_worker_flamegraphs"}
 """Their panels are the picture."""
 by_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -36,11 +36,11 @@ class WatchedStep(SimulatedStep):
 class Naps(Dataset):
     """Samples that take this long, without using a core."""
 
-    def __init__(self, sample_s: float, many: int = 4000, values: int = 4) -> None:
-        self.sample_s, self.many, self.values = sample_s, many, values
+    def __init__(self, sample_s: float, entries: int = 4000, values: int = 4) -> None:
+        self.sample_s, self.entries, self.values = sample_s, entries, values
 
     def __len__(self):
-        return self.many
+        return self.entries
 
     def __getitem__(self, index):
         time.sleep(self.sample_s)

@@ -139,10 +139,10 @@ BUILT: dict[str, Callable[[], Any]] = {
     "diagnosis_healthy": lambda: a_diagnosis(HEALTHY, simulated_step_s=0.05),
     "diagnosis_inconclusive": lambda: a_diagnosis(UNKNOWN, parts=False, has_step=False, spent=()),
 }
-"""How each result is built."""
+"""Builder of each result."""
 
 EACH_KIND = [name for name in BUILT if "_" not in name]
-"""Of these, one of a class."""
+"""Names, one of each class."""
 
 
 @cache
