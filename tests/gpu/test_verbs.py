@@ -116,7 +116,7 @@ class Collecting(Naps):
 @pytest.mark.slow
 def test_workers_can_collect_garbage_after_a_recording(worker):
     """CUDA kills a worker that destroys an event of the process that it was forked from."""
-    data = Collecting(0.0, many=80)
+    data = Collecting(0.0, entries=80)
     for _ in range(2):
         run = ss.record(DataLoader(data, 4, num_workers=2), worker.step(0.002), batches=18)
 
@@ -125,7 +125,7 @@ def test_workers_can_collect_garbage_after_a_recording(worker):
 
 def test_workers_can_collect_garbage_during_a_recording(worker):
     """Workers of the second epoch are forked while events of the first are in use."""
-    batches, step = DataLoader(Collecting(0.0, many=80), 4, num_workers=2), worker.step(0.002)
+    batches, step = DataLoader(Collecting(0.0, entries=80), 4, num_workers=2), worker.step(0.002)
     with ss.instrumented(batches) as watch:
         for _ in range(2):
             for batch in batches:
