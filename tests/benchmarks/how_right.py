@@ -110,8 +110,8 @@ def _figures() -> str:
         median_s = latest[0]["tables"][-1]["rows"][0][2]
         lines.append(
             f"- The verdict names cause, place and remedy of {right} of {of} real questions with a "
-            f"confirmed cause (95% interval {interval}), after {median_s} s (median). Rules were mended on some of "
-            "them, so expect less on yours."
+            f"confirmed cause (95% interval {interval}), after {median_s} s (median). Rules "
+            "were mended on some of them, so expect less on yours."
         )
     if latest := _results("overhead")[-1:]:
         rows = latest[0]["tables"][0]["rows"]
