@@ -252,9 +252,7 @@ def main() -> None:
         if name.startswith(tuple(options.only)):
             rows.append(row(name, make(), options.budget))
             print("  ".join(rows[-1]), flush=True)
-    print(
-        f"tolerance {TOLERANCE!r}; {SAMPLES} photographs, {ROUNDS} times; the first does not count"
-    )
+    print(f"tolerance {TOLERANCE!r}; {SAMPLES} photographs {ROUNDS} times, without the first")
     print(table(HEAD, rows))
 
 
