@@ -320,7 +320,7 @@ def evaluator_of(dataset: Any, samples: int = 16) -> OrderEvaluator:
     loader = DataLoader(dataset, batch_size=4)
     site, captured, _ = capture(loader, samples, ROOM)
     evaluator = OrderEvaluator(loader, site, captured)
-    evaluator.row.run_original(lambda: False)
+    evaluator.run_original(lambda: False)
     return evaluator
 
 

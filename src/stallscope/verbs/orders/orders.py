@@ -177,14 +177,14 @@ class OrderSearch:
         is_searched = partial(self._measurement.has_used, _SEARCH_UNTIL)
         is_compared = partial(self._measurement.has_used, _COMPARE_UNTIL)
         with evaluator.guarded():
-            evaluator.row.run_original(is_searched)
+            evaluator.run_original(is_searched)
             evaluator.fixed = fixed_costs(self._loader, captured)
             if replay is not None:
                 around = {"fetch_s": replay.fetch_s, "decode_s": replay.decode_s}
                 evaluator.fixed = replace(evaluator.fixed, **around)
             proposals.add_original(evaluator)
             proposals.add_alternatives(evaluator, rewrites)
-            evaluator.row.search(is_searched)
+            evaluator.search(is_searched)
             proposals.add_orders(evaluator, is_compared)
             proposals.add_candidates(evaluator, self._measurement.note, is_compared)
 
@@ -325,7 +325,7 @@ class OrderSearch:
     def partial_result(self) -> Orders | None:
         """Return a partial result; None: not even the original was measured."""
         evaluator = getattr(self, "_evaluator", None)
-        if evaluator is None or not evaluator.row.original:
+        if evaluator is None or not evaluator.original:
             return None
         if not evaluator.variants:
             proposals.add_original(evaluator)
@@ -334,7 +334,7 @@ class OrderSearch:
     def result(self) -> Orders:
         """Return the result of everything that was measured so far."""
         evaluator = self._evaluator
-        loader, graphs = evaluator.loader, evaluator.row.graphs
+        loader, graphs = evaluator.loader, evaluator.graphs
         return Orders(
             ops=_ops_table(evaluator),
             trials=trials_table(evaluator.variants),
@@ -419,11 +419,11 @@ def _notes_on_ops(evaluator: OrderEvaluator) -> Iterator[str]:
         outcome = evaluator.outcomes[op.position]
         if outcome.unsteady:
             yield f"{outcome.unsteady}: it is only compared on its original inputs"
-        if not evaluator.row.stream(op.position).copied:
+        if not evaluator.stream(op.position).copied:
             yield f"{op.name} cannot be copied: the object itself ran, and was restored"
-    if evaluator.row.idle:
-        yield f"{evaluator.row.idle_text}, so its effect could not be compared"
-    searched = evaluator.row.searched
+    if evaluator.idle:
+        yield f"{evaluator.idle_text}, so its effect could not be compared"
+    searched = evaluator.searched
     if searched < len(evaluator.samples):
         yield (
             f"orders were searched on {count(searched, 'sample')}, and the best compared on "
