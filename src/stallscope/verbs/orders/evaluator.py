@@ -61,8 +61,7 @@ from stallscope.verbs.orders.variant import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from stallscope.verbs.orders.capture import CapturedSample
-    from stallscope.verbs.orders.stream import RecordedStream
+    from stallscope.verbs.orders.capture import CapturedSample, RecordedStream
     from stallscope.verbs.orders.variant import Picture, Site
 
 _SEARCHED: Final = 5

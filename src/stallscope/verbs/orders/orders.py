@@ -35,7 +35,13 @@ from stallscope.targets.loaders import private_copy
 from stallscope.units import BUDGET_S, count, seconds
 from stallscope.verbs.orders import proposals
 from stallscope.verbs.orders.calls import find_calls
-from stallscope.verbs.orders.capture import NoPipelineError, capture, first_indices, fixed_costs
+from stallscope.verbs.orders.capture import (
+    NoPipelineError,
+    capture,
+    first_indices,
+    fixed_costs,
+    replayed,
+)
 from stallscope.verbs.orders.equivalence import described
 from stallscope.verbs.orders.evaluator import OrderEvaluator, preserving_state
 from stallscope.verbs.orders.pipeline import places
@@ -49,17 +55,15 @@ from stallscope.verbs.orders.result import (
     trials_table,
 )
 from stallscope.verbs.orders.run_ops import own_value
-from stallscope.verbs.orders.stream import replayed
 from stallscope.verbs.orders.variant import DECODE, ROUNDING, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from stallscope.bench.comparison import Factor
-    from stallscope.verbs.orders.capture import CapturedSample
+    from stallscope.verbs.orders.capture import CapturedSample, RecordedStream
     from stallscope.verbs.orders.pipeline import Op
     from stallscope.verbs.orders.run_ops import OpInput
-    from stallscope.verbs.orders.stream import RecordedStream
 
 
 _SEARCH_UNTIL: Final = 0.35
