@@ -409,7 +409,7 @@ class OrderEvaluator:
         values = [op_input.value for op_input in inputs]
         size = max(self.loader.batch_size or 1, len(values))
         column = torch.stack(list(islice(cycle(values), size)))
-        work = self.site.batch_ops(variant, None).work
+        work = self.site.batch_ops(variant)
         results = [work(fresh(column[:1]))[0], *work(column)[1 : len(values)]]
         return [OpInput((result,), {}) for result in results]
 

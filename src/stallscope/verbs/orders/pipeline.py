@@ -286,6 +286,21 @@ class Chained:
         return result
 
 
+class OuterDataset(Dataset[Any]):
+    """Dataset around another, which answers for all attributes that this one lacks."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "dataset":  # while it is unpickled it has none yet
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+
 class Chain:
     """A pipeline and its ops.
 
@@ -408,12 +423,9 @@ def _is_known(value: Any) -> bool:
 
 def numbered(names: list[str]) -> list[str]:
     """Return the names, with a number behind each repeated name."""
-    seen: dict[str, int] = {}
-    numbered = []
-    for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        numbered.append(name if seen[name] == 1 else f"{name} #{seen[name]}")
-    return numbered
+    counts = [names[: at + 1].count(name) for at, name in enumerate(names)]
+    pairs = zip(names, counts, strict=True)
+    return [f"{name} #{number}" if number > 1 else name for name, number in pairs]
 
 
 def _short(value: Any) -> str:

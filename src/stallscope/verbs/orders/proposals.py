@@ -220,9 +220,8 @@ def on_batch(evaluator: OrderEvaluator) -> Iterator[Variant]:
             f"{names} on the whole batch, in the collate function",
             on_batch=moved,
         )
-        work = site.batch_ops(variant, None).work
         try:
-            batch_s = _shortest_s(work, [torch.stack(values)]) / len(values)
+            batch_s = _shortest_s(site.batch_ops(variant), [torch.stack(values)]) / len(values)
         except Exception:  # noqa: BLE001 - an op that takes no batch
             return
         yield replace(
