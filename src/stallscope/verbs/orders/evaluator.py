@@ -267,6 +267,11 @@ class OrderEvaluator:
         around_s = self.fixed.fetch_s + self.fixed.decode_s if self.replay else 0.0
         return self.fixed.batch_s + around_s
 
+    def whole_order(self, first: Iterable[int]) -> tuple[int, ...]:
+        """Return an order of all ops, with these first in their groups."""
+        order = tuple(dict.fromkeys((*first, *self.as_it_is)))
+        return tuple(op for group in self.groups for op in order if op in group)
+
     # ---- variants -----------------------------------------------------------------------------
 
     def add(self, variant: Variant) -> Variant:
@@ -509,14 +514,14 @@ class OrderEvaluator:
         return chosen
 
     def _checked(self, positions: Sequence[int]) -> tuple[int, ...]:
-        order = tuple(positions)
+        order = list(positions)
         if sorted(order) != list(self.as_it_is):
             names = ", ".join(f"{op.position} {op.name}" for op in self.ops)
             raise NoSuchOrderError(
-                f"{list(order)} is not an order of this pipeline: give each of its ops once, by "
+                f"{order} is not an order of this pipeline: give each of its ops once, by "
                 f"its position ({names})"
             )
-        return tuple(op for group in self.groups for op in order if op in group)
+        return self.whole_order(order)
 
 
 def name_of(op: Any) -> str:

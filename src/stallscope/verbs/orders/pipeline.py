@@ -40,6 +40,7 @@ _COMPOSES: Final = {
     ("torchio.transforms.augmentation.composition", "Compose"): "a torchio Compose",
 }
 """Names, by module and class; a subclass may do anything, so it is treated as the user's object."""
+_LIBRARIES: Final = ("torch", "torchvision", "albumentations", "monai", "kornia", "torchio")
 _LONGEST: Final = 200
 """Characters of an op's settings."""
 
@@ -252,12 +253,11 @@ class Op:
     @property
     def settings(self) -> str:
         """Settings of the op, in one line."""
-        text = " ".join(repr_of(self.call).split())
-        plain = " object at 0x" in text or text.startswith("<")
-        if plain:
+        text = repr_of(self.call)
+        if " object at 0x" in text or text.startswith("<"):
             public = {k: v for k, v in own_attributes(self.call).items() if not k.startswith("_")}
             text = ", ".join(f"{name}={_short(value)}" for name, value in public.items())
-        return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+        return one_line(text, _LONGEST)
 
     @property
     def source(self) -> tuple[str | None, int | None]:
@@ -346,9 +346,12 @@ class Chain:
 
 def is_no_tool(value: Any) -> bool:
     """Return true for a callable outside of Python's own library, which may work on a sample."""
+    return _package_of(value) not in sys.stdlib_module_names
+
+
+def _package_of(value: Any) -> str:
     home = value if find_ops.is_function(value) else type(value)
-    package = str(getattr(home, "__module__", None) or "builtins").partition(".")[0]
-    return package not in sys.stdlib_module_names
+    return str(getattr(home, "__module__", None) or "builtins").partition(".")[0]
 
 
 def _class_of(value: Any) -> tuple[str, str]:
@@ -391,9 +394,7 @@ def _is_special(value: Any) -> bool:
 
 def _is_users(value: Any) -> bool:
     """Return true if a class is the user's own; a library's RandomApply or OneOf is one op."""
-    home = value if find_ops.is_function(value) else type(value)
-    package = str(getattr(home, "__module__", "")).partition(".")[0]
-    return package not in {"torch", "torchvision", "albumentations", "monai", "kornia", "torchio"}
+    return _package_of(value) not in _LIBRARIES
 
 
 def _flattened(value: Any, code: str, depth: int) -> list[tuple[Any, str, bool]]:
@@ -426,6 +427,12 @@ def numbered(names: list[str]) -> list[str]:
     counts = [names[: at + 1].count(name) for at, name in enumerate(names)]
     pairs = zip(names, counts, strict=True)
     return [f"{name} #{number}" if number > 1 else name for name, number in pairs]
+
+
+def one_line(text: str, longest: int) -> str:
+    """Return a text in one line of at most so many characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 
 def _short(value: Any) -> str:

@@ -140,20 +140,12 @@ def add_orders(evaluator: OrderEvaluator, is_over: Callable[[], bool]) -> None:
             if left[grade] >= 0 and not is_over():
                 _add_order(evaluator, order)
         for beginning, why in graph.failures()[: 2 * _MOST_OTHERS]:
-            rest = (p for p in graph.positions if p not in beginning)
-            whole = _within(evaluator, (*beginning, *rest))
-            evaluator.add(evaluator.of_order(whole, why))
+            evaluator.add(evaluator.of_order(evaluator.whole_order(beginning), why))
 
 
 def _add_order(evaluator: OrderEvaluator, order: tuple[int, ...]) -> Variant:
-    variant = evaluator.of_order(_within(evaluator, order))
+    variant = evaluator.of_order(evaluator.whole_order(order))
     return evaluator.add(evaluator.judged(variant))
-
-
-def _within(evaluator: OrderEvaluator, order: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the whole order, with a new order of one group."""
-    whole = evaluator.as_it_is
-    return (*whole[: min(order)], *order, *whole[min(order) + len(order) :])
 
 
 # ---- changes beyond the order --------------------------------------------------------------------
