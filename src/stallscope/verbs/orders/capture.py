@@ -69,9 +69,9 @@ def capture(
     Raises:
         NoPipelineError: there is no pipeline that can be split into ops.
     """
-    held, indices = places(loader.dataset), first_indices(loader, samples)
+    indices = first_indices(loader, samples)
     try:
-        watched = watch(loader.dataset, held, indices, readers(loader.dataset))
+        watched = watch(loader.dataset, indices)
     except StallscopeError:
         raise
     except Exception as error:
@@ -289,11 +289,9 @@ class Watched:
         return calls
 
 
-def watch(
-    dataset: Any, places: list[Place], indices: list[Any], readers: list[Place]
-) -> list[Watched]:
+def watch(dataset: Any, indices: list[Any]) -> list[Watched]:
     """Make samples with a copy of the dataset; watch places of pipelines, and what readers read."""
-    reads, pipelines = [*map(Watched, readers)], [*map(Watched, places)]
+    reads, pipelines = [*map(Watched, readers(dataset))], [*map(Watched, places(dataset))]
     for each in (*reads, *pipelines):
         dataset = each.filled(dataset)
     for number, index in enumerate(indices):

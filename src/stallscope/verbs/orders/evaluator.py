@@ -354,18 +354,20 @@ class OrderEvaluator:
     def judged(self, variant: Variant, *, shows: bool = False, samples: int = 0) -> Variant:
         """Grade a variant's data against the original's, on some or (0) all samples."""
         n = samples or len(self.samples)
-        shown: list[tuple[Picture, Picture]] = []
+        shown: list[tuple[Picture, Picture] | None] = []
         try:
             new = self._outputs(variant, n)
             grade = self._graded(variant, new)
-            shown = _pictures(self.original, new) if shows else []
+            pairs = zip(self.original[:_PICTURES], new, strict=False) if shows else ()
+            shown = [pictures(old.value, own.value) for old, own in pairs]
         except NotComparableError as error:
             grade = Grade(DIFFERENT, compared=n, why=str(error))
         except Exception as error:  # noqa: BLE001 - an op may raise anything on unusual input
             text = said_by(error)[:_LONGEST]
             grade = Grade(FAILS, why=f"raises {type(error).__name__}: {text}")
         predicted_s = variant.predicted_s if grade.works else None
-        return replace(variant, grade=grade, pictures=tuple(shown), predicted_s=predicted_s)
+        images = tuple(filter(None, shown))
+        return replace(variant, grade=grade, pictures=images, predicted_s=predicted_s)
 
     def _graded(self, variant: Variant, new: list[OpInput]) -> Grade:
         """Grade a variant's outputs on the first samples."""
@@ -527,12 +529,6 @@ class OrderEvaluator:
 def name_of(op: Any) -> str:
     """Return the name of an object that replaces an op."""
     return str(getattr(op, "__name__", type(op).__name__))
-
-
-def _pictures(original: list[OpInput], outputs: list[OpInput]) -> list[tuple[Picture, Picture]]:
-    pairs = zip(original[:_PICTURES], outputs[:_PICTURES], strict=False)
-    shown = [pictures(old.value, new.value) for old, new in pairs]
-    return [pair for pair in shown if pair is not None]
 
 
 def _compared(original: Sequence[OpInput], new: Sequence[OpInput]) -> Grade:

@@ -416,7 +416,6 @@ def _kinds(op: Op, inputs: Sequence[OpInput]) -> str:
 
 
 def _notes_on_ops(evaluator: OrderEvaluator) -> Iterator[str]:
-    """Yield notes on the ops."""
     if len(evaluator.ops) == 1:
         yield f"{evaluator.ops[0].name} is the only op: there is no other order"
     for op in evaluator.ops:
