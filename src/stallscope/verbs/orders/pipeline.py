@@ -324,7 +324,7 @@ class Chain:
     @property
     def is_known(self) -> bool:
         """True if its ops are called in turn for sure: a list, or a library's own compose."""
-        return isinstance(self.value, (list, tuple)) or _is_known(self.value)
+        return isinstance(self.value, (list, tuple)) or bool(_compose(self.value))
 
     def put_together(self, ops: Sequence[Any]) -> Any:
         """Return a pipeline of the same kind from other ops; the original stays unchanged."""
@@ -351,20 +351,18 @@ def is_no_tool(value: Any) -> bool:
 
 def _package_of(value: Any) -> str:
     home = value if find_ops.is_function(value) else type(value)
-    return str(getattr(home, "__module__", None) or "builtins").partition(".")[0]
+    return find_ops.package(getattr(home, "__module__", None) or "builtins")
 
 
-def _class_of(value: Any) -> tuple[str, str]:
-    return type(value).__module__, type(value).__name__
+def _compose(value: Any) -> str:
+    """Return the name of a library's compose; "": the value is not one."""
+    return _COMPOSES.get((type(value).__module__, type(value).__name__), "")
 
 
 def _kind(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return "a list of ops"
-    words = _COMPOSES.get(_class_of(value))
-    if words:
-        return words
-    return f"a {type(value).__name__}" if _holder(value) else "one op"
+    return _compose(value) or (f"a {type(value).__name__}" if _holder(value) else "one op")
 
 
 def _holder(value: Any) -> str:
@@ -378,7 +376,7 @@ def _holder(value: Any) -> str:
         for name, inner in own_attributes(value).items()
         if isinstance(inner, (list, tuple)) and inner and all(map(callable, inner))
     ]
-    if _is_known(value):
+    if _compose(value):
         return "transforms" if "transforms" in listed else ""
     return listed[0] if len(listed) == 1 and _is_users(value) else ""
 
@@ -403,7 +401,7 @@ def _flattened(value: Any, code: str, depth: int) -> list[tuple[Any, str, bool]]
         items, attribute = list(value), ""
     else:
         holder = _holder(value) if depth < _DEEPEST else ""
-        if not holder or (depth and not _is_known(value)):
+        if not holder or (depth and not _compose(value)):
             return [(value, code, False)]
         is_sequential = isinstance(value, nn.Sequential)
         items = list(value if is_sequential else own_attributes(value)[holder])
@@ -416,10 +414,6 @@ def _flattened(value: Any, code: str, depth: int) -> list[tuple[Any, str, bool]]
         for number, item in enumerate(items)
         for op, text, inner in _flattened(item, f"{code}{attribute}[{number}]", depth + 1)
     ]
-
-
-def _is_known(value: Any) -> bool:
-    return _class_of(value) in _COMPOSES
 
 
 def numbered(names: list[str]) -> list[str]:

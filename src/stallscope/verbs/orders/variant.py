@@ -222,7 +222,7 @@ class Site(NamedTuple):
         if variant.cached:
             first, rest = ops[: variant.cached - 1], ops[variant.cached - 1 :]
             prefix = self.place.filled(dataset, Chained(first) if first else loaded)
-            dataset = CachedPrefix(prefix, Chained(rest), self.where or ())
+            dataset = CachedPrefix(prefix, Chained(rest) if rest else None, self.where or ())
         else:
             dataset = self.place.filled(dataset, self.chain.put_together(ops))
         clone = copied(loader, dataset=dataset)
@@ -330,7 +330,7 @@ class CachedPrefix(OuterDataset):
 
     Args:
         dataset: with only the first ops in its pipeline.
-        tail: the ops that run every time.
+        tail: the ops that run every time; None: there are none.
         where: keys that lead to the pipeline's result in a sample.
     """
 
@@ -344,8 +344,11 @@ class CachedPrefix(OuterDataset):
         key = key_of(index)
         if key not in self.kept:
             self.kept[key] = fresh(self.dataset[index])
-        # an op may change its input in place
-        return with_column(self.kept[key], self.where, lambda value: self.tail(fresh(value)))
+        return with_column(self.kept[key], self.where, self._finish)
+
+    def _finish(self, value: Any) -> Any:
+        value = fresh(value)  # an op may change its input in place
+        return value if self.tail is None else self.tail(value)
 
 
 def key_of(index: Any) -> Hashable:
