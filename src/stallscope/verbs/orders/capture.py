@@ -388,10 +388,8 @@ class RecordedStream(NamedTuple):
 
     loader: DataLoader[Any]
     """Loader over `ReplayedSamples`, with the stream's batch size and collate function."""
-    fetch_s: float
-    """Mean seconds of a sample outside of its pipeline."""
-    decode_s: float
-    """Mean seconds for decoding an image that the pipeline got encoded."""
+    costs: FixedCosts
+    """Means over the samples, without `batch_s`."""
 
 
 class ReplayedSamples(Dataset[Any]):
@@ -466,6 +464,6 @@ def replayed(
         collate_fn=list if recorded[0].where is None and loader.batch_size else loader.collate_fn,
         drop_last=loader.batch_size is not None and n_samples >= loader.batch_size,
     )
-    inside_s = sum(call.took_s for call in recorded)
+    fetch_s = max(whole_s - sum(call.took_s for call in recorded), 0.0)
     decode_s = sum(call.decode_s for call in recorded)
-    return RecordedStream(indexed, max(whole_s - inside_s, 0.0) / n_samples, decode_s / n_samples)
+    return RecordedStream(indexed, FixedCosts(fetch_s / n_samples, decode_s / n_samples))

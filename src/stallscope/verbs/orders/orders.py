@@ -182,10 +182,8 @@ class OrderSearch:
         is_compared = partial(self._measurement.has_used, _COMPARE_UNTIL)
         with evaluator.guarded():
             evaluator.run_original(is_searched)
-            evaluator.fixed = fixed_costs(self._loader, captured)
-            if replay is not None:
-                around = {"fetch_s": replay.fetch_s, "decode_s": replay.decode_s}
-                evaluator.fixed = replace(evaluator.fixed, **around)
+            fixed = fixed_costs(self._loader, captured)
+            evaluator.fixed = replace(replay.costs, batch_s=fixed.batch_s) if replay else fixed
             proposals.add_original(evaluator)
             proposals.add_alternatives(evaluator, rewrites)
             evaluator.search(is_searched)
