@@ -44,7 +44,7 @@ class Numbers:
     def found(self, value: int = 7, is_over: Any = lambda: False) -> OrderGraph:
         """Search from a number on."""
         as_it_is = tuple(range(len(self.ops)))
-        graph = OrderGraph(as_it_is, value, State(str(value)), self)
+        graph = OrderGraph(as_it_is, value, State(str(value)), self.attempt, self.again)
         graph.search([as_it_is], is_over)
         return graph
 

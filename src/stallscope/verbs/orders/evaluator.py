@@ -191,7 +191,7 @@ class OrderEvaluator:
             inputs = list(outcome.results)
         for group in self.groups:
             start = self.inputs_of[group[0]][: self.searched]
-            graph = OrderGraph(group, start, state_of(start), self)
+            graph = OrderGraph(group, start, state_of(start), self.attempt, self.again)
             graph.walk(group)  # uses the outcomes; calls no op
             self.graphs.append(graph)
         self.original = inputs

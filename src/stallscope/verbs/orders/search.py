@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from stallscope.verbs.orders.equivalence import State
-    from stallscope.verbs.orders.evaluator import OrderEvaluator
     from stallscope.verbs.orders.run_ops import OpInput, Outcome
 
     OrdersByDigest = dict[str, list[tuple[float, tuple[int, ...]]]]
@@ -46,7 +45,8 @@ class OrderGraph:
         positions: of the ops, in the original order.
         samples: before any op.
         state: of these samples.
-        evaluator: tries the ops.
+        attempt: tries an op, by its position, after others, on samples.
+        again: runs an op again that was tried on these samples.
 
     Attributes:
         start: the node before any op.
@@ -60,14 +60,15 @@ class OrderGraph:
         positions: tuple[int, ...],
         samples: Sequence[OpInput],
         state: State,
-        evaluator: OrderEvaluator,
+        attempt: Callable[[int, Sequence[int], Sequence[OpInput]], Outcome],
+        again: Callable[[int, Sequence[OpInput]], tuple[OpInput, ...]],
     ) -> None:
         self.positions = positions
         self.start = SearchNode(frozenset(), state)
         self.edges: dict[SearchNode, dict[int, Outcome]] = {}
         self.reached_by: dict[SearchNode, tuple[int, ...]] = {self.start: ()}
         self.unexplored = 0
-        self._samples, self._evaluator = samples, evaluator
+        self._samples, self._attempt, self._again = samples, attempt, again
         self._visited: set[SearchNode] = set()
 
     @property
@@ -121,12 +122,12 @@ class OrderGraph:
         """Try an op in a node, or run it again there."""
         edges, applied = self.edges.setdefault(node, {}), self.reached_by[node]
         if position not in edges:
-            tried = self._evaluator.attempt(position, applied, samples)
+            tried = self._attempt(position, applied, samples)
             edges[position] = replace(tried, results=())
         else:
             tried = edges[position]
             if tried.state is not None:
-                tried = replace(tried, results=self._evaluator.again(position, samples))
+                tried = replace(tried, results=self._again(position, samples))
         if tried.state is not None:
             self.reached_by.setdefault(node.after(position, tried.state), (*applied, position))
         return tried
