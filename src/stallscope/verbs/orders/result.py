@@ -238,7 +238,7 @@ class Orders(SavedResult):
         }
         return {name: fields[name] for name in TABLE}
 
-    def best_variant(self, tolerance: str | None = None) -> Variant | None:
+    def best_variant(self, tolerance: str = "") -> Variant | None:
         """Return the fastest recommended variant; None: there is none.
 
         Raises:
@@ -262,7 +262,7 @@ class Orders(SavedResult):
         Raises:
             ArgumentError: there is no such tolerance.
         """
-        variant = self.best_variant(tolerance)
+        variant = self.best_variant(tolerance or "")
         return None if variant is None else self._row(variant)
 
     def apply(
@@ -303,7 +303,7 @@ class Orders(SavedResult):
         return chosen.code or f"# {chosen.change}: loader = orders.apply(loader)"
 
     def _chosen(self, tolerance: str | None) -> Variant:
-        best = self.best_variant(tolerance)
+        best = self.best_variant(tolerance or "")
         if best is None:
             raise NoSuchOrderError(
                 "no other pipeline gives the same data faster: keep the loader as it is, or name a "
