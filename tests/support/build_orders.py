@@ -6,7 +6,7 @@ The pipeline is that of case B: five ops, of which some may change places.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -99,10 +99,9 @@ class PlannedBench:
         self.asked: dict[str, list[tuple[int, ...]]] = {"compare": [], "measure": []}
 
     def predict(self, positions) -> Variant:
-        variant = planned(positions)
-        if failure(positions):
-            return variant
-        return replace(variant, grade=Grade(FAILS, why="not compared"))
+        found = planned(positions)
+        known = found.grade if failure(positions) else Grade(FAILS, why="not compared")
+        return replace(found, grade=known)
 
     def compare(self, variant) -> Variant:
         self.asked["compare"].append(variant.positions)
@@ -141,7 +140,47 @@ AS_IT_IS = list(range(len(NAMES)))
 CROP_FIRST = [1, 0, 2, 3, 4]
 
 
+class Other(NamedTuple):
+    """A trial that changes more than the order."""
+
+    kind: str
+    change: str
+    predicted_ms: float
+    positions: list[int] = AS_IT_IS
+    names: dict[int, str] = {}  # noqa: RUF012 - is not changed
+    """What ops are called there that are called something else."""
+    changes: str = ""
+    equivalence: str = IDENTICAL
+    recommended: bool = False
+
+
 WHOLE_MS = 7.55
+OTHERS = (
+    Other("alternative", REWRITE, WHOLE_MS - 2.6, names={MASK: FASTER}, recommended=True),
+    Other(
+        "batch",
+        "ConvertColor, Scale on the whole batch, in the collate function",
+        WHOLE_MS + 0.15,
+        names={COLOUR: "ConvertColor (on the batch)", SCALE: "Scale (on the batch)"},
+    ),
+    Other(
+        "decode",
+        "decoding at half the size",
+        WHOLE_MS - 1.8,
+        changes="less sharp",
+        equivalence=NEAR,
+        recommended=True,
+    ),
+    Other("cache", "the decoded images in memory", WHOLE_MS - 2.4),
+    Other(
+        "together",
+        f"RandomCrop before PILToTensor; {REWRITE}",
+        WHOLE_MS - 0.45 - 2.6,
+        CROP_FIRST,
+        {MASK: FASTER},
+        recommended=True,
+    ),
+)
 
 
 def planned(positions) -> Variant:
@@ -162,73 +201,20 @@ def planned(positions) -> Variant:
     )
 
 
-def other(
-    kind: str,
-    change: str,
-    predicted_ms: float,
-    positions=AS_IT_IS,
-    names=None,
-    *,
-    changes: str = "",
-    equivalence: str = IDENTICAL,
-    gains: bool = False,
-) -> Variant:
-    """Return a trial that changes more than the order; `names` are those of changed ops."""
-    names, near = names or {}, equivalence == NEAR
+def other(one: Other) -> Variant:
+    near = one.equivalence == NEAR
     return Variant(
-        tuple(positions),
-        kind,
-        change,
-        changes,
-        order=" → ".join(names.get(op, NAMES[op]) for op in positions),
-        predicted_s=predicted_ms / 1000,
-        parts=() if kind == "cache" else tuple(_other_parts(predicted_ms, positions, names)),
-        grade=Grade(equivalence, 0.0039 if near else None, 58.0 if near else None, 16),
-        gains=gains,
-        code=f"# code of {change}",
+        tuple(one.positions),
+        one.kind,
+        one.change,
+        one.changes,
+        order=" → ".join(one.names.get(op, NAMES[op]) for op in one.positions),
+        predicted_s=one.predicted_ms / 1000,
+        parts=() if one.kind == "cache" else tuple(_other_parts(one)),
+        grade=Grade(one.equivalence, 0.0039 if near else None, 58.0 if near else None, 16),
+        gains=one.recommended,
+        code=f"# code of {one.change}",
     )
-
-
-def _other_parts(predicted_ms, positions, names) -> list[CostPart]:
-    """A rewrite takes what it takes; the rest of what is saved is in decoding, or on the batch."""
-    fetch, decode, *ops, batch = parts(positions)
-    moved = [NAMES[op] for op, name in names.items() if name.endswith("(on the batch)")]
-    ops = [part for part in ops if part.name not in moved]
-    if FASTER in names.values():
-        ops[positions.index(MASK)] = CostPart(FASTER, FASTER_MS / 1000, "transform")
-    left_s = predicted_ms / 1000 - sum(part.seconds for part in (fetch, *ops, batch))
-    if not moved:
-        return [fetch, decode._replace(seconds=left_s), *ops, batch]
-    together = CostPart(f"{', '.join(moved)} on the batch", left_s - decode.seconds, "collate")
-    return [fetch, decode, *ops, together, batch]
-
-
-OTHERS = (
-    other("alternative", REWRITE, WHOLE_MS - 2.6, names={MASK: FASTER}, gains=True),
-    other(
-        "batch",
-        "ConvertColor, Scale on the whole batch, in the collate function",
-        WHOLE_MS + 0.15,
-        names={COLOUR: "ConvertColor (on the batch)", SCALE: "Scale (on the batch)"},
-    ),
-    other(
-        "decode",
-        "decoding at half the size",
-        WHOLE_MS - 1.8,
-        changes="less sharp",
-        equivalence=NEAR,
-        gains=True,
-    ),
-    other("cache", "the decoded images in memory", WHOLE_MS - 2.4),
-    other(
-        "together",
-        f"RandomCrop before PILToTensor; {REWRITE}",
-        WHOLE_MS - 0.45 - 2.6,
-        CROP_FIRST,
-        {MASK: FASTER},
-        gains=True,
-    ),
-)
 
 
 def some_orders(
@@ -245,14 +231,19 @@ def some_orders(
     **circumstances: Any,
 ) -> Orders:
     """Make orders of case B's pipeline, the first as it is; the measured trials have `pairs`."""
-    variants = [*map(planned, orders), *others]
-    variants = [replace(variant, trial=trial) for trial, variant in enumerate(variants)]
-    trials = trials_table(variants)
+    found = [*map(planned, orders), *map(other, others)]
+    found = [replace(one, trial=trial) for trial, one in enumerate(found)]
+    trials = trials_table(found)
     return Orders(
         ops=_ops(names),
         trials=trials,
-        pairs=_pairs(trials, measured, pairs, noise, measured_share),
-        parts=parts_table(variants),
+        pairs=_pairs(
+            trials,
+            [one for one in measured if 0 < one < len(found)],
+            (pairs, noise),
+            measured_share,
+        ),
+        parts=parts_table(found),
         rest=REST,
         counts=Counts(measurements=31, states=23, exhaustive=600, unexplored=0),
         circumstances=OrdersConditions(
@@ -283,15 +274,30 @@ def _ops(names) -> pl.DataFrame:
     return pl.DataFrame(rows, OPS, orient="row")
 
 
-def _pairs(trials, measured, pairs, noise, share) -> pl.DataFrame:
+def _pairs(trials, measured, each, share) -> pl.DataFrame:
+    pairs, noise = each
     rng = np.random.default_rng(0)
     planned_s = dict(trials.select("trial", "predicted_s").iter_rows())
     rows = []
     for trial in measured:
-        if not 0 < trial < trials.height:
-            continue
         usual = np.array([planned_s[0], planned_s[trial] * share])
         for pair in range(pairs):
             own_s, took_s = usual * (1 + noise * rng.standard_normal(2))
             rows.append((trial, pair, 1, own_s, took_s))
     return pl.DataFrame(rows, PAIRS, orient="row")
+
+
+def _other_parts(one: Other) -> list[CostPart]:
+    """A rewrite takes what it takes; the rest of what is saved is in decoding, or on the batch."""
+    fetch, decode, *ops, batch = parts(one.positions)
+    moved = [NAMES[op] for op, name in one.names.items() if name.endswith("(on the batch)")]
+    ops = [part for part in ops if part.name not in moved]
+    if FASTER in one.names.values():
+        place = one.positions.index(MASK)
+        ops[place] = CostPart(FASTER, FASTER_MS / 1000, "transform")
+    known = [fetch, *ops, batch]
+    left_s = one.predicted_ms / 1000 - sum(part.seconds for part in known)
+    if not moved:
+        return [fetch, decode._replace(seconds=left_s), *ops, batch]
+    together = CostPart(f"{', '.join(moved)} on the batch", left_s - decode.seconds, "collate")
+    return [fetch, decode, *ops, together, batch]

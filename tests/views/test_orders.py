@@ -11,8 +11,8 @@ from support.build_orders import (
     NAMES,
     SCALE,
     TO_TENSOR,
+    Other,
     PlannedBench,
-    other,
     some_orders,
     some_pictures,
 )
@@ -85,14 +85,14 @@ class TestTable:
 
     def test_what_a_cache_would_cost_is_told(self):
         """It is the user's decision, so it is no recommendation, and its price stands there."""
-        others = (other("cache", "all in memory", 2.0, changes="300 MB in each worker"),)
+        others = (Other("cache", "all in memory", 2.0, changes="300 MB in each worker"),)
         orders = some_orders(others=others, measured=(0,))
 
         assert "all in memory: 300 MB in each worker" in str(orders)
         assert "all in memory" not in sentence(orders)
 
     def test_what_comes_from_a_user_is_escaped(self):
-        others = (other("alternative", HOSTILE, 3.0, changes=HOSTILE, gains=True),)
+        others = (Other("alternative", HOSTILE, 3.0, changes=HOSTILE, recommended=True),)
         orders = some_orders(names=(HOSTILE, *NAMES[1:]), notes=(HOSTILE,), others=others)
 
         assert HOSTILE not in orders._repr_mimebundle_()["text/html"]
