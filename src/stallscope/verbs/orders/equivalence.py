@@ -123,9 +123,8 @@ def _pieces(value: Any, depth: int) -> Iterator[bytes]:
     yield f"{kind.__module__}.{kind.__qualname__}".encode()
     if isinstance(value, torch.Tensor):
         yield repr((value.dtype, tuple(value.shape), str(value.device))).encode()
-        plain = _plain(value).contiguous()
-        bits = plain.reshape(-1).view(torch.uint8) if plain.numel() else None
-        yield b"" if bits is None else _hashed(bits.numpy().tobytes())
+        bits = _plain(value).contiguous().reshape(-1).view(torch.uint8)
+        yield _hashed(bits.numpy().tobytes())
         yield from _of_attributes(value, (), depth + 1)  # a box's format, a volume's affine
     elif isinstance(value, (np.ndarray, np.generic)):
         yield repr((str(value.dtype), value.shape)).encode()
