@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 import torch
 import torchvision.transforms.functional as tv
-from support.pipelines import Smooth, halve, middle, triple
+from support.pipelines import ROOM, Smooth, halve, middle, triple
 from torch.utils.data import DataLoader, Subset
 
 import stallscope as ss
@@ -18,8 +18,6 @@ from stallscope.bench import samples
 from stallscope.loops.cached_values import same
 from stallscope.verbs.orders.calls import find_calls
 from stallscope.verbs.orders.variant import Variant
-
-ROOM = 1 << 30
 
 
 @pytest.fixture(autouse=True)
@@ -44,30 +42,15 @@ def noisy(image):
     return image + torch.rand(())
 
 
-class Pairs(Smooth):
-    """An image and its mask, as people write it."""
+class Straight(Smooth):
+    """An image and its mask, each crop in its own call."""
 
-    def __init__(self, entries=24):
-        super().__init__(None, entries=entries)
+    def __init__(self):
+        super().__init__(None)
         self.crop = 16
-
-    def __getitem__(self, index):
-        image, mask = self.image(index), self.mask(index)
-        x = tv.to_tensor(image)
-        x = tv.normalize(x, [0.5] * 3, [0.2] * 3)
-        y = remap(mask)
-        top, left = random.randint(0, 32 - self.crop), random.randint(0, 36 - self.crop)
-        x, y = (tv.crop(one, top, left, self.crop, self.crop) for one in (x, y))
-        if random.random() < 0.5:
-            x, y = tv.hflip(x), tv.hflip(y)
-        return x, y
 
     def mask(self, index):
         return self.image(index).convert("L").point(lambda value: value // 50)
-
-
-class Straight(Pairs):
-    """Each crop in its own call."""
 
     def __getitem__(self, index):
         image, mask = self.image(index), self.mask(index)
@@ -82,16 +65,14 @@ class Straight(Pairs):
         return {"image": x, "mask": [y]}
 
 
-def found(dataset, many=8):
-    """The names in each chain of a dataset."""
-    place, _ = find_calls(dataset, list(range(many)), ROOM)
-    return [[op.call.site.name for op in row] for row in place.chains]
+def place_of(dataset):
+    """Return the place of a dataset's chains."""
+    return find_calls(dataset, list(range(8)), ROOM)[0]
 
 
 def test_image_and_mask_are_two_chains():
     """Calls that only some samples make stand where these make them; arguments are known."""
-    place, _ = find_calls(Straight(), list(range(8)), ROOM)
-    image, mask = place.chains
+    image, mask = place_of(Straight()).chains
 
     assert ["to_tensor", "normalize", "crop", "hflip"] == [op.name for op in image]
     assert ["remap", "crop #2", "hflip #2"] == [op.name for op in mask]
@@ -105,9 +86,8 @@ def test_another_order_gives_the_same_samples_for_a_seed():
     """Bit for bit, with the draws of the user's code where they were; the user's own is as ever."""
     loader = DataLoader(Subset(Straight(), range(20)), batch_size=4)
     held = dict(vars(loader.dataset.dataset))
-    place, _ = find_calls(loader.dataset, list(range(8)), ROOM)
 
-    other = place.loader_with(Variant((2, 3, 0, 1, 5, 4, 6)), loader).dataset
+    other = place_of(loader.dataset).loader_with(Variant((2, 3, 0, 1, 5, 4, 6)), loader).dataset
 
     for index in range(20):
         one, two = (_seeded(dataset, index) for dataset in (loader.dataset, other))
@@ -123,8 +103,8 @@ def _seeded(dataset, index):
 
 def test_an_ordered_dataset_can_be_sent_to_a_worker():
     """By pickle, as spawned workers get theirs; and it has the attributes of the user's."""
-    place, _ = find_calls(Straight(), list(range(8)), ROOM)
-    dataset = place.loader_with(Variant((2, 0, 1, 3, 4, 5, 6)), DataLoader(Straight(), 4)).dataset
+    variant, loader = Variant((2, 0, 1, 3, 4, 5, 6)), DataLoader(Straight(), 4)
+    dataset = place_of(Straight()).loader_with(variant, loader).dataset
     dataset[0]
 
     other = pickle.loads(pickle.dumps(dataset))  # noqa: S301 - our own
@@ -212,7 +192,7 @@ class Stacked(Smooth):
 )
 def test_a_chain_ends_where_more_depends_on_its_result(dataset, chains):
     """What is looked at, kept, drawn, or called in a loop is in no chain; methods are opened."""
-    assert chains == found(dataset)
+    assert chains == [[op.call.site.name for op in row] for row in place_of(dataset).chains]
 
 
 def test_orders_of_calls_are_compared_and_applied():

@@ -18,6 +18,7 @@ from support.pipelines import (
     Contrast,
     EverySecond,
     OwnNoise,
+    SlowByPixel,
     Smooth,
     Tensors,
     TwiceInPlace,
@@ -29,7 +30,6 @@ from support.pipelines import (
     no_return,
     triple,
 )
-from support.planted_costs import BusyOp
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
@@ -66,14 +66,6 @@ def loader_of(*ops: Any, dataset: Any = Tensors, **named: Any) -> DataLoader:
 def slow_then_crop(**named: Any) -> DataLoader:
     """The op that takes time comes before the one that makes it needless to have all pixels."""
     return loader_of(SlowByPixel(), middle, **named)
-
-
-class SlowByPixel:
-    """Takes time for each pixel."""
-
-    def __call__(self, image: torch.Tensor) -> torch.Tensor:
-        BusyOp(image.numel() * 1e-6)(None)
-        return image + 1
 
 
 class Jpegs(Smooth):
@@ -201,7 +193,7 @@ class TestInWorkers:
 
         assert ["SlowByPixel", "middle"] == orders.ops["name"].to_list()
         assert ("uint8 (3, 32, 36)", "uint8 (3, 32, 36)") == (first["takes"], first["gives"])
-        assert first["file"].endswith("test_orders.py")
+        assert first["file"].endswith("pipelines.py")
         assert first["cost_low_s"] <= first["cost_s"] <= first["cost_high_s"]
 
     def test_predicted_times_are_taken_apart(self, orders):
@@ -221,12 +213,9 @@ class TestInWorkers:
         prediction = orders.bench.predict((1, 0))
         comparison = orders.bench.compare(prediction)
 
-        assert ["fetch", "middle", "SlowByPixel", "collate and send"] == [
-            part.name for part in prediction.parts
-        ]
-        assert prediction.predicted_s == pytest.approx(
-            sum(part.seconds for part in prediction.parts)
-        )
+        parts = {part.name: part.seconds for part in prediction.parts}
+        assert ["fetch", "middle", "SlowByPixel", "collate and send"] == [*parts]
+        assert prediction.predicted_s == pytest.approx(sum(parts.values()))
         assert "identical" == comparison.grade.equivalence
         assert (24, 24, 3) == comparison.pictures[0][1].shape
 
@@ -278,18 +267,15 @@ def test_leaves_everything_as_it_was():
     loader = loader_of(*ops, shuffle=True, generator=drawn, persistent_workers=True, **FORK)
     living = iter(loader)
     batch = next(living)
-    before = [
-        generators(),
-        own.generator.get_state().tolist(),
-        drawn.get_state().tolist(),
-    ]
-    kept = dict(vars(loader.dataset))
+
+    def states() -> list[Any]:
+        return [*generators(), own.generator.get_state().tolist(), drawn.get_state().tolist()]
+
+    before, kept = states(), dict(vars(loader.dataset))
 
     quick(loader, budget_s=4)
 
-    assert before[0] == generators()
-    assert before[1] == own.generator.get_state().tolist()
-    assert before[2] == drawn.get_state().tolist()
+    assert before == states()
     assert (0, kept) == (second.calls, vars(loader.dataset))
     assert list(ops) == loader.dataset.transform.transforms
     assert len(batch) == len(next(living))
@@ -304,14 +290,11 @@ def test_a_rewrite_is_compared_and_timed():
     orders = quick(loader, alternatives={"RandomMask": FasterRandomMask()}, samples=4)
 
     row = orders.trials.row(by_predicate=pl.col("kind") == "alternative", named=True)
-    assert ("identical", "FasterRandomMask instead of RandomMask") == (
-        row["equivalence"],
-        row["change"],
-    )
+    assert "FasterRandomMask instead of RandomMask" == row["change"]
+    assert "identical" == row["equivalence"]
     assert "→ FasterRandomMask →" in row["order"]
-    assert (
-        type(orders.apply(loader, row["trial"]).dataset.transform.transforms[2]) is FasterRandomMask
-    )
+    other = orders.apply(loader, row["trial"])
+    assert type(other.dataset.transform.transforms[2]) is FasterRandomMask
     assert type(loader.dataset.transform.transforms[2]) is RandomMask
     parts = orders.parts.filter(pl.col("trial") == row["trial"])
     assert "FasterRandomMask" in parts["name"]

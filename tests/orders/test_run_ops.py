@@ -20,21 +20,23 @@ from support.pipelines import (
     named_noise,
 )
 
-from stallscope.verbs.orders import run_ops
+from stallscope.isolation import as_before
 from stallscope.verbs.orders.pipeline import Chain
-from stallscope.verbs.orders.run_ops import OpInput, Stream, named_by, restored
+from stallscope.verbs.orders.run_ops import OpInput, Stream, digest_of, named_by, restored
 
 
-def givens(samples=12):
-    """What an op is called with."""
-    data = Tensors(None)
-    return [OpInput((floats(data.image(index)),), {}) for index in range(samples)]
+def inputs():
+    """Arguments of an op for 12 samples."""
+    return [OpInput((floats(Tensors(None).image(index)),), {}) for index in range(12)]
 
 
-def tried(op, samples=12):
-    """An op tried on images."""
-    (one,) = Chain(op).ops
-    return Stream(one).measure(givens(samples))
+def stream_of(op):
+    return Stream(Chain(op).ops[0])
+
+
+def tried(op):
+    """Return the outcome of an op on images."""
+    return stream_of(op).measure(inputs())
 
 
 @pytest.mark.parametrize("kind", ["torch", "numpy", "python"])
@@ -48,17 +50,9 @@ def test_two_calls_on_one_draw_give_the_same(kind):
     assert outcome.is_random
     assert "" == outcome.unsteady
     assert before == str(getattr(op.generator, "bit_generator", op.generator))
-    pairs = zip(outcome.results, givens(), strict=True)
-    added = [float((made.args[0] - given.args[0]).mean()) for made, given in pairs]
+    pairs = zip(outcome.results, inputs(), strict=True)
+    added = [float((after.value - before.value).mean()) for after, before in pairs]
     assert 12 == len({round(value, 3) for value in added})
-
-
-def test_a_generator_without_a_seed_makes_an_op_unsteady():
-    """Python's `SystemRandom` has no state that could be read or set."""
-    op = OwnNoise("system")
-    op.generator = random.SystemRandom()
-
-    assert "unknown generator" in tried(op).unsteady
 
 
 def test_an_op_that_draws_nothing_is_not_random():
@@ -69,40 +63,54 @@ def test_an_op_that_draws_nothing_is_not_random():
 @pytest.mark.parametrize("op", [TwiceInPlace(), ThroughNumpy()])
 def test_an_op_that_changes_its_input_gets_copies(op):
     """It is said, and the samples are as before; also where torch cannot know."""
-    given = givens()
-    before = run_ops.digest_of(given)
+    samples = inputs()
+    before = digest_of(samples)
 
-    outcome = Stream(Chain(op).ops[0]).measure(given)
+    outcome = stream_of(op).measure(samples)
 
-    assert before == run_ops.digest_of(given)
-    assert torch.equal(outcome.results[0].args[0], 2 * given[0].args[0])
+    assert before == digest_of(samples)
+    assert torch.equal(outcome.results[0].value, 2 * samples[0].value)
+
+
+def system_noise():
+    """Python's `SystemRandom` has no state that could be read or set."""
+    op = OwnNoise("system")
+    op.generator = random.SystemRandom()
+    return op
+
+
+def counting():
+    """A number that grows with each call may matter later."""
+    op = Locked()
+    op.uncopied = None  # now it can be copied
+    return op
 
 
 @pytest.mark.parametrize(
-    ("op", "why"), [(HiddenNoise(), "keeps a state"), (EverySecond(), "keeps a state")]
+    ("make", "why"),
+    [
+        (HiddenNoise, "keeps a state"),
+        (EverySecond, "keeps a state"),
+        (system_noise, "unknown generator"),
+        (counting, "counts its calls"),
+    ],
 )
-def test_an_op_that_cannot_be_repeated_is_told(op, why):
-    """A hidden generator, or a state between calls."""
+def test_an_op_that_cannot_be_repeated_is_unsteady(make, why):
+    """A hidden generator, or a state between calls; the user's own object is not called."""
+    op = make()
+
     assert why in tried(op).unsteady
-
-
-def test_an_op_that_counts_is_told():
-    """A number that grows with each call may matter later; the user's own object has not moved."""
-    op = Locked()
-    op.uncopied = None  # now it can be copied
-
-    assert "counts its calls" in tried(op).unsteady
-    assert 0 == op.calls
+    assert 0 == getattr(op, "calls", 0)
 
 
 def test_a_generator_of_a_functions_module_is_found_and_put_back():
     """It is seeded for each draw, and stands afterwards where it stood."""
     (generator,) = named_by(named_noise)
     before = str(generator.bit_generator.state)
-    stream = Stream(Chain(named_noise).ops[0])
+    stream = stream_of(named_noise)
 
     with restored(stream.restores()):
-        outcome = stream.measure(givens())
+        outcome = stream.measure(inputs())
 
     assert "" == outcome.unsteady
     assert before == str(generator.bit_generator.state)
@@ -110,14 +118,10 @@ def test_a_generator_of_a_functions_module_is_found_and_put_back():
 
 def test_seeding_moves_every_global_generator():
     """Each draw has its own place in all three."""
-    stream, seen = Stream(Chain(halve).ops[0]), set()
-    with pytest.MonkeyPatch.context():
-        before = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    stream, seen = stream_of(halve), []
+    with as_before(None):
         for sample in range(3):
             stream.seed((sample, 0))
-            seen.add((torch.rand(()).item(), np.random.rand(), random.random()))
-        torch.set_rng_state(before[0])
-        np.random.set_state(before[1])
-        random.setstate(before[2])
+            seen.append((torch.rand(()).item(), np.random.rand(), random.random()))
 
-    assert 3 == len({one for one, _, _ in seen}) == len({two for _, two, _ in seen})
+    assert [3, 3, 3] == [len(set(draws)) for draws in zip(*seen, strict=True)]

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stallscope.verbs.orders.equivalence import State
-from stallscope.verbs.orders.search import OrderGraph, TriedOp
+from stallscope.verbs.orders.run_ops import Outcome
+from stallscope.verbs.orders.search import OrderGraph
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,16 +27,15 @@ class Numbers:
         self.ops = ops
         self.cost = cost or (lambda position, value: 1.0)
         self.tried: list[tuple[int, tuple[int, ...]]] = []
-        self.first: list[tuple[int, ...]] = []
 
-    def attempt(self, position: int, applied: Sequence[int], value: Any) -> TriedOp:
+    def attempt(self, position: int, applied: Sequence[int], value: Any) -> Outcome:
         """Apply an op."""
         self.tried.append((position, tuple(applied)))
         try:
-            made = self.ops[position](value)
+            result = self.ops[position](value)
         except ValueError as error:
-            return TriedOp(None, None, why_not=str(error))
-        return TriedOp(self.cost(position, value), State(str(made)), made)
+            return Outcome(why_not=str(error))
+        return Outcome(result, State(str(result)), (self.cost(position, value),))
 
     def again(self, position: int, value: Any) -> Any:
         """Apply an op once more."""
@@ -44,8 +44,8 @@ class Numbers:
     def found(self, value: int = 7, is_over: Any = lambda: False) -> OrderGraph:
         """Search from a number on."""
         as_it_is = tuple(range(len(self.ops)))
-        graph = OrderGraph(as_it_is, State(str(value)), self)
-        graph.search([as_it_is, *self.first], value, is_over)
+        graph = OrderGraph(as_it_is, value, State(str(value)), self.attempt, self.again)
+        graph.search([as_it_is], is_over)
         return graph
 
     def cost_of(self, positions: Sequence[int], value: int = 7) -> tuple[float, int]:

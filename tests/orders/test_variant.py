@@ -5,7 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support.pipelines import Listed, Smooth, Tensors, TwiceInPlace, floats, halve, middle, triple
+from support.pipelines import (
+    InTurn,
+    Listed,
+    Smooth,
+    Tensors,
+    TwiceInPlace,
+    floats,
+    halve,
+    middle,
+    triple,
+)
 from torch import nn
 from torch.utils.data import DataLoader
 from torchvision import transforms as v1
@@ -32,23 +42,11 @@ def test_as_few_ops_as_possible_are_said_to_move(positions, change):
     assert change == change_of(positions, NAMES)
 
 
-class Holder:
-    """A compose of the user's with a tuple."""
-
-    def __init__(self, *ops):
-        self.steps = ops
-
-    def __call__(self, image):
-        for op in self.steps:
-            image = op(image)
-        return image
-
-
 @pytest.mark.parametrize(
     "dataset",
     [
         Tensors(v2.Compose([triple, v2.Compose([halve, middle])])),
-        Tensors(Holder(triple, halve, middle)),
+        Tensors(InTurn(triple, halve, middle)),
         Listed([triple, halve, middle]),
         Listed((triple, halve, middle)),
         Tensors(nn.Sequential(v2.Lambda(triple), v2.Lambda(halve), v2.Lambda(middle))),

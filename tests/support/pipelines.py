@@ -22,6 +22,7 @@ from stallscope.verbs.orders import run_ops
 from stallscope.verbs.orders.capture import capture
 from stallscope.verbs.orders.evaluator import OrderEvaluator
 from stallscope.verbs.orders.variant import DIFFERENT, FAILS, IDENTICAL, NEAR, Grade, Variant
+from support.planted_costs import BusyOp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -224,6 +225,14 @@ class RareHole:
         return image
 
 
+class SlowByPixel:
+    """Takes time for each pixel: 1 ms for 1,000."""
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        BusyOp(image.numel() * 1e-6)(None)
+        return image + 1
+
+
 class Contrast:
     def __call__(self, image: Image.Image) -> Image.Image:
         return ImageOps.invert(image)
@@ -258,46 +267,29 @@ class Known:
 def _albumentations() -> Any:
     import albumentations
 
-    return albumentations.Compose(
-        [
-            albumentations.RandomCrop(16, 16),
-            albumentations.HorizontalFlip(p=0.5),
-            albumentations.Normalize(),
-        ]
-    )
+    crop, flip = albumentations.RandomCrop(16, 16), albumentations.HorizontalFlip(p=0.5)
+    return albumentations.Compose([crop, flip, albumentations.Normalize()])
 
 
 def _resized() -> list[Any]:
     return [v2.Resize((64, 72)), v2.RandomCrop(24), v2.Resize((24, 24))]
 
 
+LAST_TWO = (0, 2, 1)
+"""An order of three ops in which the last two change places."""
 KNOWN = (
     Known("elementwise and crop", IDENTICAL, lambda: [halve, middle]),
-    Known(
-        "crop before convert, v2", IDENTICAL, lambda: [v2.PILToTensor(), v2.RandomCrop(24)], Smooth
-    ),
-    Known("crop before convert, v1", IDENTICAL, lambda: [v1.ToTensor(), v1.RandomCrop(24)], Smooth),
+    Known("crop first, v2", IDENTICAL, lambda: [v2.PILToTensor(), v2.RandomCrop(24)], Smooth),
+    Known("crop first, v1", IDENTICAL, lambda: [v1.ToTensor(), v1.RandomCrop(24)], Smooth),
     Known("clamp and halve", DIFFERENT, lambda: [halve, dark]),
     Known("flip and crop", DIFFERENT, lambda: [v2.RandomHorizontalFlip(), v2.RandomCrop(24)]),
     Known("noise before and after tripling", DIFFERENT, lambda: [PixelNoise(), triple]),
     Known("noise and crop", IDENTICAL, lambda: [Noise(), middle]),
     Known("two dtypes", DIFFERENT, lambda: [floats, doubles]),
     Known("dtype and crop", IDENTICAL, lambda: [middle, floats]),
-    Known(
-        "in place, commuting", IDENTICAL, lambda: [floats, TwiceInPlace(), middle], order=(0, 2, 1)
-    ),
-    Known(
-        "in place, nearly the same",
-        NEAR,
-        lambda: [floats, TwiceInPlace(), OneMoreInPlace()],
-        order=(0, 2, 1),
-    ),
-    Known(
-        "in place unseen by torch",
-        DIFFERENT,
-        lambda: [floats, ThroughNumpy(), dark],
-        order=(0, 2, 1),
-    ),
+    Known("in place", IDENTICAL, lambda: [floats, TwiceInPlace(), middle], order=LAST_TWO),
+    Known("nearly", NEAR, lambda: [floats, TwiceInPlace(), OneMoreInPlace()], order=LAST_TWO),
+    Known("unseen by torch", DIFFERENT, lambda: [floats, ThroughNumpy(), dark], order=LAST_TWO),
     Known("resize and random crop", DIFFERENT, _resized, order=(1, 0, 2)),
     Known("own generator of torch", IDENTICAL, lambda: [OwnNoise("torch"), middle]),
     Known("own generator of numpy", IDENTICAL, lambda: [OwnNoise("numpy"), middle]),
@@ -310,7 +302,7 @@ KNOWN = (
     Known("rarely acting", DIFFERENT, lambda: [RareHole(), inverted]),
     Known("depends on the content", DIFFERENT, lambda: [by_brightest, middle]),
     Known("dictionaries", IDENTICAL, lambda: [by_name, part_by_name], Dicts),
-    Known("albumentations", IDENTICAL, _albumentations, Arrays, order=(0, 2, 1)),
+    Known("albumentations", IDENTICAL, _albumentations, Arrays, order=LAST_TWO),
 )
 """Each: the ops, another order of them, and how its data compares with the original's."""
 
@@ -320,7 +312,7 @@ def evaluator_of(dataset: Any, samples: int = 16) -> OrderEvaluator:
     loader = DataLoader(dataset, batch_size=4)
     site, captured, _ = capture(loader, samples, ROOM)
     evaluator = OrderEvaluator(loader, site, captured)
-    evaluator.row.run_original(lambda: False)
+    evaluator.run_original(lambda: False)
     return evaluator
 
 

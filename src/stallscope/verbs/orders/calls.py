@@ -23,7 +23,7 @@ from stallscope.units import count, repr_of
 from stallscope.verbs.orders.capture import CapturedSample, decoded, seeded
 from stallscope.verbs.orders.deferred_calls import CallSite, CodeCall, NoticedCalls, OrderedCalls
 from stallscope.verbs.orders.equivalence import digest
-from stallscope.verbs.orders.pipeline import Op, Place, numbered
+from stallscope.verbs.orders.pipeline import Op, Place, numbered, one_line
 from stallscope.verbs.orders.run_ops import OpInput, clocked, states_of
 
 if TYPE_CHECKING:
@@ -330,5 +330,4 @@ def _as_ops(
 def _arguments(call: CodeCall) -> str:
     values = [repr_of(value) for value in call.args]
     values += [f"{name}={repr_of(value)}" for name, value in call.named.items()]
-    text = " ".join(", ".join(values).split())
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return one_line(", ".join(values), _LONGEST)

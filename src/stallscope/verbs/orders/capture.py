@@ -5,6 +5,10 @@ if calling its ops in turn gives the dataset's data.
 
 Watchers are placed in a copy of the dataset; the user's own has none. The watcher decodes a lazy
 image, so that the decoding does not count as an op's time.
+
+A stream cannot be asked for a sample again. So it runs once in this process, while the calls of its
+pipeline are watched, and a dataset with an index repeats these calls. What the stream does around
+its pipeline, such as reading, is timed, and the same for all variants.
 """
 
 from __future__ import annotations
@@ -18,25 +22,26 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain as flat
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from PIL import Image
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from stallscope.errors import StallscopeError
+from stallscope.hooks.find_ops import own_attributes
 from stallscope.hooks.loader_access import StandIn
 from stallscope.isolation import seed_everywhere
 from stallscope.loops import cached_loaders
 from stallscope.loops.cached_values import bytes_of, fresh, is_image, leaves, mapped
 from stallscope.units import count, said_by, size
 from stallscope.verbs.orders.equivalence import digest
-from stallscope.verbs.orders.pipeline import Chain, places, readers
+from stallscope.verbs.orders.pipeline import Chain, Chained, places, readers
 from stallscope.verbs.orders.run_ops import OpInput, OpResultError, apply, clocked
-from stallscope.verbs.orders.variant import FixedCosts, Site
+from stallscope.verbs.orders.variant import FixedCosts, Site, with_column
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from stallscope.verbs.orders.pipeline import Place
 
@@ -45,8 +50,9 @@ _CHECKED: Final = 3
 _MOST_BATCHES: Final = 1_000
 _ROUNDS: Final = 4
 """Times that a batch is collated."""
-SEED: Final = 1_234
+_SEED: Final = 1_234
 """Seed of the draws while samples are captured."""
+_END: Final = object()
 
 
 class NoPipelineError(StallscopeError, ValueError):
@@ -63,9 +69,9 @@ def capture(
     Raises:
         NoPipelineError: there is no pipeline that can be split into ops.
     """
-    held, indices = places(loader.dataset), first_indices(loader, samples)
+    indices = first_indices(loader, samples)
     try:
-        watched = watch(loader.dataset, held, indices, readers(loader.dataset))
+        watched = watch(loader.dataset, indices)
     except StallscopeError:
         raise
     except Exception as error:
@@ -248,7 +254,7 @@ class Watched:
     is_single: bool = True
     """True if each sample went through all of its ops once."""
     calls: list[CapturedSample] = field(default_factory=list)
-    """Calls for the current sample."""
+    """Calls since the last sample was finished."""
 
     @property
     def ops(self) -> int:
@@ -264,35 +270,37 @@ class Watched:
         watched = [_WatchedOp(op, self.calls, is_first=not n) for n, op in enumerate(ops)]
         return self.place.filled(dataset, type(ops)(watched))
 
-    def add(self, finished: Any, rest_s: float, reads: list[Watched]) -> None:
-        """Add the current sample, if it went through the place."""
-        if not self.calls:
-            return
-        call = self.calls[0]
-        self.is_single &= len(self.calls) == 1 and call.ops == self.ops
-        for each in reads:
-            for read in each.calls:
-                if read.result is call.first and isinstance(read.first, (str, os.PathLike)):
-                    call.reader, call.file = each.place, read.first
-        call.finished, call.fetch_s = finished, rest_s
-        call.where = path_to(finished, call.result)
-        call.first = call.result = None
-        self.samples.append(call)
+    def add(
+        self, finished: Any, rest_s: float = 0.0, reads: Sequence[Watched] = ()
+    ) -> list[CapturedSample]:
+        """Add the calls since the last sample, and return them."""
+        calls = [*self.calls]
+        self.calls.clear()
+        for call in calls:
+            for each in reads:
+                for read in each.calls:
+                    if read.result is call.first and isinstance(read.first, (str, os.PathLike)):
+                        call.reader, call.file = each.place, read.first
+            call.finished, call.fetch_s = finished, rest_s
+            call.where = path_to(finished, call.result)
+            call.first = call.result = None
+            self.is_single &= call.ops == self.ops
+        self.samples += calls
+        return calls
 
 
-def watch(
-    dataset: Any, places: list[Place], indices: list[Any], readers: list[Place]
-) -> list[Watched]:
+def watch(dataset: Any, indices: list[Any]) -> list[Watched]:
     """Make samples with a copy of the dataset; watch places of pipelines, and what readers read."""
-    reads, pipelines = [*map(Watched, readers)], [*map(Watched, places)]
+    reads, pipelines = [*map(Watched, readers(dataset))], [*map(Watched, places(dataset))]
     for each in (*reads, *pipelines):
         dataset = each.filled(dataset)
     for number, index in enumerate(indices):
-        for each in (*reads, *pipelines):
+        for each in reads:
             each.calls.clear()
         finished, whole_s = clocked(partial(seeded, dataset, index, number))
         inside_s = sum(call.took_s for each in pipelines for call in each.calls)
         for each in pipelines:
+            each.is_single &= len(each.calls) <= 1
             each.add(finished, max(whole_s - inside_s, 0.0), reads)
     return pipelines
 
@@ -368,5 +376,94 @@ def path_to(sample: Any, wanted: Any) -> tuple[Any, ...] | None:
 
 def seeded(dataset: Any, index: Any, number: int) -> Any:
     """Make a sample; `number` seeds the draws outside of its pipeline."""
-    seed_everywhere(SEED + number)
+    seed_everywhere(_SEED + number)
     return dataset[index]
+
+
+# ---- samples of streams, recorded once and repeated ----------------------------------------------
+
+
+class RecordedStream(NamedTuple):
+    """Samples of a stream with an index, and their cost in the stream."""
+
+    loader: DataLoader[Any]
+    """Loader over `ReplayedSamples`, with the stream's batch size and collate function."""
+    costs: FixedCosts
+    """Means over the samples, without `batch_s`."""
+
+
+class ReplayedSamples(Dataset[Any]):
+    """Samples that a stream's pipeline makes from recorded inputs.
+
+    Has the attributes of the stream, so its places are those of the stream.
+
+    Args:
+        stream: the user's dataset.
+        place: of the pipeline.
+        samples: calls of the pipeline.
+    """
+
+    def __init__(self, stream: Any, place: Place, samples: list[CapturedSample]) -> None:
+        vars(self).update(own_attributes(stream), _replayed=(place, samples))
+
+    def __len__(self) -> int:
+        return len(vars(self)["_replayed"][1])
+
+    def __getitem__(self, number: int) -> Any:
+        place, samples = vars(self)["_replayed"]
+        sample, pipeline = samples[number], place.found_in(self)
+        if isinstance(pipeline, (list, tuple)):
+            pipeline = Chained(list(pipeline))
+        arguments = sample.input.copy()
+        result = pipeline(*arguments.args, **arguments.named)
+        if sample.where is None:
+            return result
+        return with_column(sample.finished, sample.where, lambda _: result)
+
+
+def replayed(
+    loader: Any, samples: int, room_bytes: int, is_over: Callable[[], bool]
+) -> RecordedStream:
+    """Run a stream for some samples, and return them with an index.
+
+    Args:
+        loader: over the stream; its dataset is copied where it is watched.
+        samples: number of samples, at most.
+        room_bytes: most bytes of all samples.
+        is_over: tells when to stop earlier.
+
+    Raises:
+        NoPipelineError: the stream calls no transform that it holds.
+    """
+    stream = loader.dataset
+    watched = [Watched(place) for place in places(stream)]
+    copied = stream
+    for each in watched:
+        copied = each.filled(copied)
+    seed_everywhere(_SEED)
+    iterator, number, whole_s = iter(copied), 0, 0.0
+    try:
+        while number < samples and room_bytes > 0 and not (number and is_over()):
+            item, took_s = clocked(lambda: next(iterator, _END))
+            if item is _END:
+                break
+            whole_s += took_s
+            calls = [each.add(item) for each in watched]
+            number += max([1, *map(len, calls)])
+            room_bytes -= bytes_of([item, [[call.input.value for call in row] for row in calls]])
+    finally:
+        if callable(close := getattr(iterator, "close", None)):
+            close()
+    chosen = longest(stream, watched)
+    recorded, n_samples = chosen.samples, len(chosen.samples)
+    indexed = DataLoader(
+        ReplayedSamples(stream, chosen.place, recorded),
+        loader.batch_size,
+        num_workers=loader.num_workers,
+        # Of a result that is not in the sample, the user's function cannot make a batch
+        collate_fn=list if recorded[0].where is None and loader.batch_size else loader.collate_fn,
+        drop_last=loader.batch_size is not None and n_samples >= loader.batch_size,
+    )
+    fetch_s = max(whole_s - sum(call.took_s for call in recorded), 0.0)
+    decode_s = sum(call.decode_s for call in recorded)
+    return RecordedStream(indexed, FixedCosts(fetch_s / n_samples, decode_s / n_samples))

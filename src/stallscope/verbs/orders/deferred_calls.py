@@ -21,7 +21,7 @@ from torch.utils.data import Dataset
 
 from stallscope.hooks.find_ops import names_in, own_attributes
 from stallscope.loops.cached_values import mapped
-from stallscope.verbs.orders.pipeline import is_no_tool, shallow
+from stallscope.verbs.orders.pipeline import OuterDataset, is_no_tool, shallow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -104,7 +104,7 @@ class _Noticed:
         return self._dataset.noticed(value) if is_module else value
 
 
-class NoticedCalls(Dataset[Any]):
+class NoticedCalls(OuterDataset):
     """Dataset that runs a copy of another's code, and sees its calls; a subclass makes them.
 
     Args:
@@ -112,15 +112,12 @@ class NoticedCalls(Dataset[Any]):
     """
 
     def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
+        super().__init__(dataset)
         self._clone: Any = None
 
     def called(self, call: CodeCall) -> Any:
         """Return the result of a call in the user's code, or a placeholder."""
         raise NotImplementedError
-
-    def __len__(self) -> int:
-        return len(self.dataset)
 
     def __getitem__(self, index: Any) -> Any:
         if self._clone is None:
@@ -129,11 +126,6 @@ class NoticedCalls(Dataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_clone": None}
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("dataset", "_clone"):
-            raise AttributeError(name)
-        return getattr(self.dataset, name)
 
     def call(
         self, function: Any, frame: types.FrameType, args: tuple[Any, ...], named: dict[str, Any]

@@ -122,9 +122,16 @@ def _pieces(value: Any, depth: int) -> Iterator[bytes]:
     kind = type(value)
     yield f"{kind.__module__}.{kind.__qualname__}".encode()
     if isinstance(value, torch.Tensor):
-        yield from _of_tensor(value, depth)
+        yield repr((value.dtype, tuple(value.shape), str(value.device))).encode()
+        bits = _plain(value).contiguous().reshape(-1).view(torch.uint8)
+        yield _hashed(bits.numpy().tobytes())
+        yield from _of_attributes(value, (), depth + 1)  # a box's format, a volume's affine
     elif isinstance(value, (np.ndarray, np.generic)):
-        yield from _of_array(value, depth)
+        yield repr((str(value.dtype), value.shape)).encode()
+        if value.dtype.hasobject:
+            yield from _of_container(value.tolist(), depth + 1)
+        else:
+            yield _hashed(value.tobytes())
     elif is_image(value):
         yield repr((value.mode, value.size)).encode()
         yield _hashed(value.tobytes())
@@ -135,25 +142,10 @@ def _pieces(value: Any, depth: int) -> Iterator[bytes]:
         yield from _of_container(value, depth + 1)
 
 
-def _of_tensor(tensor: torch.Tensor, depth: int) -> Iterator[bytes]:
-    yield repr((tensor.dtype, tuple(tensor.shape), str(tensor.device))).encode()
-    plain = _plain(tensor).contiguous()
-    yield _hashed(plain.reshape(-1).view(torch.uint8).numpy().tobytes()) if plain.numel() else b""
-    yield from _of_attributes(tensor, (), depth + 1)  # a box's format, a volume's affine
-
-
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
     """Return a dense tensor of torch's own class, in memory of the CPU."""
     plain = tensor.detach().as_subclass(torch.Tensor)
     return (plain if plain.layout is torch.strided else plain.to_dense()).cpu()
-
-
-def _of_array(array: Any, depth: int) -> Iterator[bytes]:
-    yield repr((str(array.dtype), array.shape)).encode()
-    if array.dtype.hasobject:
-        yield from _of_container(array.tolist(), depth + 1)
-    else:
-        yield _hashed(array.tobytes())
 
 
 def _hashed(pixels: bytes) -> bytes:

@@ -10,10 +10,10 @@ and mask, which never exchange places.
 
 from __future__ import annotations
 
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
-from functools import partial
-from itertools import cycle, islice
+from itertools import cycle, groupby, islice
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -21,16 +21,26 @@ import torch
 from stallscope.bench.measurement import Measurement
 from stallscope.bench.samples import Contest, PairedSamples, SamplePair
 from stallscope.isolation import as_before, one_thread
-from stallscope.loops.cached_values import fresh
+from stallscope.loops.cached_values import bytes_of, fresh
 from stallscope.targets.loaders import private_copy
 from stallscope.targets.object_graph import LoaderCallables, bindings_kept
 from stallscope.units import said_by
 from stallscope.verbs.orders.capture import first_indices
-from stallscope.verbs.orders.equivalence import pictures
+from stallscope.verbs.orders.equivalence import compare_outputs, described, pictures
 from stallscope.verbs.orders.pipeline import passed_on
 from stallscope.verbs.orders.result import NoSuchOrderError, timed
-from stallscope.verbs.orders.run_ops import OpInput, named_by, restored, restores_of
-from stallscope.verbs.orders.search import LONGEST, NotComparableError, OpRow
+from stallscope.verbs.orders.run_ops import (
+    OpInput,
+    Outcome,
+    Stream,
+    digest_of,
+    named_by,
+    own_value,
+    restored,
+    restores_of,
+    state_of,
+)
+from stallscope.verbs.orders.search import OrderGraph
 from stallscope.verbs.orders.variant import (
     BATCH,
     CACHE,
@@ -38,6 +48,7 @@ from stallscope.verbs.orders.variant import (
     DIFFERENT,
     FAILS,
     FETCH,
+    IDENTICAL,
     NEAR,
     ROUNDING,
     CostPart,
@@ -48,12 +59,16 @@ from stallscope.verbs.orders.variant import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from stallscope.verbs.orders.capture import CapturedSample
-    from stallscope.verbs.orders.stream import RecordedStream
+    from stallscope.verbs.orders.capture import CapturedSample, RecordedStream
     from stallscope.verbs.orders.variant import Picture, Site
 
+_SEARCHED: Final = 5
+"""Most samples on which orders are searched; the orders are then compared on all samples, and timed
+on others."""
+_LONGEST: Final = 160
+"""Characters of an error's text."""
 _PICTURES: Final = 4
 QUICK_S: Final = 0.8
 """Seconds for measuring an order that the user tries by hand; at least one pair is measured."""
@@ -64,6 +79,10 @@ _NOISE_S: Final = 1e-9
 REDRAWN: Final = (
     "random numbers are drawn in another order, so a seed gives other samples than before"
 )
+
+
+class NotComparableError(Exception):
+    """An op that keeps a state gets another input than in the original pipeline."""
 
 
 @contextmanager
@@ -83,9 +102,18 @@ class OrderEvaluator:
     """The ops of one pipeline, on the samples that were captured.
 
     Attributes:
-        row: the ops, and what they gave.
+        ops: each is called on the result of the one before.
+        groups: positions of the ops that may exchange places.
+        inputs: the samples before the first op.
+        original: outputs of the original pipeline.
+        outcomes: of each op in the original pipeline, by position.
+        inputs_of: inputs of each op in the original pipeline, by position.
         fixed: cost of a sample outside of its ops.
         replay: recorded samples of a stream; None: the dataset has an index.
+        graphs: the ops of each group that were tried; `predict` extends them.
+        grades: grade by digest of a group's output, on the searched samples.
+        searched: number of samples on which orders are searched.
+        idle: names of random ops that changed no sample in any draw.
         variants: all pipelines; the first is the original.
     """
 
@@ -100,27 +128,129 @@ class OrderEvaluator:
         self.loader, self.site, self.samples = loader, site, samples
         self.replay = replay
         self.tolerance = tolerance
-        self.row = OpRow(site.ops, [sample.input for sample in samples])
-        self.ops, self.as_it_is = self.row.ops, self.row.as_it_is
-        self.outcomes, self.inputs_of = self.row.outcomes, self.row.inputs_of
+        self.ops, self.as_it_is = site.ops, tuple(range(len(site.ops)))
+        groups = groupby(self.ops, lambda op: op.group)
+        self.groups = [tuple(op.position for op in group) for _, group in groups]
+        self.inputs = [sample.input for sample in samples]
+        self.original: list[OpInput] = []
+        self.outcomes: dict[int, Outcome] = {}
+        self.inputs_of: dict[int, list[OpInput]] = {}
         self.fixed = FixedCosts()
+        self.graphs: list[OrderGraph] = []
+        self.grades: dict[str, str] = {}
+        self.searched = min(_SEARCHED, len(samples))
+        self.idle: list[str] = []
         self.variants: list[Variant] = []
+        self._again: list[OpInput] = []
         self._rewritten_s: dict[tuple[int, int], float] = {}
         self._pairs: dict[tuple[int, ...], list[SamplePair]] = {}
+        # the object keeps its `id`, which is part of the key
+        self._streams: dict[tuple[int, int], tuple[Stream, Any]] = {}
+        for position in self.as_it_is:
+            self.stream(position)
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
         """Use one torch thread, as in a worker, and restore the state that ops change."""
-        streams = self.row.streams.values()
+        streams = self._streams.values()
         restores = [restore for stream, _ in streams for restore in stream.restores()]
         with preserving_state(self.loader), restored(restores), one_thread():
             yield
 
+    def stream(self, position: int, op: Any = None) -> Stream:
+        """Return the stream of an op, or of an object that replaces it, with the same draws."""
+        key = (position, id(op))
+        if key not in self._streams:
+            stream = Stream(self.ops[position], op)
+            if op is not None:
+                stream.telling = self.stream(position).telling
+            self._streams[key] = stream, op
+        return self._streams[key][0]
+
     def time_rewrite(self, position: int, op: Any, inputs: Sequence[OpInput]) -> float:
         """Return the seconds per sample of an object that replaces an op."""
-        took_s = self.row.stream(position, op).measure(inputs).seconds
+        took_s = self.stream(position, op).measure(inputs).seconds
         self._rewritten_s[position, id(op)] = took_s
         return took_s
+
+    # ---- orders, op by op ---------------------------------------------------------------------
+
+    def run_original(self, is_over: Callable[[], bool]) -> None:
+        """Run the original ops, before any other method."""
+        inputs = self.inputs
+        for position, op in enumerate(self.ops):
+            stream = self.stream(position)
+            outcome = stream.measure(inputs)
+            if outcome.is_random and not outcome.unsteady:
+                acting = stream.find_telling_draws(inputs, outcome.results, is_over)
+                if stream.telling:
+                    outcome = stream.measure(inputs)
+                if not acting:
+                    self.idle.append(op.name)
+            self.outcomes[position], self.inputs_of[position] = outcome, inputs
+            inputs = list(outcome.results)
+        for group in self.groups:
+            start = self.inputs_of[group[0]][: self.searched]
+            graph = OrderGraph(group, start, state_of(start), self.attempt, self.again)
+            graph.walk(group)  # uses the outcomes; calls no op
+            self.graphs.append(graph)
+        self.original = inputs
+
+    def search(self, is_over: Callable[[], bool]) -> None:
+        """Try the ops of each group in all orders that differ, until the time is used up."""
+        for graph in self.graphs:
+            graph.search(self._usual_orders(graph.positions), is_over)
+
+    def _usual_orders(self, group: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """Return orders with first what shrinks samples, and then last what grows them."""
+        growth = {
+            position: bytes_of([result.value for result in self.outcomes[position].results])
+            - bytes_of([op_input.value for op_input in self.inputs_of[position]])
+            for position in group
+        }
+        small_first = sorted(group, key=lambda op: growth[op] >= 0)
+        large_last = sorted(small_first, key=lambda op: growth[op] > 0)
+        return [tuple(small_first), tuple(large_last)]
+
+    def attempt(self, position: int, applied: Sequence[int], samples: Sequence[OpInput]) -> Outcome:
+        """Try an op on samples; `applied` are the ops of its group before it."""
+        op, outcome = self.ops[position], self.outcomes[position]
+        group = next(group for group in self.groups if position in group)
+        if tuple(applied) == group[: group.index(position)]:
+            return outcome.first(self.searched)
+        before = self.inputs_of[position][: self.searched]
+        if outcome.unsteady and digest_of(samples) != digest_of(before):
+            return Outcome(why_not=f"not comparable: {outcome.unsteady}")
+        try:
+            tried = self.stream(position).measure(samples)
+        except Exception as error:  # noqa: BLE001 - an op may raise anything on unusual input
+            text = said_by(error) or "no text"
+            sample = described(own_value(op, samples[0]))
+            why = f"{op.name} raises {type(error).__name__} on {sample}: {text[:_LONGEST]}"
+            return Outcome(why_not=why)
+        if len(applied) == len(group) - 1 and tried.state and tried.state.digest not in self.grades:
+            original = self.outcomes[group[-1]].results[: self.searched]
+            with suppress(Exception):  # values of the user's own kind; they count as different
+                self.grades[tried.state.digest] = _compared(original, tried.results).equivalence
+        return tried
+
+    def again(self, position: int, samples: Sequence[OpInput]) -> tuple[OpInput, ...]:
+        """Run an op again that was tried on these samples."""
+        return tuple(self.stream(position).outputs(samples))
+
+    def op_seconds(self, order: Sequence[int]) -> Iterator[tuple[int, Outcome | None, float]]:
+        """Yield each op of an order, its outcome, and its cost on all samples.
+
+        The other samples may be larger than the searched ones, so an op's time is scaled by the
+        ratio of both in the original pipeline.
+        """
+        for graph in self.graphs:
+            for position, tried in graph.follow(order):
+                times_s = self.outcomes[position].times_s
+                searched_s = fmean(times_s[: self.searched])
+                took_s = tried.seconds if tried else 0.0
+                scale = fmean(times_s) / searched_s if searched_s else 1.0
+                yield position, tried, took_s * scale
 
     def seconds_of(self, positions: Iterable[int]) -> float:
         """Return the seconds per sample of ops in the original pipeline."""
@@ -136,6 +266,11 @@ class OrderEvaluator:
         """Seconds per sample that no call of a dataset's `__getitem__` includes."""
         around_s = self.fixed.fetch_s + self.fixed.decode_s if self.replay else 0.0
         return self.fixed.batch_s + around_s
+
+    def whole_order(self, first: Iterable[int]) -> tuple[int, ...]:
+        """Return an order of all ops, with these first in their groups."""
+        order = tuple(dict.fromkeys((*first, *self.as_it_is)))
+        return tuple(op for group in self.groups for op in order if op in group)
 
     # ---- variants -----------------------------------------------------------------------------
 
@@ -178,8 +313,8 @@ class OrderEvaluator:
         """Return the parts of a variant's time, up to the op that raises; (): unknown."""
         fixed, whole_s, names = self.fixed, variant.predicted_s, self._names_in(variant)
         ops = []
-        for position, tried, seconds in self.row.op_seconds(variant.positions):
-            if whole_s is None and (tried is None or tried.seconds is None):
+        for position, tried, seconds in self.op_seconds(variant.positions):
+            if whole_s is None and (tried is None or tried.state is None):
                 break
             if names[position] and position not in variant.on_batch:
                 key = (position, id(variant.replaced.get(position)))
@@ -201,11 +336,11 @@ class OrderEvaluator:
 
     def of_order(self, order: tuple[int, ...], why_not: str = "") -> Variant:
         """Return the variant of an order whose ops were tried, without a grade."""
-        rows = ([position for position in order if position in group] for group in self.row.groups)
+        rows = ([position for position in order if position in group] for group in self.groups)
         names = [op.name for op in self.ops]
         changed = [change_of(row, names) for row in rows if row != sorted(row)]
         drawing = [position for position in order if self.outcomes[position].is_random]
-        seconds = None if why_not else sum(op_s for _, _, op_s in self.row.op_seconds(order))
+        seconds = None if why_not else sum(op_s for _, _, op_s in self.op_seconds(order))
         return Variant(
             order,
             change="; ".join(changed) or "as it is",
@@ -219,26 +354,57 @@ class OrderEvaluator:
     def judged(self, variant: Variant, *, shows: bool = False, samples: int = 0) -> Variant:
         """Grade a variant's data against the original's, on some or (0) all samples."""
         n = samples or len(self.samples)
-        shown: list[tuple[Picture, Picture]] = []
+        shown: list[tuple[Picture, Picture] | None] = []
         try:
-            outputs = partial(self._outputs, variant, n)
-            new = outputs(0)
-            grade = self.row.graded(new, outputs)
-            shown = _pictures(self.row.original, new) if shows else []
+            new = self._outputs(variant, n)
+            grade = self._graded(variant, new)
+            pairs = zip(self.original[:_PICTURES], new, strict=False) if shows else ()
+            shown = [pictures(old.value, own.value) for old, own in pairs]
         except NotComparableError as error:
             grade = Grade(DIFFERENT, compared=n, why=str(error))
         except Exception as error:  # noqa: BLE001 - an op may raise anything on unusual input
-            text = said_by(error)[:LONGEST]
+            text = said_by(error)[:_LONGEST]
             grade = Grade(FAILS, why=f"raises {type(error).__name__}: {text}")
         predicted_s = variant.predicted_s if grade.works else None
-        return replace(variant, grade=grade, pictures=tuple(shown), predicted_s=predicted_s)
+        images = tuple(filter(None, shown))
+        return replace(variant, grade=grade, pictures=images, predicted_s=predicted_s)
 
-    def _outputs(self, variant: Variant, n: int, turn: int) -> list[OpInput]:
-        """Return a variant's outputs for the first samples."""
-        inputs = self.row.inputs[:n]
+    def _graded(self, variant: Variant, new: list[OpInput]) -> Grade:
+        """Grade a variant's outputs on the first samples."""
+        n, original = len(new), self.original[: len(new)]
+        unsteady = "; ".join(filter(None, (each.unsteady for each in self.outcomes.values())))
+        if digest_of(new) == digest_of(original):
+            if unsteady or not any(outcome.is_random for outcome in self.outcomes.values()):
+                return Grade(IDENTICAL, compared=n)
+            as_it_is = Variant(self.as_it_is)
+            self._again = self._again or self._outputs(as_it_is, len(self.inputs), 1)
+            original, new = self._again[:n], self._outputs(variant, n, 1)
+            if digest_of(original) == digest_of(new):
+                return Grade(IDENTICAL, compared=2 * n, why=self.idle_text)
+        elif unsteady:
+            return Grade(DIFFERENT, compared=n, why=f"not comparable: {unsteady}")
+        return _compared(original, new)._replace(compared=n)
+
+    @property
+    def idle_text(self) -> str:
+        """Sentence on random ops that changed no sample in any draw; "": there are none."""
+        names = ", ".join(self.idle)
+        return f"{names} changed no sample in any draw that was tried" if names else ""
+
+    def _outputs(self, variant: Variant, n: int, turn: int = 0) -> list[OpInput]:
+        """Run a variant on the first samples, in turn 0 on the draws that pipelines share.
+
+        Raises:
+            NotComparableError: an op that keeps a state gets another input than the original's.
+        """
+        values = self.inputs[:n]
         if variant.draft is not None:
-            inputs = [OpInput((variant.draft(x.source()),), {}) for x in self.samples[:n]]
-        values = self.row.outputs(variant, inputs, turn)
+            values = [OpInput((variant.draft(x.source()),), {}) for x in self.samples[:n]]
+        for position in variant.per_sample:
+            unsteady, usual = self.outcomes[position].unsteady, self.inputs_of[position][:n]
+            if unsteady and not turn and digest_of(values) != digest_of(usual):
+                raise NotComparableError(f"not comparable: {unsteady}")
+            values = self.stream(position, variant.replaced.get(position)).outputs(values, turn)
         return self._on_batch(variant, values) if variant.on_batch else values
 
     def _on_batch(self, variant: Variant, inputs: Sequence[OpInput]) -> list[OpInput]:
@@ -250,7 +416,7 @@ class OrderEvaluator:
         values = [op_input.value for op_input in inputs]
         size = max(self.loader.batch_size or 1, len(values))
         column = torch.stack(list(islice(cycle(values), size)))
-        work = self.site.batch_ops(variant, None).work
+        work = self.site.batch_ops(variant)
         results = [work(fresh(column[:1]))[0], *work(column)[1 : len(values)]]
         return [OpInput((result,), {}) for result in results]
 
@@ -269,10 +435,11 @@ class OrderEvaluator:
         for variant in self.variants:
             if variant.is_order and variant.positions == order and variant.predicted_s is not None:
                 return variant
-        if any(tried is None for _, tried, _ in self.row.op_seconds(order)):
+        if any(tried is None for _, tried, _ in self.op_seconds(order)):
             with self.guarded():
-                self.row.walk(order)
-        reasons = (tried.why_not for _, tried, _ in self.row.op_seconds(order) if tried)
+                for graph in self.graphs:
+                    graph.walk(order)
+        reasons = (tried.why_not for _, tried, _ in self.op_seconds(order) if tried)
         return self._completed(self.of_order(order, next(filter(None, reasons), "")))
 
     def compare(self, variant: Variant) -> Variant:
@@ -349,14 +516,14 @@ class OrderEvaluator:
         return chosen
 
     def _checked(self, positions: Sequence[int]) -> tuple[int, ...]:
-        order = tuple(positions)
+        order = list(positions)
         if sorted(order) != list(self.as_it_is):
             names = ", ".join(f"{op.position} {op.name}" for op in self.ops)
             raise NoSuchOrderError(
-                f"{list(order)} is not an order of this pipeline: give each of its ops once, by "
+                f"{order} is not an order of this pipeline: give each of its ops once, by "
                 f"its position ({names})"
             )
-        return tuple(op for group in self.row.groups for op in order if op in group)
+        return self.whole_order(order)
 
 
 def name_of(op: Any) -> str:
@@ -364,7 +531,5 @@ def name_of(op: Any) -> str:
     return str(getattr(op, "__name__", type(op).__name__))
 
 
-def _pictures(original: list[OpInput], outputs: list[OpInput]) -> list[tuple[Picture, Picture]]:
-    pairs = zip(original[:_PICTURES], outputs[:_PICTURES], strict=False)
-    shown = [pictures(old.value, new.value) for old, new in pairs]
-    return [pair for pair in shown if pair is not None]
+def _compared(original: Sequence[OpInput], new: Sequence[OpInput]) -> Grade:
+    return compare_outputs(*([op_input.value for op_input in row] for row in (original, new)))

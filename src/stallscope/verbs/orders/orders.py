@@ -35,7 +35,13 @@ from stallscope.targets.loaders import private_copy
 from stallscope.units import BUDGET_S, count, seconds
 from stallscope.verbs.orders import proposals
 from stallscope.verbs.orders.calls import find_calls
-from stallscope.verbs.orders.capture import NoPipelineError, capture, first_indices, fixed_costs
+from stallscope.verbs.orders.capture import (
+    NoPipelineError,
+    capture,
+    first_indices,
+    fixed_costs,
+    replayed,
+)
 from stallscope.verbs.orders.equivalence import described
 from stallscope.verbs.orders.evaluator import OrderEvaluator, preserving_state
 from stallscope.verbs.orders.pipeline import places
@@ -49,17 +55,15 @@ from stallscope.verbs.orders.result import (
     trials_table,
 )
 from stallscope.verbs.orders.run_ops import own_value
-from stallscope.verbs.orders.stream import replayed
 from stallscope.verbs.orders.variant import DECODE, ROUNDING, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from stallscope.bench.comparison import Factor
-    from stallscope.verbs.orders.capture import CapturedSample
+    from stallscope.verbs.orders.capture import CapturedSample, RecordedStream
     from stallscope.verbs.orders.pipeline import Op
     from stallscope.verbs.orders.run_ops import OpInput
-    from stallscope.verbs.orders.stream import RecordedStream
 
 
 _SEARCH_UNTIL: Final = 0.35
@@ -177,14 +181,12 @@ class OrderSearch:
         is_searched = partial(self._measurement.has_used, _SEARCH_UNTIL)
         is_compared = partial(self._measurement.has_used, _COMPARE_UNTIL)
         with evaluator.guarded():
-            evaluator.row.run_original(is_searched)
-            evaluator.fixed = fixed_costs(self._loader, captured)
-            if replay is not None:
-                around = {"fetch_s": replay.fetch_s, "decode_s": replay.decode_s}
-                evaluator.fixed = replace(evaluator.fixed, **around)
+            evaluator.run_original(is_searched)
+            fixed = fixed_costs(self._loader, captured)
+            evaluator.fixed = replace(replay.costs, batch_s=fixed.batch_s) if replay else fixed
             proposals.add_original(evaluator)
             proposals.add_alternatives(evaluator, rewrites)
-            evaluator.row.search(is_searched)
+            evaluator.search(is_searched)
             proposals.add_orders(evaluator, is_compared)
             proposals.add_candidates(evaluator, self._measurement.note, is_compared)
 
@@ -325,7 +327,7 @@ class OrderSearch:
     def partial_result(self) -> Orders | None:
         """Return a partial result; None: not even the original was measured."""
         evaluator = getattr(self, "_evaluator", None)
-        if evaluator is None or not evaluator.row.original:
+        if evaluator is None or not evaluator.original:
             return None
         if not evaluator.variants:
             proposals.add_original(evaluator)
@@ -334,7 +336,7 @@ class OrderSearch:
     def result(self) -> Orders:
         """Return the result of everything that was measured so far."""
         evaluator = self._evaluator
-        loader, graphs = evaluator.loader, evaluator.row.graphs
+        loader, graphs = evaluator.loader, evaluator.graphs
         return Orders(
             ops=_ops_table(evaluator),
             trials=trials_table(evaluator.variants),
@@ -412,18 +414,17 @@ def _kinds(op: Op, inputs: Sequence[OpInput]) -> str:
 
 
 def _notes_on_ops(evaluator: OrderEvaluator) -> Iterator[str]:
-    """Yield notes on the ops."""
     if len(evaluator.ops) == 1:
         yield f"{evaluator.ops[0].name} is the only op: there is no other order"
     for op in evaluator.ops:
         outcome = evaluator.outcomes[op.position]
         if outcome.unsteady:
             yield f"{outcome.unsteady}: it is only compared on its original inputs"
-        if not evaluator.row.stream(op.position).copied:
+        if not evaluator.stream(op.position).copied:
             yield f"{op.name} cannot be copied: the object itself ran, and was restored"
-    if evaluator.row.idle:
-        yield f"{evaluator.row.idle_text}, so its effect could not be compared"
-    searched = evaluator.row.searched
+    if evaluator.idle:
+        yield f"{evaluator.idle_text}, so its effect could not be compared"
+    searched = evaluator.searched
     if searched < len(evaluator.samples):
         yield (
             f"orders were searched on {count(searched, 'sample')}, and the best compared on "

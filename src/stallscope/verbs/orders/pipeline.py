@@ -40,6 +40,7 @@ _COMPOSES: Final = {
     ("torchio.transforms.augmentation.composition", "Compose"): "a torchio Compose",
 }
 """Names, by module and class; a subclass may do anything, so it is treated as the user's object."""
+_LIBRARIES: Final = ("torch", "torchvision", "albumentations", "monai", "kornia", "torchio")
 _LONGEST: Final = 200
 """Characters of an op's settings."""
 
@@ -252,12 +253,11 @@ class Op:
     @property
     def settings(self) -> str:
         """Settings of the op, in one line."""
-        text = " ".join(repr_of(self.call).split())
-        plain = " object at 0x" in text or text.startswith("<")
-        if plain:
+        text = repr_of(self.call)
+        if " object at 0x" in text or text.startswith("<"):
             public = {k: v for k, v in own_attributes(self.call).items() if not k.startswith("_")}
             text = ", ".join(f"{name}={_short(value)}" for name, value in public.items())
-        return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+        return one_line(text, _LONGEST)
 
     @property
     def source(self) -> tuple[str | None, int | None]:
@@ -286,6 +286,21 @@ class Chained:
         return result
 
 
+class OuterDataset(Dataset[Any]):
+    """Dataset around another, which answers for all attributes that this one lacks."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "dataset":  # while it is unpickled it has none yet
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+
 class Chain:
     """A pipeline and its ops.
 
@@ -309,7 +324,7 @@ class Chain:
     @property
     def is_known(self) -> bool:
         """True if its ops are called in turn for sure: a list, or a library's own compose."""
-        return isinstance(self.value, (list, tuple)) or _is_known(self.value)
+        return isinstance(self.value, (list, tuple)) or bool(_compose(self.value))
 
     def put_together(self, ops: Sequence[Any]) -> Any:
         """Return a pipeline of the same kind from other ops; the original stays unchanged."""
@@ -331,22 +346,23 @@ class Chain:
 
 def is_no_tool(value: Any) -> bool:
     """Return true for a callable outside of Python's own library, which may work on a sample."""
+    return _package_of(value) not in sys.stdlib_module_names
+
+
+def _package_of(value: Any) -> str:
     home = value if find_ops.is_function(value) else type(value)
-    package = str(getattr(home, "__module__", None) or "builtins").partition(".")[0]
-    return package not in sys.stdlib_module_names
+    return find_ops.package(getattr(home, "__module__", None) or "builtins")
 
 
-def _class_of(value: Any) -> tuple[str, str]:
-    return type(value).__module__, type(value).__name__
+def _compose(value: Any) -> str:
+    """Return the name of a library's compose; "": the value is not one."""
+    return _COMPOSES.get((type(value).__module__, type(value).__name__), "")
 
 
 def _kind(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return "a list of ops"
-    words = _COMPOSES.get(_class_of(value))
-    if words:
-        return words
-    return f"a {type(value).__name__}" if _holder(value) else "one op"
+    return _compose(value) or (f"a {type(value).__name__}" if _holder(value) else "one op")
 
 
 def _holder(value: Any) -> str:
@@ -360,7 +376,7 @@ def _holder(value: Any) -> str:
         for name, inner in own_attributes(value).items()
         if isinstance(inner, (list, tuple)) and inner and all(map(callable, inner))
     ]
-    if _is_known(value):
+    if _compose(value):
         return "transforms" if "transforms" in listed else ""
     return listed[0] if len(listed) == 1 and _is_users(value) else ""
 
@@ -376,9 +392,7 @@ def _is_special(value: Any) -> bool:
 
 def _is_users(value: Any) -> bool:
     """Return true if a class is the user's own; a library's RandomApply or OneOf is one op."""
-    home = value if find_ops.is_function(value) else type(value)
-    package = str(getattr(home, "__module__", "")).partition(".")[0]
-    return package not in {"torch", "torchvision", "albumentations", "monai", "kornia", "torchio"}
+    return _package_of(value) not in _LIBRARIES
 
 
 def _flattened(value: Any, code: str, depth: int) -> list[tuple[Any, str, bool]]:
@@ -387,7 +401,7 @@ def _flattened(value: Any, code: str, depth: int) -> list[tuple[Any, str, bool]]
         items, attribute = list(value), ""
     else:
         holder = _holder(value) if depth < _DEEPEST else ""
-        if not holder or (depth and not _is_known(value)):
+        if not holder or (depth and not _compose(value)):
             return [(value, code, False)]
         is_sequential = isinstance(value, nn.Sequential)
         items = list(value if is_sequential else own_attributes(value)[holder])
@@ -402,18 +416,17 @@ def _flattened(value: Any, code: str, depth: int) -> list[tuple[Any, str, bool]]
     ]
 
 
-def _is_known(value: Any) -> bool:
-    return _class_of(value) in _COMPOSES
-
-
 def numbered(names: list[str]) -> list[str]:
     """Return the names, with a number behind each repeated name."""
-    seen: dict[str, int] = {}
-    numbered = []
-    for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        numbered.append(name if seen[name] == 1 else f"{name} #{seen[name]}")
-    return numbered
+    counts = [names[: at + 1].count(name) for at, name in enumerate(names)]
+    pairs = zip(names, counts, strict=True)
+    return [f"{name} #{number}" if number > 1 else name for name, number in pairs]
+
+
+def one_line(text: str, longest: int) -> str:
+    """Return a text in one line of at most so many characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 
 def _short(value: Any) -> str:

@@ -114,7 +114,7 @@ def rewrites_of(
             call = evaluator.ops[position].call
             if isinstance(call, CallOp):  # the rewrite gets the arguments of the old call
                 op = replace(call, function=op)  # noqa: PLW2901
-            evaluator.row.stream(position, op)
+            evaluator.stream(position, op)
             yield position, op, f"alternatives[{key!r}]{place}"
 
 
@@ -123,7 +123,7 @@ def rewrites_of(
 
 def add_orders(evaluator: OrderEvaluator, is_over: Callable[[], bool]) -> None:
     """Add the cheapest orders with the original's data, with other data, and some that raise."""
-    for graph in evaluator.row.graphs:
+    for graph in evaluator.graphs:
         classes = graph.cheapest(_MOST_COMPARED)
         as_it_is = [tried for _, tried in graph.follow(graph.positions)][-1]
         digest = as_it_is.state.digest if as_it_is and as_it_is.state else ""
@@ -135,25 +135,17 @@ def add_orders(evaluator: OrderEvaluator, is_over: Callable[[], bool]) -> None:
                 same += _add_order(evaluator, order).grade.equivalence == IDENTICAL
         left = dict.fromkeys(EQUIVALENCES, _MOST_OTHERS)
         for (_, order), digest in sorted((orders[0], digest) for digest, orders in classes.items()):
-            grade = evaluator.row.grades.get(digest, DIFFERENT)
+            grade = evaluator.grades.get(digest, DIFFERENT)
             left[grade] -= 1
             if left[grade] >= 0 and not is_over():
                 _add_order(evaluator, order)
         for beginning, why in graph.failures()[: 2 * _MOST_OTHERS]:
-            rest = (p for p in graph.positions if p not in beginning)
-            whole = _within(evaluator, (*beginning, *rest))
-            evaluator.add(evaluator.of_order(whole, why))
+            evaluator.add(evaluator.of_order(evaluator.whole_order(beginning), why))
 
 
 def _add_order(evaluator: OrderEvaluator, order: tuple[int, ...]) -> Variant:
-    variant = evaluator.of_order(_within(evaluator, order))
+    variant = evaluator.of_order(evaluator.whole_order(order))
     return evaluator.add(evaluator.judged(variant))
-
-
-def _within(evaluator: OrderEvaluator, order: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the whole order, with a new order of one group."""
-    whole = evaluator.as_it_is
-    return (*whole[: min(order)], *order, *whole[min(order) + len(order) :])
 
 
 # ---- changes beyond the order --------------------------------------------------------------------
@@ -220,9 +212,8 @@ def on_batch(evaluator: OrderEvaluator) -> Iterator[Variant]:
             f"{names} on the whole batch, in the collate function",
             on_batch=moved,
         )
-        work = site.batch_ops(variant, None).work
         try:
-            batch_s = _shortest_s(work, [torch.stack(values)]) / len(values)
+            batch_s = _shortest_s(site.batch_ops(variant), [torch.stack(values)]) / len(values)
         except Exception:  # noqa: BLE001 - an op that takes no batch
             return
         yield replace(
@@ -308,7 +299,7 @@ def cached_head(evaluator: OrderEvaluator) -> Iterator[Variant]:
         if outcome.is_random or outcome.unsteady:
             break
         cut += 1
-    inputs = evaluator.inputs_of.get(cut, evaluator.row.original)
+    inputs = evaluator.inputs_of.get(cut, evaluator.original)
     values = [op_input.value for op_input in inputs]
     entries = len(evaluator.loader.dataset)
     needs = size(bytes_of(values) / len(values) * entries)
@@ -395,7 +386,7 @@ def _parts_changed(evaluator: OrderEvaluator, variant: Variant) -> frozenset[Any
     """Return what only one change can change: groups of an order, replaced ops, or its kind."""
     if not variant.is_order:
         return frozenset(variant.replaced or [variant.kind])
-    return frozenset(g for g in evaluator.row.groups if _order_of(g, variant) != g)
+    return frozenset(g for g in evaluator.groups if _order_of(g, variant) != g)
 
 
 def _order_of(group: tuple[int, ...], variant: Variant) -> tuple[int, ...]:
@@ -407,7 +398,7 @@ def _joined(evaluator: OrderEvaluator, before: Variant, change: Variant) -> Vari
     reordered = _parts_changed(evaluator, change) if change.is_order else frozenset()
     positions = [
         position
-        for group in evaluator.row.groups
+        for group in evaluator.groups
         for position in _order_of(group, change if group in reordered else before)
     ]
     moved = before.on_batch or change.on_batch

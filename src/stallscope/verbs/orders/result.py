@@ -239,8 +239,13 @@ class Orders(SavedResult):
         return {name: fields[name] for name in TABLE}
 
     def best_variant(self, tolerance: str = "") -> Variant | None:
-        """Return the fastest recommended variant; None: there is none."""
-        good = [variant for variant in self.variants if self.recommends(variant, tolerance)]
+        """Return the fastest recommended variant; None: there is none.
+
+        Raises:
+            ArgumentError: there is no such tolerance.
+        """
+        allowed = check_tolerance(tolerance or self.circumstances.tolerance)
+        good = [variant for variant in self.variants if self.recommends(variant, allowed)]
         good = [variant for variant in good if variant.says is not None] or good
         most = max((variant.fast for variant in good), default=0.0)
         fast = [variant for variant in good if variant.fast >= _AS_FAST * most]
@@ -257,7 +262,7 @@ class Orders(SavedResult):
         Raises:
             ArgumentError: there is no such tolerance.
         """
-        variant = self.best_variant(check_tolerance(tolerance or self.circumstances.tolerance))
+        variant = self.best_variant(tolerance or "")
         return None if variant is None else self._row(variant)
 
     def apply(
@@ -298,7 +303,7 @@ class Orders(SavedResult):
         return chosen.code or f"# {chosen.change}: loader = orders.apply(loader)"
 
     def _chosen(self, tolerance: str | None) -> Variant:
-        best = self.best_variant(check_tolerance(tolerance or self.circumstances.tolerance))
+        best = self.best_variant(tolerance or "")
         if best is None:
             raise NoSuchOrderError(
                 "no other pipeline gives the same data faster: keep the loader as it is, or name a "

@@ -108,21 +108,23 @@ def state_of(inputs: Sequence[OpInput]) -> State:
 class Outcome:
     """Result of an op on some samples."""
 
-    results: tuple[OpInput, ...]
+    results: tuple[OpInput, ...] = ()
     """Arguments of the next op, one per sample."""
-    state: State
-    """State of all results."""
-    times_s: tuple[float, ...]
+    state: State | None = None
+    """State of all results; None: it raised."""
+    times_s: tuple[float, ...] = ()
     """Shortest time of the op, for each sample."""
-    is_random: bool
+    is_random: bool = False
     """True if the op drew random numbers."""
-    unsteady: str
+    unsteady: str = ""
     """Reason why it cannot be compared on other inputs; "": it can."""
+    why_not: str = ""
+    """Reason why it cannot be applied to these samples; "": it can."""
 
     @property
     def seconds(self) -> float:
-        """Mean over the samples."""
-        return sum(self.times_s) / len(self.times_s)
+        """Mean over the samples; 0: it raised."""
+        return sum(self.times_s) / max(len(self.times_s), 1)
 
     def first(self, samples: int) -> Outcome:
         """Return the outcome for the first samples alone."""

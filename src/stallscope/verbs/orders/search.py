@@ -13,51 +13,18 @@ Karp, 1962, use sets instead of orders; the state of the data is our addition.)
 from __future__ import annotations
 
 import heapq
-from contextlib import suppress
+from dataclasses import replace
 from functools import cache
-from itertools import groupby
 from math import factorial
-from statistics import fmean
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-from stallscope.loops.cached_values import bytes_of
-from stallscope.units import said_by
-from stallscope.verbs.orders.equivalence import State, compare_outputs, described
-from stallscope.verbs.orders.run_ops import (
-    OpInput,
-    Outcome,
-    Stream,
-    digest_of,
-    own_value,
-    state_of,
-)
-from stallscope.verbs.orders.variant import DIFFERENT, IDENTICAL, Grade, Variant
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from stallscope.verbs.orders.pipeline import Op
+    from stallscope.verbs.orders.equivalence import State
+    from stallscope.verbs.orders.run_ops import OpInput, Outcome
 
     OrdersByDigest = dict[str, list[tuple[float, tuple[int, ...]]]]
-
-_SEARCHED: Final = 5
-"""Most samples on which orders are searched; the orders are then compared on all samples, and timed
-on others."""
-LONGEST: Final = 160
-"""Characters of an error's text."""
-
-
-class TriedOp(NamedTuple):
-    """Result of an op in a node."""
-
-    seconds: float | None
-    """Seconds per sample; None: it raised."""
-    state: State | None
-    """State of its results; None: it raised."""
-    value: Any = None
-    """The samples; only the search holds them."""
-    why_not: str = ""
-    """Reason why the op cannot be applied here."""
 
 
 class SearchNode(NamedTuple):
@@ -74,20 +41,34 @@ class SearchNode(NamedTuple):
 class OrderGraph:
     """Graph of ops that may exchange places: those that were tried in each node.
 
+    Args:
+        positions: of the ops, in the original order.
+        samples: before any op.
+        state: of these samples.
+        attempt: tries an op, by its position, after others, on samples.
+        again: runs an op again that was tried on these samples.
+
     Attributes:
         start: the node before any op.
-        edges: the ops that were tried in each node, without the samples.
+        edges: the ops that were tried in each node, without their results.
         reached_by: the first order that reached each node.
         unexplored: number of untried ops in nodes that were reached.
     """
 
-    def __init__(self, positions: Sequence[int], state: State, row: OpRow) -> None:
-        self.positions = tuple(positions)
+    def __init__(
+        self,
+        positions: tuple[int, ...],
+        samples: Sequence[OpInput],
+        state: State,
+        attempt: Callable[[int, Sequence[int], Sequence[OpInput]], Outcome],
+        again: Callable[[int, Sequence[OpInput]], tuple[OpInput, ...]],
+    ) -> None:
+        self.positions = positions
         self.start = SearchNode(frozenset(), state)
-        self.edges: dict[SearchNode, dict[int, TriedOp]] = {}
+        self.edges: dict[SearchNode, dict[int, Outcome]] = {}
         self.reached_by: dict[SearchNode, tuple[int, ...]] = {self.start: ()}
         self.unexplored = 0
-        self._row = row
+        self._samples, self._attempt, self._again = samples, attempt, again
         self._visited: set[SearchNode] = set()
 
     @property
@@ -100,27 +81,30 @@ class OrderGraph:
         """Number of ops to try if each order were tried alone."""
         return len(self.positions) * factorial(len(self.positions))
 
-    def search(
-        self, first: Sequence[tuple[int, ...]], samples: Any, is_over: Callable[[], bool]
-    ) -> None:
+    def search(self, first: Sequence[tuple[int, ...]], is_over: Callable[[], bool]) -> None:
         """Try the ops in all orders that differ, until the time is used up.
 
         The orders `first` are tried in any case.
         """
         for order in first:
-            self.walk(order, samples)
-        self._visit(self.start, samples, is_over)
+            self.walk(order)
+        self._visit(self.start, self._samples, is_over)
 
-    def walk(self, order: Sequence[int], samples: Any) -> None:
-        """Try the ops in this order, up to the first that raises."""
-        node = self.start
-        for position in order:
+    def walk(self, order: Sequence[int]) -> None:
+        """Try the ops in this order, which may have others, up to the first that raises."""
+        node, samples = self.start, self._samples
+        for position in self._own(order):
             tried = self._step(node, position, samples)
             if tried.state is None:
                 return
-            node, samples = node.after(position, tried.state), tried.value
+            node, samples = node.after(position, tried.state), tried.results
 
-    def _visit(self, node: SearchNode, samples: Any, is_over: Callable[[], bool]) -> None:
+    def _own(self, order: Sequence[int]) -> list[int]:
+        return [position for position in order if position in self.positions]
+
+    def _visit(
+        self, node: SearchNode, samples: Sequence[OpInput], is_over: Callable[[], bool]
+    ) -> None:
         """Try every op that is not yet applied, then visit the nodes it leads to."""
         self._visited.add(node)
         for position in self._left_in(node):
@@ -132,18 +116,18 @@ class OrderGraph:
                 continue
             after = node.after(position, tried.state)
             if after not in self._visited and len(after.applied) < len(self.positions):
-                self._visit(after, tried.value, is_over)
+                self._visit(after, tried.results, is_over)
 
-    def _step(self, node: SearchNode, position: int, samples: Any) -> TriedOp:
+    def _step(self, node: SearchNode, position: int, samples: Sequence[OpInput]) -> Outcome:
         """Try an op in a node, or run it again there."""
         edges, applied = self.edges.setdefault(node, {}), self.reached_by[node]
         if position not in edges:
-            tried = self._row.attempt(position, applied, samples)
-            edges[position] = tried._replace(value=None)
+            tried = self._attempt(position, applied, samples)
+            edges[position] = replace(tried, results=())
         else:
             tried = edges[position]
             if tried.state is not None:
-                tried = tried._replace(value=self._row.again(position, samples))
+                tried = replace(tried, results=self._again(position, samples))
         if tried.state is not None:
             self.reached_by.setdefault(node.after(position, tried.state), (*applied, position))
         return tried
@@ -154,13 +138,13 @@ class OrderGraph:
         So an op that shrinks the samples is tried early, which makes later ops cheap.
         """
         left = [position for position in self.positions if position not in node.applied]
-        cost = {p: t.seconds or 0.0 for edges in self.edges.values() for p, t in edges.items()}
+        cost = {p: t.seconds for edges in self.edges.values() for p, t in edges.items()}
         return sorted(left, key=lambda position: (position != left[0], cost.get(position, 0.0)))
 
-    def follow(self, order: Sequence[int]) -> Iterator[tuple[int, TriedOp | None]]:
-        """Yield each op of an order and its result; None: not tried."""
+    def follow(self, order: Sequence[int]) -> Iterator[tuple[int, Outcome | None]]:
+        """Yield the graph's ops in an order and their results; None: not tried."""
         node: SearchNode | None = self.start
-        for position in order:
+        for position in self._own(order):
             tried = self.edges.get(node, {}).get(position) if node else None
             yield position, tried
             state = tried.state if tried else None
@@ -175,7 +159,7 @@ class OrderGraph:
                 return {node.state.digest: [(0.0, ())]}
             orders: OrdersByDigest = {}
             for position, tried in self.edges.get(node, {}).items():
-                if tried.state is None or tried.seconds is None:
+                if tried.state is None:
                     continue
                 for digest, rest in to_go(node.after(position, tried.state)).items():
                     orders.setdefault(digest, []).extend(
@@ -198,195 +182,3 @@ class OrderGraph:
         for order, why in failed:
             shortest.setdefault((order[-1], why), order)
         return sorted((order, why) for (_, why), order in shortest.items())
-
-
-class NotComparableError(Exception):
-    """An op that keeps a state gets another input than in the original pipeline."""
-
-
-class OpRow:
-    """Ops, each called on the result of the one before, and the input samples.
-
-    Attributes:
-        groups: positions of the ops that may exchange places.
-        outcomes: of each op in the original pipeline, by position.
-        inputs_of: inputs of each op in the original pipeline, by position.
-        original: outputs of the original pipeline.
-        graphs: the ops of each group that were tried; `OrderEvaluator.predict` extends them.
-        grades: grade by digest of a group's output, on the searched samples.
-        searched: number of samples on which orders are searched.
-        idle: names of random ops that changed no sample in any draw.
-    """
-
-    def __init__(self, ops: Sequence[Op], inputs: Sequence[OpInput]) -> None:
-        self.ops, self.inputs = tuple(ops), list(inputs)
-        groups = groupby(self.ops, lambda op: op.group)
-        self.groups = [tuple(op.position for op in group) for _, group in groups]
-        self.as_it_is = tuple(range(len(self.ops)))
-        self.outcomes: dict[int, Outcome] = {}
-        self.inputs_of: dict[int, list[OpInput]] = {}
-        self.original: list[OpInput] = []
-        self.graphs: list[OrderGraph] = []
-        self.grades: dict[str, str] = {}
-        self.searched = min(_SEARCHED, len(self.inputs))
-        self.idle: list[str] = []
-        # the object keeps its `id`, which is part of the key
-        self.streams: dict[tuple[int, int], tuple[Stream, Any]] = {}
-        self._again: list[OpInput] = []
-        for position in self.as_it_is:
-            self.stream(position)
-
-    def stream(self, position: int, op: Any = None) -> Stream:
-        """Return the stream of an op, or of an object that replaces it, with the same draws."""
-        key = (position, id(op))
-        if key not in self.streams:
-            stream = Stream(self.ops[position], op)
-            if op is not None:
-                stream.telling = self.stream(position).telling
-            self.streams[key] = stream, op
-        return self.streams[key][0]
-
-    def run_original(self, is_over: Callable[[], bool]) -> None:
-        """Run the original ops, before any other method."""
-        inputs = self.inputs
-        for position, op in enumerate(self.ops):
-            stream = self.stream(position)
-            outcome = stream.measure(inputs)
-            if outcome.is_random and not outcome.unsteady:
-                acting = stream.find_telling_draws(inputs, outcome.results, is_over)
-                if stream.telling:
-                    outcome = stream.measure(inputs)
-                if not acting:
-                    self.idle.append(op.name)
-            self.outcomes[position], self.inputs_of[position] = outcome, inputs
-            inputs = list(outcome.results)
-        for group in self.groups:
-            start = self._start_of(group)
-            graph = OrderGraph(group, state_of(start), self)
-            graph.walk(group, start)  # uses the outcomes; calls no op
-            self.graphs.append(graph)
-        self.original = inputs
-
-    # ---- orders, op by op ---------------------------------------------------------------------
-
-    def _start_of(self, group: tuple[int, ...]) -> list[OpInput]:
-        """Return the searched samples before the ops of a group."""
-        return self.inputs_of[group[0]][: self.searched]
-
-    def search(self, is_over: Callable[[], bool]) -> None:
-        """Try the ops of each group in all orders that differ, until the time is used up."""
-        for graph in self.graphs:
-            group = graph.positions
-            graph.search(self._usual_orders(group), self._start_of(group), is_over)
-
-    def walk(self, order: Sequence[int]) -> None:
-        """Try the ops in this order."""
-        for graph in self.graphs:
-            mine = [position for position in order if position in graph.positions]
-            graph.walk(mine, self._start_of(graph.positions))
-
-    def _usual_orders(self, group: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """Return orders with first what shrinks samples, and then last what grows them."""
-        growth = {
-            position: bytes_of([result.value for result in self.outcomes[position].results])
-            - bytes_of([op_input.value for op_input in self.inputs_of[position]])
-            for position in group
-        }
-        small_first = sorted(group, key=lambda op: growth[op] >= 0)
-        large_last = sorted(small_first, key=lambda op: growth[op] > 0)
-        return [tuple(small_first), tuple(large_last)]
-
-    def attempt(self, position: int, applied: Sequence[int], value: Any) -> TriedOp:
-        """Try an op on samples; `applied` are the ops of its group before it."""
-        op, outcome = self.ops[position], self.outcomes[position]
-        group = next(group for group in self.groups if position in group)
-        if tuple(applied) == group[: group.index(position)]:
-            return _tried(outcome.first(self.searched))
-        before = self.inputs_of[position][: self.searched]
-        if outcome.unsteady and digest_of(value) != digest_of(before):
-            return TriedOp(None, None, why_not=f"not comparable: {outcome.unsteady}")
-        try:
-            tried = _tried(self.stream(position).measure(value))
-        except Exception as error:  # noqa: BLE001 - an op may raise anything on unusual input
-            text = said_by(error) or "no text"
-            sample = described(own_value(op, value[0])) if value else "nothing"
-            why = f"{op.name} raises {type(error).__name__} on {sample}: {text[:LONGEST]}"
-            return TriedOp(None, None, why_not=why)
-        if len(applied) == len(group) - 1:
-            self._grade(tried, self.outcomes[group[-1]].results[: self.searched])
-        return tried
-
-    def again(self, position: int, value: Any) -> Any:
-        """Run an op again that was tried on these samples."""
-        return self.stream(position).outputs(value)
-
-    def _grade(self, tried: TriedOp, original: Sequence[OpInput]) -> None:
-        """Compare the output of a group's order with the original's."""
-        if tried.state is not None and tried.state.digest not in self.grades:
-            with suppress(Exception):  # values of the user's own kind; they count as different
-                self.grades[tried.state.digest] = _compared(original, tried.value).equivalence
-
-    def op_seconds(self, order: Sequence[int]) -> Iterator[tuple[int, TriedOp | None, float]]:
-        """Yield each op of an order, its result, and its cost on all samples.
-
-        The other samples may be larger than the searched ones, so an op's time is scaled by the
-        ratio of both in the original pipeline.
-        """
-        for graph in self.graphs:
-            mine = [position for position in order if position in graph.positions]
-            for position, tried in graph.follow(mine):
-                times_s = self.outcomes[position].times_s
-                searched_s = fmean(times_s[: self.searched])
-                took_s = (tried and tried.seconds) or 0.0
-                yield (
-                    position,
-                    tried,
-                    took_s * fmean(times_s) / searched_s if searched_s else took_s,
-                )
-
-    # ---- whole rows of ops: their data ----------------------------------------------------------
-
-    def outputs(self, variant: Variant, inputs: Sequence[OpInput], turn: int = 0) -> list[OpInput]:
-        """Run a variant's ops on samples, in turn 0 on the draws on which pipelines are compared.
-
-        Raises:
-            NotComparableError: an op that keeps a state gets another input than the original's.
-        """
-        values = list(inputs)
-        for position in variant.per_sample:
-            unsteady = self.outcomes[position].unsteady
-            usual = self.inputs_of[position][: len(values)]
-            if unsteady and not turn and digest_of(values) != digest_of(usual):
-                raise NotComparableError(f"not comparable: {unsteady}")
-            stream = self.stream(position, variant.replaced.get(position))
-            values = stream.outputs(values, turn)
-        return values
-
-    def graded(self, new: list[OpInput], outputs: Callable[[int], list[OpInput]]) -> Grade:
-        """Grade the outputs of a pipeline; `outputs` returns those of another turn."""
-        n, original = len(new), self.original[: len(new)]
-        unsteady = "; ".join(filter(None, (each.unsteady for each in self.outcomes.values())))
-        if digest_of(new) == digest_of(original):
-            if unsteady or not any(outcome.is_random for outcome in self.outcomes.values()):
-                return Grade(IDENTICAL, compared=n)
-            self._again = self._again or self.outputs(Variant(self.as_it_is), self.inputs, 1)
-            original, new = self._again[:n], outputs(1)
-            if digest_of(original) == digest_of(new):
-                return Grade(IDENTICAL, compared=2 * n, why=self.idle_text)
-        elif unsteady:
-            return Grade(DIFFERENT, compared=n, why=f"not comparable: {unsteady}")
-        return _compared(original, new)._replace(compared=n)
-
-    @property
-    def idle_text(self) -> str:
-        """Sentence on random ops that changed no sample in any draw; "": there are none."""
-        names = ", ".join(self.idle)
-        return f"{names} changed no sample in any draw that was tried" if names else ""
-
-
-def _tried(outcome: Outcome) -> TriedOp:
-    return TriedOp(outcome.seconds, outcome.state, list(outcome.results))
-
-
-def _compared(original: Sequence[OpInput], new: Sequence[OpInput]) -> Grade:
-    return compare_outputs(*([op_input.value for op_input in row] for row in (original, new)))

@@ -17,7 +17,7 @@ from PIL import Image
 
 from stallscope.loops.cached_values import fresh, is_image
 from stallscope.targets.loaders import copied
-from stallscope.verbs.orders.pipeline import Chain, Chained
+from stallscope.verbs.orders.pipeline import Chain, Chained, OuterDataset
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -207,10 +207,9 @@ class Site(NamedTuple):
         """Return an op, or the object that replaces it."""
         return variant.replaced.get(position, self.chain.ops[position].call)
 
-    def batch_ops(self, variant: Variant, collate: Any) -> BatchOps:
-        """Return a collate function that also runs the variant's ops on the batch."""
-        ops = [self.op(variant, position) for position in variant.on_batch]
-        return BatchOps(collate, ops, self.where or ())
+    def batch_ops(self, variant: Variant) -> Chained:
+        """Return the variant's ops on the batch."""
+        return Chained([self.op(variant, position) for position in variant.on_batch])
 
     def loader_with(self, variant: Variant, loader: Any) -> Any:
         """Return a loader with another pipeline in the same place; the old loader is unchanged."""
@@ -228,7 +227,8 @@ class Site(NamedTuple):
             dataset = self.place.filled(dataset, self.chain.put_together(ops))
         clone = copied(loader, dataset=dataset)
         if variant.on_batch:
-            vars(clone)["collate_fn"] = self.batch_ops(variant, clone.collate_fn)
+            batch_ops = BatchOps(clone.collate_fn, self.batch_ops(variant), self.where or ())
+            vars(clone)["collate_fn"] = batch_ops
         return clone
 
     def found_in(self, loader: Any) -> tuple[Site | None, list[str]]:
@@ -313,22 +313,16 @@ class BatchOps:
 
     collate: Any
     """The user's."""
-    ops: Sequence[Any]
+    ops: Chained
     where: tuple[Any, ...]
     """Keys that lead to their column of the batch."""
 
     def __call__(self, samples: Any) -> Any:
         """Return the batch, after the ops."""
-        return with_column(self.collate(samples), self.where, self.work)
-
-    def work(self, column: Any) -> Any:
-        """Return the ops' result for the samples of a batch, stacked."""
-        for op in self.ops:
-            column = op(column)
-        return column
+        return with_column(self.collate(samples), self.where, self.ops)
 
 
-class CachedPrefix:
+class CachedPrefix(OuterDataset):
     """Dataset that caches its samples in memory, up to the first op that changes them each time.
 
     A worker caches its own samples, and has those from before its fork; workers share no later
@@ -341,24 +335,16 @@ class CachedPrefix:
     """
 
     def __init__(self, dataset: Any, tail: Any, where: Sequence[Any]) -> None:
-        self.dataset = dataset
+        super().__init__(dataset)
         self.tail = tail
         self.where = tuple(where)
         self.kept: dict[Hashable, Any] = {}
-
-    def __len__(self) -> int:
-        return len(self.dataset)
 
     def __getitem__(self, index: Any) -> Any:
         key = key_of(index)
         if key not in self.kept:
             self.kept[key] = fresh(self.dataset[index])
         return with_column(self.kept[key], self.where, self._finish)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "dataset":
-            raise AttributeError(name)
-        return getattr(self.dataset, name)
 
     def _finish(self, value: Any) -> Any:
         value = fresh(value)  # an op may change its input in place
