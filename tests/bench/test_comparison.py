@@ -104,4 +104,4 @@ def test_the_title_of_an_open_comparison_states_the_possible_gain():
     )
     slower = open_title("order", "b", Factor(0.94, None, None, OPEN), [None], 9)
     assert slower.startswith("No order was faster (best: b, 0.9")
-    assert "Not settled: b gives 1.3× (95% CI" in open_title("order", "b", wide, [1.07, None], 9)
+    assert "Not settled: b gives 1.30× (95% CI" in open_title("order", "b", wide, [1.07, None], 9)

@@ -16,7 +16,7 @@ IN_MEMORY = "with fetched samples in memory:"
 CACHED_READS = f"{IN_MEMORY} cold storage, fetch and decode"
 IN_THE_STEP = "look in the step for the rest"
 CACHED = "with everything cached: the loader costs"
-MOSTLY_FETCH = f"{CACHED} up to 4.0× (CI), mostly fetch and decode (2.0×)"
+MOSTLY_FETCH = f"{CACHED} up to 4.00× (CI), mostly fetch and decode (2.0×)"
 
 
 class TestTable:
@@ -71,7 +71,7 @@ class TestSentence:
             (f"Simulated device busy 25% now, 100% {MOSTLY_FETCH}", FULL, TIMER),
             (f"The loop makes 20 samples/s, 80 {MOSTLY_FETCH}", FULL, {}),
             (
-                f"Simulated device busy 25% now, 50% {CACHED} up to 2.0× (CI); {IN_THE_STEP}",
+                f"Simulated device busy 25% now, 50% {CACHED} up to 2.00× (CI); {IN_THE_STEP}",
                 {AS_IT_IS: 0.4, BATCHES: 0.2},
                 TIMER,
             ),
@@ -81,7 +81,7 @@ class TestSentence:
                 TIMER,
             ),
             (
-                f"The loader alone gives 20 samples/s, 40 {CACHED_READS} costs up to 2.0× (CI)",
+                f"The loader alone gives 20 samples/s, 40 {CACHED_READS} costs up to 2.00× (CI)",
                 {AS_IT_IS: 0.4, FETCHED: 0.2},
                 {"has_step": False},
             ),

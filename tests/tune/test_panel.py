@@ -79,8 +79,8 @@ def test_the_button_measures_the_chosen_setting(board):
     board.workers.value = 4
     board.run.click()
 
-    assert "1.9× as now" in board.message.value
-    assert "1.9× as now" in board.answer.value
+    assert "1.90× as now" in board.message.value
+    assert "1.90× as now" in board.answer.value
     assert not board.run.disabled
 
 

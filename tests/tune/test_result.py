@@ -65,7 +65,7 @@ class TestBest:
         tuning = measured({NOW: STEADY, PASSING: times(1.5)})
 
         assert 0 == tuning.best["trial"]
-        assert "No setting is faster in the same order (in_order=False: 1.5×" in sentence(tuning)
+        assert "No setting is faster in the same order (in_order=False: 1.50×" in sentence(tuning)
         assert "not recommended, as the order of batches varies" in str(tuning)
 
     @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ class TestBest:
         ("per_s", "trial", "words"),
         [
             (None, 1, r"num_workers=4: 2\.0× the throughput \(predicted; not yet measured\)"),
-            (232.0, 0, r"num_workers=4 may give 1\.2× the throughput .*predicted; raise budget_s"),
+            (232.0, 0, r"num_workers=4 may give 1\.16× the throughput .*predicted; raise budget_s"),
             (210.0, 0, r"Keep the current setting: no other setting is predicted to be faster"),
         ],
     )

@@ -174,9 +174,11 @@ def of_rates(faster: Rate, slower: Rate) -> Factor | None:
 
 
 def gain_text(factor: float, low: float | None, high: float | None, what: str = "") -> str:
-    """Return a speedup with its interval: '1.9× the throughput (95% CI 1.81-2.00)'."""
-    gain = f"{speedup(factor)} {what}".strip()
-    return gain if low is None or high is None else f"{gain} ({CI} {low:.2f}-{high:.2f})"
+    """Return a speedup with its interval: '1.90× the throughput (95% CI 1.81-2.00)'."""
+    if low is None or high is None:
+        return f"{speedup(factor)} {what}".strip()
+    # As many digits as the interval has: 1.26 as "1.3" would lie outside of 1.23 to 1.29
+    return f"{factor:.2f}× {what}".strip() + f" ({CI} {low:.2f}-{high:.2f})"
 
 
 def open_title(
