@@ -59,7 +59,8 @@ Each question is asked again and again. The truth is the mean of all quiet answe
 ## Transform orders of published pipelines
 
 Gains are ratios of CPU time of a sample by a plain stopwatch; "in the loader" is the kit's own
-figure, measured in the workers.""",
+figure, measured in the workers. Work that moves to the collate function leaves the stopwatch's
+sample: there only the loader's figure counts.""",
     "order_truth": """\
 ## The grade of an order
 

@@ -266,7 +266,7 @@ class TestAnswers:
     @pytest.mark.parametrize(
         ("verb", "result", "words"),
         [
-            ("tune", a_full_tuning(), "num_workers=4 gives 1.9× the throughput"),
+            ("tune", a_full_tuning(), "num_workers=4 gives 1.91× the throughput"),
             ("storage", a_storage(), "what the step needs"),
             ("layouts", some_layouts(), ""),
         ],
