@@ -10,11 +10,11 @@ import pytest
 import stallscope
 
 ROOT = Path(__file__).parents[1]
-LIKE_USERS = {"real_questions", "orders"}
-"""Folders of tests that imitate users' code, which has such names."""
+LIKE_USERS = "real_questions"
+"""Folder that imitates users' code, which has such names."""
 SOURCES = [
     *sorted(Path(stallscope.__file__).parent.rglob("*.py")),
-    *sorted(path for path in (ROOT / "tests").rglob("*.py") if not LIKE_USERS & {*path.parts}),
+    *sorted(path for path in (ROOT / "tests").rglob("*.py") if LIKE_USERS not in path.parts),
 ]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

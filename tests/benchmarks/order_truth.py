@@ -2,8 +2,8 @@
 
 Three to five ops of torchvision are drawn, and two of them that stand side by side change places.
 The truth is measured here, without the kit: both orders run on other photographs than the kit's
-samples, each op on the same draws, and their largest difference is the truth. Harmful is another
-result that is called the same; missed is the same result that is called another.
+samples, each op on the same draws, and their largest difference is the truth. A harmful grade calls
+a different result the same; a missed one calls the same result different.
 
     python tests/benchmarks/order_truth.py
     python tests/benchmarks/order_truth.py --pipelines 1000 --seed 7
@@ -25,15 +25,23 @@ from support.pipelines import Smooth, Tensors, evaluator_of
 from torchvision.transforms import v2
 
 from stallscope.isolation import seed_everywhere
-from stallscope.verbs.orders.variant import DIFFERENT, EQUIVALENCES, FAILS, IDENTICAL, Variant
+from stallscope.verbs.orders.variant import (
+    DIFFERENT,
+    EQUIVALENCES,
+    FAILS,
+    IDENTICAL,
+    NEAR,
+    ROUNDING,
+    Variant,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 UNSEEN = 48
 """Photographs for the truth; the kit never sees their draws."""
-ROUNDING, EIGHT_BITS = 1e-5, 3 / 255
-"""Largest differences by rounding, as shares of the values' range."""
+FLOAT_SHARE, BYTE_SHARE = 1e-5, 3 / 255
+"""Largest differences by rounding of floats and to 8 bits, as shares of the values' range."""
 OPS: tuple[Callable[[], Any], ...] = (
     lambda: v2.RandomCrop(20),
     lambda: v2.CenterCrop(24),
@@ -53,7 +61,7 @@ OPS: tuple[Callable[[], Any], ...] = (
 )
 
 
-def drawn(rng: random.Random) -> tuple[list[Any], tuple[int, ...]]:
+def draw_pipeline(rng: random.Random) -> tuple[list[Any], tuple[int, ...]]:
     """Draw a pipeline that works, and an order with two neighbours exchanged."""
     while True:
         ops = [make() for make in rng.sample(OPS, rng.randint(3, 5))]
@@ -72,7 +80,7 @@ def drawn(rng: random.Random) -> tuple[list[Any], tuple[int, ...]]:
 def truth(ops: Sequence[Any], order: tuple[int, ...], images: Smooth) -> str:
     """Compare two orders by hand: each op is seeded by its number and the photograph's."""
 
-    def made(index: int, places: Sequence[int]) -> torch.Tensor:
+    def sample_of(index: int, places: Sequence[int]) -> torch.Tensor:
         value = images.image(index)
         for place in places:
             seed_everywhere(1000 * index + place)
@@ -81,9 +89,9 @@ def truth(ops: Sequence[Any], order: tuple[int, ...], images: Smooth) -> str:
 
     largest, top = 0.0, 0.0
     for index in range(UNSEEN):
-        first = made(index, range(len(ops)))
+        first = sample_of(index, range(len(ops)))
         try:
-            reordered = made(index, order)
+            reordered = sample_of(index, order)
         except Exception:  # noqa: BLE001 - whatever an op says of such data
             return FAILS
         if first.dtype != reordered.dtype or first.shape != reordered.shape:
@@ -93,9 +101,9 @@ def truth(ops: Sequence[Any], order: tuple[int, ...], images: Smooth) -> str:
     share = largest / top if top else 0.0
     if not share:
         return IDENTICAL
-    if share <= ROUNDING:
-        return EQUIVALENCES[1]
-    return EQUIVALENCES[2] if share <= EIGHT_BITS else DIFFERENT
+    if share <= FLOAT_SHARE:
+        return ROUNDING
+    return NEAR if share <= BYTE_SHARE else DIFFERENT
 
 
 def main() -> None:
@@ -109,24 +117,26 @@ def main() -> None:
     torch.set_num_threads(1)
     rng, counts, examples = random.Random(options.seed), Counter[tuple[str, str]](), []
     for number in range(options.pipelines):
-        ops, order = drawn(rng)
-        so = truth(ops, order, Tensors(lambda image: image, seed=number + 10_000, entries=UNSEEN))
+        ops, order = draw_pipeline(rng)
+        actual = truth(
+            ops, order, Tensors(lambda image: image, seed=number + 10_000, entries=UNSEEN)
+        )
         evaluator = evaluator_of(Tensors(v2.Compose(ops), seed=number))
         grade = evaluator.judged(Variant(order)).grade.equivalence
-        counts[so, grade] += 1
-        is_same, says_same = (each not in (DIFFERENT, FAILS) for each in (so, grade))
+        counts[actual, grade] += 1
+        is_same, says_same = (each not in (DIFFERENT, FAILS) for each in (actual, grade))
         if is_same != says_same:
             names = [type(op).__name__ for op in ops]
-            examples.append(f"{so}, called {grade}: {names} in the order {order}")
+            examples.append(f"{actual}, called {grade}: {names} in the order {order}")
     rows = [
-        (so, *(str(counts[so, grade]) for grade in EQUIVALENCES))
-        for so in EQUIVALENCES
-        if any(counts[so, grade] for grade in EQUIVALENCES)
+        (actual, *(str(counts[actual, grade]) for grade in EQUIVALENCES))
+        for actual in EQUIVALENCES
+        if any(counts[actual, grade] for grade in EQUIVALENCES)
     ]
     print(table(("truth, called", *EQUIVALENCES), rows))
     bad = (DIFFERENT, FAILS)
-    harmful = sum(n for (so, grade), n in counts.items() if so in bad and grade not in bad)
-    missed = sum(n for (so, grade), n in counts.items() if so not in bad and grade in bad)
+    harmful = sum(n for (actual, grade), n in counts.items() if actual in bad and grade not in bad)
+    missed = sum(n for (actual, grade), n in counts.items() if actual not in bad and grade in bad)
     print(
         f"\n{options.pipelines} pipelines: {harmful} harmful, {missed} missed", *examples, sep="\n"
     )

@@ -214,29 +214,29 @@ def main() -> None:
     rows = []
     for name, script in SCRIPTS.items():
         if any(part in name for part in options.only):
-            rows.append((name, *tried(script, folder / name.replace(" ", "-"))))
+            rows.append((name, *try_script(script, folder / name.replace(" ", "-"))))
             print(*rows[-1], sep=" | ", flush=True)
     if not options.folder:
         shutil.rmtree(folder)
     print("", table(HEAD, rows), sep="\n")
 
 
-def tried(script: Script, folder: Path) -> tuple[str, ...]:
+def try_script(script: Script, folder: Path) -> tuple[str, ...]:
     """Install and run a script; return the cells of its row after the name."""
     data, python = folder / "data", folder / "venv" / "bin" / "python"
     if not python.exists():
         shutil.rmtree(folder, ignore_errors=True)
         data.mkdir(parents=True)
         script.data(data)
-        if missing := installed(script.packages, python):
+        if missing := install(script.packages, python):
             return ("-", "-", "-", f"cannot be installed here: {missing}", "-")
     command = script.command.format(bin=python.parent, data=data)
     record = f"-m stallscope run --out {folder}/recorded "
     shutil.rmtree(folder / "recorded", ignore_errors=True)
     runs = [
-        trained(command, python, folder / "plain"),
-        trained(command, python, folder / "again"),
-        trained(record + command, python, folder / "under"),
+        train(command, python, folder / "plain"),
+        train(command, python, folder / "again"),
+        train(record + command, python, folder / "under"),
     ]
     plain, again, under = runs
     if plain.error or again.error:
@@ -253,7 +253,7 @@ def tried(script: Script, folder: Path) -> tuple[str, ...]:
     return (*times, what, result, verdict(python, folder / "recorded"))
 
 
-def installed(packages: tuple[str, ...], python: Path) -> str:
+def install(packages: tuple[str, ...], python: Path) -> str:
     """Make an environment with the packages and this checkout; return why not, in short."""
     uv = shutil.which("uv") or str(Path(sys.executable).parent / "uv")
     steps = (
@@ -267,7 +267,7 @@ def installed(packages: tuple[str, ...], python: Path) -> str:
     return ""
 
 
-class Trained(NamedTuple):
+class Outcome(NamedTuple):
     """Outcome of a script's run."""
 
     took_s: float
@@ -276,12 +276,13 @@ class Trained(NamedTuple):
     error: str = ""
 
 
-def trained(command: str, python: Path, folder: Path) -> Trained:
+def train(command: str, python: Path, folder: Path) -> Outcome:
     """Run a command in a new folder, and hash what it leaves there."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     environment = {**os.environ, "PYTHONHASHSEED": "0", "YOLO_CONFIG_DIR": str(folder)}
-    environment.pop("PYTHONPATH", None)
+    for ours in ("PYTHONPATH", "TQDM_DISABLE"):  # a progress bar may be what prints the loss
+        environment.pop(ours, None)
     began = time.monotonic()
     words = [word.strip("'") for word in command.split()]
     try:
@@ -295,23 +296,23 @@ def trained(command: str, python: Path, folder: Path) -> Trained:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Trained(LIMIT_S, error=f"longer than {LIMIT_S:.0f} s")
+        return Outcome(LIMIT_S, error=f"longer than {LIMIT_S:.0f} s")
     took_s = time.monotonic() - began
     (folder / "output.txt").write_text(done.stdout + done.stderr)
     if done.returncode:
         last = (done.stderr.strip() or done.stdout.strip() or "?").splitlines()[-1]
-        return Trained(took_s, error=f"exit {done.returncode}: {last[:120]}")
+        return Outcome(took_s, error=f"exit {done.returncode}: {last[:120]}")
     digest = subprocess.run(
         [python, "-c", DIGEST, folder], env=environment, capture_output=True, text=True, check=False
     )
     # A package may greet first
     count, _, hashed = digest.stdout.strip().rpartition("\n")[2].partition(" ")
     if count.isdigit() and int(count):
-        return Trained(took_s, (f"{count} tensors", hashed))
+        return Outcome(took_s, (f"{count} tensors", hashed))
     losses = LOSS.findall(done.stdout + done.stderr)
     if losses:
-        return Trained(took_s, (f"{len(losses)} losses", " ".join(losses)))
-    return Trained(took_s, ("its exit alone", ""))
+        return Outcome(took_s, (f"{len(losses)} losses", " ".join(losses)))
+    return Outcome(took_s, ("its exit alone", ""))
 
 
 def verdict(python: Path, recorded: Path) -> str:

@@ -87,11 +87,11 @@ def test_another_order_gives_the_same_samples_for_a_seed():
     loader = DataLoader(Subset(Straight(), range(20)), batch_size=4)
     held = dict(vars(loader.dataset.dataset))
 
-    other = place_of(loader.dataset).loader_with(Variant((2, 3, 0, 1, 5, 4, 6)), loader).dataset
+    reordered = place_of(loader.dataset).loader_with(Variant((2, 3, 0, 1, 5, 4, 6)), loader).dataset
 
     for index in range(20):
-        one, two = (_seeded(dataset, index) for dataset in (loader.dataset, other))
-        assert same(one, two)
+        first, second = (_seeded(dataset, index) for dataset in (loader.dataset, reordered))
+        assert same(first, second)
     assert type(loader.dataset.dataset) is Straight
     assert held == vars(loader.dataset.dataset)
 
@@ -102,15 +102,15 @@ def _seeded(dataset, index):
 
 
 def test_an_ordered_dataset_can_be_sent_to_a_worker():
-    """By pickle, as spawned workers get theirs; and it has the attributes of the user's."""
+    """Spawned workers get it by pickle, with the attributes of the user's dataset."""
     variant, loader = Variant((2, 0, 1, 3, 4, 5, 6)), DataLoader(Straight(), 4)
     dataset = place_of(Straight()).loader_with(variant, loader).dataset
     dataset[0]
 
-    other = pickle.loads(pickle.dumps(dataset))  # noqa: S301 - our own
+    sent = pickle.loads(pickle.dumps(dataset))  # noqa: S301 - our own
 
-    assert same(_seeded(dataset, 3), _seeded(other, 3))
-    assert (24, 16) == (len(other), other.crop)
+    assert same(_seeded(dataset, 3), _seeded(sent, 3))
+    assert (24, 16) == (len(sent), sent.crop)
 
 
 class Looks(Smooth):
@@ -131,7 +131,7 @@ class Keeps(Smooth):
 
 
 class Noisy(Smooth):
-    """A call that draws."""
+    """Dataset with a call that draws."""
 
     def __getitem__(self, index):
         return middle(halve(noisy(triple(tv.pil_to_tensor(self.image(index))))))
@@ -174,8 +174,8 @@ class Stacked(Smooth):
     """Hands results on to torch, by operators, and by name."""
 
     def __getitem__(self, index):
-        one = triple(middle(tv.pil_to_tensor(self.image(index))))
-        return torch.stack([one, 1 + tv.hflip(img=halve(one))])
+        image = triple(middle(tv.pil_to_tensor(self.image(index))))
+        return torch.stack([image, 1 + tv.hflip(img=halve(image))])
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ class Stacked(Smooth):
     ],
 )
 def test_a_chain_ends_where_more_depends_on_its_result(dataset, chains):
-    """What is looked at, kept, drawn, or called in a loop is in no chain; methods are opened."""
+    """A result that is used, kept, drawn or made in a loop ends a chain; methods are opened."""
     assert chains == [[op.call.site.name for op in row] for row in place_of(dataset).chains]
 
 
@@ -212,8 +212,8 @@ def test_orders_of_calls_are_compared_and_applied():
     rewrite = orders.trials.filter(pl.col("kind") == "alternative").row(0, named=True)
     assert ("identical", "lookup instead of remap") == (rewrite["equivalence"], rewrite["change"])
     for trial in (crops["trial"], rewrite["trial"], (2, 0, 1, 3, 4, 5, 6)):
-        other = orders.apply(loader, trial).dataset
-        assert same(_seeded(loader.dataset, 5), _seeded(other, 5))
+        changed = orders.apply(loader, trial).dataset
+        assert same(_seeded(loader.dataset, 5), _seeded(changed, 5))
     variant = orders.bench.predict((2, 4, 0, 1, 5, 3, 6))  # mixed: each chain has its own order
     assert (2, 0, 1, 3, 4, 5, 6) == variant.positions
     assert orders.bench.measure(orders.bench.compare(variant)).measured is not None

@@ -30,7 +30,7 @@ def names(dataset):
 
 
 def test_a_compose_of_the_users_is_believed_if_it_calls_its_ops_in_turn():
-    """That is tried, on copies."""
+    """The op is tried on copies."""
     assert ["halve", "middle"] == names(Tensors(InTurn(halve, middle)))
 
 
@@ -42,19 +42,19 @@ class Held(Tensors):
 
 
 def test_a_pipeline_in_a_dictionary():
-    """It is found by its key, and another one can be put there."""
+    """The pipeline in a dictionary is found by its key, and can be replaced."""
     dataset = Held({"train": v2.Compose([halve, middle]), "val": halve})
 
     site, *_ = captured(dataset)
-    other = site.place.filled(dataset, triple)
+    tripled = site.place.filled(dataset, triple)
 
     assert "dataset.transform['train']" == site.place.text
-    assert (triple, halve) == (other.transform["train"], other.transform["val"])
+    assert (triple, halve) == (tripled.transform["train"], tripled.transform["val"])
     assert dataset.transform["train"] is not triple
 
 
 def test_a_list_that_the_dataset_calls_is_a_pipeline():
-    """What goes into the first and comes out of the last is known."""
+    """The input of the first op and the result of the last are recorded."""
     site, samples, _ = captured(Listed([halve, middle]))
 
     assert ["halve", "middle"] == [op.name for op in site.chain.ops]
@@ -117,13 +117,13 @@ def test_applied_to_the_stream():
     dataset = Stream(v2.Compose([SlowByPixel(), middle]))
     orders = orders_of(dataset)
     loader = DataLoader(Stream(v2.Compose([SlowByPixel(), middle])), batch_size=4)
-    other = orders.apply(loader)
+    applied = orders.apply(loader)
 
     assert dataset.passes == 0
     assert dataset.draw.random() == random.Random(3).random()
     before = next(iter(loader))
     loader.dataset.draw.seed(3)  # the copy of the dataset draws from the same generator
-    after = next(iter(other))
+    after = next(iter(applied))
     assert torch.equal(before["label"], after["label"])
     assert torch.equal(before["image"], after["image"])
 

@@ -1,4 +1,4 @@
-"""How two pipelines' samples compare: by digest, and value by value."""
+"""Comparison of two pipelines' samples, by digest and value by value."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RAMP = np.tile(np.arange(255, dtype=np.uint8), (64, 1))
     ],
 )
 def test_the_largest_difference_decides(original, new, grade, difference):
-    """By hand: normalizing in two ways is off by some 1e-7 of the range; of samples the worst."""
+    """Normalizing in two ways is off by some 1e-7 of the range; of samples the worst."""
     result = compare_outputs([IMAGE, original], [IMAGE, new])
 
     assert grade == result.equivalence
@@ -39,7 +39,7 @@ def test_the_largest_difference_decides(original, new, grade, difference):
 
 
 def test_the_psnr_of_a_difference():
-    """By hand: 20 log10(1 / 0.001) is 60 dB; a step of 255 is 48 dB, even if the image is dark."""
+    """A PSNR of 20 log10(1 / 0.001) is 60 dB; a step of 255 is 48 dB, even if the image is dark."""
     dark = np.zeros((8, 8, 3), np.uint8)
 
     result = compare_outputs([IMAGE], [IMAGE + np.float32(0.001)])
@@ -73,33 +73,33 @@ def test_what_is_no_picture_has_no_rounding_to_8_bits(values, make, grade):
 
 
 @pytest.mark.parametrize(
-    ("other", "why"),
+    ("sample", "why"),
     [
         (IMAGE.astype(float), "float64 (3, 20, 20) instead of ndarray float32"),
         ([IMAGE, "cat"], "2 values instead of 1"),
         ([IMAGE], "another type, structure"),
     ],
 )
-def test_another_kind_is_different_whatever_the_values(other, why):
+def test_another_kind_is_different_whatever_the_values(sample, why):
     """Another dtype, another number of values, or another structure, is said."""
-    found = compare_outputs([IMAGE], [other])
+    grade = compare_outputs([IMAGE], [sample])
 
-    assert "different" == found.equivalence
-    assert why in found.why
+    assert "different" == grade.equivalence
+    assert why in grade.why
 
 
 def test_what_is_no_array_has_to_be_equal():
     """A label that changes is different."""
-    found = compare_outputs([(IMAGE, "cat")], [(IMAGE, "dog")])
+    grade = compare_outputs([(IMAGE, "cat")], [(IMAGE, "dog")])
 
-    assert ("different", "'dog' instead of 'cat'") == (found.equivalence, found.why)
+    assert ("different", "'dog' instead of 'cat'") == (grade.equivalence, grade.why)
 
 
 class Pair(NamedTuple):
     """A tuple of another type."""
 
-    one: int
-    other: int
+    first: int
+    second: int
 
 
 class Noted(dict):
@@ -122,7 +122,7 @@ def box(size):
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         (ZEROS, ZEROS.double()),
         (ZEROS, ZEROS.reshape(3, 2)),
@@ -149,13 +149,13 @@ def box(size):
         ),
     ],
 )
-def test_what_differs_has_another_digest(one, other):
+def test_what_differs_has_another_digest(first, second):
     """In type, dtype, shape, mode, structure or any bit."""
-    assert digest(one) != digest(other)
+    assert digest(first) != digest(second)
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         (ZEROS, ZEROS.clone()),
         (ZEROS[:0], ZEROS[1:1]),
@@ -173,6 +173,6 @@ def test_what_differs_has_another_digest(one, other):
         ),
     ],
 )
-def test_what_is_equal_has_the_same_digest(one, other):
+def test_what_is_equal_has_the_same_digest(first, second):
     """However it lies in memory, in whatever order its keys came, whatever it has been through."""
-    assert digest(one) == digest(other)
+    assert digest(first) == digest(second)

@@ -93,7 +93,7 @@ class Twice(Tensors):
 
 
 def generators() -> list[Any]:
-    """Where the global generators stand."""
+    """States of the global generators."""
     numpy_state = np.random.get_state()
     return [torch.get_rng_state().tolist(), numpy_state[1].tolist(), random.getstate()]
 
@@ -106,31 +106,33 @@ def batches(loader: Any, seed: int = 0) -> list[Any]:
     return list(loader)
 
 
-def same(one: list[Any], other: list[Any]) -> bool:
-    """Whether two epochs have the same bits."""
-    pairs = zip(one, other, strict=True)
+def same(first: list[Any], second: list[Any]) -> bool:
+    """True if two epochs have the same bits."""
+    pairs = zip(first, second, strict=True)
     return all(all(map(torch.equal, mine, theirs)) for mine, theirs in pairs)
 
 
 @pytest.mark.parametrize(
-    "known",
+    "pipeline",
     [
         pytest.param(
-            known, id=known.name, marks=[pytest.mark.slow] * (known.name == "albumentations")
+            pipeline,
+            id=pipeline.name,
+            marks=[pytest.mark.slow] * (pipeline.name == "albumentations"),
         )
-        for known in KNOWN
+        for pipeline in KNOWN
     ],
 )
-def test_equivalence_is_right_where_the_truth_is_known(known):
+def test_equivalence_is_right_where_the_truth_is_known(pipeline):
     """On pipelines that commute, that do not, that draw, convert, change in place, and fail."""
-    if known.name == "albumentations":
+    if pipeline.name == "albumentations":
         pytest.importorskip("albumentations")
     torch_state = torch.get_rng_state()
 
-    found = compared(known)
+    grade = compared(pipeline)
 
     torch.set_rng_state(torch_state)
-    assert known.truth == found.equivalence, found.why
+    assert pipeline.truth == grade.equivalence, grade.why
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +143,7 @@ def loader():
 
 @pytest.fixture(scope="module")
 def orders(loader):
-    """What was found."""
+    """Result of a short search."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(proposals, "_MOST_FINALISTS", 2)
         return quick(loader, budget_s=60)  # ends sooner, unless others have the cores
@@ -172,14 +174,14 @@ class TestInWorkers:
         """Bit for bit, from a new loader; the old one is what it was."""
         before = copy.copy(vars(loader.dataset))
 
-        other = orders.apply(loader, 1)
+        applied = orders.apply(loader, 1)
 
-        assert same(batches(loader), batches(other))
-        assert other.dataset.transform.transforms[0] is middle
+        assert same(batches(loader), batches(applied))
+        assert applied.dataset.transform.transforms[0] is middle
         assert before == vars(loader.dataset)
 
     def test_the_code_makes_the_same_pipeline(self, orders):
-        """What is shown for copying can be run, and orders the ops so."""
+        """The printed code runs, and puts the ops in this order."""
         loader = slow_then_crop()
         code = orders.trials["code"][1]
 
@@ -249,12 +251,12 @@ def test_ops_in_attributes_are_exchanged():
     loader = DataLoader(Attributes(triple), batch_size=4)
     held = dict(vars(loader.dataset))
 
-    found = quick(loader, samples=4)
-    other = found.apply(loader, 1)
+    orders = quick(loader, samples=4)
+    applied = orders.apply(loader, 1)
 
-    assert "middle → triple" == found.trials["order"][1]
-    assert "Attributes.__getitem__, 1 chain of calls" in str(found)
-    assert same(batches(loader), batches(other))
+    assert "middle → triple" == orders.trials["order"][1]
+    assert "Attributes.__getitem__, 1 chain of calls" in str(orders)
+    assert same(batches(loader), batches(applied))
     assert held == vars(loader.dataset)
 
 
@@ -271,12 +273,12 @@ def test_leaves_everything_as_it_was():
     def states() -> list[Any]:
         return [*generators(), own.generator.get_state().tolist(), drawn.get_state().tolist()]
 
-    before, kept = states(), dict(vars(loader.dataset))
+    before, attributes = states(), dict(vars(loader.dataset))
 
     quick(loader, budget_s=4)
 
     assert before == states()
-    assert (0, kept) == (second.calls, vars(loader.dataset))
+    assert (0, attributes) == (second.calls, vars(loader.dataset))
     assert list(ops) == loader.dataset.transform.transforms
     assert len(batch) == len(next(living))
     living._shutdown_workers()
@@ -293,8 +295,8 @@ def test_a_rewrite_is_compared_and_timed():
     assert "FasterRandomMask instead of RandomMask" == row["change"]
     assert "identical" == row["equivalence"]
     assert "→ FasterRandomMask →" in row["order"]
-    other = orders.apply(loader, row["trial"])
-    assert type(other.dataset.transform.transforms[2]) is FasterRandomMask
+    applied = orders.apply(loader, row["trial"])
+    assert type(applied.dataset.transform.transforms[2]) is FasterRandomMask
     assert type(loader.dataset.transform.transforms[2]) is RandomMask
     parts = orders.parts.filter(pl.col("trial") == row["trial"])
     assert "FasterRandomMask" in parts["name"]
@@ -331,11 +333,11 @@ def test_ops_on_the_batch_give_the_same_batch():
     orders = quick(loader)
     trial = orders.trials.filter(pl.col("kind") == "batch").row(0, named=True)
 
-    other = orders.apply(loader, trial["trial"])
+    applied = orders.apply(loader, trial["trial"])
 
     assert "identical" == trial["equivalence"]
-    assert same(batches(loader), batches(other))
-    assert [middle] == other.dataset.transform.transforms
+    assert same(batches(loader), batches(applied))
+    assert [middle] == applied.dataset.transform.transforms
     parts = orders.parts.filter(pl.col("trial") == trial["trial"])["name"].to_list()
     assert ["fetch", "middle", "halve on the batch", "collate and send"] == parts
 
@@ -347,12 +349,12 @@ def test_the_part_that_is_always_the_same_can_be_kept():
     orders = quick(loader)
     trial = orders.trials.filter(pl.col("kind") == "cache").row(0, named=True)
 
-    other = orders.apply(loader, trial["trial"])
+    applied = orders.apply(loader, trial["trial"])
 
     assert "everything up to middle kept in memory" == trial["change"]
     assert not trial["gains"]
     for _ in range(2):
-        assert same(batches(loader), batches(other))
+        assert same(batches(loader), batches(applied))
 
 
 @pytest.mark.parametrize(
@@ -390,7 +392,7 @@ def test_what_cannot_be_used_is_said(named, what):
 
 
 def test_a_pipeline_of_one_op_has_no_other_order():
-    """It is said; the rest is still looked at."""
+    """A note names it; the rest is still compared."""
     orders = quick(DataLoader(Noise(transform=Jitter()), batch_size=4), budget_s=2)
 
     assert ["Jitter"] == orders.ops["name"].to_list()
@@ -446,7 +448,7 @@ def test_a_dataset_that_reads_its_files_can_decode_otherwise(tmp_path):
     decode = orders.trials.filter(pl.col("kind") == "decode")
     draft = decode.filter(pl.col("change").str.contains("Image.draft")).row(0, named=True)
     (images, labels), (new, same_labels) = (
-        next(iter(one)) for one in (loader, orders.apply(loader, draft["trial"]))
+        next(iter(each)) for each in (loader, orders.apply(loader, draft["trial"]))
     )
     assert 1 == decode.height
     assert draft["equivalence"] in ("8-bit rounding", "different")

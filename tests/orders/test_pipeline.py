@@ -34,12 +34,12 @@ def test_is_taken_apart_and_put_together(value, kind):
     chain = Chain(value)
     halve_, middle_ = (op.call for op in chain.ops)
 
-    other = chain.put_together([middle_, halve_])
+    reordered = chain.put_together([middle_, halve_])
 
     assert kind == chain.kind
     assert ["halve", "middle"] == names(value)
-    assert ["middle", "halve"] == names(other)
-    assert type(other) is type(value)
+    assert ["middle", "halve"] == names(reordered)
+    assert type(reordered) is type(value)
     assert ["halve", "middle"] == names(value)
 
 
@@ -48,10 +48,10 @@ def test_a_sequential_is_one_too():
     value = nn.Sequential(nn.ReLU(), nn.Flatten())
     chain = Chain(value)
 
-    other = chain.put_together([op.call for op in reversed(chain.ops)])
+    reordered = chain.put_together([op.call for op in reversed(chain.ops)])
 
-    assert ["Flatten", "ReLU"] == names(other)
-    assert torch.equal(other(torch.ones(2, 3)), torch.ones(2, 3))
+    assert ["Flatten", "ReLU"] == names(reordered)
+    assert torch.equal(reordered(torch.ones(2, 3)), torch.ones(2, 3))
 
 
 def test_nested_composes_are_flattened():
@@ -68,15 +68,15 @@ def test_nested_composes_are_flattened():
     [v2.RandomApply([v2.RandomCrop(8)]), v1.RandomChoice([v1.CenterCrop(8)]), halve, v2.ToImage()],
 )
 def test_what_is_no_row_is_one_op(value):
-    """What chooses among its parts is one op, as is a function."""
+    """A transform that chooses among its parts is one op, as is a function."""
     assert 1 == len(Chain(value).ops)
 
 
 def test_more_ops_than_one_need_a_compose():
-    """Where the pipeline was a single op, a row of ours stands in its place."""
-    made = Chain(halve).put_together([triple, halve])
+    """A row of ours replaces a pipeline of a single op."""
+    pipeline = Chain(halve).put_together([triple, halve])
 
-    assert torch.equal(made(IMAGE), halve(triple(IMAGE)))
+    assert torch.equal(pipeline(IMAGE), halve(triple(IMAGE)))
 
 
 def test_knows_where_its_code_is():
@@ -108,21 +108,21 @@ def test_is_found_inside_of_other_datasets(wrapped, text):
     inner = Tensors(halve)
     dataset = wrapped(inner)
 
-    place, other = both(dataset)
+    place, reordered = both(dataset)
 
     assert text == place.text
-    assert (24, 24) == other[0][0].shape[1:]
+    assert (24, 24) == reordered[0][0].shape[1:]
     assert (32, 36) == dataset[0][0].shape[1:]
     assert inner.transform is halve
 
 
 def test_one_pipeline_of_several_datasets_is_one_place():
-    """Where datasets share a pipeline, all of them get the other one."""
+    """Datasets that share a pipeline all get the new one."""
     dataset = ConcatDataset([Tensors(halve), Tensors(halve)])
 
-    _, other = both(dataset)
+    _, reordered = both(dataset)
 
-    assert {(24, 24)} == {tuple(other[index][0].shape[1:]) for index in (0, 30)}
+    assert {(24, 24)} == {tuple(reordered[index][0].shape[1:]) for index in (0, 30)}
 
 
 def test_a_list_of_functions_is_one_place():
@@ -136,7 +136,7 @@ def test_a_list_of_functions_is_one_place():
 
 
 def test_what_loads_or_is_for_labels_is_no_pipeline():
-    """By its name, as everywhere."""
+    """An op is named as everywhere."""
     dataset = Tensors(None)
     dataset.loader = halve
     dataset.target_transform = halve

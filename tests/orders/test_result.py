@@ -32,10 +32,10 @@ def orders(trials: list, seconds: dict[int, list[float]] | None = None) -> Order
     """A result with so many seconds per sample by each trial; those as it is under 0."""
     took_s = seconds or {}
     pairs = [
-        (number, pair, 1, own_s, one)
-        for number, some in took_s.items()
+        (number, pair, 1, own_s, other_s)
+        for number, times_s in took_s.items()
         if number
-        for pair, (own_s, one) in enumerate(zip(took_s[0], some, strict=True))
+        for pair, (own_s, other_s) in enumerate(zip(took_s[0], times_s, strict=True))
     ]
     return Orders(
         ops=pl.DataFrame(schema=OPS),
@@ -45,7 +45,7 @@ def orders(trials: list, seconds: dict[int, list[float]] | None = None) -> Order
 
 
 def test_has_the_columns_that_others_rely_on():
-    """They come first, in this order, and others after them."""
+    """These columns come first, in this order."""
     table = orders([trial(0), trial(1)]).table()
 
     assert FIRST == table.columns[: len(FIRST)]
@@ -67,19 +67,19 @@ def test_measured_beside_predicted():
 @pytest.mark.parametrize(("factor", "says"), [(1.5, "faster"), (0.6, "slower")])
 def test_what_the_loader_gives_is_told_beside_it(factor, says):
     """One that makes it slower is not recommended, whatever it saves on a sample."""
-    found = orders([trial(0), trial(1)], {0: [0.008] * 20, 1: [0.004] * 20})
+    result = orders([trial(0), trial(1)], {0: [0.008] * 20, 1: [0.004] * 20})
     blocks = [
         (place, start, sweep, 64 / (100 * (factor if place else 1)), None, 64, 0.1, 0.0)
         for start in (0, 1)
         for sweep in range(4)
         for place in (0, 1)
     ]
-    found = replace(found, blocks=pl.DataFrame(blocks, BLOCKS, orient="row"))
-    row = found.table().row(by_predicate=pl.col("trial") == 1, named=True)
+    result = replace(result, blocks=pl.DataFrame(blocks, BLOCKS, orient="row"))
+    row = result.table().row(by_predicate=pl.col("trial") == 1, named=True)
 
     assert says == row["loader_says"]
     assert pytest.approx(factor) == row["loader_gain"]
-    assert (says == "faster") == (found.best() is not None)
+    assert (says == "faster") == (result.best() is not None)
 
 
 def test_what_was_not_measured_is_null():
@@ -93,11 +93,11 @@ def test_what_was_not_measured_is_null():
 @pytest.mark.parametrize("equivalence", ["8-bit rounding", "different", "fails"])
 def test_nothing_but_the_same_data_is_recommended(equivalence):
     """Whatever it would save; rounding to 8 bits is one's own choice."""
-    found = orders([trial(0), trial(1, equivalence, 0.001)], {0: [0.008] * 20, 1: [0.001] * 20})
+    result = orders([trial(0), trial(1, equivalence, 0.001)], {0: [0.008] * 20, 1: [0.001] * 20})
 
-    assert found.best() is None
-    assert not found.table()["recommended"].any()
-    assert (equivalence == "8-bit rounding") == (found.best("8-bit rounding") is not None)
+    assert result.best() is None
+    assert not result.table()["recommended"].any()
+    assert (equivalence == "8-bit rounding") == (result.best("8-bit rounding") is not None)
 
 
 def test_a_tolerance_that_is_none_names_those_that_there_are():
@@ -107,9 +107,9 @@ def test_a_tolerance_that_is_none_names_those_that_there_are():
 
 def test_what_was_measured_to_be_slower_is_not_recommended():
     """The prediction does not count where there is a measurement."""
-    found = orders([trial(0), trial(1, predicted=0.005)], {0: [0.008] * 20, 1: [0.009] * 20})
+    result = orders([trial(0), trial(1, predicted=0.005)], {0: [0.008] * 20, 1: [0.009] * 20})
 
-    assert found.best() is None
+    assert result.best() is None
 
 
 def test_recommended_then_original_then_the_rest():
@@ -131,9 +131,9 @@ def test_nothing_can_be_applied_without_the_pipeline():
 
 
 def test_the_code_of_the_best_is_at_hand():
-    """What is more than another row of ops names what makes it; without a gain there is none."""
-    found = orders([trial(0), trial(1)], {0: [0.008] * 20, 1: [0.004] * 20})
+    """A change beyond the order of ops prints the code that makes it; no gain, no code."""
+    result = orders([trial(0), trial(1)], {0: [0.008] * 20, 1: [0.004] * 20})
 
-    assert "# order 1: loader = orders.apply(loader)" == found.code()
+    assert "# order 1: loader = orders.apply(loader)" == result.code()
     with pytest.raises(NoSuchOrderError, match="keep the loader as it is"):
         orders([trial(0)]).code()

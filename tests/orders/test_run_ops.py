@@ -62,7 +62,7 @@ def test_an_op_that_draws_nothing_is_not_random():
 
 @pytest.mark.parametrize("op", [TwiceInPlace(), ThroughNumpy()])
 def test_an_op_that_changes_its_input_gets_copies(op):
-    """It is said, and the samples are as before; also where torch cannot know."""
+    """A change in place is noted, and the samples stay as before, also where torch sees none."""
     samples = inputs()
     before = digest_of(samples)
 
@@ -104,7 +104,7 @@ def test_an_op_that_cannot_be_repeated_is_unsteady(make, why):
 
 
 def test_a_generator_of_a_functions_module_is_found_and_put_back():
-    """It is seeded for each draw, and stands afterwards where it stood."""
+    """A generator is seeded for each draw, and has its old state afterwards."""
     (generator,) = named_by(named_noise)
     before = str(generator.bit_generator.state)
     stream = stream_of(named_noise)

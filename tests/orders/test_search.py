@@ -49,7 +49,7 @@ class Numbers:
         return graph
 
     def cost_of(self, positions: Sequence[int], value: int = 7) -> tuple[float, int]:
-        """What an order costs and gives, by walking it."""
+        """Cost and data of an order, by walking it."""
         whole = 0.0
         for position in positions:
             whole += self.cost(position, value)
@@ -71,13 +71,13 @@ def only_even(value: int) -> int:
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
 def test_ops_that_commute_are_tried_once_for_each_set(n):
-    """Where all n ops commute, n times 2^(n-1) trials are enough."""
+    """For n ops that all commute, n times 2^(n-1) trials are enough."""
     bench = Numbers(adding(*(10**place for place in range(n))))
 
-    found = bench.found()
+    orders_of = bench.found()
 
-    assert found.measurements == len(bench.tried) == n * 2 ** (n - 1)
-    assert 0 == found.unexplored
+    assert orders_of.measurements == len(bench.tried) == n * 2 ** (n - 1)
+    assert 0 == orders_of.unexplored
 
 
 def test_ops_that_do_not_commute_stay_apart():
@@ -100,7 +100,7 @@ def test_finds_what_trying_every_order_finds(seed):
     best = bench.found().cheapest(1)[str(data)][0]
 
     walked = [bench.cost_of(order) for order in permutations(range(4))]
-    assert best[0] == min(cost for cost, made in walked if made == data) <= whole
+    assert best[0] == min(cost for cost, digest in walked if digest == data) <= whole
     assert bench.cost_of(best[1]) == (best[0], data)
 
 
@@ -115,7 +115,7 @@ def test_gives_as_many_orders_as_asked_for():
 
 
 def test_an_order_that_raises_is_kept_with_its_reason():
-    """What cannot be applied is known with the ops before it, and why."""
+    """An op that cannot be applied is reported with the ops before it and the reason."""
     bench = Numbers([lambda value: value + 1, only_even])
 
     assert [((1,), "7 is odd")] == bench.found().failures()
@@ -125,7 +125,7 @@ def test_the_order_as_it_is_comes_first():
     """However little time there is, the original's ops are tried, and what is left is counted."""
     bench = Numbers(adding(1, 2, 3))
 
-    found = bench.found(is_over=lambda: True)
+    orders_of = bench.found(is_over=lambda: True)
 
     assert [(0, ()), (1, (0,)), (2, (0, 1))] == bench.tried
-    assert 3 == found.unexplored  # ops 1 and 2 in the beginning, op 2 after op 0
+    assert 3 == orders_of.unexplored  # ops 1 and 2 in the beginning, op 2 after op 0

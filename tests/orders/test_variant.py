@@ -53,39 +53,39 @@ def test_as_few_ops_as_possible_are_said_to_move(positions, change):
     ],
 )
 def test_the_source_can_be_run(dataset):
-    """It puts a pipeline of the same kind in the place, with the ops in the order."""
+    """The code puts a pipeline of the same kind in its place, with the ops in the new order."""
     loader = DataLoader(dataset)
     (place,) = places(dataset)
     before = [op.call for op in Chain(place.value).ops]
 
     exec(Site(place, Chain(place.value), ()).code_of(Variant((2, 0, 1))), {"loader": loader})  # noqa: S102 - our own text
 
-    made = Chain(place.found_in(dataset))
-    assert [before[2], before[0], before[1]] == [op.call for op in made.ops]
-    assert type(made.value) is type(place.value)
+    chain = Chain(place.found_in(dataset))
+    assert [before[2], before[0], before[1]] == [op.call for op in chain.ops]
+    assert type(chain.value) is type(place.value)
 
 
 class Counted(Tensors):
-    """Counts how often an image is made."""
+    """Counts the images that are made."""
 
-    made = 0
+    calls = 0
 
     def image(self, index):
-        self.made += 1
+        self.calls += 1
         return super().image(index)
 
 
 def test_a_kept_sample_is_made_once():
     """And an op behind it that changes its input does not change what is kept."""
     dataset = Counted(floats)
-    kept = CachedPrefix(dataset, TwiceInPlace(), (0,))
+    prefix = CachedPrefix(dataset, TwiceInPlace(), (0,))
 
-    first, second = kept[3], kept[3]
+    first, second = prefix[3], prefix[3]
 
-    assert 1 == dataset.made
+    assert 1 == dataset.calls
     assert torch.equal(first[0], second[0])
     assert torch.equal(first[0], 2 * floats(Tensors(None).image(3)))
-    assert (3, len(dataset)) == (first[1], len(kept))
+    assert (3, len(dataset)) == (first[1], len(prefix))
 
 
 @pytest.mark.parametrize("library", [v1, v2])
@@ -101,7 +101,7 @@ def test_resize_and_crop_in_one_give_the_same_pixels(library, size, crop):
     torch.manual_seed(1)
     wanted = cut(resize(image))
     torch.manual_seed(1)
-    made = ResizedCrop(resize, cut)(image)
+    cropped = ResizedCrop(resize, cut)(image)
 
-    assert wanted.size == made.size
-    assert np.abs(np.asarray(wanted).astype(int) - np.asarray(made)).max() <= 1
+    assert wanted.size == cropped.size
+    assert np.abs(np.asarray(wanted).astype(int) - np.asarray(cropped)).max() <= 1

@@ -63,6 +63,8 @@ def arguments(doc: str, **options: Option) -> argparse.Namespace:
     if values.smoke:
         print(SMOKE, flush=True)
     if values.save:
+        import torch  # noqa: F401 - at the process's end it is too late to import it
+
         atexit.register(_save, values.save)
     return values
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from stallscope.verbs.diagnose.causes import Cause
     from stallscope.verbs.diagnose.facts import Facts
+    from stallscope.verbs.diagnose.own_code import OwnCode
 
     Numbers = dict[str, float | None]
     Words = dict[str, str]
@@ -67,18 +68,26 @@ def trust(facts: Facts) -> float:
     return max(min(0.5 + short / 2, calm, 1 - facts.exposure.of("unattributed")), 0.0)
 
 
-def finding(cause: Cause, facts: Facts, extra: Numbers | None = None, /, **words: str) -> Finding:
+def finding(
+    cause: Cause,
+    facts: Facts,
+    extra: Numbers | None = None,
+    code: OwnCode | None = None,
+    /,
+    **words: str,
+) -> Finding:
     """Make a finding of a row.
 
     Args:
         cause: the row.
         facts: source of the numbers.
         extra: numbers of this finding, beside those of the facts.
+        code: function of the user's that the finding is about; None: that of the `stage`.
         words: words of its title and advice; `stage`, or `line` itself, says which function of the
             user's the next step names, and gives `each`, `place`, `does` and `remedy`.
     """
     setup, gain, stage = facts.setup, facts.gain, words.get("stage", "")
-    own, values = facts.own_code(stage), numbers(facts) | (extra or {})
+    own, values = code or facts.own_code(stage), numbers(facts) | (extra or {})
     line = words.get("line") or (own.place if own else "")
     usual = {
         "workers": count(setup.num_workers, "worker"),

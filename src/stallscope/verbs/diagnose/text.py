@@ -140,7 +140,7 @@ class FindingText:
 
 def words(finding: Finding, diagnosis: Diagnosis) -> FindingText:
     """Return a finding of a diagnosis as text."""
-    parts = printable(finding.next_step, LONGEST_TITLE).split("; ")
+    parts = [printable(part, LONGEST_TITLE) for part in finding.next_step.split("; ")]
     steps = [_AND_OR.sub("", part) for part in parts if part]
     sure = finding.confidence
     word = "clear" if sure >= CLEAR else "likely" if sure >= LIKELY else "weak"

@@ -273,9 +273,8 @@ def rank_findings(facts: Facts, by_cause: ByCause) -> Finding | None:
     unexplained = facts.exposure.of("unattributed")
     if unexplained > thresholds.UNEXPLAINED:
         if facts.flame and (code := unhooked_code(facts.flame)):
-            words = {"place": code.place, "line": code.place, "own": share(code.share)}
-            words |= {"does": f", computing: {code.does}", "remedy": code.call.remedy}
-            unhooked = finding(causes.UNHOOKED_CODE, facts, **words)
+            words = {"own": share(code.share), "does": f", computing: {code.does}"}
+            unhooked = finding(causes.UNHOOKED_CODE, facts, None, code, **words)
             return replace(unhooked, confidence=min(code.share, thresholds.UNSEEN))
         why = f"nothing that was recorded explains {share(unexplained)} of the stalls"
         return inconclusive(facts, why, "put ss.stage('...') around your own code, to name it")

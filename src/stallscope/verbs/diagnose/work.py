@@ -232,9 +232,9 @@ def of_calling_code(facts: Facts) -> Finding | None:
     if own is None or not facts.runs_often:
         return None
     (stage, runs), whole = facts.runs_often, facts.exposure.of(*WORK)
-    words = {"place": own.place, "line": own.place, "own": share(own.share * whole)}
-    words |= {"stage": stage, "runs": f"{runs:.0f}", "remedy": own.call.remedy}
-    return finding(causes.CALLING_CODE, facts, _one_of(facts, own.share * whole, whole), **words)
+    part, how_often = own.share * whole, f"{runs:.0f}"
+    words = {"own": share(part), "stage": stage, "runs": how_often}
+    return finding(causes.CALLING_CODE, facts, _one_of(facts, part, whole), own, **words)
 
 
 def _one_of(facts: Facts, most: float, part: float) -> Numbers:
