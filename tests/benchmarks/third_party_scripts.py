@@ -228,8 +228,8 @@ def try_script(script: Script, folder: Path) -> tuple[str, ...]:
         shutil.rmtree(folder, ignore_errors=True)
         data.mkdir(parents=True)
         script.data(data)
-        if missing := install(script.packages, python):
-            return ("-", "-", "-", f"cannot be installed here: {missing}", "-")
+    if missing := install(script.packages, python):
+        return ("-", "-", "-", f"cannot be installed here: {missing}", "-")
     command = script.command.format(bin=python.parent, data=data)
     record = f"-m stallscope run --out {folder}/recorded "
     shutil.rmtree(folder / "recorded", ignore_errors=True)
@@ -256,10 +256,12 @@ def try_script(script: Script, folder: Path) -> tuple[str, ...]:
 def install(packages: tuple[str, ...], python: Path) -> str:
     """Make an environment with the packages and this checkout; return why not, in short."""
     uv = shutil.which("uv") or str(Path(sys.executable).parent / "uv")
-    steps = (
-        [uv, "venv", "-q", "-p", sys.executable, str(python.parents[1])],
-        [uv, "pip", "install", "-q", "-p", str(python), str(ROOT), *packages],
-    )
+    into = [uv, "pip", "install", "-q", "-p", str(python)]
+    steps = [[*into, str(ROOT), *packages]]
+    if not python.exists():
+        steps.insert(0, [uv, "venv", "-q", "-p", sys.executable, str(python.parents[1])])
+    # A kept environment has an earlier checkout, of the same version
+    steps.append([*into, "--no-deps", "--reinstall-package", "stallscope", str(ROOT)])
     for step in steps:
         done = subprocess.run(step, capture_output=True, text=True, check=False)
         if done.returncode:
