@@ -70,6 +70,13 @@ class TestFunction:
 
         assert "load" == own_code(a_flame(*rows), "getitem").function
 
+    def test_what_unpacks_is_not_told_to_open_less(self):
+        """The stage was measured; its stacks show the call that opened the archive."""
+        opens = "load (mine.py:7);load (site-packages/numpy/lib/npyio.py:9)"
+        flame = a_flame(("unpack", opens, 30))
+
+        assert "data is unpacked" == own_code(flame, "unpack").does
+
     def test_few_samples_name_nothing(self):
         """Nine samples may be an accident."""
         assert own_code(a_flame(("getitem", "load (mine.py:7)", 9)), "getitem") is None

@@ -319,7 +319,7 @@ TOO_FEW_WORKERS: Final = Cause(
     "workers never pause while cores are idle",
     "more workers: 3 to 13 iterations per second",
     "geti #5958",
-    limits=(Limit("cores_free_share", 0.1, 0.35, is_needed=False),),
+    limits=(Limit("cores_free_share", 0.1, 0.35),),
     evidence=("load_factor", "worker_busy_share", "cores_free_share", "workers_wanted_count"),
 )
 IDLE_WORKERS: Final = Cause(

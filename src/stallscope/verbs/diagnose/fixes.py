@@ -23,7 +23,7 @@ from stallscope.model.simulator import predict
 from stallscope.model.thresholds import WORTH_A_LINE
 from stallscope.stages import SAMPLE_KINDS
 from stallscope.verbs.diagnose import causes
-from stallscope.verbs.diagnose.result import FIXES
+from stallscope.verbs.diagnose.result import FIXES, IN_MEMORY, STORE
 from stallscope.verbs.ladder.ladder import Rungs
 from stallscope.verbs.ladder.result import TRANSFORMED
 from stallscope.verbs.tune.result import smallest
@@ -46,12 +46,6 @@ _CAPTURE_SHARE: Final = 0.3
 """Share of a measurement's budget for caching them."""
 _FASTER: Final = 2.0
 """Assumed speedup of better code: the real one is unknown before the code is written."""
-_IN_MEMORY: Final = "samples in memory"
-_HOW: Final = (
-    "compute once, beforehand, the part of a sample that is always the same, and store it: "
-    "a_storage shows how"
-)
-"""Note on a permanent form of this change."""
 _NOT_TRIED: Final = (None, None, None, None)
 
 
@@ -89,8 +83,8 @@ class FixBench(TuneBench):
         room = int(memory_available_bytes() * _MEMORY_SHARE)
         trial = self._trial(change, lambda loader: self._in_memory(loader, room, budget_s))
         tuning = self.measure(trial, budget_s)
-        if trial.change == _IN_MEMORY:
-            tuning = replace(tuning, notes=(_HOW, *tuning.notes))
+        if trial.change == IN_MEMORY:
+            tuning = replace(tuning, notes=(f"{STORE}: a_storage shows how", *tuning.notes))
         self.tried[trial.change] = tuning
         return tuning
 
@@ -106,7 +100,7 @@ class FixBench(TuneBench):
                 f"{change!r}: {why}. What can be measured: {measurable or 'nothing'}"
             )
         fix = able[0]
-        make = keep if fix.name == _IN_MEMORY else None
+        make = keep if fix.name == IN_MEMORY else None
         return Trial(fix.setting, fix.name, predict(fix.costs, fix.setting), make=make)
 
     def _in_memory(self, loader: Any, room: int, budget_s: float) -> Any:
@@ -185,7 +179,7 @@ def _fixes(
     if best != now:
         yield Fix(now.text(best), "", costs, best)
     if not stream:
-        yield Fix(_IN_MEMORY, "", costs.faster(inf, SAMPLE_KINDS), now)
+        yield Fix(IN_MEMORY, "", costs.faster(inf, SAMPLE_KINDS), now)
 
 
 def _advised(costs: LoaderCosts, now: Setting, facts: Facts, code: str) -> Iterator[Fix]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from stallscope.model.thresholds import ONE_OF_MANY
-from stallscope.stages import GETITEM, READING_WORDS, SEND
+from stallscope.stages import GETITEM, READING_WORDS, SEND, UNPACK
 from stallscope.verbs.flame.classify import (
     YOURS,
     StackFunction,
@@ -129,7 +129,8 @@ CALLS: Final = {
     ),
     "unpacking": Call(
         "data is unpacked",
-        "store it unpacked; or store pieces of one sample, and use all of a piece once unpacked",
+        "store it unpacked: .npy (mapped with mmap_mode='r') instead of a compressed "
+        ".npz; or store pieces of one sample, and use all of a piece once unpacked",
         r"(gzip|bz2|lzma|zstandard)\b.*",
         r"\b(decompress|gzip|bz2|lzma)\b",
     ),
@@ -319,9 +320,18 @@ def own_code(flame: Flame, stage: str) -> OwnCode | None:
         kind(function) == YOURS for stack in hits for function in frames(stack)
     )
     holder = _holder(hits, is_own=is_own)
-    if holder is not None and holder.call is OTHER and stage in READING_WORDS:
-        return replace(holder, call=READS)
+    if holder is None:
+        return None
+    # The stage was measured, and the stacks only show who opens what it unpacks
+    is_unpacking = stage == UNPACK.name and holder.call is CALLS["opening"]
+    if stage in READING_WORDS and (holder.call is OTHER or is_unpacking):
+        return replace(holder, call=reading_call(stage))
     return holder
+
+
+def reading_call(stage: str) -> Call:
+    """Return the kind of call of a stage that reads or unpacks."""
+    return CALLS["unpacking"] if stage == UNPACK.name else READS
 
 
 def loop_code(samples: pl.DataFrame) -> OwnCode | None:

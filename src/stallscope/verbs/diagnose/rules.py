@@ -164,6 +164,7 @@ def numbers(facts: Facts) -> Numbers:
     setup, use, making, pace = facts.setup, facts.use, facts.making, facts.pace
     begin, growth = facts.starts, facts.memory_growth
     exposure, stalls, cores = facts.exposure, facts.stall_share, use.own_cores(setup.num_workers)
+    free = None if cores is None else max(setup.cores * (1 - facts.others_share) - cores, 0.0)
     copies, pinning = facts.device_copy_share, stalls * exposure.of("pin")
     if copies is None and facts.time is not None:
         copies = facts.time.share(facts.time.h2d_s)
@@ -249,7 +250,7 @@ def numbers(facts: Facts) -> Numbers:
         "copies_share": None if copies is None else copies + pinning,
         # cores and memory
         "cores_used_share": _over(cores, setup.cores),
-        "cores_free_share": None if cores is None else max(1 - cores / setup.cores, 0.0),
+        "cores_free_share": _over(free, setup.cores),
         "cpu_load": None if cores is None else pace.cpu_load,
         "cpu_load_factor": pace.cpu_load if setup.has_step and pace.cpu_load < math.inf else None,
         "queued_share": use.queued_share,
@@ -368,10 +369,10 @@ def _rows(facts: Facts) -> Iterator[tuple[Cause, Words | None]]:
     yield causes.IDLE_WORKERS, {} if idle > 0 else None
     yield causes.REPEATED_WORK, {} if setup.streams and setup.num_workers > 1 else None
     yield causes.FEW_CORES, _few_cores(facts)
-    too_few = (
-        setup.num_workers and values["load_factor"] is not None and facts.enough_workers is not None
-    )
-    yield causes.TOO_FEW_WORKERS, {} if too_few else None
+    # Of batches that take more CPU time than all cores have in a step, more workers would only
+    # turn the stalls into a slower step
+    too_few = facts.enough_workers is not None and facts.pace.cpu_load <= 1
+    yield causes.TOO_FEW_WORKERS, {} if too_few and setup.num_workers else None
     yield causes.SLOWS_THE_STEP if facts.is_slowed else causes.CPU_SATURATED, _full(facts)
     yield causes.TOO_LITTLE_PREFETCH, _too_little_prefetch(facts)
     # Both say more than that sending takes long

@@ -19,7 +19,7 @@ from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.stats import INTERVAL, NOT_DISTINGUISHABLE
 from stallscope.units import count, duration, printable, seconds, share, times
 from stallscope.verbs.diagnose.causes import HEALTHY, INCONCLUSIVE, START_UP
-from stallscope.verbs.diagnose.result import number_text, with_tried
+from stallscope.verbs.diagnose.result import IN_MEMORY, STORE, number_text, with_tried
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -81,7 +81,10 @@ STOP: Final = "stop"
 """The phase that says why the measurement ended."""
 SIMULATED: Final = "the step is simulated"
 TWICE: Final = "Findings can overlap. Fix the first, then run the diagnosis again"
-OPENS: Final = "names like 2_fetch_vs_transform are guided notebooks: `stallscope lab` opens them"
+OPENS: Final = (
+    "names like 2_fetch_vs_transform are guided notebooks: `stallscope lab` opens them. In a "
+    "terminal: `stallscope lines` (the slow lines), `flame`, `ladder`, `orders`, `storage`"
+)
 NOT_TESTED: Final = "this rule is not tested: no loader with this cause was built"
 HOW_SURE: Final = "Confidence is a heuristic from 0 to 1, not a probability"
 SHARES: Final = (
@@ -159,7 +162,10 @@ def words(finding: Finding, diagnosis: Diagnosis) -> FindingText:
 
 
 def all_words(diagnosis: Diagnosis) -> list[FindingText]:
-    """Return every finding as text, the verdict first; its first step is what proved to help."""
+    """Return every finding as text, the verdict first; its first step is what proved to help.
+
+    What samples in memory gain comes after the verdict's own first step: it is no change to keep.
+    """
     texts = [words(each, diagnosis) for each in diagnosis.findings]
     run = diagnosis.run
     has_steps = run is not None and not run.all_steps.is_empty()
@@ -168,7 +174,8 @@ def all_words(diagnosis: Diagnosis) -> list[FindingText]:
         beside = f"other processes had {share(others)} of the cores: read shares, not milliseconds"
         texts[0] = replace(texts[0], sure=f"{texts[0].sure}; {beside}")
     if proved := proof(diagnosis):
-        texts[0] = replace(texts[0], steps=(proved, *texts[0].steps))
+        steps, place = texts[0].steps, int(IN_MEMORY in proved)
+        texts[0] = replace(texts[0], steps=(*steps[:place], proved, *steps[place:]))
     return texts
 
 
@@ -179,7 +186,13 @@ def proof(diagnosis: Diagnosis) -> str:
     if best is None:
         return ""
     interval = f"{INTERVAL} {best['gain_low']:.2f} to {best['gain_high']:.2f}"
-    return f"{best['fix']}: {times(best['gain'])} faster ({interval}), measured"
+    stalls = diagnosis.verdict.evidence.get("stall_share", 1.0)
+    is_more = best["gain_low"] * (1 - stalls) > 1
+    beyond = ": more than the stalls, as the step gets faster, too" if is_more else ""
+    gain = f"{times(best['gain'])} faster ({interval}), measured"
+    if best["fix"] == IN_MEMORY:
+        gain = f"up to {gain} with {IN_MEMORY} (a_storage)"
+    return f"{STORE if best['fix'] == IN_MEMORY else best['fix']}: {gain}{beyond}"
 
 
 def _costs(finding: Finding, diagnosis: Diagnosis) -> str:
@@ -195,6 +208,9 @@ def _costs(finding: Finding, diagnosis: Diagnosis) -> str:
         return f"costs {part} of an epoch's time{step}"
     if not diagnosis.circumstances.has_step:
         return f"{part} of the time in which batches are made"
+    stalls, gain = (finding.evidence.get(name) for name in ("stall_share", "headroom_factor"))
+    if gain and finding.severity > (stalls or 0.0) + SMALL:  # the step is slower for it, too
+        step = f", as it is {times(gain)} as fast with everything cached{step}"
     return f"costs {part} of the loop's time{step}"
 
 

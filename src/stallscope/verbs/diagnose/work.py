@@ -9,11 +9,11 @@ from stallscope import stages
 from stallscope.model import thresholds
 from stallscope.model.exposure import DIGITS, WORK
 from stallscope.model.thresholds import SATURATED
-from stallscope.units import seconds, share, size
+from stallscope.units import capital, seconds, share, size
 from stallscope.verbs.diagnose import causes
 from stallscope.verbs.diagnose.causes import READING, WAITING
 from stallscope.verbs.diagnose.facts import MAKES_SMALLER
-from stallscope.verbs.diagnose.own_code import CALLS, COLLECTS, OTHER, READS, calling_code
+from stallscope.verbs.diagnose.own_code import CALLS, COLLECTS, OTHER, calling_code, reading_call
 from stallscope.verbs.diagnose.rules import AT_ONCE, finding
 
 if TYPE_CHECKING:
@@ -265,8 +265,8 @@ def _one_transform(facts: Facts, most: StagePart) -> tuple[Cause, Words]:
 def _own_code(facts: Facts, stage: str, own_part: float) -> Words:
     """Say what the dataset computes itself, and in which function of the user's."""
     own = facts.own_code(stage)
-    unnamed = "__getitem__ itself" if stage == stages.GETITEM.name else "Reading"
-    call = own.call if own else READS if stage in stages.READING_WORDS else OTHER
+    unnamed = capital(stages.READING_WORDS.get(stage, "__getitem__ itself"))
+    call = own.call if own else reading_call(stage) if stage in stages.READING_WORDS else OTHER
     does = f", computing: {own.does}" if own else ""
     if facts.threads_compute and call is OTHER:
         does = ", computing in threads of its own, as a codec does"
