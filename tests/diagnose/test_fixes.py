@@ -128,8 +128,10 @@ def test_a_verdict_measures_its_best_fix(monkeypatch, tmp_path):
     tried = diagnosis.fixes.drop_nulls("gain").to_dicts()
     assert [FASTER] == [row["says"] for row in tried]
     assert diagnose_module.PROOF in diagnosis.spent["phase"].to_list()
-    assert str(diagnosis).split("next: ")[1].startswith(tried[0]["fix"])
-    assert "measured\n" in str(diagnosis)
+    assert any(
+        tried[0]["fix"] in step and "measured" in step
+        for step in " ".join(str(diagnosis).split()).split("next: ")[1:3]
+    )
     assert diagnosis.fixes.equals(ss.load(diagnosis.save(tmp_path / "found")).fixes)
 
 
@@ -174,7 +176,7 @@ def test_the_surest_gain_is_tried_first():
     likely = ("num_workers=8", "", 6.5, 0.0, 9.0, True, "", *NOT_TRIED)
     memory = ("samples in memory", "", 4.0, 3.0, 5.0, True, "", *NOT_TRIED)
     small = ("num_workers=4", "", 1.1, 1.05, 1.2, True, "", *NOT_TRIED)
-    tables = (rows, [likely, rows[1]], [memory, rows[1]], [memory, likely, small])
+    tables = (rows, [likely, rows[1]], [memory, rows[1]], [memory, small])
     fixes, wide, stored, little = (pl.DataFrame(each, FIXES, orient="row") for each in tables)
 
     assert "num_workers=3" == first_to_try(fixes)

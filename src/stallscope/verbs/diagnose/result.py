@@ -68,7 +68,7 @@ FIXES: Final = Schema(
 NOT_MEASURED: Final = "not measured"
 IN_MEMORY: Final = "samples in memory"
 """Change that `try_fix` imitates: finished samples, with random transforms drawn once."""
-STORE: Final = "compute the part of a sample that is always the same once, beforehand, and store it"
+STORE: Final = "compute once, beforehand, what is always the same in a sample, and store it"
 """Permanent form of that change."""
 
 
@@ -224,7 +224,7 @@ _LIKELY: Final = 1.2
 def first_to_try(fixes: pl.DataFrame) -> str | None:
     """Return the best change of a table of `FIXES` that needs no code change.
 
-    Settings that promise a clear gain come before samples in memory, which are no change that a
+    Settings that promise a large gain come before samples in memory, which are no change that a
     training can keep; significant gains come before others. Beside other processes predictions are
     wide, so that only a measurement decides.
     """
@@ -232,7 +232,7 @@ def first_to_try(fixes: pl.DataFrame) -> str | None:
     likely = pl.col("predicted_gain") > _LIKELY
     setting = likely & (pl.col("fix") != IN_MEMORY)
     able = fixes.filter("measurable", sure | likely)
-    able = able.sort(setting & sure, sure, descending=True, maintain_order=True)
+    able = able.sort(setting, sure, descending=True, maintain_order=True)
     return next(iter(able["fix"]), None)
 
 
