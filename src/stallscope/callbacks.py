@@ -31,7 +31,7 @@ from stallscope.files import workspace
 from stallscope.model.loop_time import loop_breakdown
 from stallscope.run.load import readable
 from stallscope.run.record import begin_window
-from stallscope.units import said_by
+from stallscope.units import WARMUP, said_by
 from stallscope.verbs.diagnose.recorded import diagnose_run
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class Watcher:
     """
 
     def __init__(
-        self, log: Log | None = None, *, steps: int = 50, every: int = 1000, warmup: int = 4
+        self, log: Log | None = None, *, steps: int = 50, every: int = 1000, warmup: int = WARMUP
     ) -> None:
         if not 0 <= warmup < steps <= every:
             raise ArgumentError(
@@ -261,7 +261,7 @@ def numbers_of(run: Run) -> dict[str, float]:
     return {f"{PREFIX}{name}": float(value) for name, value in numbers.items()}
 
 
-def lightning(*, steps: int = 50, every: int = 1000, warmup: int = 4) -> Any:
+def lightning(*, steps: int = 50, every: int = 1000, warmup: int = WARMUP) -> Any:
     """Return a callback for Lightning's Trainer: `Trainer(callbacks=[callbacks.lightning()])`.
 
     The arguments are those of `Watcher`.
@@ -299,7 +299,7 @@ def lightning(*, steps: int = 50, every: int = 1000, warmup: int = 4) -> Any:
     return LightningCallback()
 
 
-def trainer(of: Any, *, steps: int = 50, every: int = 1000, warmup: int = 4) -> Any:
+def trainer(of: Any, *, steps: int = 50, every: int = 1000, warmup: int = WARMUP) -> Any:
     """Return a callback for Hugging Face's Trainer: `t.add_callback(callbacks.trainer(t))`.
 
     It logs through that Trainer; the other arguments are those of `Watcher`.

@@ -19,6 +19,9 @@ LONGEST: Final = 30
 
 BUDGET_S: Final = 60.0
 """Default budget of every verb, seconds; here, as the command line shows it without torch."""
+WARMUP: Final = 4
+"""Default warm-up of a recorded loop, batches: caches fill, and torch chooses kernels. The first
+batches of the workers never count."""
 TARGETS: Final = (
     "'sample', a folder of images, tar shards (x-{000..009}.tar), an address of images "
     "(s3://bucket/photos)"

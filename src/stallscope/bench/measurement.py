@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+MEMORY_SHARE: Final = 0.25
+"""Share of the free memory that a measurement may take: the training and its page cache need the
+rest."""
 _PERCENT: Final = 100
 
 
@@ -120,7 +123,7 @@ class Measurement:
             add_notes(error, [f"stallscope: raised while {doing}", f"stallscope: {hint}"])
 
 
-def memory_limit(max_bytes: Any, share: float) -> int:
+def memory_limit(max_bytes: Any = None, share: float = MEMORY_SHARE) -> int:
     """Return the bytes that a measurement may take; by default a share of the free memory."""
     if max_bytes is None:
         return int(memory_available_bytes() * share)

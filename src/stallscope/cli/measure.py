@@ -15,7 +15,7 @@ import typer
 import stallscope
 from stallscope.cli import output
 from stallscope.errors import StallscopeError
-from stallscope.units import BUDGET_S, count, said_by
+from stallscope.units import BUDGET_S, WARMUP, count, said_by
 
 Target = Annotated[str, typer.Argument(metavar="TARGET", help=f"{output.FORMS}.")]
 Step = Annotated[
@@ -100,7 +100,9 @@ def record(  # noqa: PLR0913 - the command's options
     batches: Annotated[
         int, typer.Option(metavar="N", min=1, help="Number of recorded batches, after the warm-up.")
     ] = 50,
-    warmup: Annotated[int, typer.Option(metavar="N", min=0, help="Number of warm-up batches.")] = 4,
+    warmup: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Number of warm-up batches.")
+    ] = WARMUP,
     budget: Budget = BUDGET_S,
     *,
     as_json: output.AsJson = False,
@@ -170,7 +172,9 @@ def run(  # noqa: PLR0913 - the command's options
             metavar="DIR", help="New folder for the run. Default: a folder in stallscope-runs."
         ),
     ] = None,
-    warmup: Annotated[int, typer.Option(metavar="N", min=0, help="Number of warm-up steps.")] = 4,
+    warmup: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Number of warm-up steps.")
+    ] = WARMUP,
     html: Html = None,
 ) -> None:
     """Run a training script, record its loaders, give a verdict.

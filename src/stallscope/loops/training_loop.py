@@ -310,7 +310,11 @@ class TimedLoop:
 
     @property
     def warmup(self) -> int:
-        """Return the batches before the steady state: the first of each worker, and one more."""
+        """Return the batches before the steady state: the first of each worker, and one more.
+
+        With few workers that is less than `WARMUP`: loops are timed in turns, and what is left of
+        a warm-up is in all of them.
+        """
         return self.workers + 1
 
     @property

@@ -26,7 +26,7 @@ from stallscope.run.load import collect, explain, is_of_workers, readable, salva
 from stallscope.run.resource_sampler import Sampler
 from stallscope.targets import target as targets
 from stallscope.targets.loaders import find_loaders, kept_iterators
-from stallscope.units import BUDGET_S, count, seconds
+from stallscope.units import BUDGET_S, WARMUP, count, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,7 +45,7 @@ def record(  # noqa: PLR0913 - the public signature
     *,
     device: Any = None,
     batches: int = 50,
-    warmup: int = 4,
+    warmup: int = WARMUP,
     budget_s: float = BUDGET_S,
 ) -> Run:
     """Record the waits of a loop over a loader, and the work of its workers on every sample.
@@ -79,7 +79,10 @@ def record(  # noqa: PLR0913 - the public signature
 
 
 def record_target(
-    target: targets.Target, limits: Limits, warmup: int, look: Callable[[Any], object] | None = None
+    target: targets.Target,
+    limits: Limits,
+    warmup: int = WARMUP,
+    look: Callable[[Any], object] | None = None,
 ) -> Run:
     """Record a resolved target, as `record` does; `look` gets the first batch, before its use."""
     seen = Replay(look=look)
@@ -144,7 +147,7 @@ class Watch:
 
 
 @contextmanager
-def instrumented(loader: Any = None, *, warmup: int = 4) -> Iterator[Watch]:
+def instrumented(loader: Any = None, *, warmup: int = WARMUP) -> Iterator[Watch]:
     """Record the waits of your own loop and the work of its workers.
 
     The batches stay the same, bit for bit, and so do the states of all random generators.

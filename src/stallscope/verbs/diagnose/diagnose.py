@@ -34,7 +34,7 @@ from stallscope.run.record import record_target
 from stallscope.run.resources import LONG_LOOK_S, memory_growth
 from stallscope.targets import target as targets
 from stallscope.targets.loaders import copied
-from stallscope.units import BUDGET_S, said_by, seconds
+from stallscope.units import BUDGET_S, WARMUP, said_by, seconds
 from stallscope.verbs.diagnose import verdict
 from stallscope.verbs.diagnose.causes import HEALTHY, INCONCLUSIVE
 from stallscope.verbs.diagnose.facts import facts, gain_of, with_stacks
@@ -66,7 +66,6 @@ if TYPE_CHECKING:
     from stallscope.verbs.ladder.result import Ladder
 
 
-_WARMUP: Final = 4
 _STEADY_S: Final = 4.0
 """Seconds of the loop: eight of the half-second windows in which resources are judged."""
 _BATCHES: Final = 30
@@ -254,7 +253,7 @@ class Examination:
         """Run the loop as it is, for so long that it can be judged."""
         left_s, workers = self._left_s, max(self._setup.num_workers, 1)
         enough = Enough(
-            max(_WARMUP, workers),
+            max(WARMUP, workers),
             max(_BATCHES, _ROUNDS * workers),
             min(_STEADY_S, left_s / 8),
             few=fewest_steps(self._setup) + 1,  # one may lack its record
@@ -263,7 +262,7 @@ class Examination:
         )
         limits = Limits(_MOST_BATCHES, max(left_s * _MOST_SHARE, 0.1), enough)
         try:
-            run = self._run = record_target(self._target, limits, _WARMUP)
+            run = self._run = record_target(self._target, limits)
         except BaseException as error:
             with suppress(Exception):  # of ours; the user's own one is on its way
                 self._take_over(vars(error).get("run"), error)
@@ -294,8 +293,8 @@ class Examination:
                 sizes = [batch_bytes(batch) for batch in islice(batches, 1)]
             return replace(facts, batch=sizes[0] if sizes else None)
         if phase == verdict.MEMORY:
-            enough = Enough(_WARMUP, _BATCHES, _MEMORY_S)
-            run = record_target(target, Limits(_MOST_BATCHES, left_s, enough), _WARMUP)
+            enough = Enough(WARMUP, _BATCHES, _MEMORY_S)
+            run = record_target(target, Limits(_MOST_BATCHES, left_s, enough))
             growth = apart(lambda: memory_growth(run, self._setup.num_workers))
             return replace(facts, memory_growth=growth)
         if phase == verdict.LOOP_STACKS:
@@ -314,11 +313,12 @@ class Examination:
         return apart(lambda: with_stacks(facts, stacks))
 
     def _with_one_worker(self, facts: Facts) -> Facts:
-        enough = Enough(after=2, batches=_ALONE_BATCHES, seconds=_ALONE_S)
+        warmup = 2  # the only worker's first batch, and one more
+        enough = Enough(warmup, batches=_ALONE_BATCHES, seconds=_ALONE_S)
         plain: Any = self._target.loader
         target = replace(self._target, loader=copied(plain, num_workers=1))
         try:
-            run = record_target(target, Limits(_MOST_BATCHES, self._left_s, enough), 2)
+            run = record_target(target, Limits(_MOST_BATCHES, self._left_s, enough), warmup)
         except Exception as error:
             if isinstance(error, StallscopeError):
                 raise

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import polars as pl
 
 from stallscope.apart import apart
+from stallscope.bench.measurement import memory_limit
 from stallscope.errors import StallscopeError
 from stallscope.loops.cached_loaders import is_plain, is_stream
-from stallscope.machine import memory_available_bytes
 from stallscope.model.costs import costs_of
 from stallscope.model.settings import HAS_IN_ORDER, Setting, grid, setting_of
 from stallscope.model.simulator import predict
@@ -40,10 +40,8 @@ if TYPE_CHECKING:
     from stallscope.verbs.tune.result import Tuning
 
 
-_MEMORY_SHARE: Final = 0.25
-"""Share of the free memory for cached samples."""
 _CAPTURE_SHARE: Final = 0.3
-"""Share of a measurement's budget for caching them."""
+"""Share of a measurement's budget for caching samples."""
 _FASTER: Final = 2.0
 """Assumed speedup of better code: the real one is unknown before the code is written."""
 _NOT_TRIED: Final = (None, None, None, None)
@@ -80,7 +78,7 @@ class FixBench(TuneBench):
             ArgumentError: that is no time.
             StallscopeError: there is no such fix, or only the user can make it.
         """
-        room = int(memory_available_bytes() * _MEMORY_SHARE)
+        room = memory_limit()
         trial = self._trial(change, lambda loader: self._in_memory(loader, room, budget_s))
         tuning = self.measure(trial, budget_s)
         if trial.change == IN_MEMORY:

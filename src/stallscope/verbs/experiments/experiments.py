@@ -59,7 +59,8 @@ _BATCHES: Final = 4
 _FETCH_SHARE, _LOSS_SHARE = 0.25, 0.35
 """Shares of the budget for fetching batches, and for comparing losses."""
 _WARMUP: Final = 2
-"""Steps of a lap that are not timed."""
+"""Steps of a lap that are not timed: fewer than `WARMUP`, as the batches are in memory and the step
+has run before."""
 _LOSS_STEPS: Final = 20
 _FEWEST_STEPS, _MOST_STEPS = 3, 200
 _LAP_S: Final = 0.4

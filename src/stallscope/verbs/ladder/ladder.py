@@ -55,8 +55,6 @@ _CAPTURE_SHARE: Final = 0.2
 """Largest share of the budget for caching samples."""
 _NARROW: Final = 0.08
 """Half-width of an interval that is narrow enough for a picture."""
-_MEMORY_SHARE: Final = 0.25
-"""Share of the free memory for samples and batches."""
 _NO_MORE: Final = "the loader gave no more batches"
 _MOST_BATCHES: Final = 4
 """Batches kept in memory: enough that samples of all sizes are among them."""
@@ -96,7 +94,7 @@ def ladder(
         NoBatchError: a batch did not come in time; `ladder` holds the partial result.
     """
     measurement = Measurement("ladder", budget_s)
-    room = memory_limit(max_bytes, _MEMORY_SHARE)
+    room = memory_limit(max_bytes)
     require_single_rank()
     target = targets.target(target, step=step, device=device)
     check_step_s(target.simulated_step_s, measurement.budget_s)

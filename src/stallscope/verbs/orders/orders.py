@@ -89,8 +89,6 @@ _CLEAR: Final = 0.1
 """Half width of the interval of the loader's speedup at which measuring ends."""
 _CACHED: Final = 16
 """Samples that are made repeatedly for a variant that caches them."""
-_MEMORY_SHARE: Final = 0.25
-"""Share of the available memory for the captured samples and their intermediate results."""
 
 
 def orders(
@@ -195,7 +193,7 @@ class OrderSearch:
         self._stream = self._loader
         most = max(samples, min(2 * (self._loader.batch_size or 1), _RECORDED))
         is_over = partial(self._measurement.has_used, _RECORD_UNTIL)
-        replay = replayed(self._loader, most, memory_limit(None, _MEMORY_SHARE) // 2, is_over)
+        replay = replayed(self._loader, most, memory_limit() // 2, is_over)
         self._loader = replay.loader
         self._measurement.note(
             f"{count(len(replay.loader.dataset), 'sample')} of the stream were recorded; "  # type: ignore[arg-type]  # it has a length
@@ -209,7 +207,7 @@ class OrderSearch:
         Ops in several attributes are a pipeline that `__getitem__` writes as calls.
         """
         dataset, held = self._loader.dataset, None
-        room_bytes = memory_limit(None, _MEMORY_SHARE)
+        room_bytes = memory_limit()
         try:
             held = capture(self._loader, samples, room_bytes)
         except NoPipelineError as error:

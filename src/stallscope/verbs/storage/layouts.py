@@ -23,7 +23,7 @@ import polars as pl
 
 from stallscope.apart import apart
 from stallscope.bench.comparison import of_samples
-from stallscope.bench.measurement import Measurement
+from stallscope.bench.measurement import Measurement, memory_limit
 from stallscope.errors import UnsupportedError
 from stallscope.files import workspace
 from stallscope.hooks.find_ops import own_attributes
@@ -31,7 +31,7 @@ from stallscope.isolation import isolated
 from stallscope.loops.cached_loaders import check_plain, is_stream, packed
 from stallscope.loops.devices import device_of
 from stallscope.loops.training_loop import TimedLoop, check_whole, started
-from stallscope.machine import memory_available_bytes, require_single_rank, usable_cores
+from stallscope.machine import require_single_rank, usable_cores
 from stallscope.targets import target as targets
 from stallscope.targets.object_graph import children, walk
 from stallscope.units import BUDGET_S, said_by
@@ -49,10 +49,8 @@ if TYPE_CHECKING:
     from stallscope.verbs.storage.containers import RawSample
 
 
-_MEMORY_SHARE: Final = 0.2
-"""Share of the free memory for the files of the samples."""
 _DISK_SHARE: Final = 0.05
-"""Share of the free disk for the same: nine layouts of them are written."""
+"""Share of the free disk for the files of the samples: nine layouts of them are written."""
 _CAPTURE_SHARE: Final = 0.05
 """Share of the budget for reading the files of more than `_ENOUGH` samples: writing them takes
 three times as long."""
@@ -174,7 +172,7 @@ class LayoutSearch:
             loader, dataset, batch_sampler=batches, collate_fn=packed
         )
         disk = _DISK_SHARE * shutil.disk_usage(place).free
-        room = min(_MEMORY_SHARE * memory_available_bytes(), disk)
+        room = min(memory_limit(), disk)
         until_s = time.perf_counter() + _CAPTURE_SHARE * self._measurement.budget_s
         raws: list[RawSample] = []
         with self._started(capturing) as packs:

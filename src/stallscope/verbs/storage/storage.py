@@ -25,7 +25,7 @@ from stallscope.machine import require_single_rank
 from stallscope.model.costs import recorded_per_s
 from stallscope.run.record import record_target
 from stallscope.targets import target as targets
-from stallscope.units import BUDGET_S, count, share
+from stallscope.units import BUDGET_S, WARMUP, count, share
 from stallscope.verbs.storage import reads
 from stallscope.verbs.storage.reads import COLD, RANDOM, REALLY_COLD, SAMPLE, SEQUENTIAL, WARM
 from stallscope.verbs.storage.result import PLACES, READINGS, UNPROVEN, Storage, StorageConditions
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from stallscope.verbs.storage.reads import DataFile, Mount
 
 
-_WARMUP: Final = 4
 _BATCHES: Final = 16
 _STEADY_S: Final = 2.0
 """Seconds of steady state that are recorded, where the budget allows it."""
@@ -112,14 +111,14 @@ def record_briefly(target: Target, left_s: float) -> Run:
     """Record a loop just long enough to know its pace; `left_s` is the rest of the budget."""
     workers = max(target.num_workers, 1)
     enough = Enough(
-        max(_WARMUP, workers),
+        max(WARMUP, workers),
         max(_BATCHES, 2 * workers),
         min(_STEADY_S, left_s / 10),
         few=workers,
         late_s=left_s * _RECORD_SHARE / 2,
     )
     limits = Limits(1_000_000, max(left_s * _RECORD_SHARE, 0.1), enough)
-    return record_target(target, limits, _WARMUP)
+    return record_target(target, limits)
 
 
 def demand_of(run: Run) -> dict[str, float | None]:

@@ -39,7 +39,7 @@ from stallscope.model.thresholds import OTHERS
 from stallscope.run.record import record_target
 from stallscope.targets import target as targets
 from stallscope.targets.loaders import epoch_length
-from stallscope.units import BUDGET_S, size
+from stallscope.units import BUDGET_S, WARMUP, size
 from stallscope.verbs.tune.result import AS_FAST, TRIALS, TuneConditions, Tuning
 
 if TYPE_CHECKING:
@@ -52,13 +52,13 @@ if TYPE_CHECKING:
     from stallscope.targets.target import Target
 
 
-_WARMUP: Final = 4
 _STEADY_S, _BATCHES, _ROUNDS = 2.0, 12, 4
 """Seconds, batches and rounds of the workers to record, where the budget allows it."""
 _RECORD_SHARE, _LATE_SHARE = 0.25, 0.2
 """Largest share of the budget for the recording, and the share after which few batches suffice."""
 _MEMORY_SHARE: Final = 0.5
-"""Share of the free memory for workers and batches."""
+"""Share of the free memory for workers and batches: more than `MEMORY_SHARE`, as the training would
+need the same."""
 _HANDED_AT_ONCE: Final = 4
 """Copies of a batch that exist at a time while it is handed over."""
 _SHARED: Final = "/dev/shm"  # noqa: S108 - where workers put their batches
@@ -244,14 +244,14 @@ class SettingSearch:
         """Record the loop as it is, with its samples, and hand one batch over."""
         workers, left_s = max(self._now.num_workers, 1), self._measurement.left_s
         enough = Enough(
-            max(_WARMUP, workers),
+            max(WARMUP, workers),
             max(_BATCHES, _ROUNDS * workers),
             min(_STEADY_S, left_s / 10),
             few=2 * workers,
             late_s=left_s * _LATE_SHARE,
         )
         limits = Limits(1_000_000, max(left_s * _RECORD_SHARE, 0.1), enough)
-        self._run = record_target(self._target, limits, _WARMUP, self._look_at)
+        self._run = record_target(self._target, limits, look=self._look_at)
         self._measurement.result = self.result
         if self._now.num_workers or self._batch_bytes is None:
             return
