@@ -357,6 +357,33 @@ def test_the_part_that_is_always_the_same_can_be_kept():
         assert same(batches(loader), batches(applied))
 
 
+def test_a_cache_larger_than_the_free_memory_is_not_timed(monkeypatch):
+    monkeypatch.setattr(proposals, "memory_limit", lambda *_: 1_000)
+
+    orders = quick(loader_of(halve, middle), budget_s=3)
+
+    cache = orders.trials.filter(pl.col("kind") == "cache").row(0, named=True)
+    assert (
+        "for 24 samples in one process; too much for the 1.0 kB that are free" in cache["changes"]
+    )
+    assert cache["predicted_s"] is None
+    assert cache["trial"] not in orders.pairs["variant"]
+
+
+def test_of_orders_that_cost_the_same_the_simplest_comes_first():
+    """Up to a share of the sample's time; a cheaper order may move more ops."""
+    timed = [
+        (0.5003, (0, 2, 1, 3)),
+        (0.5, (3, 2, 1, 0)),
+        (0.5001, (2, 0, 3, 1)),
+        (0.7, (0, 1, 2, 3)),
+    ]
+
+    orders = proposals._simplest_first(timed, whole_s=1.0)
+
+    assert [(0, 2, 1, 3), (2, 0, 3, 1), (3, 2, 1, 0), (0, 1, 2, 3)] == orders
+
+
 @pytest.mark.parametrize(
     ("dataset", "error", "what"),
     [

@@ -17,6 +17,7 @@ from stallscope.verbs.orders.result import (
     NoSuchOrderError,
     Orders,
 )
+from stallscope.verbs.orders.text import sentence
 
 FIRST = ["order", "change", "predicted_s", "measured_s", "measured_low_s", "measured_high_s"]
 FIRST += ["speedup", "equivalence", "max_difference"]
@@ -80,6 +81,11 @@ def test_what_the_loader_gives_is_told_beside_it(factor, says):
     assert says == row["loader_says"]
     assert pytest.approx(factor) == row["loader_gain"]
     assert (says == "faster") == (result.best() is not None)
+    if says == "slower":
+        assert sentence(result).startswith(
+            "Keep the pipeline as it is: order 1 makes samples 2.00× faster (95% interval "
+        )
+        assert "but the loader slower: 0.60× (" in sentence(result)
 
 
 def test_what_was_not_measured_is_null():

@@ -7,27 +7,33 @@ mask are two chains. Calls that draw random numbers keep their place. `deferred_
 from __future__ import annotations
 
 import linecache
+import math
 import time
 import types
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-import torch
-
 from stallscope.hooks import find_ops
-from stallscope.loops.cached_values import bytes_of, fresh, is_image
+from stallscope.loops.cached_values import bytes_of, fresh
 from stallscope.targets.loaders import copied
 from stallscope.units import count, repr_of
 from stallscope.verbs.orders.capture import CapturedSample, decoded, seeded
-from stallscope.verbs.orders.deferred_calls import CallSite, CodeCall, NoticedCalls, OrderedCalls
+from stallscope.verbs.orders.deferred_calls import (
+    CallSite,
+    CodeCall,
+    NoticedCalls,
+    OrderedCalls,
+    kept_shape,
+    shape_of,
+)
 from stallscope.verbs.orders.equivalence import digest
 from stallscope.verbs.orders.pipeline import Op, Place, numbered, one_line
 from stallscope.verbs.orders.run_ops import OpInput, clocked, states_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from stallscope.verbs.orders.variant import Variant
 
@@ -36,7 +42,9 @@ if TYPE_CHECKING:
 _FEWEST: Final = 2
 """Calls of a chain."""
 _PLANE: Final = 2
-"""Fewest axes of an image or a mask."""
+"""Fewest axes of an image, a mask or boxes."""
+_SIGNAL: Final = 1_024
+"""Fewest values of a signal, which has a single axis; a shorter array holds labels or sizes."""
 _DEEPEST: Final = 4
 """Datasets nested in one another."""
 _ROUNDS: Final = 4
@@ -83,7 +91,7 @@ class RecordedCalls(NoticedCalls):
     def called(self, call: CodeCall) -> Any:
         """Make a call, and record it."""
         first = call.first
-        if not _is_plane(first):
+        if not _is_data(first):
             return call.made(first)
         began_ns = time.perf_counter_ns()
         *_, call.decode_s = decoded(first)
@@ -94,6 +102,7 @@ class RecordedCalls(NoticedCalls):
         call.result, took_s = clocked(lambda: call.made(first))
         call.took_s = took_s - (self.recording_s - inner_s)
         call.draws = states_of() != before
+        call.kept_shape = kept_shape(first, call.result)
         self._inside = call.inside
         whole_s = (time.perf_counter_ns() - began_ns) / 1e9
         self.recording_s += whole_s - took_s - call.decode_s
@@ -134,9 +143,9 @@ class RecordedCalls(NoticedCalls):
         ]
 
 
-def _is_plane(value: Any) -> bool:
-    is_array = isinstance(value, (torch.Tensor, np.ndarray)) and value.ndim >= _PLANE
-    return is_array or is_image(value)
+def _is_data(value: Any) -> bool:
+    shape = shape_of(value)
+    return len(shape) >= _PLANE or math.prod(shape) >= _SIGNAL
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,6 +155,8 @@ class CallsPlace:
     place: Place
     """Place of the dataset in the loader's dataset."""
     chains: tuple[tuple[Op, ...], ...]
+    kept_shapes: Mapping[CallSite, tuple[type, int]]
+    """Calls that keep the shape in all samples, each with the result of `kept_shape`."""
     where: None = None
     reader: None = None
 
@@ -164,7 +175,8 @@ class CallsPlace:
         """Return a loader whose dataset makes its calls in the variant's order."""
         places = {op.call.site: (op.group, variant.positions.index(op.position)) for op in self.ops}
         replaced = {op.site: op.function for op in variant.replaced.values()}
-        ordered = OrderedCalls(self.place.found_in(loader.dataset), places, replaced)
+        inner = self.place.found_in(loader.dataset)
+        ordered = OrderedCalls(inner, places, replaced, self.kept_shapes)
         return copied(loader, dataset=self.place.filled(loader.dataset, ordered))
 
     def found_in(self, loader: Any) -> tuple[CallsPlace | None, list[str]]:
@@ -175,7 +187,7 @@ class CallsPlace:
 
     def code_of(self, variant: Variant) -> str:
         """Return the lines of each chain that changes, in their new order."""
-        lines = []
+        lines, sites = [], [op.call.call_site for op in self.ops]
         for chain in self.chains:
             ops = {op.position: op for op in chain}
             order = [position for position in variant.positions if position in ops]
@@ -184,9 +196,13 @@ class CallsPlace:
             file = PurePath(chain[0].call.call_site[0]).name
             lines.append(f"# {self.text.partition(',')[0]} in {file}: call in this order")
             for position in order:
-                path, line = ops[position].call.call_site
-                source = variant.names.get(position) or linecache.getline(path, line).strip()
-                lines.append(f"{source or ops[position].name}  # line {line}")
+                call = ops[position].call
+                path, line = call.call_site
+                source = variant.names.get(position)
+                if source is None and sites.count(call.call_site) == 1:
+                    source = linecache.getline(path, line).strip()
+                # a line with several calls cannot be moved as a whole
+                lines.append(f"{source or f'{call.site.name}(...)'}  # line {line}")
         return "\n".join(lines)
 
 
@@ -231,12 +247,16 @@ def _in_dataset(
         recorded.append(rows)
         empty = OpInput((), {})
         samples.append(CapturedSample(empty, decode_s=decode_s, fetch_s=fetch_s, finished=finished))
-    chains = _merged(recorded)
+    chains, kept_shapes = _merged(recorded), _kept_shapes(recorded)
     for _ in range(_ROUNDS):
         reached = _reached(chains, recorded)
-        chains, is_right = _tried(place, dataset, indices, samples, reached)
+        sites = {site: (n, at) for n, row in enumerate(reached) for at, site in enumerate(row)}
+        ordered = OrderedCalls(place.value, sites, {}, kept_shapes)
+        make = partial(seeded, place.filled(dataset, ordered))
+        chains, is_right = _tried(reached, ordered, make, zip(indices, samples, strict=False))
         if is_right:
-            return _as_ops(place, chains, recorded, samples) if chains else None
+            ops = _as_ops(chains, recorded, samples)
+            return (CallsPlace(place, ops, kept_shapes), samples) if ops else None
     return None
 
 
@@ -264,6 +284,14 @@ def _merged(recorded: list[list[list[CodeCall]]]) -> list[Chain]:
     return [chain for chain in chains if len(chain) >= _FEWEST and id(chain) not in broken]
 
 
+def _kept_shapes(recorded: list[list[list[CodeCall]]]) -> dict[CallSite, tuple[type, int]]:
+    """Return how calls keep the shape, of those that do so in the same way in all samples."""
+    by_site: dict[CallSite, set[tuple[type, int] | None]] = {}
+    for call in (call for rows in recorded for row in rows for call in row):
+        by_site.setdefault(call.site, set()).add(call.kept_shape)
+    return {site: shape for site, (shape, *others) in by_site.items() if shape and not others}
+
+
 def _reached(chains: list[Chain], recorded: list[list[list[CodeCall]]]) -> list[Chain]:
     """Return the chains that no sample skips as a whole: each sample needs a value for each."""
     sites = [{call.site for row in rows for call in row} for rows in recorded]
@@ -271,30 +299,26 @@ def _reached(chains: list[Chain], recorded: list[list[list[CodeCall]]]) -> list[
 
 
 def _tried(
-    place: Place,
-    dataset: Any,
-    indices: Sequence[Any],
-    samples: list[CapturedSample],
     chains: list[Chain],
+    ordered: OrderedCalls,
+    make: Callable[[Any, int], Any],
+    pairs: Iterable[tuple[Any, CapturedSample]],
 ) -> tuple[list[Chain], bool]:
     """Defer calls while making the samples; return the chains, cut if needed, and if they work."""
-    places = {site: (n, at) for n, row in enumerate(chains) for at, site in enumerate(row)}
-    watched = OrderedCalls(place.value, places, {})
-    outer = place.filled(dataset, watched)
     is_same = True
-    for number, (index, sample) in enumerate(zip(indices, samples, strict=False)):
+    for number, (index, sample) in enumerate(pairs):
         try:
-            is_same &= digest(seeded(outer, index, number)) == digest(sample.finished)
+            is_same &= digest(make(index, number)) == digest(sample.finished)
         except Exception:  # noqa: BLE001, PERF203 - the code may do anything with a deferred result
             is_same = False
-    if not watched.cuts:
+    if not ordered.cuts:
         # the code uses a result in a way that no cut explains: leave that chain out
         return (chains, True) if is_same else (chains[:-1], False)
     pieces: list[Chain] = []
     for chain in chains:
         piece: Chain = []
         for site in chain:
-            if piece and any(after == site and first in piece for first, after in watched.cuts):
+            if piece and any(after == site and first in piece for first, after in ordered.cuts):
                 pieces.append(piece)
                 piece = []
             piece.append(site)
@@ -303,12 +327,11 @@ def _tried(
 
 
 def _as_ops(
-    place: Place,
     chains: list[Chain],
     recorded: list[list[list[CodeCall]]],
     samples: list[CapturedSample],
-) -> tuple[CallsPlace, list[CapturedSample]]:
-    """Return the calls as ops, and the samples with a value for each chain."""
+) -> tuple[tuple[Op, ...], ...]:
+    """Return the calls of each chain as ops; give each sample a value for each chain."""
     by_sample = [{call.site: call for row in rows for call in row} for rows in recorded]
     names = numbered([site.name for chain in chains for site in chain])
     ops: list[tuple[Op, ...]] = []
@@ -324,7 +347,7 @@ def _as_ops(
     for sample, beside in zip(samples, by_sample, strict=True):
         firsts = [next(beside[site] for site in chain if site in beside) for chain in chains]
         sample.input = OpInput(tuple(call.argument for call in firsts), {}, beside)
-    return CallsPlace(place, tuple(ops)), samples
+    return tuple(ops)
 
 
 def _arguments(call: CodeCall) -> str:

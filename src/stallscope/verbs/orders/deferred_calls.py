@@ -5,7 +5,8 @@ the copies are wrapped, so that each call is seen; the user's objects stay uncha
 this module, so it imports no polars.
 
 To change the order, a call of a chain returns a placeholder. The calls are made, with the original
-arguments, when the code uses the result. So `__getitem__` draws its random numbers as before.
+arguments, when the code uses the result. So `__getitem__` draws its random numbers as before. Code
+that only reads the shape, as to draw the place of a crop, gets it from calls that keep the shape.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+import torch
 from torch.utils.data import Dataset
 
 from stallscope.hooks.find_ops import names_in, own_attributes
-from stallscope.loops.cached_values import mapped
+from stallscope.loops.cached_values import is_image, mapped
 from stallscope.verbs.orders.pipeline import OuterDataset, is_no_tool, shallow
 
 if TYPE_CHECKING:
@@ -66,6 +68,8 @@ class CodeCall:
     took_s: float = 0.0
     draws: bool = False
     """True if the call moved a random generator."""
+    kept_shape: tuple[type, int] | None = None
+    """Result of `kept_shape`."""
 
     def made(self, value: Any, function: Any = None) -> Any:
         """Call the function, or another one, with this first argument."""
@@ -200,6 +204,44 @@ def _sets_globals(function: types.FunctionType) -> bool:
 
 # ---- deferred calls ------------------------------------------------------------------------------
 
+_SHAPE: Final = frozenset({"shape", "size", "ndim", "dim", "width", "height"})
+"""Attributes that follow from the shape."""
+_IMAGE: Final = 3
+"""Axes of an image."""
+
+
+def shape_of(value: Any) -> tuple[int, ...]:
+    """Return the shape; of an image that of its tensor; (): the value has none."""
+    if is_image(value):
+        return len(value.getbands()), value.height, value.width
+    return tuple(value.shape) if isinstance(value, (torch.Tensor, np.ndarray)) else ()
+
+
+def kept_shape(first: Any, result: Any) -> tuple[type, int] | None:
+    """Return the result's type, and the roll of the axes that gives its shape; None: another shape.
+
+    A conversion moves the channels from the last axis to the first, or back.
+    """
+    before, after = shape_of(first), shape_of(result)
+    rolls = (0, 1, -1) if len(before) == _IMAGE else (0,) if before else ()
+    roll = next((roll for roll in rolls if _rolled(before, roll) == after), None)
+    return None if roll is None else (type(result), roll)
+
+
+def _rolled(shape: tuple[int, ...], roll: int) -> tuple[int, ...]:
+    at = -roll % max(len(shape), 1)
+    return (*shape[at:], *shape[:at])
+
+
+def _of_shape(kind: type, shape: tuple[int, ...]) -> Any:
+    """Return an object with the attributes `_SHAPE` of a type, without its memory."""
+    if issubclass(kind, torch.Tensor):
+        return torch.empty(shape, device="meta")
+    if issubclass(kind, np.ndarray):
+        return np.broadcast_to(np.empty(()), shape)
+    _, height, width = shape
+    return types.SimpleNamespace(size=(width, height), width=width, height=height)
+
 
 class Waiting:
     """Placeholder of a result whose calls, in the order of the code, are made when it is used."""
@@ -232,6 +274,11 @@ class Waiting:
             self._ordered.cuts.add((self._calls[-1].site, after))
 
     def __getattr__(self, name: str) -> Any:
+        by_site, sites = self._ordered.kept_shapes, [call.site for call in self._calls]
+        shapes = [by_site[site] for site in sites if site in by_site]
+        if name in _SHAPE and not self._is_done and len(shapes) == len(sites):
+            shape = _rolled(shape_of(self._value), sum(roll for _, roll in shapes))
+            return getattr(_of_shape(shapes[-1][0], shape), name)
         return getattr(self._stallscope_result(), name)
 
     def __array__(self, *args: Any, **named: Any) -> Any:
@@ -272,6 +319,7 @@ class OrderedCalls(NoticedCalls):
         dataset: the user's.
         places: chain and place in the new order, of each call.
         replaced: functions that replace the called ones.
+        kept_shapes: of the calls that keep the shape, see `kept_shape`.
 
     Attributes:
         cuts: pairs of calls between which the code used the result.
@@ -282,9 +330,10 @@ class OrderedCalls(NoticedCalls):
         dataset: Any,
         places: Mapping[CallSite, tuple[int, int]],
         replaced: Mapping[CallSite, Any],
+        kept_shapes: Mapping[CallSite, tuple[type, int]],
     ) -> None:
         super().__init__(dataset)
-        self.places, self.replaced = places, replaced
+        self.places, self.replaced, self.kept_shapes = places, replaced, kept_shapes
         self.cuts: set[tuple[CallSite, CallSite]] = set()
 
     def called(self, call: CodeCall) -> Any:

@@ -312,6 +312,8 @@ class OrderEvaluator:
     def _parts(self, variant: Variant) -> tuple[CostPart, ...]:
         """Return the parts of a variant's time, up to the op that raises; (): unknown."""
         fixed, whole_s, names = self.fixed, variant.predicted_s, self._names_in(variant)
+        if variant.cached:
+            return ()
         ops = []
         for position, tried, seconds in self.op_seconds(variant.positions):
             if whole_s is None and (tried is None or tried.state is None):
@@ -326,7 +328,7 @@ class OrderEvaluator:
             # the rest is decoding, which a variant may replace, and ops that it moved to the batch
             left_s = whole_s - fixed.fetch_s - fixed.batch_s - sum(part.seconds for part in ops)
             decode_s = fixed.decode_s if variant.on_batch else left_s
-            if variant.cached or min(decode_s, left_s - decode_s) < -_NOISE_S:
+            if min(decode_s, left_s - decode_s) < -_NOISE_S:
                 return ()
             parts[1] = decode._replace(seconds=decode_s)
             moved = ", ".join(self.ops[position].name for position in variant.on_batch)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch.utils.data import default_collate
 
+from stallscope.bench.measurement import memory_limit
 from stallscope.errors import ArgumentError
 from stallscope.loops.cached_values import bytes_of, fresh, is_image
 from stallscope.units import count, repr_of, seconds, size
@@ -35,21 +36,22 @@ from stallscope.verbs.orders.variant import (
     ResizedCrop,
     Variant,
     can_be_one,
+    moved_ops,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from stallscope.verbs.orders.evaluator import OrderEvaluator
 
-_MOST_SAME: Final = 5
-"""Orders in the result that give the original's data."""
 _MOST_OTHERS: Final = 3
-"""Orders in the result of each other grade; twice as many that raise."""
+"""Orders in the result with other data, of each grade; twice as many that raise."""
 _MOST_COMPARED: Final = 50
-"""Orders of one digest that are compared until enough give identical data."""
+"""Cheapest orders of one digest, of which those are taken that move the fewest ops."""
 _WORTH: Final = 0.01
-"""Share of a sample's time that a change has to save to be combined with others."""
+"""Share of a sample's time that a change has to save to move more ops, or to be combined."""
+_MEMORY_SHARE: Final = 0.5
+"""Share of the free memory that the caches of all workers may take."""
 _MOST_FINALISTS: Final = 7
 """Variants that are timed."""
 _ROUNDS: Final = 3
@@ -127,20 +129,35 @@ def add_orders(evaluator: OrderEvaluator, is_over: Callable[[], bool]) -> None:
         classes = graph.cheapest(_MOST_COMPARED)
         as_it_is = [tried for _, tried in graph.follow(graph.positions)][-1]
         digest = as_it_is.state.digest if as_it_is and as_it_is.state else ""
-        same = 0
-        for _, order in classes.pop(digest, []):
-            if same >= _MOST_SAME or is_over():
+        # each further one costs more, and moves fewer ops
+        fewest = len(graph.positions) + 1
+        for order in _simplest_first(classes.pop(digest, []), evaluator.whole_s):
+            if is_over():
                 break
-            if order != graph.positions:
-                same += _add_order(evaluator, order).grade.equivalence == IDENTICAL
+            moves = len(moved_ops(order))
+            if 0 < moves < fewest and _add_order(evaluator, order).grade.equivalence == IDENTICAL:
+                fewest = moves
         left = dict.fromkeys(EQUIVALENCES, _MOST_OTHERS)
-        for (_, order), digest in sorted((orders[0], digest) for digest, orders in classes.items()):
+        for digest, orders in sorted(classes.items(), key=lambda of_data: of_data[1][0]):
             grade = evaluator.grades.get(digest, DIFFERENT)
             left[grade] -= 1
             if left[grade] >= 0 and not is_over():
-                _add_order(evaluator, order)
+                _add_order(evaluator, _simplest_first(orders, evaluator.whole_s)[0])
         for beginning, why in graph.failures()[: 2 * _MOST_OTHERS]:
             evaluator.add(evaluator.of_order(evaluator.whole_order(beginning), why))
+
+
+def _simplest_first(
+    timed: Sequence[tuple[float, tuple[int, ...]]], whole_s: float
+) -> list[tuple[int, ...]]:
+    """Sort orders by cost; of those that cost about the same, the one that moves fewest ops."""
+    least_s = min((seconds for seconds, _ in timed), default=0.0)
+
+    def rank(entry: tuple[float, tuple[int, ...]]) -> tuple[float, int, float]:
+        seconds, order = entry
+        return (seconds - least_s) // (_WORTH * whole_s), len(moved_ops(order)), seconds
+
+    return [order for _, order in sorted(timed, key=rank)]
 
 
 def _add_order(evaluator: OrderEvaluator, order: tuple[int, ...]) -> Variant:
@@ -301,18 +318,24 @@ def cached_head(evaluator: OrderEvaluator) -> Iterator[Variant]:
         cut += 1
     inputs = evaluator.inputs_of.get(cut, evaluator.original)
     values = [op_input.value for op_input in inputs]
-    entries = len(evaluator.loader.dataset)
-    needs = size(bytes_of(values) / len(values) * entries)
+    entries, workers = len(evaluator.loader.dataset), max(evaluator.loader.num_workers, 1)
+    needs_bytes = bytes_of(values) / len(values) * entries
+    free_bytes = memory_limit(None, 1.0)
+    fits = needs_bytes * workers < _MEMORY_SHARE * free_bytes
     saved_s = evaluator.fixed.fetch_s + evaluator.fixed.decode_s + evaluator.seconds_of(range(cut))
     last = evaluator.ops[cut - 1].name if cut else "decoding"
+    where = f"each of {workers} workers" if workers > 1 else "one process"
+    effect = f"too much for the {size(free_bytes)} that are free, so it was not timed"
+    if fits:
+        saves = f"saves {seconds(saved_s)} per sample once all are cached"
+        effect = f"{saves}; workers that end lose their cache"
     yield Variant(
         evaluator.as_it_is,
         CACHE,
         f"everything up to {last} kept in memory",
-        f"{needs} for {count(entries, 'sample')}, in each worker; saves {seconds(saved_s)} per "
-        "sample once all are cached; workers that end lose their cache",
+        f"{size(needs_bytes)} for {count(entries, 'sample')} in {where}; {effect}",
         cached=cut + 1,
-        predicted_s=evaluator.whole_s - saved_s,
+        predicted_s=evaluator.whole_s - saved_s if fits else None,
     )
 
 

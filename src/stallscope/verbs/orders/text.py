@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from stallscope.bench.comparison import FASTER, OPEN, SAME, open_title
+from stallscope.bench.comparison import FASTER, OPEN, SAME, SLOWER, open_title
 from stallscope.stats import INTERVAL
 from stallscope.units import count, printable, seconds, share, times
 from stallscope.verbs.orders.result import op_names
@@ -60,7 +60,7 @@ def sentence(orders: Orders) -> str:
     """Return the answer: the best pipeline and its speedup, or to keep the original."""
     best, near = orders.best_variant(), beyond(orders)
     if best is None and near:
-        return f"{near}; nothing is faster with identical output"
+        return f"{near}; {_only_samples(orders) or 'nothing is faster with identical output'}"
     if best is None:
         return _nothing(orders)
     output = _OUTPUT[best.grade.equivalence]
@@ -101,6 +101,8 @@ def _nothing(orders: Orders) -> str:
         return "The budget ran out before another pipeline was tried: raise budget_s"
     if others <= 0:
         return "Keep the pipeline as it is: no other was tried"
+    if held_back := _only_samples(orders):
+        return f"Keep the pipeline as it is: {held_back}"
     safe = _safe(orders)
     first = next((variant for variant in safe if variant.says == OPEN), None)
     if first and first.speedup and first.fast > 1:
@@ -116,6 +118,19 @@ def _nothing(orders: Orders) -> str:
         f"Keep the pipeline as it is: none of {others:,} others is faster with the same output"
         f"{nearest}{_for_memory(orders)}"
     )
+
+
+def _only_samples(orders: Orders) -> str:
+    """Return the best safe variant that makes samples faster but the loader slower; "": none."""
+    for variant in _safe(orders):
+        gain = variant.loader_gain
+        if variant.says == FASTER and gain is not None and gain.says == SLOWER:
+            return (
+                f"{variant.change} makes samples {variant.fast:.2f}× faster"
+                f"{interval_text(variant.speedup)}, but the loader slower: {gain.factor:.2f}×"
+                f"{interval_text(gain)}"
+            )
+    return ""
 
 
 def _safe(orders: Orders) -> list[Variant]:

@@ -276,7 +276,7 @@ def _comment(op: Op) -> str:
 
 def change_of(positions: Sequence[int], names: Sequence[str] | Mapping[int, str]) -> str:
     """Return the change of an order in few words: "RandomCrop before PILToTensor"."""
-    moved, changes = _moved(positions), []
+    moved, changes = moved_ops(positions), []
     for is_moved, places in groupby(range(len(positions)), lambda at: positions[at] in moved):
         here = [*places]
         listed = " and ".join(names[positions[at]] for at in here)
@@ -286,7 +286,7 @@ def change_of(positions: Sequence[int], names: Sequence[str] | Mapping[int, str]
     return ", ".join(changes) or "as it is"
 
 
-def _moved(positions: Sequence[int]) -> set[int]:
+def moved_ops(positions: Sequence[int]) -> set[int]:
     """Return the fewest ops that have to move: those outside of a longest rising row.
 
     Of several such rows, the row is taken whose other ops move forward.
