@@ -30,8 +30,6 @@ LEVEL: Final = 0.95
 """Confidence level of every interval."""
 INTERVAL: Final = f"{LEVEL:.0%} interval"
 """Words for an interval."""
-NOT_DISTINGUISHABLE: Final = "no significant difference"
-"""Words for a difference that may be chance."""
 LEAST: Final = 1e-12
 """Smallest p-value: a test's assumptions about a machine are never that certain."""
 WINDOWS: Final = "windows"

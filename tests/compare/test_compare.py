@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 from support.build_ladder import a_ladder
 from support.build_run import resources_of
@@ -86,6 +87,15 @@ class TestWhatElseDiffers:
         differences = ss.compare(a_run(), later).differs
 
         assert ("prefetch factor: None → 4", "torch: None → 3.0") == differences
+
+    def test_the_device_is_named_once(self):
+        runs = [replace(a_run(), machine={"device": name}) for name in ("A GPU", "another GPU")]
+        work = pl.DataFrame(
+            [(0, "another GPU", 0, 1, None)], runs[1].device_work.schema, orient="row"
+        )
+        later = replace(runs[1], device_work=work)
+
+        assert ("device: CPU → another GPU",) == ss.compare(runs[0], later).differs
 
     def test_a_change_on_a_busier_machine_is_not_claimed(self):
         """A change that other processes on the cores may explain is not claimed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from itertools import count
 from pathlib import Path
 
 import polars as pl
@@ -218,7 +219,7 @@ def waits_of(step, simulated=None, batch=None):
     """Return the lines that wait in a step, with the seconds of each wait."""
     watch = StepWatch("cpu", simulated)
     with watch.watching() as facts:
-        use_watched(step, torch.rand(8, 4) if batch is None else batch)
+        use_watched(step, torch.rand(8, 4) if batch is None else batch, facts)
     return facts.waits
 
 
@@ -284,6 +285,19 @@ class TestWaits:
         assert {".item()", "synchronize()"} == set(waits)
         assert first.end_ns <= second.start_ns
         assert sum(waits["synchronize()"]) > 0.005
+
+    def test_waits_are_counted_per_step_where_a_watched_step_raises(self):
+        calls = count()
+
+        def step(batch):
+            batch.sum().item()
+            if next(calls) == 4:  # after three steps to warm up, the second that is watched
+                raise ArithmeticError("only while it is watched")
+
+        result = ss.experiments(images(), step, budget_s=2)
+
+        assert "only while it is watched" in str(result.notes)
+        assert [1.0] == result.waits["calls_per_step"].to_list()
 
     def test_the_watch_is_removed_afterwards(self):
         before = torch.cuda.synchronize, warnings.showwarning

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 FASTER: Final = "faster"
 SLOWER: Final = "slower"
 SAME: Final = "no significant difference"
+"""Words for a difference that may be chance."""
 OPEN: Final = "not settled"
 
 ALIKE: Final = 0.05

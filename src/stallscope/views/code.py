@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
+from stallscope.bench.comparison import SAME
 from stallscope.stages import COLOURS as STAGE_COLOURS
-from stallscope.stats import NOT_DISTINGUISHABLE, WILSON, WINDOWS
+from stallscope.stats import WILSON, WINDOWS
 from stallscope.units import count, file_name, printable, share, worker_name
 from stallscope.verbs.flame.classify import (
     CHANGE_COLOURS,
@@ -81,7 +82,7 @@ def _flame(flame: Flame | FlameDifference) -> page.Document:
 
 
 def _change(row: dict[str, Any]) -> str:
-    return f"{100 * row['change']:+.1f} points" if row["distinguishable"] else NOT_DISTINGUISHABLE
+    return f"{100 * row['change']:+.1f} points" if row["distinguishable"] else SAME
 
 
 def _notes(flame: Flame) -> list[str]:

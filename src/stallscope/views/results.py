@@ -12,7 +12,7 @@ import polars as pl
 from stallscope.bench.comparison import FASTER, OPEN, SAME, SLOWER
 from stallscope.columns import NO_VALUE, unit_of
 from stallscope.stages import COLOURS
-from stallscope.stats import INTERVAL, NOT_DISTINGUISHABLE
+from stallscope.stats import INTERVAL
 from stallscope.units import count, file_name, printable, seconds, times
 from stallscope.verbs.compare import compare
 from stallscope.verbs.experiments import result as experiments_result
@@ -389,7 +389,7 @@ def _changes(comparison: Comparison, run: int) -> Iterator[tuple[str, ...]]:
         ends = NO_VALUE if low is None else f"{_signed(measure, low)} to {_signed(measure, high)}"
         # A change that is not significant may be chance, or the machine's
         is_chance = low is None or low <= 0 <= high
-        change = NOT_DISTINGUISHABLE if is_chance else _WITHIN_DRIFT
+        change = SAME if is_chance else _WITHIN_DRIFT
         if row["distinguishable"]:
             change = _signed(measure, row["change"])
         name = _NAMES.get(measure, printable(measure.removesuffix("_s").replace("/", ": ")))

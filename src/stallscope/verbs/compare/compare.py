@@ -335,20 +335,21 @@ _SETTINGS: Final = ("num_workers", "batch_size", "prefetch_factor", "persistent_
 
 
 def _differing(first: Run, later: Run) -> Iterator[str]:
-    for before, after in zip(_facts(first), _facts(later), strict=True):
-        for name in {**before, **after}:
-            if (old := before.get(name)) != (new := after.get(name)):
-                yield f"{name.replace('_', ' ')}: {printable(str(old))} → {printable(str(new))}"
+    before, after = _facts(first), _facts(later)
+    for name in {**before, **after}:
+        if (old := before.get(name)) != (new := after.get(name)):
+            yield f"{name.replace('_', ' ')}: {printable(str(old))} → {printable(str(new))}"
     a, b = _data(first), _data(later)
     for name in a:
         if a[name] and b[name] and abs(a[name] - b[name]) > _DRIFT * max(a[name], b[name]):
             yield f"{name}: {a[name]:,.3g} → {b[name]:,.3g}"
 
 
-def _facts(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
+def _facts(run: Run) -> dict[str, Any]:
     settings = {name: getattr(run.settings, name) for name in _SETTINGS}
-    settings |= {"simulated step": run.settings.simulated_step_s, "device": run.device or "CPU"}
-    return settings, run.machine
+    settings["simulated step"] = run.settings.simulated_step_s
+    # The device of the loop, where the machine has the one that it could use
+    return settings | run.machine | {"device": run.device or "CPU"}
 
 
 def _data(run: Run) -> dict[str, float]:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
-from stallscope.bench.comparison import FASTER
+from stallscope.bench.comparison import FASTER, SAME
 from stallscope.columns import FACTOR, unit_of
 from stallscope.model.thresholds import CLEAR, LIKELY, OTHERS, WORTH_A_LINE
 from stallscope.run.resources import find_saturated
 from stallscope.stages import COLOURS, STALL_COLOUR
-from stallscope.stats import INTERVAL, NOT_DISTINGUISHABLE
+from stallscope.stats import INTERVAL
 from stallscope.units import count, duration, printable, seconds, share, times
 from stallscope.verbs.diagnose.causes import HEALTHY, INCONCLUSIVE, START_UP
 from stallscope.verbs.diagnose.result import IN_MEMORY, STORE, number_text, with_tried
@@ -50,7 +50,7 @@ def numbers_of(evidence: Mapping[str, float]) -> Iterator[Number]:
         if low is not None and high is not None:
             text += f" ({form(low)} to {form(high)})"
             if end == FACTOR and low < 1 < high:  # digits of it would look like a gain
-                text = NOT_DISTINGUISHABLE
+                text = SAME
         yield Number(printable(name.removesuffix(end).replace("_", " "), LONGEST_NAME), text)
 
 

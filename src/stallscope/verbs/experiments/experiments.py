@@ -210,8 +210,7 @@ class _StepTrials:
             watch = StepWatch(kind, simulated)
             try:
                 with watch.watching() as self._facts:
-                    self._loop.use(_LOOKED_AT, lambda batch: use_watched(step, batch))
-                    self._facts.steps = _LOOKED_AT
+                    self._loop.use(_LOOKED_AT, lambda batch: use_watched(step, batch, self._facts))
             except Exception as error:  # noqa: BLE001 - the step works unwatched
                 why = f"while it was watched the step raised {repr_of(error):.200}"
                 self._measurement.note(f"the waiting lines are unknown: {why}")

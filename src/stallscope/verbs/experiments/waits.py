@@ -194,8 +194,9 @@ def _line(what: str) -> Line:
     return Line(what, "the step", "", 0, "")
 
 
-def use_watched(step: Callable[[Any], object], batch: Any) -> object:
-    """Call a step; its frames end here."""
+def use_watched(step: Callable[[Any], object], batch: Any, facts: StepFacts) -> object:
+    """Count and call a step, which may raise; its frames end here."""
+    facts.steps += 1
     return step(batch)
 
 

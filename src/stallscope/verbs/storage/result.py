@@ -80,8 +80,6 @@ _AMPLE: Final = 1.5
 """Storage this many times as fast as the loader is not the loader's bottleneck."""
 _AS_FAST: Final = 0.97
 """Fewer readers are recommended if they reach this share of the highest rate."""
-_FULL: Final = 0.5
-"""Samples that reach this share of the sequential bandwidth wait for bytes, not for requests."""
 
 
 @dataclass(frozen=True)
@@ -181,18 +179,6 @@ class Storage(SavedResult):
         """Cold rate as a multiple of the step's demand; None: unknown."""
         best, wanted = self.best, self.circumstances.wanted_per_s
         return best["requests_per_s"] / wanted if best and wanted else None
-
-    @property
-    def is_full(self) -> bool | None:
-        """True if cold samples wait for bytes, False if for requests; None: not measured.
-
-        Only fewer bytes help in the first case; larger or more requests at once in the second.
-        """
-        samples, sequential = self.of(SAMPLE, self.cold), self.of(SEQUENTIAL, self.cold)
-        if not samples or not sequential:
-            return None
-        rates = [max(row["bytes_per_s"] for row in rows) for rows in (samples, sequential)]
-        return bool(rates[0] >= _FULL * rates[1])
 
     @property
     def is_in_memory(self) -> bool:
