@@ -60,7 +60,10 @@ Each question is asked again and again. The truth is the mean of all quiet answe
 
 Gains are ratios of CPU time of a sample by a plain stopwatch; "in the loader" is the kit's own
 figure, measured in the workers. Work that moves to the collate function leaves the stopwatch's
-sample: there only the loader's figure counts.""",
+sample: there only the loader's figure counts.
+
+A *different* order of an expert is no loss: the crop before the flip takes the mirrored place, and
+brightness that is clipped before a resize is not what is clipped after it.""",
     "order_truth": """\
 ## The grade of an order
 
