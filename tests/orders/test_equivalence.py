@@ -72,6 +72,16 @@ def test_what_is_no_picture_has_no_rounding_to_8_bits(values, make, grade):
     assert grade == compare_outputs([make(values)], [make(values + 1)]).equivalence
 
 
+def test_a_mask_of_floats_has_no_rounding():
+    """An image of floats has; of a mask each value is a class."""
+    image = RAMP.astype(np.float32)
+
+    def grade(values):
+        return compare_outputs([values], [values * np.float32(1 - 1e-6)]).equivalence
+
+    assert ("rounding", "different") == (grade(image), grade(image // 200))
+
+
 @pytest.mark.parametrize(
     ("sample", "why"),
     [

@@ -11,8 +11,9 @@ most 0.5/255, and interpolation, which is linear, does not enlarge that. A round
 rounding after it and one that is dropped make 1.5/255. The errors spread over a picture, so their
 mean counts, too.
 
-Labels have no rounding: integers that are not a picture, masks, text. Small tables, such as boxes,
-have no 8-bit rounding.
+Labels have no rounding: integers that are not a picture, masks, floats that are a few whole numbers
+in all samples (a mask of a volume), text. Spectrograms and volumes are compared as pictures are, by
+the range of their values. Small tables, such as boxes, and signals have no 8-bit rounding.
 """
 
 from __future__ import annotations
@@ -227,7 +228,7 @@ _BYTE: Final = 255.0
 _FEWEST_OF_PICTURE: Final = 1_024
 """Values of a picture; a smaller array, or one with a single axis, is a table."""
 _FEWEST_SHADES: Final = 64
-"""Shades of a grey picture in bytes; a mask has fewer classes."""
+"""Shades of a picture; a mask has fewer classes."""
 
 
 def compare_outputs(original: Sequence[Any], new: Sequence[Any]) -> Grade:
@@ -280,11 +281,20 @@ def _graded(kind: str, pairs: Sequence[tuple[Array, Array]]) -> Grade:
     means = [math.sqrt(np.mean((gap / here) ** 2)) for gap in gaps if gap.size]
     psnr_db = -20 * math.log10(share * max(means)) if math.isfinite(share) else -math.inf
     grade = DIFFERENT
-    if first.dtype.kind == "f" and share <= max(ROUNDING_SHARE, _steps(first)):
+    if all(_are_classes(old) for old, _ in pairs):
+        grade = DIFFERENT
+    elif first.dtype.kind == "f" and share <= max(ROUNDING_SHARE, _steps(first)):
         grade = ROUNDING
     elif _is_picture(kind, first) and share <= NEAR_SHARE and psnr_db >= NEAR_PSNR_DB:
         grade = NEAR
     return Grade(grade, share, psnr_db)
+
+
+def _are_classes(values: Array) -> bool:
+    """Return true if floats are a few whole numbers, as in a mask."""
+    if values.dtype.kind != "f" or not np.array_equal(values, np.floor(values)):
+        return False
+    return len(np.unique(values)) < _FEWEST_SHADES
 
 
 def _steps(values: Array) -> float:
