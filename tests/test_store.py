@@ -158,14 +158,14 @@ class TestHostileFolders:
         file.rename(tmp_path / "elsewhere")
         file.symlink_to(tmp_path / "elsewhere")
 
-        refusal(saved, "only a link")
+        refusal(saved, "a link to one")
 
     def test_a_pipe(self, saved):
         table = min(saved.glob("*.arrow"))
         table.unlink()
         os.mkfifo(table)
 
-        refusal(saved, f"{table.name} is no file")
+        refusal(saved, f"{table.name} is not a file")
 
     def test_a_circle_of_parts(self, tmp_path):
         folder = built("run").save(tmp_path / "run")
@@ -173,7 +173,7 @@ class TestHostileFolders:
         (folder / "others" / "1").symlink_to(folder)
         change_head(folder, parts={"others": 1})
 
-        refusal(folder, "only a link")
+        refusal(folder, "a link to one")
 
     def test_a_part_that_is_missing(self, tmp_path):
         """A diagnosis whose run is gone is not one without a run."""
@@ -341,7 +341,7 @@ FORGED = [  # of which result, in which table, in which column, which value; wha
 ]
 HEADS = [  # of which result, which value of which part; what is said
     ("tuning", {"budget_s": 10**400}, "too large"),
-    ("tuning", {"budget_s": -1}, "no number"),
+    ("tuning", {"budget_s": -1}, "not a number"),
     ("tuning", {"num_workers": -1}, "num_workers in .* has -1"),
     ("orders", {"tolerance": "luck"}, r"an unknown word \(luck\)"),
 ]
@@ -372,7 +372,7 @@ class TestLinks:
         (tmp_path / "all").mkdir()
         (tmp_path / "all" / "rank0").symlink_to(saved_run)
 
-        with pytest.raises(RunFormatError, match="rank0 is no folder, or only a link"):
+        with pytest.raises(RunFormatError, match="rank0 is not a folder, or is a link"):
             ss.load(tmp_path / "all")
 
     def test_logs_that_are_a_link(self, tmp_path):

@@ -136,8 +136,8 @@ class Watcher:
     ) -> None:
         if not 0 <= warmup < steps <= every:
             raise ArgumentError(
-                f"steps={steps}, every={every}, warmup={warmup}: a window has more steps than its "
-                "warm-up, and no more than there are from one window to the next"
+                f"steps={steps}, every={every}, warmup={warmup}: steps must be above warmup, and "
+                "at most every"
             )
         self.diagnosis: Diagnosis | None = None
         self._log, self._steps, self._every, self._warmup = log, steps, every, warmup

@@ -158,17 +158,17 @@ class Schema(dict[str, "PolarsDataType"]):
         """Return the fault in the values of a column; empty if they are valid."""
         name, values = column.name, series.drop_nulls()
         if name not in self._nullable and series.null_count():
-            return "has empty places"
+            return "has null values"
         if column.words:
             unknown = set(values.unique().cast(pl.String)) - {*map(str, column.words)}
             return f"has an unknown word ({printable(min(unknown))})" if unknown else ""
         if series.dtype == pl.Float64 and values.is_nan().any():
-            return "holds what is no number"
+            return "has values that are not numbers"
         if series.dtype.is_numeric() and values.len() and not column.any_number:
             ends = cast("float", values.min()), cast("float", values.max())
             largest = _LARGEST_FLOAT if series.dtype == pl.Float64 else _LARGEST
             if not is_possible(name, *ends, largest) or (column.is_divisor and ends[0] <= 0):
-                return "holds impossible numbers"
+                return "has impossible numbers"
         return ""
 
 

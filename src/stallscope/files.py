@@ -67,7 +67,7 @@ def open_to_append(path: str | Path) -> int:
     about = os.fstat(descriptor)
     if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
         os.close(descriptor)
-        raise OSError(errno.EPERM, "is no file of its own", str(path))
+        raise OSError(errno.EPERM, "is not a file, or has several links", str(path))
     return descriptor
 
 
@@ -88,7 +88,7 @@ def file_of_anybody(path: str | Path, most_bytes: int) -> Iterator[IO[bytes]]:
     name = os.path.basename(path)  # noqa: PTH119
     if not os.path.lexists(path):
         raise FileNotFoundError(f"{name} is missing")
-    no_file = ValueError(f"{name} is no file, or only a link to one")
+    no_file = ValueError(f"{name} is not a file, or is a link to one")
     if not stat.S_ISREG(os.lstat(path).st_mode):
         raise no_file
     descriptor = os.open(path, os.O_RDONLY | _CAREFUL | _BINARY)
@@ -204,7 +204,7 @@ def workspace(parent: Path | None = None) -> Iterator[Path]:
 
 def _wants_room(folder: Path) -> AbstractContextManager[None]:
     needs = "a few MB per worker are needed. Free some space, or set TMPDIR to a folder on a local"
-    what = f"no place for the event logs in {folder}"
+    what = f"no space for the event logs in {folder}"
     return system_errors_as(WorkspaceError, what, f"{needs} disk")
 
 

@@ -216,10 +216,10 @@ def _training_state(value: Any) -> Callable[[], None]:
 
 def _notes(step: Any, trained: list[Any], lazy: list[Any]) -> tuple[str, ...]:
     if step is not None and not trained and not lazy:
-        return ("the step reaches no model and no optimizer that could be put back afterwards",)
+        return ("the step reaches no model or optimizer to restore",)
     groups = {
-        "put back after the measurement": trained,
-        "not put back, because it had no weights yet": lazy,
+        "restored after the measurement": trained,
+        "not restored, because it had no weights yet": lazy,
     }
     return tuple(
         f"{what}: {', '.join(sorted({type(value).__name__ for value in things}))}"

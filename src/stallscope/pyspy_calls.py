@@ -102,7 +102,7 @@ class PySpyCall:
 
 
 def executable() -> Path | None:
-    """Return the py-spy beside this Python, else from the PATH; None if missing."""
+    """Return the py-spy for this Python, else from the PATH; None if missing."""
     beside = Path(sys.executable).with_name("py-spy")
     path = shutil.which(beside) or shutil.which("py-spy")
     return Path(path) if path else None
@@ -147,7 +147,7 @@ def what_would_allow() -> str:
     if scope:
         settings.append(
             f"kernel.yama.ptrace_scope is {scope}: `sudo sysctl kernel.yama.ptrace_scope=0` lets "
-            "py-spy attach (3 stays until the machine starts anew)"
+            "py-spy attach (3 cannot be changed until a reboot)"
         )
     if any(map(os.path.exists, _CONTAINER_MARKS)) or "KUBERNETES_SERVICE_HOST" in os.environ:
         settings.append(

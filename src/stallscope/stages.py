@@ -188,7 +188,7 @@ QUEUED: Final = _resource("queued_for_core_share", "waiting for a core", is_shar
 run and had no core; the device is the pid."""
 THREADS: Final = _resource("worker_threads", "threads of the workers", is_gauge=True)
 """Threads of a worker's process, idle ones too; the device is its pid."""
-FILE_LOCK: Final = _resource("file_lock_share", "waiting for a lock of a file", is_gauge=True)
+FILE_LOCK: Final = _resource("file_lock_share", "waiting for a file lock", is_gauge=True)
 """Share of the samples in which a worker's main thread waits for a lock of a file (flock, fcntl);
 the device is its pid."""
 WORKER_CORES: Final = _resource("worker_cores", "cores of a worker", is_gauge=True)

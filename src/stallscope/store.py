@@ -323,7 +323,7 @@ def _part(folder: Path, kind: Any, count: int) -> Any:
 def check_is_folder(path: Path) -> None:
     """Raise ValueError for a link, which may lead out of a result, or back into it."""
     if not stat.S_ISDIR(path.lstat().st_mode):
-        raise ValueError(f"{path.name} is no folder, or only a link to one")
+        raise ValueError(f"{path.name} is not a folder, or is a link to one")
 
 
 def _table(folder: Path, table: StoredTable) -> pl.DataFrame:
@@ -344,13 +344,13 @@ def _read_arrow(file: IO[bytes], columns: Sequence[str]) -> pl.DataFrame:
         file.seek(begin)
         ends.append(file.read(len(_MAGIC)))
     if set(ends) != {_MAGIC}:  # before reading a gigabyte of something else
-        raise ValueError("it is no whole Arrow file")
+        raise ValueError("it is not a complete Arrow file")
     file.seek(0)
     data = file.read()
     try:
         _refuse_compressed(data)
     except (struct.error, IndexError) as error:
-        raise ValueError("it is no whole Arrow file") from error
+        raise ValueError("it is not a complete Arrow file") from error
     return pl.read_ipc(BytesIO(data), columns=list(columns)).select(columns)
 
 
@@ -397,14 +397,14 @@ def _checked(kind: Any, value: Any, name: str, head: str) -> Any:
     origin, parts = get_origin(kind), get_args(kind)
     where, is_object = f"{name} in {head}", origin in (dict, Mapping) or is_dataclass(kind)
     if is_object and not isinstance(value, dict):
-        raise TypeError(f"{where} is no JSON object")
+        raise TypeError(f"{where} is not a JSON object")
     if isinstance(kind, type) and is_dataclass(kind):
         hints = hints_of(kind)
         names = [each.name for each in fields(kind)]
         return kind(**{key: _checked(hints[key], value[key], key, head) for key in names})
     if origin is tuple:
         if not isinstance(value, list):
-            raise TypeError(f"{where} is no list")
+            raise TypeError(f"{where} is not a list")
         return tuple(_checked(parts[0], item, name, head) for item in value)
     if is_object:
         # Numbers by name may be NaN in JSON: not measured
@@ -422,7 +422,7 @@ def _checked_value(allowed: tuple[Any, ...], value: Any, name: str, where: str) 
     if type(value) not in allowed:
         raise TypeError(f"{where} has a {type(value).__name__}")
     if isinstance(value, float) and not is_possible(name, value, value):
-        raise ValueError(f"{where} has what is no number")
+        raise ValueError(f"{where} has a value that is not a number")
     if isinstance(value, int) and value < 0:
         raise ValueError(f"{where} has {value}")
     return value

@@ -72,7 +72,7 @@ def test_is_followed_while_it_runs(tmp_path):
         printed, _ = training.communicate(timeout=120)
         shown, _ = terminal.communicate(timeout=120)
 
-    assert "the process still runs: this is what it has recorded so far" in run.notes
+    assert "the process still runs: this is its recording so far" in run.notes
     assert plain[:2] == (training.returncode, printed)
     whole = ss.load(out)
     assert run.all_steps.height < whole.all_steps.height == 96

@@ -74,7 +74,7 @@ class TestRanks:
         assert "RandomMask" in diagnosis.verdict.title
         assert diagnosis.notes[0].startswith("rank 1 stalls")
         assert diagnosis.notes[0].endswith(
-            "it waits longest in 100% of the steps in which one stalls"
+            "the rank waits longest in 100% of the steps in which one stalls"
         )
 
     def test_few_of_many_ranks_are_read(self, tmp_path, monkeypatch):

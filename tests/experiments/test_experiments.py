@@ -123,7 +123,7 @@ class TestChanges:
     @pytest.mark.parametrize(
         ("name", "facts", "why"),
         [
-            ("bfloat16 autocast", {"autocasts": True}, "does so already"),
+            ("bfloat16 autocast", {"autocasts": True}, "already does this"),
             ("cudnn.benchmark", {}, "needs CUDA"),
         ],
     )

@@ -166,7 +166,7 @@ class TestSecondTime:
         copy_notebooks(Path("x"))
 
         assert read(path)["cells"][2]["source"] == "my own code"
-        assert f"kept as you changed them: {NAME}; --force" in copies.notes[1]
+        assert f"kept, because you changed them: {NAME}; --force" in copies.notes[1]
 
     def test_puts_a_target_aside_for_another_one(self, source):
         """A `my_target.py` that the user edited is moved aside, not overwritten."""

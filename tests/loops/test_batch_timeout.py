@@ -46,7 +46,7 @@ class TestWorkersThatHang:
         """The wait ends, and the error says where the worker hangs."""
         error = hanging(monkeypatch, StandsStill(how, bad=0))
 
-        assert "owes batch 0 and stands in StandsStill.load_for_ever (faulty_data" in str(error)
+        assert "owes batch 0 and is in StandsStill.load_for_ever (faulty_data" in str(error)
         assert state in str(error)
 
     def test_the_error_holds_the_stack_and_the_run(self, monkeypatch):
@@ -61,7 +61,7 @@ class TestWorkersThatHang:
     def test_in_other_measurements(self, monkeypatch):
         error = hanging(monkeypatch, StandsStill(bad=0), ss.ladder)
 
-        assert "owes batch 0 and stands in" in str(error)
+        assert "owes batch 0 and is in" in str(error)
 
     def test_a_diagnosis_reports_only_the_hang(self, monkeypatch):
         error = hanging(monkeypatch, StandsStill(bad=60), ss.diagnose)

@@ -13,10 +13,10 @@ from stallscope.model.loop_time import loop_breakdown, sentence
 @pytest.mark.parametrize(
     ("part", "kind", "words"),
     [
-        ("queued", "send", "batches that lie in a queue"),
+        ("queued", "send", "batches waiting in a queue"),
         ("queued", "transform", "queued, in the workers"),
         ("unattributed", None, "unattributed"),
-        ("earlier batch", "other", "a worker still on an earlier batch"),
+        ("earlier batch", "other", "a worker still busy with an earlier batch"),
     ],
 )
 def test_has_words_for_what_is_no_stage(part, kind, words):

@@ -137,7 +137,7 @@ def together(*ranks: Evidence) -> Evidence:
 
 
 def rows_of(evidence):
-    """The rows of the table, the one that explains most first."""
+    """The rows of the table, by the stall time that it explains, longest first."""
     return patterns(evidence).to_dicts()
 
 

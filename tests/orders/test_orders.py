@@ -387,9 +387,9 @@ def test_of_orders_that_cost_the_same_the_simplest_comes_first():
 @pytest.mark.parametrize(
     ("dataset", "error", "what"),
     [
-        (Inline(None), "NoPipelineError", "no transform that it holds, and no functions of which"),
+        (Inline(None), "NoPipelineError", "no transform of its own, and no chain of functions"),
         (Twice(v2.Compose([halve])), "NoPipelineError", "several times per sample"),
-        (NoiseStream(), "NoPipelineError", "a stream, which calls no transform that it holds"),
+        (NoiseStream(), "NoPipelineError", "a stream that calls no transform of its own"),
         (Tensors(v2.Compose([halve, no_return])), "OpResultError", "no_return returns None"),
     ],
 )

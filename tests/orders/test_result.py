@@ -83,7 +83,7 @@ def test_what_the_loader_gives_is_told_beside_it(factor, says):
     assert (says == "faster") == (result.best() is not None)
     if says == "slower":
         assert sentence(result).startswith(
-            "Keep the pipeline as it is: order 1 makes samples 2.00× faster (95% interval "
+            "Keep the pipeline: order 1 makes samples 2.00× faster (95% interval "
         )
         assert "but the loader slower: 0.60× (" in sentence(result)
 
@@ -141,5 +141,5 @@ def test_the_code_of_the_best_is_at_hand():
     result = orders([trial(0), trial(1)], {0: [0.008] * 20, 1: [0.004] * 20})
 
     assert "# order 1: loader = orders.apply(loader)" == result.code()
-    with pytest.raises(NoSuchOrderError, match="keep the loader as it is"):
+    with pytest.raises(NoSuchOrderError, match="keep the current loader"):
         orders([trial(0)]).code()

@@ -393,7 +393,7 @@ class TestBlocks:
 
         assert torch.equal(torch.cat([*first, *rest])[:, 0], torch.arange(32.0))
         assert list(range(2, 8)) == watch.run.all_steps["batch"].to_list()
-        assert bool(workers) == any("lived already" in note for note in watch.run.notes)
+        assert bool(workers) == any("before the recording" in note for note in watch.run.notes)
         assert not any("left no log" in note for note in watch.run.notes)
 
     @workers
@@ -429,7 +429,7 @@ class TestBlocks:
         assert 18 == first.run.all_steps.height
         assert 12 == second.run.all_steps.height
         assert second.run.all_spans.is_empty()
-        assert any("lived already" in note for note in second.run.notes)
+        assert any("before the recording" in note for note in second.run.notes)
 
 
 class TestNamedParts:

@@ -85,7 +85,7 @@ def test_the_logs_stay_small_and_cover_the_whole_recording(
         first = (steps["start_ns"] + steps["wait_s"] * 1e9).min()  # when its batch came
         assert seen_ns.min() - first < early < late < seen_ns.max() - first
     assert steps.join(deliveries, on=["epoch", "batch"]).height > 0.7 * steps.height
-    notes = [note for note in run.notes if "pieces of the recording were kept" in note]
+    notes = [note for note in run.notes if "parts of the recording were kept" in note]
     assert 1 == len(notes), run.notes
     assert not any("left no log" in note for note in run.notes)
 
@@ -109,7 +109,7 @@ def test_a_step_does_not_reach_over_a_gap(tmp_path):
 
     # Those in the files; the last one before the gap has no end, the first one after it no past
     assert [0, 1, 2, 8, 9, 10, 11] == run.all_steps["batch"].to_list()
-    assert any(note.startswith("2 pieces of the recording were kept") for note in run.notes)
+    assert any(note.startswith("2 parts of the recording were kept") for note in run.notes)
 
 
 class TestStretches:

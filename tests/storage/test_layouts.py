@@ -261,17 +261,17 @@ class TestSentence:
                 None,
                 {"wanted_per_s": 200.0},
                 (
-                    "Keep the files as they are: cold and shuffled they give 398 samples/s, "
-                    "2.0× what the step needs"
+                    "Keep the files: cold and shuffled they give 398 samples/s, 2.0× what the "
+                    "step needs"
                 ),
             ),
             (
                 {("files", False): 400.0, ("HDF5", False): 404.0},
                 {"rounds": 16},
-                "Keep the files as they are: no layout speeds up the loop. Best: HDF5, 1.01×",
+                "Keep the files: no layout speeds up the loop. Best: HDF5, 1.01×",
             ),
             ({("files", False): 400.0, ("HDF5", False): 404.0}, {}, "(best: HDF5, 1.01×"),
-            ({("files", False): 400.0}, {}, "Only the files as they are were measured: raise"),
+            ({("files", False): 400.0}, {}, "Only the current files were measured: raise"),
             (None, {"rounds": 0}, "No layout was compared before the budget ran out: raise"),
         ],
         ids=["faster", "same data", "slow step", "no gain", "open", "files alone", "nothing"],

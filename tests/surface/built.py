@@ -132,7 +132,7 @@ BUILT: dict[str, Callable[[], Any]] = {
     "layouts_of_nothing": no_layouts,
     "lines": some_lines,
     "lines_without_source": lambda: some_lines(why_not="it is written in C"),
-    "experiments": lambda: some_experiments(notes=("put back after the measurement: ResNet",)),
+    "experiments": lambda: some_experiments(notes=("restored after the measurement: ResNet",)),
     "experiments_on_cpu": lambda: some_experiments({}, on_device=False),
     "experiments_of_nothing": lambda: some_experiments({}, step_s=None, on_device=False),
     "diagnosis": lambda: a_diagnosis(DECODE, LOCK, COPY, notes=("a note",)),

@@ -74,13 +74,13 @@ def test_a_stage_that_was_not_recorded_has_a_disabled_slider(board, costs):
 def test_the_button_measures_the_chosen_setting(board):
     """The message holds the measured gain; the current setting is not measured."""
     board.run.click()
-    assert "as it is" in board.message.value
+    assert "the current loader" in board.message.value
 
     board.workers.value = 4
     board.run.click()
 
-    assert "1.90× as now" in board.message.value
-    assert "1.90× as now" in board.answer.value
+    assert "1.90× the current loader" in board.message.value
+    assert "1.90× the current loader" in board.answer.value
     assert not board.run.disabled
 
 

@@ -26,7 +26,7 @@ NOISY = [150, 260, 190, 240, 140, 230]
 
 
 def times(factor: float) -> list[float]:
-    """Return blocks of a setting that is `factor` times as fast as the current one."""
+    """Return blocks of a setting that is `factor` × as fast as the current one."""
     return [factor * each for each in STEADY]
 
 

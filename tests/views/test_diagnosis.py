@@ -130,7 +130,7 @@ def test_other_pictures_are_those_of_its_parts(kind):
     own = getattr(diagnosis, PICTURE_SOURCES[kind]).plot(kind)
 
     assert own.title == diagnosis.plot(kind).title
-    assert "the verdict stands without" in DIAGNOSES["many"].plot(kind).title
+    assert "the verdict does not need that" in DIAGNOSES["many"].plot(kind).title
     assert "stands" not in DIAGNOSES["inconclusive, nothing measured"].plot(kind).title
 
 

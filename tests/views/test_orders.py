@@ -101,8 +101,8 @@ class TestTable:
 class TestSentences:
     def test_nothing_faster_is_an_answer(self):
         """The pipeline as it is can be the best one."""
-        assert "Keep the pipeline as it is" in sentence(ORDERS["no others"])
-        assert sentence(ORDERS["far off"]).startswith("Keep the pipeline as it is")
+        assert "Keep the pipeline" in sentence(ORDERS["no others"])
+        assert sentence(ORDERS["far off"]).startswith("Keep the pipeline")
 
     def test_an_unmeasured_gain_is_called_a_prediction(self):
         """A prediction may still be the best order."""

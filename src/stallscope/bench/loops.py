@@ -50,15 +50,15 @@ if TYPE_CHECKING:
 
 
 BLOCKS: Final = Schema(
-    "One row a slice of a variant's steady state; those of one start and sweep are neighbours.",
+    "One row per slice of a variant's steady state; those of one start and sweep are adjacent.",
     Column("variant", pl.Int32),
     Column("start", pl.Int32, "start of all variants"),
     Column("sweep", pl.Int32, "sweep over all variants"),
     Column("seconds", pl.Float64, is_divisor=True),
-    Column("step_s", pl.Float64, "part of it in the step; null without one"),
+    Column("step_s", pl.Float64, "time in the step; null without a step"),
     Column("samples", pl.Int32, is_divisor=True),
     Column("cpu_s", pl.Float64, "CPU time of this process and the variant's workers"),
-    Column("others_share", pl.Float64, "share of the cores that other processes had"),
+    Column("others_share", pl.Float64, "share of the cores that other processes used"),
     nullable="step_s",
 )
 
@@ -263,7 +263,7 @@ class InTurns:
         others = [each for each in running.values() if each.workers]
         loop = self._loops[variant]
         if others and self._together and loop.workers and self._lacks_room(others):
-            self._one_by_one("the memory does not hold all workers at once", running)
+            self._one_by_one("memory is too small for all workers at once", running)
         most_s = _USUAL_START_S + _TIMES_START * self._start_s(AS_IT_IS)
         start = _Running(loop)
         try:
@@ -312,7 +312,7 @@ class InTurns:
             return
         batches = count_of(start.lap.used, "batch")
         if self._measurement.left_s <= 0:
-            self.failed[variant] = f"it made only {batches} in its time, too few for a steady state"
+            self.failed[variant] = f"only {batches} in its time limit, too few for a steady state"
         else:
             self.failed[variant] = f"the loader ended after {batches}, before its steady state"
 

@@ -72,7 +72,7 @@ class Measurement:
 
     def was_over(self) -> str:
         """Return the reason for a missing measurement."""
-        return f"the budget of {seconds(self.budget_s)} was over"
+        return f"the budget of {seconds(self.budget_s)} ran out"
 
     # ---- progress and notes -----------------------------------------------------------------
 

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 
 PAIRS: Final = Schema(
-    "One row a pair: one sample, or one batch, made as it is and by a variant.",
+    "One row per pair: the same sample or batch, from the original and from a variant.",
     Column("variant", pl.Int32),
     Column("pair", pl.Int32),
     Column("samples", pl.Int32),
     Column("as_it_is_s", pl.Float64, "time in one process", is_divisor=True),
-    Column("seconds", pl.Float64, "the same of the variant", is_divisor=True),
+    Column("seconds", pl.Float64, "time of the variant", is_divisor=True),
 )
 
 NARROW: Final = 0.015

@@ -250,7 +250,7 @@ def fit_figure(title: str, note: str, rows: Sequence[tuple[str, Mapping[str, Any
     low, high = min(1.0, *values), max(1.0, *values)
     room = 0.06 * ((high - low) or 1.0)
     sheet.value_axis(ax, low - room, high + room, "{:.4g}×".format)
-    ax.set_xlabel("speedup over the loader as it is")
+    ax.set_xlabel("speedup over the current loader")
     ax.axvline(1.0, color=sheet.FAINT, linewidth=1.2, linestyle="--")
     for at, ((gain, *ends), (foretold, *limits)) in enumerate(zip(*gains, strict=True)):
         if None not in limits:

@@ -102,7 +102,9 @@ def _exposed_notes(run: Run, time: LoopBreakdown, rows: list[StallRow]) -> list[
         lines[0] += f" · left out: {count(hidden, 'step')} (start-up, warm-up)"
     if any(row.busy is not None for row in rows):
         whose = "the workers' own" if run.settings.num_workers else "loading"
-        lines.append(f"busy share: of {whose} time; it is hidden where the loop does not wait")
+        lines.append(
+            f"busy share: of {whose} time; prefetching hides it while the loop does not wait"
+        )
     return [*lines, *stall_text.small_print(run)]
 
 
@@ -117,7 +119,7 @@ def _draw_parts(ax: Axes, rows: list[StallRow]) -> None:
         if at + 1 < len(rows):
             ax.plot([start, start], [at - 0.36, at + 1.36], color=sheet.RULE, lw=0.8, zorder=0)
     sheet.write_columns(ax, _COLUMNS, [row.cells for row in rows])
-    ax.set_xlabel("the stalls per step, mean · each part begins where the one before it ends")
+    ax.set_xlabel("the stalls per step, mean · each part begins where the previous part ends")
 
 
 # A single stall
@@ -205,7 +207,7 @@ def _waits_notes(
         lines[0] += f" · hollow: {count(early, 'step')} of start-up and warm-up, no stalls"
     ranks = run.all_steps["rank"].n_unique()
     if ranks > 1:
-        lines.append(f"shown: rank {rank} of {ranks}; what a pattern explains is of all ranks")
+        lines.append(f"shown: rank {rank} of {ranks}; shares of patterns are of all ranks")
     title = stall_text.answer(run)
     for row, mark in zip(patterns, MARKERS.values(), strict=False):
         name = count(row["stalls"], "stall") if row == title else stall_text.pattern_title(row)

@@ -33,7 +33,7 @@ KEY: Final = f"bar: predicted, part by part · line under it: measured, with its
 MOST: Final = 6
 _UNSPLIT: Final = "#C9CED2"
 _LABELS: Final = {
-    "fetch": "dataset (reading, and all else that it does itself)",
+    "fetch": "dataset (reading and its other code)",
     "decode": "decode",
     "transform": "ops",
     "collate": "collate and send",
@@ -180,7 +180,7 @@ def front_figure(orders: Orders) -> Sheet:
     ax.set_xlim(0, len(_GRADES))
     ax.set_xticks(np.arange(len(_GRADES)) + 0.5, _GRADES)
     ax.tick_params(axis="x", length=0)
-    ax.set_xlabel("difference of the data from the original's")
+    ax.set_xlabel("difference from the original data")
     ax.yaxis.set_major_formatter("{x:g}×")
     ax.axhline(1.0, color=sheet.FAINT, linewidth=1.2, linestyle="--")
     named: list[Variant] = []

@@ -154,7 +154,7 @@ def _write_removed(
 
 def _ladder_notes(ladder: Ladder, rows: pl.DataFrame) -> list[str]:
     starts, blocks = int(rows["starts"].max() or 0), int(rows["blocks"].sum())  # type: ignore[arg-type]
-    counts = f"{count(starts, 'start')} a rung, {count(blocks, 'block')} in all"
+    counts = f"{count(starts, 'start')} per rung, {count(blocks, 'block')} in all"
     has_device = rows["device_busy_share"].is_not_null().any()
     what = "device busy" if has_device else "the loop in the step"
     percent = "" if rows["step_share"].is_null().all() else f" · %: {what}"
@@ -241,10 +241,7 @@ def gains_figure(result: Experiments) -> Sheet:
 # Predicted and measured
 
 _MOST_FITS: Final = 15
-_FIT_NOTE: Final = (
-    "measured in turn with the loader as it is · predicted from one recording of it, before "
-    "anything was measured"
-)
+_FIT_NOTE: Final = "measured in turn with the current loader · predicted from one recording of it"
 
 
 def settings_figure(tuning: Tuning) -> Sheet:
@@ -266,7 +263,7 @@ def fixes_figure(diagnosis: Diagnosis) -> Sheet:
     every = diagnosis_text.fix_rows(diagnosis)
     rows = [row for row in every if row["predicted_gain"] or row["gain"]]
     if not rows:
-        return Sheet("Nothing is known of what would help", [diagnosis_text.measured(diagnosis)])
+        return Sheet("No fix was predicted or measured", [diagnosis_text.measured(diagnosis)])
     first = max(rows, key=lambda row: row["gain"] or row["predicted_gain"])
     how = "gives" if first["gain"] is not None else "should give"
     factor = first["gain"] or first["predicted_gain"]
@@ -465,6 +462,7 @@ def missing(diagnosis: Diagnosis, part: str) -> Sheet:
     why = diagnosis_text.ended(diagnosis)
     notes = [f"the measurement ended: {why}"] if why else []
     names = {"run": "The loop was not recorded", "ladder": "No ladder was measured"}
-    stands = "" if diagnosis.verdict.code == INCONCLUSIVE.code else ": the verdict stands without"
-    title = f"{names.get(part, 'No stacks were sampled')}{stands}"
+    title = names.get(part, "No stacks were sampled")
+    if diagnosis.verdict.code != INCONCLUSIVE.code:
+        title += "; the verdict does not need that"
     return Sheet(title, [*notes, diagnosis_text.measured(diagnosis)])

@@ -216,7 +216,7 @@ def stopwatch_figure(run: Run) -> Sheet:
     """Draw both bars, the stopwatch's above the true stages."""
     table, profile = naive(run.work), run.profile
     if table.is_empty():
-        none = "Samples cannot be told apart in this loader: no stopwatch would see their stages"
+        none = "Samples cannot be distinguished in this loader: no stopwatch would see their stages"
         return Sheet(none if profile.stages else NOTHING, nothing(run))
     blames = table.select("blamed", "blamed_share").unique(maintain_order=True).rows()
     colours = {LOADING: sheet.MID}
@@ -322,7 +322,7 @@ def slowest_figure(run: Run) -> Sheet:
     """Draw the gallery."""
     samples, profile = run.samples(), run.profile
     if samples.is_empty():
-        none = "Samples cannot be told apart in this loader: there is no slowest one"
+        none = "Samples cannot be distinguished in this loader: there is no slowest one"
         return Sheet(none if profile.stages else NOTHING, nothing(run))
     top = slowest(samples, run.unit_times)
     median_s = float(samples["total_s"].median() or inf)  # type: ignore[arg-type]  # of floats

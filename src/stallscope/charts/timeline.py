@@ -176,10 +176,10 @@ def picture(
         effects = [withStroke(linewidth=3.2, foreground=sheet.PAPER, alpha=0.85)]
         ax.plot(xs, ys, color=sheet.INK, linewidth=1.1, path_effects=effects, zorder=4)
         ax.plot(xs[1:], ys[1:], marker="v", markersize=5, color=sheet.INK, zorder=4)
-    axis = "time, from some moment of the steady state on · numbers: batches"
+    axis = "time from a moment of the steady state · numbers: batches"
     if layout.arrows:
         arrows = "arrow" if len(layout.arrows) == 1 else "arrows"
-        axis += f" · {arrows}: the batch that was waited for comes"
+        axis += f" · {arrows}: the awaited batch arrives"
     ax.set_xlabel(axis)
     sheet.draw_key(ax, key)
     return page
@@ -189,12 +189,12 @@ def _notes(run: Run, layout: Layout, where: str) -> list[str]:
     excerpt = layout.excerpt
     steps = excerpt.window.steps
     window = f"{seconds(excerpt.length_s)} {where}, {count(steps.height, 'step')}"
-    batch = "white: no batch in hand · within a batch, its samples' times are put together by kind"
+    batch = "white: no batch in hand · within a batch, times of samples are grouped by kind"
     lines = [f"{window} · {batch}"]
     if excerpt.device.height:
-        lines.append(f"{DEVICE}: {printable(run.device or '', 60)}; white: it has nothing to do")
+        lines.append(f"{DEVICE}: {printable(run.device or '', 60)}; white: idle")
     if steps["epoch"].n_unique() > 1:
-        lines.append("the batches' numbers begin again in each epoch")
+        lines.append("batch numbers restart in each epoch")
     ranks = run.all_steps["rank"].n_unique()
     if ranks > 1:
         lines.append(f"shown: rank {steps['rank'][0]} of {ranks}")

@@ -199,8 +199,8 @@ def compare(
         list[str] | None,
         typer.Option(
             metavar="LIMIT",
-            help="Exit with 3 if the last run is significantly beyond this limit, such as "
-            "'stall_share > +0.05' or 'samples_per_s < -10%'. Repeat for several.",
+            help="Exit with 3 if the last run significantly exceeds this limit. Examples: "
+            "'stall_share > +0.05', 'samples_per_s < -10%'. Repeat for several.",
         ),
     ] = None,
     as_json: output.AsJson = False,

@@ -400,7 +400,7 @@ class ProcessLog:
         if len(self._threads) == _MOST_THREADS:
             self.say(note=f"more than {_MOST_THREADS} threads: the others were not recorded")
         if len(self._threads) < _MOST_THREADS:
-            with self.failures.within("what another thread did"):
+            with self.failures.within("events of other threads"):
                 log.begin()
         return self._threads.setdefault(get_ident(), log)
 

@@ -142,11 +142,11 @@ class Hooks:
         search = self._task is not None  # this is no worker
         for hooks in (self._fetchers, self._inside):
             undo = functools.partial(hooks.undo, search=search)
-            self.failures.insist("taking the hooks off", undo)
+            self.failures.insist("removing the hooks", undo)
 
     def retire(self, *, close: bool = True) -> None:
         """Take everything off and stop writing, see `Recorder.retire`."""
-        self.failures.insist("taking the hooks off", self.take_off)
+        self.failures.insist("removing the hooks", self.take_off)
         if not close:  # in a forked child, where a thread that is no more may hold the lock
             self._recorder.retire()
             return

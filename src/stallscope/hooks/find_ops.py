@@ -372,7 +372,7 @@ class Ops:
             return
         self._functions += 1
         if self._functions == _MOST_KEPT + 1:
-            note = "a pipeline is made for each sample: its functions are stages no longer"
+            note = "a pipeline is made for each sample: its functions are no longer stages"
             self._recorder.note(note)
         if self._functions > _MOST_KEPT:
             return

@@ -216,8 +216,8 @@ class Iterations:
         self._known[iterator] = iteration
         if iteration.workers:
             self._marks.say(
-                note=f"the workers of a loader over {type(iterator._dataset).__name__} lived "
-                "already when the recording began: its waits are seen, what they do is not"
+                note=f"workers of a loader over {type(iterator._dataset).__name__} started before "
+                "the recording: only the loop's waits are recorded"
             )
         return iteration
 

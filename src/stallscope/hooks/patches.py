@@ -151,7 +151,7 @@ class Patches:
                     self._attempt("off", "a callback", self._at_end[-1])
                 self._at_end.pop()
             for _ in range(_TRIES):  # again for what could not be taken off
-                with self._noted("taking the hooks off"):
+                with self._noted("removing the hooks"):
                     self.suspend()
             pile, self._pile = self._pile, []
             hooks = {id(each.new): each.old for each in pile if isinstance(each.owner, ModuleType)}
@@ -253,7 +253,7 @@ in_this_process: WeakSet[Any] = WeakSet()
 def _take_off_in_child() -> None:
     global _lock  # noqa: PLW0603 - the thread that held the old one is no more
     _lock = threading.RLock()
-    missing = "taking the hooks off in a process that was forked"
+    missing = "removing the hooks in a process that was forked"
     for writer in list(in_this_process):
         writer.failures.insist(missing, partial(writer.retire, close=False))
 

@@ -97,7 +97,7 @@ class Probe:
         self._watches = [loader for loader in self._loaders or () if isinstance(loader, DataLoader)]
         if any(_is_among(loader, _watched) for loader in self._watches):
             raise UnsupportedError(
-                "this loader is being recorded already; end that recording before the next one"
+                "this loader is already being recorded; end that recording first"
             )
         try:
             self.marks = ProcessLog(self._place, MAIN)
@@ -161,7 +161,7 @@ class Probe:
             *([] if hooks is None else [partial(hooks.retire, close=close)]),
             partial(self.marks.retire, close=close),
         ):  # each by itself, whatever becomes of the others
-            self.failures.insist("taking the hooks off", take_off)
+            self.failures.insist("removing the hooks", take_off)
         in_this_process.discard(self)  # last: until then another try takes the rest off
         if close:  # whoever is in a circle with a loader lets its workers end late
             self._loaders, self._watches, self._living = [], [], []
@@ -333,7 +333,7 @@ class WorkerEntry:
         try:
             original(*args)
         finally:
-            with failures.within("taking the hooks off in a worker"):
+            with failures.within("removing the hooks in a worker"):
                 ends.close()
 
     def _put_on(self, key: int, args: tuple[Any, ...], ends: ExitStack) -> None:
@@ -358,7 +358,7 @@ class WorkerEntry:
         retire = failures.passing("the end of a worker's log", log.retire)
         multiprocessing.util.Finalize(None, retire, exitpriority=-100)
         hooks = Hooks(Recorder(log), cost_share=self._place.cost_share)
-        ends.callback(failures.insist, "taking the hooks off in a worker", hooks.retire)
+        ends.callback(failures.insist, "removing the hooks in a worker", hooks.retire)
         in_this_process.add(hooks)
         tasks = Tasks(hooks, log, key)
         with failures.within("the epochs of a worker"):

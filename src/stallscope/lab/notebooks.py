@@ -77,7 +77,9 @@ def copy_notebooks(folder: Path, target: str | None = None, *, force: bool = Fal
             f"the notebooks cannot be copied into {folder}: {error.strerror or error}",
         ) from error
     if unchanged:
-        notes.append(f"kept as you changed them: {', '.join(unchanged)}; --force replaces them")
+        notes.append(
+            f"kept, because you changed them: {', '.join(unchanged)}; --force replaces them"
+        )
     return Copies(folder, tuple(folder / path.name for path in guided), tuple(notes))
 
 
@@ -166,7 +168,7 @@ def _place(path: Path, text: str) -> list[str]:
         while os.path.lexists(aside := folder / f"{path.stem}.{number}{path.suffix}"):
             number += 1
         path.rename(aside)
-        notes = [f"{path.name} is new; the file before is now {aside.relative_to(path.parent)}"]
+        notes = [f"{path.name} is new; the previous file is now {aside.relative_to(path.parent)}"]
     with whole_file(path) as file:
         file.write(text.encode())
     return notes

@@ -177,7 +177,7 @@ def _described(
     took = f"no batch came for {seconds(waited_s)}, past the budget of {seconds(limit.budget_s)}"
     advice = f"If it is only slow, {limit.remedy}"
     if owing is None:
-        return NoBatchError(f"{took}; no worker is known that would have to send one. {advice}")
+        return NoBatchError(f"{took}; no worker is known to owe one. {advice}")
     number, worker, batch = owing
     frames, why_not = _dumped(worker.pid)
     names = [f"{name} ({_short(file)}:{line})" for name, file, line in frames]
@@ -185,14 +185,14 @@ def _described(
         where = f"its stack cannot be read ({why_not}); it is {status_of(worker)}"
     elif frames[0][0].rpartition(".")[2] == "get" and "multiprocessing" in frames[0][1]:
         where = (
-            "waits for its next task: that batch could not be sent. See what it has written "
-            "above; what a worker sends is pickled"
+            "waits for its next task: that batch could not be sent. See its output above; batches "
+            "must be picklable"
         )
     else:
-        where = f"stands in {names[-1]} ({status_of(worker)})"
+        where = f"is in {names[-1]} ({status_of(worker)})"
     error = NoBatchError(
-        f"{took}: worker {number} (pid {worker.pid}) owes {batch} and {where}. All workers of "
-        f"this loader were ended. {advice}"
+        f"{took}: worker {number} (pid {worker.pid}) owes {batch} and {where}. All workers of this "
+        f"loader were terminated. {advice}"
     )
     if names:
         stack = "\n".join(f"    {name}" for name in names)
@@ -204,7 +204,7 @@ def _dumped(pid: int) -> tuple[list[tuple[str, str, int]], str]:
     """Return function, file and line of each frame of the worker's loop; else why there is none."""
     program = pyspy_calls.executable()
     if program is None:
-        return [], "py-spy is not installed beside this Python"
+        return [], "py-spy is not installed for this Python"
     with suppress(OSError, ValueError, KeyError, TypeError), workspace() as folder:
         call = pyspy_calls.dump(program, pid, folder)
         while not call.is_over:
@@ -220,7 +220,7 @@ def _dumped(pid: int) -> tuple[list[tuple[str, str, int]], str]:
             if loops:
                 inner = frames[loops[-1] + 1 :]
                 return [frame for frame in inner if not frame[1].startswith(_OWN_HOOKS)], ""
-        return [], "no thread of it is in torch's worker loop"
+        return [], "none of its threads is in torch's worker loop"
     return [], "py-spy could not be run"
 
 

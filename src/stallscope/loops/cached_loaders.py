@@ -254,7 +254,7 @@ def check_plain(target: Target, so: str) -> None:
     if len(loaders) == 1 and is_plain(loaders[0]):
         return
     kind = f"{cls.__module__}.{cls.__qualname__}"
-    why = "iterates its dataset with code of its own"
+    why = "iterates its dataset with its own code"
     if len(loaders) != 1:
         why = f"holds {count(len(loaders), 'torch.utils.data.DataLoader')}"
     raise UnsupportedError(

@@ -129,7 +129,7 @@ class Cpu:
     """True if `kernels` returns measurements."""
     has_memory = False
     """True if batches are copied to a memory of its own."""
-    why_no_memory = "there is no device with a memory of its own"
+    why_no_memory = "no device has its own memory"
 
     def __init__(self, device: Any = None, name: str = "CPU") -> None:
         self._device = device
@@ -193,9 +193,7 @@ class Gpu(Cpu):
         self.counts_kernels = where.type == "cuda"
         self.has_memory = is_steps
         if not is_steps:
-            self.why_no_memory = (
-                "where the step wants its batches is not known (device='cuda' would say it)"
-            )
+            self.why_no_memory = "the device of the step's batches is unknown (pass device='cuda')"
 
     def kept(self, batch: Any, memory: BatchMemory) -> Any:
         """Return the batch in such a memory."""

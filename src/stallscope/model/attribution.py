@@ -28,7 +28,7 @@ from stallscope.model.thresholds import STALL_S, STALL_SHARE
 from stallscope.stages import GARBAGE, KINDS, WORK_KINDS
 
 STALLS: Final = Schema(
-    "One row a stall. A device that works behind the host is idle from `start_ns` to `end_ns`.",
+    "One row per stall. A device that works behind the host is idle from `start_ns` to `end_ns`.",
     Column("rank", pl.Int16),
     Column("step", pl.Int32, "step that waited"),
     Column("epoch", pl.Int32),
@@ -37,11 +37,11 @@ STALLS: Final = Schema(
     Column("start_ns", pl.Int64, "from the start of the run"),
     Column("end_ns", pl.Int64),
     Column("stall_s", pl.Float64),
-    Column("hidden_s", pl.Float64, "part of the wait before, while the device still had work"),
+    Column("hidden_s", pl.Float64, "earlier part of the wait, while the device still had work"),
 )
 
 PARTS: Final = Schema(
-    "One row a stall and part, in the order of the batch's way; they add up to its `stall_s`.",
+    "One row per stall and part, in the order of the batch's path; they add up to its `stall_s`.",
     Column("rank", pl.Int16),
     Column("step", pl.Int32),
     Column("part", pl.String),
@@ -50,7 +50,7 @@ PARTS: Final = Schema(
 )
 
 EXPOSED: Final = Schema(
-    "One row a part, the longest first.",
+    "One row per part, longest first.",
     Column("part", pl.String),
     Column("kind", pl.Enum(KINDS), "null: unattributed"),
     Column("exposed_s", pl.Float64),

@@ -36,15 +36,15 @@ MODEL: Final = tuple(
 _ROUNDING: Final = 1e-9
 """Share of the time within the errors of sums."""
 OWN_WORDS: Final = {
-    attribution.EARLIER: "a worker still on an earlier batch",
+    attribution.EARLIER: "a worker still busy with an earlier batch",
     attribution.START: "the start of the workers",
-    attribution.QUEUED: "batches that lie in a queue",
+    attribution.QUEUED: "batches waiting in a queue",
     attribution.SEND: "sending batches from the workers",
     attribution.UNPICKLE: "receiving batches",
     attribution.PIN: "pinning batches",
     attribution.MAIN: "the loader's own work in the main process",
     attribution.MAIN_GARBAGE: "garbage collection in the main process",
-    attribution.NOT_RECORDED: "the making of batches that were not recorded",
+    attribution.NOT_RECORDED: "making batches that were not recorded",
 }
 """Words for parts outside of the user's pipeline."""
 

@@ -60,16 +60,16 @@ NEARLY: Final = 0.8
 MOST: Final = 12
 """Most patterns of one rank."""
 PATTERNS: Final = Schema(
-    "One row a pattern, the one that explains most first.",
+    "One row per pattern, by the stall time that it explains, longest first.",
     Column("pattern", pl.String),
     Column("title", pl.String),
     Column("stalls", pl.Int64, "stalls that it explains, over all ranks"),
-    Column("stalled_s", pl.Float64, "how long they are"),
+    Column("stalled_s", pl.Float64, "their total time"),
     Column("share", pl.Float64, "share (0 to 1) of all stalled time"),
-    Column("chance", pl.Float64, "probability of an accident; null: nothing is claimed"),
-    Column("rank", pl.Int16, "rank with most of it"),
-    Column("steps", pl.List(pl.Int32), "its steps of this rank"),
-    Column("named", pl.List(pl.Int32), "those that the title speaks of"),
+    Column("chance", pl.Float64, "probability by chance; null: not tested"),
+    Column("rank", pl.Int16, "rank with most of these stalls"),
+    Column("steps", pl.List(pl.Int32), "steps of this rank with the pattern"),
+    Column("named", pl.List(pl.Int32), "steps that the title names"),
 )
 
 

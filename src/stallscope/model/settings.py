@@ -197,8 +197,8 @@ def given_settings(
     for arguments in [requested] if isinstance(requested, (str, dict)) else requested:
         if not isinstance(arguments, dict) or not arguments.keys() <= set(_NAMES):
             raise ArgumentError(
-                f"settings: {arguments!r:.80} is no setting: give dictionaries of a DataLoader's "
-                f"arguments, of {', '.join(_NAMES)}"
+                f"settings: {arguments!r:.80} is not a setting: give dictionaries of a "
+                f"DataLoader's arguments, of {', '.join(_NAMES)}"
             )
         for name, value in arguments.items():
             if not _can_be(name, value):

@@ -81,7 +81,7 @@ SAMPLES: Final = Schema(
     nullable="sample worker index path width height bytes",
 )
 RESOURCES: Final = Schema(
-    "One row per sample of a resource on a device; without device and value: it was not readable.",
+    "One row per sample of a resource on a device; null device and value: unreadable.",
     Column("rank", pl.Int16),
     Column("start_ns", pl.Int64, "from the start of the run; a share or rate begins here"),
     Column("end_ns", pl.Int64, "its end; time of a size"),

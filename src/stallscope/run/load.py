@@ -206,7 +206,7 @@ def _read(folder: Path) -> Any:
         ) from error
     note = "the process ended before it could save the run; this was read from its logs"
     if _has_writer(logs.folder):
-        note = "the process still runs: this is what it has recorded so far"
+        note = "the process still runs: this is its recording so far"
     return replace(run, notes=(*run.notes, note))
 
 
@@ -378,7 +378,7 @@ def _notes(
         kept_s = sum(end - begin for begin, end in pieces) / 1e9
         total_s = (pieces[-1][1] - pieces[0][0]) / 1e9
         yield (
-            f"{len(pieces)} pieces of the recording were kept, {seconds(kept_s)} of "
+            f"{len(pieces)} parts of the recording were kept, {seconds(kept_s)} of "
             f"{seconds(total_s)}, to limit the size of its logs"
         )
     if any(log.is_full for log in logs):
@@ -396,7 +396,7 @@ def _notes(
     yield from _about_lost([file.lost for file in files])
     missing = facts.get("num_workers", 0) - len({log.worker for log in logs if log.worker >= 0})
     if missing > 0 and came and not facts.get("lived"):
-        yield f"{count(missing, 'worker')} left no log (no room for it, or a thread)"
+        yield f"{count(missing, 'worker')} left no log (no disk space, or a thread)"
 
 
 def _about_lost(lost: list[LostSamples]) -> Iterator[str]:
@@ -444,7 +444,9 @@ def salvaged(
     try:
         return collect(place, about)
     except Exception as failed:  # noqa: BLE001 - a killed process may have left anything
-        add_notes(error, [f"stallscope: the recording before it cannot be read ({failed!r})"])
+        add_notes(
+            error, [f"stallscope: the recording before this exception cannot be read ({failed!r})"]
+        )
         return None
 
 

@@ -213,7 +213,7 @@ def _begin(
     recording = None
     try:
         probe = Probe(place, loaders, living=[] if loaders is None else kept_iterators(loader))
-        ends.callback(place.failures.insist, "taking the hooks off", probe.__exit__)
+        ends.callback(place.failures.insist, "removing the hooks", probe.__exit__)
         recording = probe.__enter__()
     except StallscopeError:
         raise

@@ -348,7 +348,7 @@ class MemoryGrowth:
         """Return the rate of the growth and its end, in words."""
         text = f"{size(60 * self.bytes_per_s)} a minute in {count(self.workers, 'worker')}"
         if not self.copied and self.copied_share > 1 - _NEARLY_ALL:
-            text += f", {share(self.copied_share)} of it copies of the main process's objects"
+            text += f", {share(self.copied_share)} of that are copies of the main process's objects"
         if self.end_bytes is not None:
             text += f", ends at {size(self.end_bytes)} at most"
         if self.left_s is not None:
@@ -361,7 +361,7 @@ class MemoryGrowth:
         """Return a sentence on the growth and its rate."""
         if self.copied:
             return f"The workers copy what they share with the main process: {self.rate()}"
-        end = "so far" if self.may_settle else "without an end in sight"
+        end = "so far" if self.may_settle else "without a limit"
         return f"The workers' memory grows {end}: {self.rate()}"
 
 

@@ -42,7 +42,7 @@ STEPS: Final = Schema(
     Column("step_s", pl.Float64, "with a copy's wait for earlier work of the device"),
     Column("other_s", pl.Float64),
     Column("rank", pl.Int16),
-    Column("start_ns", pl.Int64, "begin of the wait, from the start of the run"),
+    Column("start_ns", pl.Int64, "start of the wait, from the start of the run"),
     Column("end_ns", pl.Int64, "end of the wait"),
     Column("restart_s", pl.Float64, "time in `iter(loader)` before the first step of an epoch"),
     Column("steady", pl.Boolean),
@@ -50,7 +50,7 @@ STEPS: Final = Schema(
 )
 
 DELIVERIES: Final = Schema(
-    "One row per batch, also without recorded samples; null means not seen.",
+    "One row per batch, also without recorded samples; null means not recorded.",
     *OF_BATCH,
     Column("asked_ns", pl.Int64, "the loop asked for it"),
     Column("taken_ns", pl.Int64, "its worker took the task up"),
@@ -79,7 +79,7 @@ STARTUP: Final = Schema(
     Column("worker", pl.Int16),
     Column("pid", pl.Int32),
     Column("epoch", pl.Int32),
-    Column("ready_s", pl.Float64, "from the start of its epoch until it was ready"),
+    Column("ready_s", pl.Float64, "time from the start of its epoch until it was ready"),
     Column("first_sample_s", pl.Float64, "time of its first sample"),
     Column("typical_sample_s", pl.Float64, "median of its later samples"),
     nullable="worker ready_s first_sample_s typical_sample_s",

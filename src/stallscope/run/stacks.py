@@ -34,7 +34,7 @@ STACKS: Final = Schema(
     Column("rank", pl.Int16),
     Column("pid", pl.Int32),
     Column("worker", pl.Int16, "number of the worker; null: the main process"),
-    Column("window_ns", pl.Int64, "begin of the window, from the start of the run"),
+    Column("window_ns", pl.Int64, "start of the window, from the start of the run"),
     Column("stage", pl.String, "stage of the sample or batch; null: unknown", secret=NAME),
     Column("waits", pl.Boolean, "the thread waited"),
     Column(

@@ -77,7 +77,7 @@ class _Board:
         try:
             yield
         except BaseException:
-            self.say("not measured: it was stopped")
+            self.say("not measured: stopped")
             raise
         finally:
             self.run.disabled = False
@@ -322,7 +322,7 @@ class SettingBoard(_Board):
             for kind in ("decode", "fetch")
         )
         for slider, name in ((self.decode, "Decode"), (self.reading, "Reading")):
-            says = ": none recorded" if slider.disabled else " times as fast"
+            says = ": none recorded" if slider.disabled else " × as fast"
             slider.description = f"{name}{says}"
         self.answer = ipywidgets.HTML()
         for slider in (self.workers, self.ahead, self.step, self.decode, self.reading):
@@ -376,7 +376,7 @@ class SettingBoard(_Board):
         """Measure the setting of the sliders; step and stages stay as they are."""
         setting = self._setting()
         if setting == self._now:
-            self.say("this is the loader as it is: choose another number of workers, or prefetch")
+            self.say("this is the current loader: choose another number of workers, or prefetch")
             return
         with self.measuring("the loader"):
             self._measured[setting] = self._gain(setting)
@@ -384,16 +384,16 @@ class SettingBoard(_Board):
             self.show()
 
     def _gain(self, setting: Setting) -> str:
-        """Measure a setting beside the loader as it is; return its speedup in a sentence."""
+        """Measure a setting beside the current loader; return its speedup in a sentence."""
         asked = {"num_workers": setting.num_workers}
         if setting.num_workers:
             asked["prefetch_factor"] = setting.prefetch_factor or 2
         result = self._bench.measure(self._bench.trial(asked), _MEASURE_S)
         row = next(row for row in result.settings().to_dicts() if row["trial"])
         if row["gain"] is None:
-            return f"not measured: {row['reason'] or 'the time was over'}"
+            return f"not measured: {row['reason'] or 'the time ran out'}"
         return (
             f"measured {rate(row['measured_per_s'])} samples/s, "
-            f"{gain_text(row['gain'], row['gain_low'], row['gain_high'], 'as now')}; predicted "
-            f"{speedup(row['predicted_gain'])}"
+            f"{gain_text(row['gain'], row['gain_low'], row['gain_high'], 'the current loader')}; "
+            f"predicted {speedup(row['predicted_gain'])}"
         )

@@ -50,14 +50,14 @@ SPEEDSCOPE: Final = "https://www.speedscope.app/file-format-schema.json"
 """The name of the format, which its files carry; nothing is fetched from there."""
 
 _NAME_LENGTH: Final = 200
-_UNKNOWN: Final = "stage not known"
+_UNKNOWN: Final = "unknown stage"
 _KEY: Final = (
-    "share: with what torch, numpy and others compute for it; decode, libraries' transforms, "
-    "reading and sending stand apart"
+    "share: including torch, numpy and other libraries; decode, libraries' transforms, reading "
+    "and sending are separate"
 )
 _INTERVALS: Final = {
     WINDOWS: "windows of consecutive samples were resampled",
-    WILSON: "by Wilson's formula, which takes samples as independent: true ends may be wider",
+    WILSON: "by Wilson's formula for independent samples: true intervals may be wider",
 }
 
 

@@ -139,8 +139,8 @@ def image(sheet: Sheet | None) -> str:
 
 # ---- a run: its stalls, its timeline, a training that still runs ---------------------------------
 
-NO_FOLDER: Final = "This run lies in no folder: `ss.load` gives one that can be followed"
-NOW: Final = "<p>The training runs: this is what it has recorded so far.</p>"
+NO_FOLDER: Final = "This run has no folder: follow a run that `ss.load` opened"
+NOW: Final = "<p>The training runs: this is its recording so far.</p>"
 ENDED: Final = "<p>The training has ended.</p>"
 _MOST_PARTS: Final = 8
 _LENGTHS: Final = (3, 6, 12, 24, MOST_STEPS)

@@ -135,8 +135,8 @@ TUNING: Final = page.View(
 
 
 _STORAGE_KEY: Final = (
-    "in cache: share of the requested bytes that was in the page cache just before; cold reads "
-    "that were not cold are left out"
+    "in cache: share of the requested bytes in the page cache before the read; cold reads that "
+    "turned out warm are left out"
 )
 
 
@@ -174,8 +174,7 @@ STORAGE: Final = page.View(
 
 
 _LAYOUTS_KEY: Final = (
-    "shuffle: 100% is uniform; sizes are those of the samples that were written, the time is for "
-    "the whole dataset"
+    "shuffle: 100% is uniform; sizes are of the written samples, times of the whole dataset"
 )
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from stallscope.verbs.diagnose.result import Finding
 
 CHANGES: Final = Schema(
-    "One row a measure and later run. What was not in one of the runs took 0 s there.",
+    "One row per measure and later run. A stage that a run lacks took 0 s there.",
     Column("run", pl.Int32, "1, 2 and so on"),
     Column("measure", pl.String, "ends in its unit; `..._s`: per sample, `workers/`: of a worker"),
     Column("kind", pl.Enum([*KINDS, "loop", "stall", "wait"]), "kind of its stage", "kind"),
@@ -398,7 +398,7 @@ def _notes(names: tuple[str, ...], blocks: list[_Blocks]) -> Iterator[str]:
         yield f"other processes used cores ({', '.join(busy)}): small changes may come from them"
     block_count = count(len(blocks[0].samples), "block")
     yield (
-        f"the runs did not take turns, so changes below {share(_DRIFT)} of a sample's time do not "
-        f"count, nor changes of a worker's stage below {share(_STAGE_DRIFT)} of the stage or "
+        f"the runs did not alternate, so small changes do not count: below {share(_DRIFT)} of a "
+        f"sample's time; in a worker's stage, below {share(_STAGE_DRIFT)} of the stage or "
         f"{share(_LEAST_DRIFT)} of the worker's time; intervals from {block_count} of steps"
     )

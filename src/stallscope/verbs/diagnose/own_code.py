@@ -112,7 +112,7 @@ CALLS: Final = {
         waits=True,
     ),
     "database": Call(
-        "a database is asked",
+        "a database is queried",
         "take all rows of a batch with one query, over an indexed column; give each worker its own "
         "read-only connection; a write (a temporary table, too) locks the database for the others",
         r"(sqlite3|sqlalchemy|psycopg\w*|pymysql|duckdb)\b.*",
@@ -149,7 +149,7 @@ CALLS: Final = {
     "reading": READS,
     "labels": Call(
         "xarray or dask looks values up by their labels",
-        "take the variables out as NumPy arrays once, in __init__ (ds['x'].to_numpy()), and index "
+        "extract the variables as NumPy arrays once, in __init__ (ds['x'].to_numpy()), and index "
         "those; open larger data without dask (chunks=None)",
         r"(xarray|dask)/.*",
         r"\.(isel|sel)\(",
@@ -163,8 +163,8 @@ CALLS: Final = {
     ),
     "formatting": Call(
         "rows of an Arrow table become Python lists, and these tensors",
-        "keep arrays as arrays: with_format('numpy'), features Array2D or Array3D; select only the "
-        "columns that are used (select_columns), as each row decodes all; or take a column out "
+        "keep arrays as arrays: with_format('numpy'), features Array2D or Array3D; select only "
+        "the columns that are used (select_columns), as each row decodes all; or extract a column "
         "once, in __init__",
         r"datasets/(formatting|features|arrow_dataset)\b.*",
     ),
@@ -182,7 +182,7 @@ CALLS: Final = {
         r"\b(pickle|joblib|torch)\.loads?\(",
     ),
     "copying": Call(
-        "objects are copied with all that they hold",
+        "objects are copied with all their contents",
         "copy only what changes: a shallow copy (copy.copy, dict(sample)), or the used piece",
         r"copy\.py",
         r"\bdeepcopy\(",
@@ -206,13 +206,13 @@ CALLS: Final = {
         source=r"\b(np|numpy)\.(array|asarray)\(",
     ),
     "drawing": Call(
-        "NumPy draws out of all there are",
+        "NumPy draws from the whole population",
         "use numpy.random.default_rng(): choice() without, integers() with replacement; or draw "
         "one permutation per epoch; replace=False and p= go through all of it at each call",
         source=r"\b(np|numpy)\.random\.(choice|permutation|shuffle)\(",
     ),
     "sequence": Call(
-        "Python draws out of a sequence",
+        "Python draws from a sequence",
         "draw from a list, not from a deque, which is slow in the middle; or draw a batch of "
         "numbers (numpy.random.default_rng().integers()) to index NumPy arrays",
         r"random\.py",
@@ -240,14 +240,14 @@ CALLS: Final = {
         r"\b(distance_matrix|cdist|pdist|pairwise_distances)\(",
     ),
     "signal": Call(
-        "a signal is filtered, resampled or transformed",
+        "signals are filtered, resampled or transformed",
         "do what is the same each time once, beforehand, and store it; use fftconvolve instead of "
         "convolve; or transform whole batches on the device (torchaudio.transforms)",
         r"(scipy/signal|scipy/fft|numpy/fft|librosa|torchaudio)/",
     ),
     "element by element": Call(
         "tensors or pixels are read one by one",
-        "compute on whole arrays or tensors (a mask, isin, bincount, one index); or take all out "
+        "compute on whole arrays or tensors (a mask, isin, bincount, one index); or convert all "
         "before the loop, with one .numpy() or .tolist(); compute once, beforehand, what is the "
         "same each time",
         source=r"\.(item|getpixel|putpixel)\(",

@@ -65,7 +65,7 @@ def recorded_run(target: Any) -> Run | None:
     loaded = load(place)
     if not isinstance(loaded, Run):
         kind = type(loaded).__name__.lower()
-        raise ArgumentError(f"{target} holds a result of ss.{kind}, and no run: ss.load reads it")
+        raise ArgumentError(f"{target} is a result of ss.{kind}, and no run: ss.load reads it")
     return loaded
 
 
@@ -208,7 +208,7 @@ def _about_ranks(run: Run, slowest: int, own: float, others: dict[int, float]) -
         f"{count(len(others), 'other rank')} {between}"
     )
     if same >= _MOSTLY:
-        text += f"; it waits longest in {share(same)} of the steps in which one stalls"
+        text += f"; the rank waits longest in {share(same)} of the steps in which one stalls"
     return text
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 TABLE: Final = Schema(
-    "One row a finding, the verdict first; the fields of a `Finding`.",
+    "One row per finding, the verdict first; the fields of a `Finding`.",
     Column("code", pl.String, secret=NAME),
     Column("title", pl.String),
     Column("severity", pl.Float64),
@@ -42,7 +42,7 @@ TABLE: Final = Schema(
 )
 
 SPENT: Final = Schema(
-    "One row a phase of the measurement, in order; the last one, `stop`, says why it ended.",
+    "One row per phase of the measurement, in order; the last one, `stop`, says why it ended.",
     Column("phase", pl.String),
     Column("seconds", pl.Float64),
     Column("why", pl.String, "why it was needed"),
@@ -50,7 +50,7 @@ SPENT: Final = Schema(
 )
 
 FIXES: Final = Schema(
-    "One row a change that would help, what promises most first.",
+    "One row per change that would help, largest predicted speedup first.",
     Column("fix", pl.String),
     Column("code", pl.String, 'finding that advises it; "": none by itself', secret=NAME),
     Column("predicted_gain", pl.Float64, "speedup of the loop, replayed from the run"),
@@ -164,7 +164,7 @@ class Diagnosis(SavedResult):
         return pl.DataFrame(rows, TABLE)
 
     def table(self) -> pl.DataFrame:
-        """One row a finding, the verdict first; columns of `TABLE`."""
+        """One row per finding, the verdict first; columns of `TABLE`."""
         return self._table
 
     def try_fix(self, fix: Any, *, budget_s: float = 30.0) -> Tuning:
@@ -183,8 +183,8 @@ class Diagnosis(SavedResult):
         if self.bench is None:
             raise StallscopeError(
                 "there is no loader here to measure a change with: call ss.diagnose with a "
-                "DataLoader in this process, with budget enough to record a batch (budget_s), and "
-                "try_fix of what it returns"
+                "DataLoader in this process, and a budget_s long enough to record a batch; then "
+                "call try_fix of its result"
             )
         tuning: Tuning = self.bench.try_fix(fix, budget_s)
         return tuning

@@ -400,8 +400,8 @@ def next_question(
     grows = may_leak and growth is not None and growth.may_matter
     unseen = cause == causes.STORAGE_LATENCY and is_unseen(facts)
     possible = (
-        (has_several and waits, ONE_WORKER, "do the workers wait for something that they share?"),
-        (grows, MEMORY, "does the workers' memory go on growing?"),
+        (has_several and waits, ONE_WORKER, "do the workers wait for a shared resource?"),
+        (grows, MEMORY, "does the workers' memory keep growing?"),
         (facts.is_shared or unseen, WAITING_STACKS, "what do the workers wait for, and where?"),
         # sooner than a ladder is
         (_has_lines(facts, verdict), STACKS, "which line of the code is it?"),
@@ -412,7 +412,7 @@ def next_question(
             LOOP_STACKS,
             "what does the training process compute itself?",
         ),
-        (_may_be_smaller(facts, verdict), BATCH, "would fewer bytes hold the same?"),
+        (_may_be_smaller(facts, verdict), BATCH, "would fewer bytes be enough?"),
         # without a step a ladder cannot go all the way
         (
             setup.has_step and _is_open(facts, verdict),

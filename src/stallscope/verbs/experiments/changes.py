@@ -75,7 +75,7 @@ def _autocast(context: StepContext) -> Iterator[Step]:
 
 def _no_autocast(context: StepContext) -> str:
     if context.facts.autocasts:
-        return "the step does so already"
+        return "the step already does this"
     return "" if context.modules else "the step reaches no module"
 
 
@@ -115,7 +115,7 @@ def _no_channels_last(context: StepContext) -> str:
     # Both formats of smaller weights are equal
     large = [weight for weight in weights if min(weight.shape[1:]) > 1]
     are_last = [weight.is_contiguous(memory_format=torch.channels_last) for weight in large]
-    return "the weights are so already" if large and all(are_last) else ""
+    return "the weights already are channels_last" if large and all(are_last) else ""
 
 
 # ---- cuDNN ---------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def _no_cudnn(context: StepContext) -> str:
         return "it needs CUDA"
     if not context.convolves:
         return _NO_CONVOLUTION
-    return "it is on already" if torch.backends.cudnn.benchmark else ""
+    return "already enabled" if torch.backends.cudnn.benchmark else ""
 
 
 # ---- optimizers ----------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ def _no_fused(context: StepContext) -> str:
         return ""
     names = ", ".join(sorted({type(optimizer).__name__ for optimizer in context.optimizers}))
     has = any("fused" in optimizer.defaults for optimizer in context.optimizers)
-    return "it is so already" if has else f"{names} has no fused kind"
+    return "already fused" if has else f"{names} has no fused version"
 
 
 CHANGES: Final = (

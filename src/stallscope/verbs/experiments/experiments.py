@@ -212,7 +212,7 @@ class _StepTrials:
                 with watch.watching() as self._facts:
                     self._loop.use(_LOOKED_AT, lambda batch: use_watched(step, batch, self._facts))
             except Exception as error:  # noqa: BLE001 - the step works unwatched
-                why = f"while it was watched the step raised {repr_of(error):.200}"
+                why = f"the step raised {repr_of(error):.200} while watched"
                 self._measurement.note(f"the waiting lines are unknown: {why}")
             if device.counts_kernels:
                 self._kernels = device.kernels(lambda: self._loop.use(_LOOKED_AT, step))
@@ -249,11 +249,11 @@ class _StepTrials:
                     lap = self._loop.lap(change.make(context), steps, most_s)
                     slower = lap.step_s / beside.step_s
             except Exception as error:  # noqa: BLE001 - raised by the change
-                self._why_not[change.name] = f"with it the step raised {repr_of(error):.200}"
+                self._why_not[change.name] = f"the step raised {repr_of(error):.200}"
                 continue
             self._differences[change.name] = _largest_difference(base, lap)
             if slower > _MUCH_SLOWER:
-                self._why_not[change.name] = f"with it a step takes {times(slower)} as long"
+                self._why_not[change.name] = f"a step takes {times(slower)} as long"
             else:
                 works.append(change)
         return works

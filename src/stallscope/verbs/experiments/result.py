@@ -39,35 +39,35 @@ TRIALS: Final = Schema(
     "One row an experiment; the first is the step as it is, made twice.",
     Column("experiment", pl.String, secret=NAME),
     Column("code", pl.String),
-    Column("loss_difference", pl.Float64, "largest of the same steps as it is and changed"),
+    Column("loss_difference", pl.Float64, "largest difference of a step's loss"),
     Column("why_not", pl.String, "why it was not tried"),
     nullable="loss_difference why_not",
 )
 
 PAIRS: Final = Schema(
-    "One row a pair of laps: the median step as it is, and changed.",
+    "One row per pair of laps: the median unchanged step, and the median changed step.",
     Column("experiment", pl.String, secret=NAME),
     Column("before_s", pl.Float64, is_divisor=True),
     Column("after_s", pl.Float64, is_divisor=True),
 )
 
 WAITS: Final = Schema(
-    "One row a line that makes the host wait for the device (on a CPU: would on a GPU).",
+    "One row per line that makes the host wait for the device (on a CPU: would on a GPU).",
     Column("what", pl.String, "kind of wait", "waits for the device"),
     Column("function", pl.String, secret=NAME),
     Column("file", pl.String, secret=CODE_FILE),
     Column("line", pl.Int32),
     Column("source", pl.String, secret=CODE),
     Column("calls_per_step", pl.Float64, "", "calls per step", "{:.3g}".format),
-    Column("wait_s", pl.Float64, "time that it takes the host in a step", "time per step"),
+    Column("wait_s", pl.Float64, "time of the host per step", "time per step"),
 )
 
 COPY_TIMES: Final = Schema(
-    "One row a copy of a batch to the device.",
+    "One row per copy of a batch to the device.",
     Column("way", pl.String, "", "copy of a batch", secret=NAME),
     Column("bytes", pl.Int64, "size of the batch", "bytes"),
-    Column("copy_s", pl.Float64, "until it is there", "copy"),
-    Column("host_s", pl.Float64, "that it holds the host", "host blocked"),
+    Column("copy_s", pl.Float64, "time until the batch is on the device", "copy"),
+    Column("host_s", pl.Float64, "time that the copy blocks the host", "host blocked"),
 )
 
 
@@ -148,10 +148,10 @@ def of_laps(pairs: Iterable[tuple[float, float]]) -> Factor:
 
 
 TABLE: Final = Schema(
-    "One row an experiment, the step as it is first; null: not tried.",
+    "One row an experiment, the unchanged step first; null: not tried.",
     Column("experiment", pl.String, "name of the change", "experiment"),
     Column("code", pl.String),
-    Column("before_s", pl.Float64, "median step as it is", "as it is"),
+    Column("before_s", pl.Float64, "median unchanged step", "as it is"),
     Column("after_s", pl.Float64, "median step with the change", "changed"),
     Column("factor", pl.Float64, "speedup of the step", "speedup", "{:.2f}×".format),
     Column("factor_low", pl.Float64, "its 95% CI", INTERVAL, "{:.2f}".format),
@@ -163,12 +163,14 @@ TABLE: Final = Schema(
 )
 
 COPIES: Final = Schema(
-    "One row a way to copy a batch to the device; times are medians.",
+    "One row per kind of copy a batch to the device; times are medians.",
     *COPY_TIMES.columns,
-    Column("factor", pl.Float64, "speedup over the first way"),
+    Column("factor", pl.Float64, "speedup over the first kind of copy"),
     Column("factor_low", pl.Float64, "its 95% CI"),
     Column("factor_high", pl.Float64),
-    Column("step_share", pl.Float64, "of a step, if nothing runs beside it", "of a step"),
+    Column(
+        "step_share", pl.Float64, "share of a step, if nothing overlaps with the copy", "of a step"
+    ),
 )
 
 _NO_TIME: Final = "the budget of"
@@ -232,15 +234,19 @@ def _launches(result: Experiments) -> Iterator[str]:
             "torch.compile, larger batches or CUDA graphs launch fewer"
         )
     else:
-        why = ", which waits for it in turn (see below)" if result.waits["wait_s"].sum() > 0 else ""
-        yield f"{seen}; the rest of the time it waits for its host{why}"
+        why = (
+            ", which itself waits for the device (see below)"
+            if result.waits["wait_s"].sum() > 0
+            else ""
+        )
+        yield f"{seen}; otherwise the device waits for its host{why}"
 
 
 def _lines(result: Experiments) -> Iterator[str]:
     real = result.circumstances.kernels_per_step is not None
     for row in result.waits.head(_MOST_LINES).iter_rows(named=True):
         where = f"line {row['line']} of `{row['function']}`" if row["line"] else row["function"]
-        often = f"{row['calls_per_step']:.3g}× a step"
+        often = f"{row['calls_per_step']:.3g}× per step"
         takes = f"waits for the device {often}, {seconds(row['wait_s'])} in all"
         takes = takes if real else f"would wait for a GPU {often}"
         yield f"{where} {takes}: {row['source'] or row['what']} ({row['what']})"
@@ -260,5 +266,5 @@ def _copies(result: Experiments) -> Iterator[str]:
 def notes_of(result: Experiments) -> list[str]:
     """Return the notes below the picture, a sentence each."""
     about = result.circumstances
-    computed = f"computed by: {about.device}; a step as it is takes {seconds(about.step_s)}"
+    computed = f"computed by: {about.device}; an unchanged step takes {seconds(about.step_s)}"
     return [*(about.step_notes("") or [computed]), *result.notes]

@@ -101,7 +101,7 @@ class Spy(StackSampler):
 
     def __enter__(self) -> Self:
         if self._program is None:
-            self.refused = "py-spy is not installed beside this Python"
+            self.refused = "py-spy is not installed for this Python"
             self.remedy = "pip install py-spy"
         return self
 
@@ -274,8 +274,8 @@ def below(pid: int, folder: Path) -> tuple[list[Process], str]:
     program = pyspy_calls.executable()
     if program is None:
         raise UnsupportedError(
-            f"pid {pid} can only be read by py-spy, which is not installed beside this Python: "
-            "pip install py-spy"
+            f"pid {pid} can only be read by py-spy, which is not installed for this Python: pip "
+            "install py-spy"
         )
     parents: dict[int, int] = {}
     with suppress(psutil.Error):

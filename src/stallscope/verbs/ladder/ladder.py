@@ -1,6 +1,6 @@
 """`ss.ladder`: throughput of the loop without each of the loader's costs.
 
-Each rung is a loop. The lowest iterates the loader as it is. The next ones have the loader's own
+Each rung is a loop. The lowest iterates the current loader. The next ones have the loader's own
 workers, with samples cached in memory at some stage. The highest iterate whole batches in memory.
 """
 
@@ -301,8 +301,8 @@ class Rungs:
     def _note_fewer(self, rung: Rung, fit: int, wanted: int) -> None:
         if fit < wanted:
             self.notes.append(
-                f"'{rung.name}' repeats {count(fit, 'batch')} instead of {wanted}: there was no "
-                "room for more"
+                f"'{rung.name}' repeats {count(fit, 'batch')} instead of {wanted}: memory was too "
+                "small for more"
             )
 
     def _loop(self, loader: Any) -> TimedLoop:

@@ -52,10 +52,10 @@ _BLOCKS: Final = Schema(
     nullable="step_s",
 )
 FACTS: Final = Schema(
-    "One row a rung.",
+    "One row per rung.",
     Column("rung", pl.String, secret=NAME, words=_NAMES),
-    Column("cached_bytes", pl.Int64, "memory that it kept", "in memory"),
-    Column("device_busy_share", pl.Float64, "read from the device; null: there is none", "busy"),
+    Column("cached_bytes", pl.Int64, "memory of its cached data", "in memory"),
+    Column("device_busy_share", pl.Float64, "read from the device; null: no device", "busy"),
     Column("nvml_busy_share", pl.Float64, "the same by NVML"),
     Column("why_not", pl.String, "why it was not measured"),
     nullable="cached_bytes device_busy_share nvml_busy_share why_not",
@@ -136,9 +136,9 @@ class Ladder(SavedResult):
 
 
 TABLE: Final = Schema(
-    "One row a rung, from the bottom to the top.",
+    "One row per rung, lowest first.",
     Column("rung", pl.String, "name of the loop", "rung"),
-    Column("removes", pl.String, "cost that the rung before still had"),
+    Column("removes", pl.String, "cost of the previous rung that this rung removes"),
     Column("samples_per_s", pl.Float64, "throughput of the loop", "samples/s", "{:,.0f}".format),
     Column("samples_per_s_low", pl.Float64, "its 95% CI", INTERVAL, "{:,.0f}".format),
     Column("samples_per_s_high", pl.Float64),
@@ -150,9 +150,9 @@ TABLE: Final = Schema(
 )
 
 GAINS: Final = Schema(
-    "One row a measured rung but the lowest: its speedup over the measured one below.",
+    "One row per measured rung above the lowest: its speedup over the measured rung below.",
     Column("rung", pl.String),
-    Column("removes", pl.String, "all costs between the two"),
+    Column("removes", pl.String, "all costs between the two rungs"),
     Column("factor", pl.Float64, "speedup"),
     Column("factor_low", pl.Float64, "its 95% CI"),
     Column("factor_high", pl.Float64),

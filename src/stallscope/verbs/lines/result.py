@@ -22,7 +22,7 @@ from stallscope.store import stored
 from stallscope.units import capital, count, printable, seconds, share
 
 FUNCTIONS: Final = Schema(
-    "One row a function whose lines were timed.",
+    "One row per function whose lines were timed.",
     Column("function", pl.String, "its name", secret=NAME),
     Column("file", pl.String, "where it is", secret=CODE_FILE),
     Column("line", pl.Int32, "where it begins"),
@@ -33,10 +33,10 @@ FUNCTIONS: Final = Schema(
 )
 
 LINES: Final = Schema(
-    "One row a line that ran.",
+    "One row per line that ran.",
     Column("function", pl.String, secret=NAME),
     Column("line", pl.Int32),
-    Column("hits", pl.Int64, "how often it ran; null: not counted"),
+    Column("hits", pl.Int64, "number of runs; null: not counted"),
     Column("share", pl.Float64, "share of the time, including callees"),
     Column("own_share", pl.Float64, "share, excluding the other listed functions", "own"),
     Column("own_low", pl.Float64, "its 95% CI"),
@@ -45,10 +45,10 @@ LINES: Final = Schema(
 )
 
 SOURCES: Final = Schema(
-    "One row a line of the functions, from the first to the last.",
+    "One row per line of the functions, from the first to the last.",
     Column("function", pl.String, secret=NAME),
     Column("line", pl.Int32),
-    Column("source", pl.String, "without its line break", secret=CODE),
+    Column("source", pl.String, "text without its line break", secret=CODE),
 )
 
 
@@ -106,11 +106,11 @@ KEY: Final = (
 _TITLE: Final = 200
 
 TABLE: Final = Schema(
-    "One row a line that ran, the hottest first. Shares are of a sample's time.",
+    "One row per line that ran, the hottest first. Shares are of a sample's time.",
     Column("function", pl.String),
     Column("file", pl.String),
     Column("line", pl.Int32, "", "line", str),
-    Column("hits", pl.Int64, "how often it ran; null: not counted", "hits"),
+    Column("hits", pl.Int64, "number of runs; null: not counted", "hits"),
     Column("time_s", pl.Float64, "time, including callees", "time"),
     Column("share", pl.Float64, "the same as a share", "share"),
     Column("source", pl.String, "null: there is none"),

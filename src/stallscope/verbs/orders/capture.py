@@ -78,8 +78,8 @@ def capture(
         for index in indices:
             loader.dataset[index]  # raises the exception again, if it is the user's own
         raise NoPipelineError(
-            f"{type(loader.dataset).__name__} does more than call its pipeline ({error}); a cache "
-            "does, for example: give a loader over a plain dataset with the same transforms"
+            f"{type(loader.dataset).__name__} does more than call its pipeline ({error}), as a "
+            "cache does: give a loader over a plain dataset with the same transforms"
         ) from error
     chosen = longest(loader.dataset, watched)
     place, captured = chosen.place, chosen.samples
@@ -117,8 +117,8 @@ def longest(dataset: Any, watched: list[Watched]) -> Watched:
     if called:
         raise NoPipelineError(
             f"{name} calls {', '.join(each.place.text for each in called)} several times per "
-            "sample, or not all of its parts in turn, so there is no single order: give a loader "
-            "over a dataset that calls it once per sample, and use the best order for all calls"
+            "sample, or only some of its parts, so there is no single order: give a loader over a "
+            "dataset that calls it once per sample, and use the best order for all calls"
         )
     if callable(getattr(dataset, "set_transform", None)):
         raise NoPipelineError(
@@ -133,10 +133,10 @@ def longest(dataset: Any, watched: list[Watched]) -> Watched:
 
 def _why_none(dataset: Any) -> str:
     if isinstance(dataset, IterableDataset):
-        return "a stream, which calls no transform that it holds (as self.transform)"
+        return "a stream that calls no transform of its own (such as self.transform)"
     return (
-        "its __getitem__ calls no transform that it holds, and no functions of which one takes "
-        "first what the other returns"
+        "its __getitem__ calls no transform of its own, and no chain of functions (each on the "
+        "result of the previous one)"
     )
 
 

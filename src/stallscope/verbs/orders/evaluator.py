@@ -76,9 +76,7 @@ _COMPARED_S: Final = 0.4
 """Seconds for comparing such an order; at least two samples are compared."""
 _NOISE_S: Final = 1e-9
 """Seconds below which a part of a prediction is rounding."""
-REDRAWN: Final = (
-    "random numbers are drawn in another order, so a seed gives other samples than before"
-)
+REDRAWN: Final = "random numbers are drawn in another order, so the same seed gives other samples"
 
 
 class NotComparableError(Exception):

@@ -197,7 +197,7 @@ class OrderSearch:
         self._loader = replay.loader
         self._measurement.note(
             f"{count(len(replay.loader.dataset), 'sample')} of the stream were recorded; "  # type: ignore[arg-type]  # it has a length
-            "what it does around its pipeline is part of each time, and the same for all"
+            "each time includes the stream's work around the pipeline"
         )
         return replay
 
@@ -373,13 +373,12 @@ class OrderSearch:
         if unexplored:
             yield (
                 f"{seconds(self._measurement.budget_s)} were too short for all orders: "
-                f"{count(unexplored, 'op')} were not tried in a state that was reached, nor the "
-                "orders behind"
+                f"{count(unexplored, 'op')} (and the orders behind them) were not tried"
             )
         timed = {pair.variant for pair in self._pairs.pairs} if self._pairs else set()
         missed = [pair for pair in self._finalists if pair not in timed]
         if missed:
-            yield f"the budget was over before {count(len(missed), 'pipeline')} were timed"
+            yield f"the budget ran out before {count(len(missed), 'pipeline')} were timed"
 
 
 def _batch(loader: Any, indices: Sequence[Any]) -> Any:

@@ -306,7 +306,7 @@ class Orders(SavedResult):
         best = self.best_variant(tolerance or "")
         if best is None:
             raise NoSuchOrderError(
-                "no other pipeline gives the same data faster: keep the loader as it is, or name a "
+                "no other pipeline gives the same data faster: keep the current loader, or name a "
                 "trial of .table()"
             )
         return best

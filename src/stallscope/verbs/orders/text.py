@@ -100,9 +100,9 @@ def _nothing(orders: Orders) -> str:
     if others <= 0 and orders.counts.unexplored:
         return "The budget ran out before another pipeline was tried: raise budget_s"
     if others <= 0:
-        return "Keep the pipeline as it is: no other was tried"
+        return "Keep the pipeline: no other was tried"
     if held_back := _only_samples(orders):
-        return f"Keep the pipeline as it is: {held_back}"
+        return f"Keep the pipeline: {held_back}"
     safe = _safe(orders)
     first = next((variant for variant in safe if variant.says == OPEN), None)
     if first and first.speedup and first.fast > 1:
@@ -115,8 +115,8 @@ def _nothing(orders: Orders) -> str:
         ends = interval_text(safe[0].speedup)
         nearest = f"; best: {safe[0].change}, {safe[0].fast:.2f}×{ends}"
     return (
-        f"Keep the pipeline as it is: none of {others:,} others is faster with the same output"
-        f"{nearest}{_for_memory(orders)}"
+        f"Keep the pipeline: none of {others:,} others is faster with the same "
+        f"output{nearest}{_for_memory(orders)}"
     )
 
 

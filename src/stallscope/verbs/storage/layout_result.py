@@ -44,7 +44,7 @@ MAKES: Final = Schema(
 )
 
 WRITTEN: Final = Schema(
-    "One row per layout; 0 is the files as they are.",
+    "One row per layout; 0 is the current files.",
     Column("layout", pl.Int32),
     Column("kind", pl.String, secret=NAME),
     Column("resized", pl.Boolean),
@@ -63,7 +63,7 @@ LAYOUTS: Final = Schema(
     Column("samples_per_s", pl.Float64, "of all workers, a core each", "samples/s", _WHOLE),
     Column("samples_low_per_s", pl.Float64, "its 95% CI", INTERVAL, _WHOLE),
     Column("samples_high_per_s", pl.Float64),
-    Column("gain", pl.Float64, "speedup over the files as they are", "vs. files", "{:.2f}×".format),
+    Column("gain", pl.Float64, "speedup over the current files", "vs. files", "{:.2f}×".format),
     Column("gain_low", pl.Float64, "its 95% CI", INTERVAL, "{:.2f}".format),
     Column("gain_high", pl.Float64),
     Column("says", pl.String, "word of `bench.comparison`"),
@@ -288,12 +288,12 @@ def sentence(layouts: Layouts) -> str:
     rate, wanted = files["samples_per_s"], conditions.wanted_per_s
     if wanted and rate >= wanted:
         return (
-            f"Keep the files as they are: {layouts.state} and shuffled they give {rate:,.0f} "
-            f"samples/s, {times(rate / wanted)} what the step needs"
+            f"Keep the files: {layouts.state} and shuffled they give {rate:,.0f} samples/s, "
+            f"{times(rate / wanted)} what the step needs"
         )
     row = best or layouts.nearest
     if row is None:
-        return "Only the files as they are were measured: raise budget_s"
+        return "Only the current files were measured: raise budget_s"
     name, interval = name_of(row, conditions.image_pixels), "measured once"
     if row["gain_low"] is not None:
         interval = f"{INTERVAL} {row['gain_low']:.2f} to {row['gain_high']:.2f}"
@@ -310,7 +310,7 @@ def sentence(layouts: Layouts) -> str:
         others = layouts.table().filter(pl.col("layout") > 0, pl.col("gain").is_not_null())
         highs = others["gain_high"]
         return open_title("layout", name, factor, highs, conditions.took_s)
-    return f"Keep the files as they are: no layout speeds up the loop. Best: {tried}"
+    return f"Keep the files: no layout speeds up the loop. Best: {tried}"
 
 
 def notes_of(layouts: Layouts) -> list[str]:
@@ -320,7 +320,7 @@ def notes_of(layouts: Layouts) -> list[str]:
         notes.append(
             f"{count(conditions.samples, 'sample')} of {conditions.dataset_samples:,}, "
             f"{size(conditions.sample_bytes)} each; each layout's own library reads them in a "
-            f"worker, and the dataset's decode and transforms are added. Rates are those of "
+            "worker; the dataset then decodes and transforms them. Rates are those of "
             f"{count(conditions.makers, 'worker')} with a core each"
         )
     if conditions.image_pixels:
@@ -328,7 +328,7 @@ def notes_of(layouts: Layouts) -> list[str]:
             f"smaller images have a short side of {conditions.image_pixels} pixels, as JPEG of "
             f"quality {QUALITY}. They are other data: random crops fall elsewhere"
         )
-    notes.append("times to convert are extrapolated; speedups of the loop are predicted")
+    notes.append("conversion times are extrapolated; speedups of the loop are predicted")
     without_step = "these are rates of the loader, more than a training may need"
     notes = [*chain(notes, conditions.step_notes(without_step), layouts.notes)]
     return [*notes, conditions.budget_note()]

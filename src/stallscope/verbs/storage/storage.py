@@ -223,8 +223,8 @@ class StorageProbe:
             files = sorted({*containers, *read})
             if files:
                 self._measurement.note(
-                    "samples are parts of larger files: pieces are read of the files that the "
-                    "loader's processes open, hold open or have mapped"
+                    "samples are parts of larger files: stallscope reads pieces of the files that "
+                    "the loader's processes open or map"
                 )
         self._files, self._mounts = files, reads.mounts_of(files)
         self._resident = self._residency(files)
@@ -332,13 +332,13 @@ class StorageProbe:
         notes = {
             "files on tmpfs are in memory, so cold reads cannot be measured": reads.MEMORY in media,
             f"up to {share(self._stayed)} of the bytes stayed in the page cache (in use, or not "
-            "written to the disk yet): such readings are left out": self._stayed,
-            "the files are not yours, so the kernel does not tell what is in the page cache: "
-            "'dropped' was asked for, not checked": is_unproven,
+            "written to the disk yet): such reads are left out": self._stayed,
+            "the files are not yours, so the kernel does not report their page cache: 'dropped' "
+            "was requested, not verified": is_unproven,
             "a virtual disk: the cache of its host cannot be seen": reads.VIRTUAL in media,
             "a network: the cache of its server cannot be seen": reads.NETWORK in media,
-            f"{count(self._failed, 'request')} found the file gone, shorter, or not readable, and "
-            "were left out": self._failed,
+            f"{count(self._failed, 'request')} were left out: the file was gone, shorter or "
+            "unreadable": self._failed,
         }
         return [note for note, is_so in notes.items() if is_so]
 

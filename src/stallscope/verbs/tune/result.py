@@ -1,6 +1,6 @@
 """Result of `ss.tune`: settings of a loader, their predicted and measured throughput.
 
-Trial 0 is the loader as it is. The answer is the smallest measured setting (fewest workers, then
+Trial 0 is the current loader. The answer is the smallest measured setting (fewest workers, then
 least memory) that is as fast as the fastest: significantly faster, or smaller and not slower.
 """
 
@@ -44,18 +44,18 @@ _ARGUMENTS: Final = (
 """Arguments of a DataLoader that a setting consists of."""
 
 TRIALS: Final = Schema(
-    "One row a setting; trial 0 is the loader as it is.",
+    "One row per setting; trial 0 is the current loader.",
     Column("trial", pl.Int32),
     *_ARGUMENTS,
     Column("change", pl.String, "its name, from a fix, or the arguments that it changes"),
-    Column("predicted_per_s", pl.Float64, "samples per second; null: nothing is known"),
+    Column("predicted_per_s", pl.Float64, "samples per second; null: not predicted"),
     Column("predicted_low_per_s", pl.Float64),
     Column("predicted_high_per_s", pl.Float64),
     Column("stall_share", pl.Float64, "share of the loop's time in stalls, predicted"),
     Column("stall_low_share", pl.Float64),
     Column("stall_high_share", pl.Float64),
     Column("first_batch_s", pl.Float64, "time to the first batch, predicted"),
-    Column("memory_bytes", pl.Int64, "memory of workers and of batches on their way"),
+    Column("memory_bytes", pl.Int64, "memory of workers and batches in flight"),
     Column("outside", pl.String, "why the prediction goes beyond what was recorded"),
     Column("failed", pl.String, "why it was not or cannot be measured"),
     nullable="prefetch_factor persistent_workers in_order pin_memory threads "
@@ -64,18 +64,19 @@ TRIALS: Final = Schema(
 )
 
 SETTINGS: Final = Schema(
-    "One row a setting, the recommended one first. Rates hold the start of workers in each epoch.",
-    Column("setting", pl.String, "arguments that differ from the loader as it is", "setting"),
+    "One row per setting, the recommended one first. Rates include the start of workers in each "
+    "epoch.",
+    Column("setting", pl.String, "arguments that differ from the current loader", "setting"),
     Column("predicted_per_s", pl.Float64, "samples per second", "predicted/s", rate),
     Column("predicted_low_per_s", pl.Float64),
     Column("predicted_high_per_s", pl.Float64),
-    Column("predicted_gain", pl.Float64, "speedup over the loader as it is", "speedup", speedup),
+    Column("predicted_gain", pl.Float64, "speedup over the current loader", "speedup", speedup),
     Column("predicted_gain_low", pl.Float64),
     Column("predicted_gain_high", pl.Float64),
     Column("measured_per_s", pl.Float64, "samples per second", "measured/s", rate),
     Column("measured_low_per_s", pl.Float64, "its 95% CI", INTERVAL, rate),
     Column("measured_high_per_s", pl.Float64),
-    Column("gain", pl.Float64, "speedup over the loader as it is", "speedup", speedup),
+    Column("gain", pl.Float64, "speedup over the current loader", "speedup", speedup),
     Column("gain_low", pl.Float64, "its 95% CI"),
     Column("gain_high", pl.Float64),
     Column("says", pl.String, "word of `bench.comparison`; null: not measured"),
@@ -124,7 +125,7 @@ class TuneConditions(LoopConditions):
     budget_s: float = 0.0
     took_s: float = 0.0
     full_cores: bool = False
-    """True where workers and loop keep all cores busy in the loader as it is."""
+    """True where workers and loop keep all cores busy in the current loader."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +160,7 @@ class Tuning(SavedResult):
 
     @cached_property
     def best(self) -> dict[str, Any]:
-        """Row of the best setting in `settings`; the loader as it is where no setting helps."""
+        """Row of the best setting in `settings`; the current loader where no setting helps."""
         rows = self._settings.to_dicts()
         return rows[0] if rows[0]["status"] == RECOMMENDED else _own(rows)
 
@@ -251,7 +252,7 @@ _MEASURED: Final = (
 
 
 def _own(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the row of the loader as it is."""
+    """Return the row of the current loader."""
     return next(row for row in rows if row["trial"] == 0)
 
 

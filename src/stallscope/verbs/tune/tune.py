@@ -1,7 +1,7 @@
 """`ss.tune`: search for the fastest setting of a loader, with the fewest workers.
 
 The loop as it is is recorded once, and every setting of a grid is predicted from this recording.
-The promising settings then take turns with the loader as it is, until the best is clear.
+The promising settings then take turns with the current loader, until the best is clear.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _FULL: Final = 0.9
 """Busy share of the cores from which on more workers are not tried: the loop needs the rest."""
 _FULL_CORES: Final = "workers and loop keep all cores busy: more workers would share them"
 _MOST: Final = 5
-"""Most settings to measure beside the loader as it is."""
+"""Most settings to measure beside the current loader."""
 _NEAR, _WORTH_A_LOOK = 0.9, 0.6
 """Least predicted rate to measure, as a share of the best prediction: with workers, without."""
 _MOST_TIMES: Final = 2
@@ -153,7 +153,7 @@ class Trial:
     prediction: LoopPrediction | None = None
     failed: str = ""
     make: Callable[[Any], Any] | None = None
-    """Function from the loader as it is to a new loader, for changes beyond a setting."""
+    """Function from the current loader to a new loader, for changes beyond a setting."""
 
     @property
     def per_s(self) -> float:
@@ -170,7 +170,7 @@ class TuneBench:
     costs: LoaderCosts
 
     def measure(self, trial: Trial, budget_s: float) -> Tuning:
-        """Measure a change in turns with the loader as it is.
+        """Measure a change in turns with the current loader.
 
         Args:
             trial: the change.
@@ -366,7 +366,7 @@ class SettingSearch:
         return ordered[: len(decisive)], ordered[len(decisive) :]
 
     def measure(self, decisive: list[Trial], others: Sequence[Trial] = ()) -> None:
-        """Let settings take turns with the loader as it is, until the best is clear."""
+        """Let settings take turns with the current loader, until the best is clear."""
         if self._run is None or self._costs is None or not decisive:
             return
         recorded = TuneBench(self._target, self._run, self._costs)
@@ -430,11 +430,11 @@ def loop_of(target: Target, loader: Any) -> TimedLoop:
 
 
 class SettingRace:
-    """Race of settings: each takes turns with the loader as it is; an interrupt leaves the blocks.
+    """Race of settings: each takes turns with the current loader; an interrupt leaves the blocks.
 
     Args:
         recorded: the loop as it is.
-        trials: all trials, the loader as it is first; a trial that fails gets the reason.
+        trials: all trials, the current loader first; a trial that fails gets the reason.
         measurement: current call, with its budget.
     """
 
