@@ -44,8 +44,8 @@ Questions that PyTorch users asked in public, whose cause a maintainer named or 
 rebuilt as small loaders. An answer is right if its cause, the place that it names and its next step
 are the author's ([how answers are judged](../tests/real_questions/README.md)).
 
-Where an answer was wrong, the rules were mended and the question stayed. Of questions that it has
-never seen, expect fewer right answers: add yours, and see.""",
+Rules were corrected after wrong answers, and the questions stayed in this list. So expect fewer
+right answers on new questions: add yours, and see.""",
     "verdicts": """\
 ## Planted causes and healthy loops
 
@@ -113,9 +113,9 @@ def _figures() -> str:
         _, _, _, right, of, interval = all_kinds
         median_s = latest[0]["tables"][-1]["rows"][0][2]
         lines.append(
-            f"- The verdict names cause, place and remedy of {right} of {of} real questions with a "
-            f"confirmed cause (95% interval {interval}), after {median_s} s (median). Rules "
-            "were mended on some of them, so expect less on yours."
+            f"- The verdict names the right cause, place and remedy for {right} of {of} questions "
+            f"of PyTorch users (95% interval {interval}), in {median_s} s (median). Some of its "
+            "rules were corrected on these questions, so expect less on yours."
         )
     if latest := _results("overhead")[-1:]:
         rows = latest[0]["tables"][0]["rows"]
