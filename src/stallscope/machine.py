@@ -25,7 +25,7 @@ from stallscope.errors import UnsupportedError
 
 _ROOT: Final = Path("/")
 """Parent of `proc` and `sys`."""
-_SHARED: Final = "/dev/shm"  # noqa: S108 - where workers put their batches
+SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - where workers put their batches
 _GROUPS: Final = "sys/fs/cgroup"
 _BUSY: Final = (1, 2, 3, 6, 7, 8)
 """Columns of a core in proc_stat(5): user, nice, system, irq, softirq, steal (time that the
@@ -103,7 +103,7 @@ def memory_available_bytes(root: Path = _ROOT) -> int:
 
 def shared_memory_free() -> float:
     """Return the free bytes of /dev/shm, where workers put their batches; `inf` without one."""
-    return shutil.disk_usage(_SHARED).free if os.path.isdir(_SHARED) else math.inf  # noqa: PTH112
+    return shutil.disk_usage(SHARED_MEMORY).free if os.path.isdir(SHARED_MEMORY) else math.inf  # noqa: PTH112
 
 
 def memory_groups(root: Path = _ROOT) -> list[MemoryGroup]:

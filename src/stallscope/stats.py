@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -44,6 +44,27 @@ _DRAWS: Final = 2_000
 _SEED: Final = 20_240_229
 _FEWEST: Final = 4
 """Blocks, or windows beyond the first of each process, that resampling needs."""
+
+
+class Estimate(NamedTuple):
+    """Value with the ends of its interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def wider(self, down: float, up: float) -> Estimate:
+        """Add independent relative errors to the interval; `down` is negative or zero."""
+        low = self.value * math.hypot(1 - self.low / self.value, down)
+        high = self.value * math.hypot(self.high / self.value - 1, up)
+        return Estimate(self.value, max(self.value - low, 0.0), self.value + high)
+
+    def over(self, base: Estimate) -> Estimate:
+        """Return the ratio to an independent estimate."""
+        ratio = self.value / base.value
+        down = math.hypot(1 - self.low / self.value, base.high / base.value - 1)
+        up = math.hypot(self.high / self.value - 1, 1 - base.low / base.value)
+        return Estimate(ratio, ratio * max(1 - down, 0.0), ratio * (1 + up))
 
 
 def hypergeometric_tail(*, total: int, marked: int, drawn: int, both: int) -> float:

@@ -14,7 +14,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from stallscope.bench.loops import InTurns, blocks_of, compared, rate
+from stallscope.bench.comparison import blocks_of, compared, rate
+from stallscope.bench.loops import InTurns
 from stallscope.bench.measurement import Measurement
 from stallscope.errors import ArgumentError
 from stallscope.loops.cached_loaders import going_on

@@ -32,8 +32,19 @@ from torch.utils.data import DataLoader, TensorDataset
 from tqdm import tqdm
 
 import stallscope as ss
-from stallscope.bench.comparison import FASTER, LITTLE, OPEN, SAME, SLOWER, UNKNOWN, Factor
-from stallscope.bench.loops import AS_IT_IS, InTurns, blocks_of, compared
+from stallscope.bench.comparison import (
+    AS_IT_IS,
+    FASTER,
+    LITTLE,
+    OPEN,
+    SAME,
+    SLOWER,
+    UNKNOWN,
+    Factor,
+    blocks_of,
+    compared,
+)
+from stallscope.bench.loops import InTurns
 from stallscope.bench.measurement import Measurement
 from stallscope.bench.samples import Contest, PairedSamples
 from stallscope.demo import FasterRandomMask, RandomMask, case_b_loader

@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Iterator
 
-    from stallscope.model.simulator import Estimate, LoaderCosts
+    from stallscope.model.batch_times import LoaderCosts
+    from stallscope.stats import Estimate
 
     Make = Callable[[], tuple[Any, Callable[[Any], object]]]
 

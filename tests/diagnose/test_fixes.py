@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, Dataset
 import stallscope as ss
 from stallscope.bench.comparison import FASTER
 from stallscope.errors import StallscopeError
+from stallscope.model.batch_times import LoaderCosts
 from stallscope.model.settings import Setting
-from stallscope.model.simulator import LoaderCosts
 from stallscope.verbs.diagnose import causes
 from stallscope.verbs.diagnose import diagnose as diagnose_module
 from stallscope.verbs.diagnose.facts import Facts

@@ -6,14 +6,9 @@ import numpy as np
 import pytest
 from planted.recipe import Op, Recipe, SlowSamples, loop_s
 
+from stallscope.model.batch_times import LoaderCosts
 from stallscope.model.settings import Setting
-from stallscope.model.simulator import (
-    ERRORS,
-    LoaderCosts,
-    LoopReplay,
-    enough_workers,
-    predict,
-)
+from stallscope.model.simulator import ERRORS, LoopReplay, enough_workers, predict
 
 BATCH = 8
 

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 import stallscope as ss
-from stallscope.bench.loops import BLOCKS
+from stallscope.bench.comparison import BLOCKS
 from stallscope.bench.samples import PAIRS
 from stallscope.verbs.orders.result import (
     OPS,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from stallscope.bench.loops import BLOCKS
+from stallscope.bench.comparison import BLOCKS
 from stallscope.result import LoopConditions
 from stallscope.verbs.ladder.result import FACTS, RUNGS, Ladder, Rung
 

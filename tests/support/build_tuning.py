@@ -6,7 +6,7 @@ from dataclasses import astuple, replace
 
 import polars as pl
 
-from stallscope.bench.loops import BLOCKS
+from stallscope.bench.comparison import BLOCKS
 from stallscope.model.settings import Setting
 from stallscope.verbs.tune.result import TRIALS, TuneConditions, Tuning
 

@@ -20,8 +20,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+import polars as pl
 from scipy.special import stdtrit
 
+from stallscope.columns import Column, Schema
 from stallscope.stats import LEVEL
 from stallscope.units import duration, speedup
 
@@ -54,6 +56,21 @@ near 1 hardly does. Set by hand: nine runs of a comparison of 1.43x differed by 
 predicted 1.0% (`tests/benchmarks/power.py`)."""
 LITTLE: Final = 1.15
 """A speedup below this is seldom worth a change: an interval that ends there is an answer."""
+BLOCKS: Final = Schema(
+    "One row per slice of a variant's steady state; those of one start and sweep are adjacent.",
+    Column("variant", pl.Int32),
+    Column("start", pl.Int32, "start of all variants"),
+    Column("sweep", pl.Int32, "sweep over all variants"),
+    Column("seconds", pl.Float64, is_divisor=True),
+    Column("step_s", pl.Float64, "time in the step; null without a step"),
+    Column("samples", pl.Int32, is_divisor=True),
+    Column("cpu_s", pl.Float64, "CPU time of this process and the variant's workers"),
+    Column("others_share", pl.Float64, "share of the cores that other processes used"),
+    nullable="step_s",
+)
+
+AS_IT_IS: Final = 0
+"""Baseline of all variants."""
 CI: Final = f"{LEVEL:.0%} CI"
 """Name of an interval in sentences."""
 _DRAWS: Final = 2_000
@@ -255,3 +272,68 @@ def rate_of(starts: Iterable[Sequence[tuple[float, float]]]) -> Rate | None:
         return Rate(rate)
     reach = min(_reach(error, dof), _FARTHEST)
     return Rate(rate, rate * math.exp(-reach), rate * math.exp(reach))
+
+
+# ---- comparison of blocks ----------------------------------------------------------------------
+
+
+class LoopBlock(NamedTuple):
+    """Slice of a variant's steady state; columns of `BLOCKS`."""
+
+    variant: int
+    start: int
+    sweep: int
+    seconds: float
+    step_s: float | None
+    samples: int
+    cpu_s: float
+    others_share: float
+
+
+def compared(blocks: Iterable[LoopBlock], variant: int, base: int = AS_IT_IS) -> Factor:
+    """Return the speedup of a variant over a baseline, from neighbouring blocks of both."""
+    blocks = list(blocks)
+    logs = {
+        (block.variant, block.start, block.sweep): math.log(block.samples / block.seconds)
+        for block in blocks
+    }
+    starts: dict[int, list[float]] = {}
+    for (number, start, sweep), log in logs.items():
+        if number == variant and (base, start, sweep) in logs:
+            starts.setdefault(start, []).append(log - logs[base, start, sweep])
+    factor = of_starts(starts.values())
+    mine, theirs = rate(blocks, variant), rate(blocks, base)
+    if factor.says == OPEN and mine is not None and theirs is not None:
+        return of_rates(mine, theirs) or factor
+    return factor
+
+
+def rate(blocks: Iterable[LoopBlock], variant: int) -> Rate | None:
+    """Return samples per second of a variant; None where it was not measured."""
+    starts: dict[int, list[tuple[float, float]]] = {}
+    for block in blocks:
+        if block.variant == variant:
+            starts.setdefault(block.start, []).append((block.samples, block.seconds))
+    return rate_of(starts.values())
+
+
+def rates(blocks: Iterable[LoopBlock]) -> dict[int, Rate]:
+    """Return samples per second of each measured variant.
+
+    The rate of a variant is its factor times the baseline's rate, so that a page shows a factor
+    that is the ratio of its rates.
+    """
+    blocks = list(blocks)
+    variants = sorted({block.variant for block in blocks})
+    rates_ = {variant: own for variant in variants if (own := rate(blocks, variant))}
+    now = rates_.get(AS_IT_IS)
+    for variant in variants:
+        gain = compared(blocks, variant)
+        if now and variant != AS_IT_IS and gain.low is not None:
+            rates_[variant] = rates_[variant].moved_to(now.value * gain.factor)
+    return rates_
+
+
+def blocks_of(table: pl.DataFrame) -> list[LoopBlock]:
+    """Return the rows of a table with the columns of `BLOCKS`."""
+    return [LoopBlock(*row) for row in table.rows()]

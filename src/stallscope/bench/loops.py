@@ -23,14 +23,13 @@ import time
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import count, islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
 import psutil
 
-from stallscope.bench.comparison import OPEN, Rate, of_rates, of_starts, rate_of
-from stallscope.columns import Column, Schema
+from stallscope.bench.comparison import AS_IT_IS, BLOCKS, LoopBlock
 from stallscope.hooks.loader_access import ask_to_end
 from stallscope.loops.batch_timeout import status_of, waits_at_most
 from stallscope.loops.cached_loaders import is_plain
@@ -44,26 +43,10 @@ from stallscope.units import said_by
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from stallscope.bench.comparison import Factor
     from stallscope.bench.measurement import Measurement
     from stallscope.loops.training_loop import TimedLoop
 
 
-BLOCKS: Final = Schema(
-    "One row per slice of a variant's steady state; those of one start and sweep are adjacent.",
-    Column("variant", pl.Int32),
-    Column("start", pl.Int32, "start of all variants"),
-    Column("sweep", pl.Int32, "sweep over all variants"),
-    Column("seconds", pl.Float64, is_divisor=True),
-    Column("step_s", pl.Float64, "time in the step; null without a step"),
-    Column("samples", pl.Int32, is_divisor=True),
-    Column("cpu_s", pl.Float64, "CPU time of this process and the variant's workers"),
-    Column("others_share", pl.Float64, "share of the cores that other processes used"),
-    nullable="step_s",
-)
-
-AS_IT_IS: Final = 0
-"""Baseline of all variants."""
 ROUNDS: Final = 2
 """Rounds of the workers in a block. With a single round, the point in a batch at which the workers
 stopped changes a block by a third."""
@@ -86,19 +69,6 @@ that, its workers seem to wait for a lock of stopped workers."""
 _WORKER_DIED: Final = "DataLoader worker"
 """Start of torch's error for a killed worker."""
 _PR_SET_PDEATHSIG: Final = 1
-
-
-class LoopBlock(NamedTuple):
-    """Slice of a variant's steady state; columns of `BLOCKS`."""
-
-    variant: int
-    start: int
-    sweep: int
-    seconds: float
-    step_s: float | None
-    samples: int
-    cpu_s: float
-    others_share: float
 
 
 class InTurns:
@@ -492,55 +462,3 @@ def why_raised(error: Exception) -> str:
     lines = str(error).strip().splitlines()[-1:] if "Traceback" in str(error) else []
     message = lines[0] if lines else f"{type(error).__name__}: {said_by(error)}"
     return f"in its loader: {message:.160}"
-
-
-# ---- comparison of blocks ----------------------------------------------------------------------
-
-
-def compared(blocks: Iterable[LoopBlock], variant: int, base: int = AS_IT_IS) -> Factor:
-    """Return the speedup of a variant over a baseline, from neighbouring blocks of both."""
-    blocks = list(blocks)
-    logs = {
-        (block.variant, block.start, block.sweep): math.log(block.samples / block.seconds)
-        for block in blocks
-    }
-    starts: dict[int, list[float]] = {}
-    for (number, start, sweep), log in logs.items():
-        if number == variant and (base, start, sweep) in logs:
-            starts.setdefault(start, []).append(log - logs[base, start, sweep])
-    factor = of_starts(starts.values())
-    mine, theirs = rate(blocks, variant), rate(blocks, base)
-    if factor.says == OPEN and mine is not None and theirs is not None:
-        return of_rates(mine, theirs) or factor
-    return factor
-
-
-def rate(blocks: Iterable[LoopBlock], variant: int) -> Rate | None:
-    """Return samples per second of a variant; None where it was not measured."""
-    starts: dict[int, list[tuple[float, float]]] = {}
-    for block in blocks:
-        if block.variant == variant:
-            starts.setdefault(block.start, []).append((block.samples, block.seconds))
-    return rate_of(starts.values())
-
-
-def rates(blocks: Iterable[LoopBlock]) -> dict[int, Rate]:
-    """Return samples per second of each measured variant.
-
-    The rate of a variant is its factor times the baseline's rate, so that a page shows a factor
-    that is the ratio of its rates.
-    """
-    blocks = list(blocks)
-    variants = sorted({block.variant for block in blocks})
-    rates_ = {variant: own for variant in variants if (own := rate(blocks, variant))}
-    now = rates_.get(AS_IT_IS)
-    for variant in variants:
-        gain = compared(blocks, variant)
-        if now and variant != AS_IT_IS and gain.low is not None:
-            rates_[variant] = rates_[variant].moved_to(now.value * gain.factor)
-    return rates_
-
-
-def blocks_of(table: pl.DataFrame) -> list[LoopBlock]:
-    """Return the rows of a table with the columns of `BLOCKS`."""
-    return [LoopBlock(*row) for row in table.rows()]

@@ -13,8 +13,7 @@ import polars as pl
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
-from stallscope.bench.comparison import FASTER, OPEN, SAME, SLOWER
-from stallscope.bench.loops import blocks_of
+from stallscope.bench.comparison import FASTER, OPEN, SAME, SLOWER, blocks_of
 from stallscope.charts import sheet
 from stallscope.charts.bars import (
     LabelledBar,

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 import stallscope as ss
-from stallscope.bench.comparison import FASTER, OPEN
-from stallscope.bench.loops import AS_IT_IS, InTurns, compared
+from stallscope.bench.comparison import AS_IT_IS, FASTER, OPEN, compared
+from stallscope.bench.loops import InTurns
 from stallscope.bench.measurement import Measurement
 from stallscope.columns import NO_VALUE, Column, Schema
 from stallscope.errors import StallscopeError
 from stallscope.files import read_file, whole_file
 from stallscope.isolation import isolated
 from stallscope.loops.cached_loaders import going_on
+from stallscope.loops.training_loop import TimedLoop
 from stallscope.units import share, times
-from stallscope.verbs.tune.tune import loop_of
 from stallscope.views.document import Document, Heading, Notes, Table
 
 if TYPE_CHECKING:
@@ -123,8 +123,8 @@ class Story:
             isolated(changed) as new,
             measurement.of(name),
         ):
-            turns.add(AS_IT_IS, loop_of(target, target.loader))
-            turns.add(1, loop_of(new, going_on(new.loader)))
+            turns.add(AS_IT_IS, TimedLoop.in_turns(target, target.loader))
+            turns.add(1, TimedLoop.in_turns(new, going_on(new.loader)))
 
             def is_open(reach: float) -> list[int]:
                 factor = compared(turns.blocks, 1)

@@ -13,7 +13,7 @@ import multiprocessing
 import threading
 import time
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from numbers import Integral, Real
 from time import perf_counter_ns
@@ -301,6 +301,11 @@ class TimedLoop:
             target.num_workers,
             in_one_thread=target.loads_here,
         )
+
+    @classmethod
+    def in_turns(cls, target: Target, loader: Any) -> TimedLoop:
+        """Return the loop over a loader, with as many threads as the user's own loop."""
+        return replace(cls.of(replace(target, loader=loader)), in_one_thread=False)
 
     def use(self, batch: Any) -> None:
         """Move a batch where the step wants it, and use it there."""

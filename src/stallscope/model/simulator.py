@@ -17,20 +17,18 @@ import math
 from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from stallscope.model.thresholds import HARDLY, OTHERS, STALL_S, STALL_SHARE
-from stallscope.stats import ENDS, t_quantile
+from stallscope.stats import ENDS, Estimate, t_quantile
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from numpy.typing import NDArray
 
+    from stallscope.model.batch_times import LoaderCosts
     from stallscope.model.settings import Setting
 
     Floats = NDArray[np.float64]
@@ -60,99 +58,6 @@ _THREADED: Final = 1.25
 """Least cores per worker for a note about the libraries' threads."""
 _NOTICED: Final = 0.1
 """Share of a batch's time in waiting from which on more workers may wait longer."""
-
-
-@dataclass(frozen=True, eq=False)
-class LoaderCosts:
-    """Costs of the batches of a loop, without waiting for a core, and its cores."""
-
-    stages: tuple[tuple[str, str], ...]
-    """Name and kind of each stage that makes a batch."""
-    computing_s: Floats
-    """CPU time of each batch in each stage, shape (batches, stages)."""
-    waiting_s: Floats
-    """Time of waiting for anything but a core, same shape."""
-    samples: Floats
-    """Samples of each batch, shape (batches,)."""
-    use_s: Floats
-    """Seconds of the loop for each batch (copy, step, rest), shape (steps,)."""
-    use_cores: float = 0.0
-    """Cores that the loop's process wants meanwhile."""
-    send_s: float = 0.0
-    """Seconds from a finished batch to a sent one."""
-    receive_s: float = 0.0
-    """Seconds of the loop to receive a batch."""
-    draw_s: float = 0.0
-    """Seconds of the sampler to draw the indices of a batch."""
-    start_s: float = 0.0
-    """Seconds until a started worker is ready for its first batch."""
-    first_s: float = 0.0
-    """Extra seconds of a worker's first batch."""
-    end_s: float = 0.0
-    """Seconds to shut down the recorded workers after an epoch."""
-    cores: float = 1.0
-    others_cores: float = 0.0
-    """Cores that other processes used during the recording."""
-    worker_cores: float = math.inf
-    """Cores available to all workers together, where their affinity is limited."""
-    threads: float = 1.0
-    """Cores that a computing worker wants: libraries have threads."""
-    workers: int = 0
-    """Recorded workers; 0: the main process made the batches."""
-    epoch_batches: int | None = None
-    """Batches of an epoch; None for a loader without length."""
-    batch_bytes: int | None = None
-    worker_bytes: int | None = None
-
-    @cached_property
-    def batch_s(self) -> Floats:
-        """Seconds of each batch in a worker with a core for itself."""
-        whole: Floats = (self.computing_s + self.waiting_s).sum(axis=1)
-        return whole
-
-    @cached_property
-    def compute_s(self) -> float:
-        """Mean CPU time of a batch."""
-        return float(self.computing_s.sum(axis=1).mean())
-
-    @cached_property
-    def wait_s(self) -> float:
-        """Mean time of a batch spent waiting for anything but a core."""
-        return float(self.waiting_s.sum(axis=1).mean())
-
-    def faster(self, factor: float, kinds: Collection[str] = (), stage: str = "") -> LoaderCosts:
-        """Return the costs with a speedup of stages of these kinds, or of this name."""
-        chosen = np.array([kind in kinds or name == stage for name, kind in self.stages], bool)
-        return self.slower(np.where(chosen, 1 / factor, 1.0))
-
-    def slower(self, by: Any) -> LoaderCosts:
-        """Return the costs with times of `by` times the length; of each stage, or of all."""
-        return replace(self, computing_s=self.computing_s * by, waiting_s=self.waiting_s * by)
-
-    def with_step(self, step_s: float) -> LoaderCosts:
-        """Return the costs with a constant step that needs no core."""
-        return replace(self, use_s=np.full(1, step_s), use_cores=0.0)
-
-
-class Estimate(NamedTuple):
-    """Value with the ends of its interval."""
-
-    value: float
-    low: float
-    high: float
-
-    def wider(self, down: float, up: float) -> Estimate:
-        """Add independent relative errors to the interval; `down` is negative or zero."""
-        low = self.value * math.hypot(1 - self.low / self.value, down)
-        high = self.value * math.hypot(self.high / self.value - 1, up)
-        return Estimate(self.value, max(self.value - low, 0.0), self.value + high)
-
-    def over(self, base: Estimate) -> Estimate:
-        """Return the ratio to an independent estimate."""
-        ratio = self.value / base.value
-        down = math.hypot(1 - self.low / self.value, base.high / base.value - 1)
-        up = math.hypot(self.high / self.value - 1, 1 - base.low / base.value)
-        return Estimate(ratio, ratio * max(1 - down, 0.0), ratio * (1 + up))
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ docs.nvidia.com/deploy/nvml-api. "Busy" is NVML's `utilization.gpu`: the share o
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import os
@@ -33,7 +34,7 @@ from stallscope import stages
 from stallscope.hooks.patches import in_this_process
 from stallscope.hooks.recording_folder import JsonLines
 from stallscope.interrupts import held_back
-from stallscope.machine import busy_core_s, cpu_groups, memory_groups
+from stallscope.machine import SHARED_MEMORY, busy_core_s, cpu_groups, memory_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +66,6 @@ _NICE: Final = 10
 """Added niceness: with two programs on each core, samples are 0.2 s apart at most."""
 PROC: Final = Path("/proc/stat")
 """File that macOS and Windows lack; without it, only GPUs are sampled."""
-_SHM: Final = "/dev/shm"  # noqa: S108 - only read
 _LOCKS_WAIT: Final = ("locks_lock_inode_wait", "flock_lock", "posix_lock", "fcntl_setlk")
 """Functions of Linux (fs/locks.c) in which a process sleeps until a file's lock is free."""
 _LOG_OF_WORKER: Final = re.compile(r"(\d+)-\d+-\d+-\d+\.events").fullmatch
@@ -162,19 +162,15 @@ class Sampler:
 
 def main(file: str, pid: str, has_gpu: str) -> None:
     """Sample into a file until the recording ends; `pid` is the training process, the parent."""
-    ended = threading.Event()
-
-    def wait_for_end() -> None:
-        os.read(0, 1)
-        ended.set()
-
-    threading.Thread(target=wait_for_end, daemon=True).start()
+    until_end = threading.Thread(target=os.read, args=(0, 1), daemon=True)
+    until_end.start()
     recorded = Recorded(int(pid), Path(file).parent)
     samples = Samples(Path(file), sources(recorded, has_gpu=has_gpu == "1"))
     if hasattr(os, "nice"):
         os.nice(_NICE)  # not earlier: busy cores would delay the first sample
-    while not ended.wait(samples.pause_s()) and os.getppid() == recorded.main:
+    while until_end.is_alive() and os.getppid() == recorded.main:
         samples.take()
+        until_end.join(samples.pause_s())
     samples.take_last()
     os._exit(0)  # at once: the training process waits
 
@@ -289,9 +285,8 @@ def sources(recorded: Recorded, *, has_gpu: bool) -> list[Source | Missing]:
     }
     of_gpu = gpus() if has_gpu else Missing(_OF_GPU)
     if not PROC.exists():
-        everything = tuple(resource for resources in makers for resource in resources)
         why = "the machine's resources were not sampled: this system has no /proc"
-        return [Missing(everything, why), of_gpu]
+        return [Missing(tuple(itertools.chain(*makers)), why), of_gpu]
     return [_make(resources, make) for resources, make in makers.items()] + [of_gpu]
 
 
@@ -306,9 +301,8 @@ def _make(resources: tuple[str, ...], make: Callable[[], Source]) -> Source | Mi
 
 def _cores() -> Source:
     """Read the busy seconds of each core that the recorded processes may use."""
-    return Source(
-        lambda: {stages.CORE: busy_core_s()}, {stages.CORE: dict.fromkeys(busy_core_s(), 1.0)}
-    )
+    limits: Readings = {stages.CORE: dict.fromkeys(busy_core_s(), 1.0)}
+    return Source(lambda: {stages.CORE: busy_core_s()}, limits)
 
 
 def _quota() -> Source:
@@ -340,8 +334,9 @@ def _memory() -> Source:
 
 
 def _shared_memory() -> Source:
-    limits: Readings = {stages.SHM: {_SHM: psutil.disk_usage(_SHM).total}}
-    return Source(lambda: {stages.SHM: {_SHM: psutil.disk_usage(_SHM).used}}, limits, seldom=True)
+    usage = functools.partial(psutil.disk_usage, SHARED_MEMORY)
+    limits: Readings = {stages.SHM: {SHARED_MEMORY: usage().total}}
+    return Source(lambda: {stages.SHM: {SHARED_MEMORY: usage().used}}, limits, seldom=True)
 
 
 def _disks() -> Source:
@@ -451,9 +446,8 @@ def _worker_memory(recorded: Recorded) -> Source:
                 readings.setdefault(resource, {})[str(pid)] = bytes_
         if readings:  # without workers, the next sample tries again
             looks += 1
-            cost_ns = process_time_ns() - before_ns
             most = next(part for number, part in _MEMORY_SHARES if looks < number)
-            due_ns = now_ns + int(max(cost_ns / most, _LOOK_NS))
+            due_ns = now_ns + int(max((process_time_ns() - before_ns) / most, _LOOK_NS))
         return readings
 
     return Source(read, paced=True)

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from stallscope.charts.sheet import Sheet
+    from stallscope.model.batch_times import LoaderCosts
     from stallscope.model.settings import Setting
-    from stallscope.model.simulator import LoaderCosts
     from stallscope.verbs.orders.result import Orders
     from stallscope.verbs.orders.variant import Variant
     from stallscope.verbs.tune.result import Tuning

@@ -26,13 +26,13 @@ from stallscope.verbs.diagnose import causes
 from stallscope.verbs.diagnose.result import FIXES, IN_MEMORY, STORE
 from stallscope.verbs.ladder.ladder import Rungs
 from stallscope.verbs.ladder.result import TRANSFORMED
-from stallscope.verbs.tune.result import smallest
-from stallscope.verbs.tune.tune import Trial, TuneBench
+from stallscope.verbs.tune.result import Trial, smallest
+from stallscope.verbs.tune.tune import TuneBench
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from stallscope.model.simulator import LoaderCosts
+    from stallscope.model.batch_times import LoaderCosts
     from stallscope.run.result import Run
     from stallscope.targets.target import Target
     from stallscope.verbs.diagnose.facts import Facts

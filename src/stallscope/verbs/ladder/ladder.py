@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from stallscope.bench.loops import AS_IT_IS as _BOTTOM
-from stallscope.bench.loops import InTurns, compared, rate
+from stallscope.bench.comparison import AS_IT_IS as _BOTTOM
+from stallscope.bench.comparison import compared, rate
+from stallscope.bench.loops import InTurns
 from stallscope.bench.measurement import Measurement, memory_limit
 from stallscope.errors import NoBatchError
 from stallscope.hooks.device_time import OutOfMemoryError

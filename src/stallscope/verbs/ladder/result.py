@@ -10,9 +10,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 import polars as pl
 
 from stallscope.apart import computed_apart
-from stallscope.bench.comparison import FASTER, OPEN, SAME, SLOWER, Rate, budget_for, gain_text
-from stallscope.bench.loops import BLOCKS, blocks_of, rates
-from stallscope.bench.loops import compared as compared_blocks
+from stallscope.bench.comparison import (
+    BLOCKS,
+    FASTER,
+    OPEN,
+    SAME,
+    SLOWER,
+    Rate,
+    blocks_of,
+    budget_for,
+    gain_text,
+    rates,
+)
+from stallscope.bench.comparison import compared as compared_blocks
 from stallscope.columns import NAME, Column, Schema
 from stallscope.model.thresholds import WELL_USED
 from stallscope.result import LoopConditions, SavedResult
@@ -21,8 +31,7 @@ from stallscope.store import stored
 from stallscope.units import duration, rate, share, times
 
 if TYPE_CHECKING:
-    from stallscope.bench.comparison import Factor
-    from stallscope.bench.loops import LoopBlock
+    from stallscope.bench.comparison import Factor, LoopBlock
 
 
 class Rung(NamedTuple):

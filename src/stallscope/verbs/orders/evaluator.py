@@ -20,27 +20,26 @@ import torch
 
 from stallscope.bench.measurement import Measurement
 from stallscope.bench.samples import Contest, PairedSamples, SamplePair
-from stallscope.isolation import as_before, one_thread
-from stallscope.loops.cached_values import bytes_of, fresh
+from stallscope.isolation import one_thread
+from stallscope.loops.cached_values import fresh
 from stallscope.targets.loaders import private_copy
-from stallscope.targets.object_graph import LoaderCallables, bindings_kept
 from stallscope.units import said_by
 from stallscope.verbs.orders.capture import first_indices
 from stallscope.verbs.orders.equivalence import compare_outputs, described, pictures
-from stallscope.verbs.orders.pipeline import passed_on
+from stallscope.verbs.orders.pipeline import name_of, passed_on
 from stallscope.verbs.orders.result import NoSuchOrderError, timed
 from stallscope.verbs.orders.run_ops import (
+    NotComparableError,
     OpInput,
     Outcome,
     Stream,
     digest_of,
-    named_by,
     own_value,
+    preserving_state,
     restored,
-    restores_of,
     state_of,
 )
-from stallscope.verbs.orders.search import OrderGraph
+from stallscope.verbs.orders.search import OrderGraph, usual_orders
 from stallscope.verbs.orders.variant import (
     BATCH,
     CACHE,
@@ -50,6 +49,7 @@ from stallscope.verbs.orders.variant import (
     FETCH,
     IDENTICAL,
     NEAR,
+    REDRAWN,
     ROUNDING,
     CostPart,
     FixedCosts,
@@ -76,24 +76,6 @@ _COMPARED_S: Final = 0.4
 """Seconds for comparing such an order; at least two samples are compared."""
 _NOISE_S: Final = 1e-9
 """Seconds below which a part of a prediction is rounding."""
-REDRAWN: Final = "random numbers are drawn in another order, so the same seed gives other samples"
-
-
-class NotComparableError(Exception):
-    """An op that keeps a state gets another input than in the original pipeline."""
-
-
-@contextmanager
-def preserving_state(loader: Any) -> Iterator[None]:
-    """Restore every generator and sampler, and the attributes of the dataset and its ops."""
-    parts = LoaderCallables(loader)
-    named = [held for each in parts.functions.values() for held in named_by(each)]
-    with (
-        as_before(loader),
-        restored(restores_of(named)),
-        bindings_kept(parts.holders),
-    ):
-        yield
 
 
 class OrderEvaluator:
@@ -197,18 +179,7 @@ class OrderEvaluator:
     def search(self, is_over: Callable[[], bool]) -> None:
         """Try the ops of each group in all orders that differ, until the time is used up."""
         for graph in self.graphs:
-            graph.search(self._usual_orders(graph.positions), is_over)
-
-    def _usual_orders(self, group: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """Return orders with first what shrinks samples, and then last what grows them."""
-        growth = {
-            position: bytes_of([result.value for result in self.outcomes[position].results])
-            - bytes_of([op_input.value for op_input in self.inputs_of[position]])
-            for position in group
-        }
-        small_first = sorted(group, key=lambda op: growth[op] >= 0)
-        large_last = sorted(small_first, key=lambda op: growth[op] > 0)
-        return [tuple(small_first), tuple(large_last)]
+            graph.search(usual_orders(graph.positions, self.inputs_of, self.outcomes), is_over)
 
     def attempt(self, position: int, applied: Sequence[int], samples: Sequence[OpInput]) -> Outcome:
         """Try an op on samples; `applied` are the ops of its group before it."""
@@ -365,9 +336,8 @@ class OrderEvaluator:
         except Exception as error:  # noqa: BLE001 - an op may raise anything on unusual input
             text = said_by(error)[:_LONGEST]
             grade = Grade(FAILS, why=f"raises {type(error).__name__}: {text}")
-        predicted_s = variant.predicted_s if grade.works else None
-        images = tuple(filter(None, shown))
-        return replace(variant, grade=grade, pictures=images, predicted_s=predicted_s)
+        variant = replace(variant, grade=grade, pictures=tuple(filter(None, shown)))
+        return variant if grade.works else replace(variant, predicted_s=None)
 
     def _graded(self, variant: Variant, new: list[OpInput]) -> Grade:
         """Grade a variant's outputs on the first samples."""
@@ -376,8 +346,8 @@ class OrderEvaluator:
         if digest_of(new) == digest_of(original):
             if unsteady or not any(outcome.is_random for outcome in self.outcomes.values()):
                 return Grade(IDENTICAL, compared=n)
-            as_it_is = Variant(self.as_it_is)
-            self._again = self._again or self._outputs(as_it_is, len(self.inputs), 1)
+            whole = Variant(self.as_it_is), len(self.inputs), 1
+            self._again = self._again or self._outputs(*whole)
             original, new = self._again[:n], self._outputs(variant, n, 1)
             if digest_of(original) == digest_of(new):
                 return Grade(IDENTICAL, compared=2 * n, why=self.idle_text)
@@ -524,11 +494,6 @@ class OrderEvaluator:
                 f"its position ({names})"
             )
         return self.whole_order(order)
-
-
-def name_of(op: Any) -> str:
-    """Return the name of an object that replaces an op."""
-    return str(getattr(op, "__name__", type(op).__name__))
 
 
 def _compared(original: Sequence[OpInput], new: Sequence[OpInput]) -> Grade:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from stallscope.bench.comparison import FASTER, mean_of
-from stallscope.bench.loops import AS_IT_IS, BLOCKS, InTurns, compared
+from stallscope.bench.comparison import AS_IT_IS, BLOCKS, FASTER, compared, mean_of
+from stallscope.bench.loops import InTurns
 from stallscope.bench.measurement import Measurement, memory_limit
 from stallscope.bench.samples import NARROW, PAIRS, Contest, PairedSamples
 from stallscope.errors import ArgumentError, made_here
@@ -43,7 +43,7 @@ from stallscope.verbs.orders.capture import (
     replayed,
 )
 from stallscope.verbs.orders.equivalence import described
-from stallscope.verbs.orders.evaluator import OrderEvaluator, preserving_state
+from stallscope.verbs.orders.evaluator import OrderEvaluator
 from stallscope.verbs.orders.pipeline import places
 from stallscope.verbs.orders.result import (
     OPS,
@@ -54,7 +54,7 @@ from stallscope.verbs.orders.result import (
     parts_table,
     trials_table,
 )
-from stallscope.verbs.orders.run_ops import own_value
+from stallscope.verbs.orders.run_ops import own_value, preserving_state
 from stallscope.verbs.orders.variant import DECODE, ROUNDING, key_of
 
 if TYPE_CHECKING:

@@ -432,3 +432,8 @@ def one_line(text: str, longest: int) -> str:
 def _short(value: Any) -> str:
     text = " ".join(repr_of(value).split())
     return text if len(text) <= 40 else f"a {type(value).__name__}"  # noqa: PLR2004 - one line
+
+
+def name_of(op: Any) -> str:
+    """Return the name of an object that replaces an op."""
+    return str(getattr(op, "__name__", type(op).__name__))

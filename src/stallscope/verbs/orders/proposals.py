@@ -22,8 +22,7 @@ from stallscope.errors import ArgumentError
 from stallscope.loops.cached_values import bytes_of, fresh, is_image
 from stallscope.units import count, repr_of, seconds, size
 from stallscope.verbs.orders.calls import CallOp
-from stallscope.verbs.orders.evaluator import name_of
-from stallscope.verbs.orders.pipeline import passed_on
+from stallscope.verbs.orders.pipeline import name_of, passed_on
 from stallscope.verbs.orders.run_ops import clocked
 from stallscope.verbs.orders.variant import (
     CACHE,

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import polars as pl
 
 from stallscope.apart import computed_apart
-from stallscope.bench import loops, samples
-from stallscope.bench.comparison import FASTER, SLOWER, mean_of
-from stallscope.bench.loops import BLOCKS
+from stallscope.bench import samples
+from stallscope.bench.comparison import BLOCKS, FASTER, SLOWER, blocks_of, compared, mean_of, rate
 from stallscope.bench.samples import PAIRS
 from stallscope.columns import CODE_FILE, NAME, Column, Schema
 from stallscope.errors import ArgumentError, StallscopeError
@@ -345,7 +344,7 @@ def parts_table(variants: Iterable[Variant]) -> pl.DataFrame:
 
 def _variants_of(orders: Orders) -> Iterator[Variant]:
     """Yield the variants with their measurements, from the tables of a result."""
-    pairs, blocks = samples.pairs_of(orders.pairs), loops.blocks_of(orders.blocks)
+    pairs, blocks = samples.pairs_of(orders.pairs), blocks_of(orders.blocks)
     measured = {0, *(pair.variant for pair in pairs)} if pairs else set()
     whole_s = 0.0
     for row in orders.trials.iter_rows(named=True):
@@ -358,8 +357,8 @@ def _variants_of(orders: Orders) -> Iterator[Variant]:
             variant = replace(variant, predicted_speedup=whole_s / variant.predicted_s)
         if variant.trial in measured:
             variant = timed(variant, pairs, variant.trial)
-        if variant.trial and loops.rate(blocks, variant.trial):
-            variant = replace(variant, loader_gain=loops.compared(blocks, variant.trial))
+        if variant.trial and rate(blocks, variant.trial):
+            variant = replace(variant, loader_gain=compared(blocks, variant.trial))
         yield variant
 
 

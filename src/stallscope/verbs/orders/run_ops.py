@@ -24,9 +24,17 @@ import torch
 from stallscope.errors import StallscopeError
 from stallscope.hooks.find_ops import own_attributes
 from stallscope.interrupts import held_back, no_collection
+from stallscope.isolation import as_before
 from stallscope.isolation import state_of as restore_of
 from stallscope.loops.cached_values import fresh
-from stallscope.targets.object_graph import attributes_of, children, functions_of, walk
+from stallscope.targets.object_graph import (
+    LoaderCallables,
+    attributes_of,
+    bindings_kept,
+    children,
+    functions_of,
+    walk,
+)
 from stallscope.verbs.orders.equivalence import State, digest, layout
 
 if TYPE_CHECKING:
@@ -376,3 +384,20 @@ def _state(generator: Any) -> Any:
 
 def _whole_numbers(op: Any) -> dict[str, int]:
     return {name: value for name, value in own_attributes(op).items() if type(value) is int}
+
+
+class NotComparableError(Exception):
+    """An op that keeps a state gets another input than in the original pipeline."""
+
+
+@contextmanager
+def preserving_state(loader: Any) -> Iterator[None]:
+    """Restore every generator and sampler, and the attributes of the dataset and its ops."""
+    parts = LoaderCallables(loader)
+    named = [held for each in parts.functions.values() for held in named_by(each)]
+    with (
+        as_before(loader),
+        restored(restores_of(named)),
+        bindings_kept(parts.holders),
+    ):
+        yield

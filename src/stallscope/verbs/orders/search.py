@@ -18,8 +18,10 @@ from functools import cache
 from math import factorial
 from typing import TYPE_CHECKING, NamedTuple
 
+from stallscope.loops.cached_values import bytes_of
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from stallscope.verbs.orders.equivalence import State
     from stallscope.verbs.orders.run_ops import OpInput, Outcome
@@ -182,3 +184,19 @@ class OrderGraph:
         for order, why in failed:
             shortest.setdefault((order[-1], why), order)
         return sorted((order, why) for (_, why), order in shortest.items())
+
+
+def usual_orders(
+    group: Sequence[int],
+    inputs_of: Mapping[int, Sequence[OpInput]],
+    outcomes: Mapping[int, Outcome],
+) -> list[tuple[int, ...]]:
+    """Return orders with first what shrinks samples, and then last what grows them."""
+    growth = {
+        position: bytes_of([result.value for result in outcomes[position].results])
+        - bytes_of([op_input.value for op_input in inputs_of[position]])
+        for position in group
+    }
+    small_first = sorted(group, key=lambda op: growth[op] >= 0)
+    large_last = sorted(small_first, key=lambda op: growth[op] > 0)
+    return [tuple(small_first), tuple(large_last)]

@@ -52,6 +52,7 @@ CACHE: Final = "cache"
 KINDS: Final = ("order", "alternative", "batch", "decode", CACHE, "fused", "together")
 """Kinds of changes: the order; the user's rewrite of an op; ops on the batch; another decoder; a
 cache in memory; two ops as one; several of these."""
+REDRAWN: Final = "random numbers are drawn in another order, so the same seed gives other samples"
 
 
 class Grade(NamedTuple):

@@ -13,23 +13,31 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import polars as pl
 
 from stallscope.apart import computed_apart
-from stallscope.bench.comparison import FASTER, OPEN, SAME, gain_text, open_title
-from stallscope.bench.loops import BLOCKS, blocks_of, compared, rates
+from stallscope.bench.comparison import (
+    BLOCKS,
+    FASTER,
+    OPEN,
+    SAME,
+    blocks_of,
+    compared,
+    gain_text,
+    open_title,
+    rates,
+)
 from stallscope.columns import NAME, Column, Schema
 from stallscope.errors import StallscopeError
 from stallscope.model.settings import Setting, code_of, with_setting
-from stallscope.model.simulator import Estimate
 from stallscope.result import LoopConditions, SavedResult
 from stallscope.run.result import Run  # noqa: TC001 - a field's type, for loading
-from stallscope.stats import INTERVAL
+from stallscope.stats import INTERVAL, Estimate
 from stallscope.store import stored
 from stallscope.units import count, printable, rate, seconds, share, size, speedup
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-    from stallscope.bench.comparison import Rate
-    from stallscope.bench.loops import LoopBlock
+    from stallscope.bench.comparison import LoopBlock, Rate
+    from stallscope.model.simulator import LoopPrediction
 
 
 _ARGUMENTS: Final = (
@@ -104,6 +112,31 @@ _NOT_SLOWER: Final = 0.93
 
 class NoSuchSettingError(StallscopeError, ValueError):
     """Error for a trial that does not exist."""
+
+
+@dataclass
+class Trial:
+    """Setting, its prediction, and the reason where it cannot be measured."""
+
+    setting: Setting
+    change: str
+    prediction: LoopPrediction | None = None
+    failed: str = ""
+    make: Callable[[Any], Any] | None = None
+    """Function from the current loader to a new loader, for changes beyond a setting."""
+
+    @property
+    def per_s(self) -> float:
+        """Predicted samples per second; 0 where unknown."""
+        return self.prediction.samples_per_s.value if self.prediction else 0.0
+
+    def row(self, place: int) -> tuple[Any, ...]:
+        """Return the row of `TRIALS` of the trial with this number."""
+        predicted: tuple[Any, ...] = (*[None] * 8, "")
+        if prediction := self.prediction:
+            rest = prediction.first_batch_s, prediction.memory_bytes, prediction.outside
+            predicted = (*prediction.samples_per_s, *prediction.stall_share, *rest)
+        return (place, *astuple(self.setting), self.change, *predicted, self.failed)
 
 
 @dataclass(frozen=True)

@@ -6,22 +6,18 @@ The promising settings then take turns with the current loader, until the best i
 
 from __future__ import annotations
 
-import copy
-import time
 import warnings
-from contextlib import suppress
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
+from itertools import count
 from operator import attrgetter
-from statistics import fmean, median
-from typing import TYPE_CHECKING, Any, Final, cast
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
-import torch
-from torch.utils.data import DataLoader
 
 from stallscope.apart import apart
-from stallscope.bench.comparison import LITTLE
-from stallscope.bench.loops import AS_IT_IS, BLOCKS, FEWEST_SWEEPS, InTurns, compared, why_raised
+from stallscope.bench.comparison import AS_IT_IS, BLOCKS, LITTLE, compared
+from stallscope.bench.loops import FEWEST_SWEEPS, InTurns, why_raised
 from stallscope.bench.measurement import Measurement, memory_limit
 from stallscope.hooks.device_time import Accelerator
 from stallscope.hooks.loader_access import start_method
@@ -30,9 +26,14 @@ from stallscope.loops.cached_loaders import check_plain, going_on, is_plain, is_
 from stallscope.loops.cached_values import bytes_of, leaves
 from stallscope.loops.devices import device_of
 from stallscope.loops.training_loop import Enough, Limits, TimedLoop, check_step_s, started
-from stallscope.machine import cores_available, require_single_rank, shared_memory_free
+from stallscope.machine import (
+    SHARED_MEMORY,
+    cores_available,
+    require_single_rank,
+    shared_memory_free,
+)
 from stallscope.model.batch_times import MachineUse, use
-from stallscope.model.costs import MANY_THREADS, Handover, costs_of, recorded_per_s
+from stallscope.model.costs import MANY_THREADS, costs_of, measure_handover, recorded_per_s
 from stallscope.model.settings import given_settings, grid, setting_of, with_setting
 from stallscope.model.simulator import predict
 from stallscope.model.thresholds import OTHERS
@@ -40,14 +41,14 @@ from stallscope.run.record import record_target
 from stallscope.targets import target as targets
 from stallscope.targets.loaders import epoch_length
 from stallscope.units import BUDGET_S, WARMUP, size
-from stallscope.verbs.tune.result import AS_FAST, TRIALS, TuneConditions, Tuning
+from stallscope.verbs.tune.result import AS_FAST, TRIALS, Trial, TuneConditions, Tuning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from stallscope.bench.loops import LoopBlock
-    from stallscope.model.settings import Setting
-    from stallscope.model.simulator import LoaderCosts, LoopPrediction
+    from stallscope.bench.comparison import LoopBlock
+    from stallscope.model.batch_times import LoaderCosts
+    from stallscope.model.costs import Handover
     from stallscope.run.result import Run
     from stallscope.targets.target import Target
 
@@ -61,7 +62,6 @@ _MEMORY_SHARE: Final = 0.5
 need the same."""
 _HANDED_AT_ONCE: Final = 4
 """Copies of a batch that exist at a time while it is handed over."""
-_SHARED: Final = "/dev/shm"  # noqa: S108 - where workers put their batches
 _FULL: Final = 0.9
 """Busy share of the cores from which on more workers are not tried: the loop needs the rest."""
 _FULL_CORES: Final = "workers and loop keep all cores busy: more workers would share them"
@@ -75,21 +75,13 @@ _CLEAR, _NARROW = 0.12, 0.06
 """Half-widths of the interval of a gain: the first separates gains from each other, the second is
 narrow enough to stop."""
 _SURPRISE: Final = 1.1
-"""Ratio of a predicted gain to its measured interval from which on predictions count as wrong. Set
-by hand."""
+"""Least ratio of a predicted gain to its measured interval to count as wrong. Set by hand."""
 _AGAIN: Final = 1.5
-"""Width at which a gain that was clear is unclear again, as a multiple: a single block that differs
-is no reason to begin anew."""
+"""Multiple of a width at which a clear gain is unclear again: a single block may differ."""
 _TOO_MANY: Final = "This DataLoader will create"
 """Start of torch's warning about more workers than cores."""
 _STARTS: Final = 2
 """Starts of each setting that should fit into the budget."""
-_HANDED: Final = 12
-"""Batches to hand over."""
-_HANDED_WITHIN_S: Final = 5.0
-"""Time limit of each, seconds."""
-_REST_S: Final = 0.002
-"""Least rest, in which the worker sends a batch before it is asked for."""
 
 
 def tune(  # noqa: PLR0913 - the public signature
@@ -142,23 +134,6 @@ def tune(  # noqa: PLR0913 - the public signature
         search.predict()
         search.measure(*search.finalists())
         return search.result()
-
-
-@dataclass
-class Trial:
-    """Setting, its prediction, and the reason where it cannot be measured."""
-
-    setting: Setting
-    change: str
-    prediction: LoopPrediction | None = None
-    failed: str = ""
-    make: Callable[[Any], Any] | None = None
-    """Function from the current loader to a new loader, for changes beyond a setting."""
-
-    @property
-    def per_s(self) -> float:
-        """Predicted samples per second; 0 where unknown."""
-        return self.prediction.samples_per_s.value if self.prediction else 0.0
 
 
 @dataclass
@@ -257,7 +232,7 @@ class SettingSearch:
             return
         with (
             isolated(replace(self._target, step=None)) as target,
-            started(loop_of(target, target.loader)) as batches,
+            started(TimedLoop.in_turns(target, target.loader)) as batches,
         ):
             batch = next(batches, None)
             if self._can_hand_over(batch, self._batch_bytes):
@@ -319,7 +294,7 @@ class SettingSearch:
         shared = setting.num_workers * (setting.prefetch_factor or 0) * (self._batch_bytes or 0)
         if shared > shared_memory_free():
             free = size(shared_memory_free())
-            return f"its batches need about {size(shared)} of {_SHARED}, {free} is free"
+            return f"its batches need about {size(shared)} of {SHARED_MEMORY}, {free} is free"
         return ""
 
     # ---- settings to measure ----------------------------------------------------------------
@@ -346,8 +321,8 @@ class SettingSearch:
         enough = [t.setting.num_workers for t in same if t.per_s >= _NEAR * best]
         most = _MOST_TIMES * max(min(enough, default=0), 1)
         same = [trial for trial in same if trial.setting.num_workers <= most]
-        same.sort(key=lambda trial: (-trial.per_s, _size(trial)))
-        decisive = [min(fastest, key=_size)] if fastest else same[:1]
+        same.sort(key=lambda trial: (-trial.per_s, trial.setting.size))
+        decisive = [min(fastest, key=lambda trial: trial.setting.size)] if fastest else same[:1]
         if (self._use.threads or 0) > MANY_THREADS and now.num_workers and now.threads is None:
             setting = replace(now, threads=1)
             self.trials.append(Trial(setting, now.text(setting)))
@@ -374,8 +349,7 @@ class SettingSearch:
         places = {id(trial): place for place, trial in enumerate(self.trials)}
         finalists = [places[id(trial)] for trial in (*decisive, *others)][:_MOST]
         self._race.run(finalists, len(decisive))
-        others_cores = self._costs.others_cores
-        if others_cores > OTHERS * self._cores:
+        if (others_cores := self._costs.others_cores) > OTHERS * self._cores:
             self._notes.append(
                 f"other processes used {others_cores:.1f} of {self._cores:g} cores during the "
                 "recording: predictions leave these cores to them"
@@ -400,33 +374,14 @@ class SettingSearch:
             took_s=self._measurement.used_s,
             full_cores=self._is_full,
         )
-        rows = [_trial_row(place, trial) for place, trial in enumerate(self.trials)]
         return Tuning(
-            trials=pl.DataFrame(rows, TRIALS, orient="row"),
+            trials=pl.DataFrame(map(Trial.row, self.trials, count()), TRIALS, orient="row"),
             blocks=self._race.table() if self._race else pl.DataFrame(schema=BLOCKS),
             run=run,
             circumstances=conditions,
             notes=(*target.notes, *self._notes, *self._measurement.notes),
             bench=TuneBench(target, run, self._costs) if run and self._costs else None,
         )
-
-
-def _size(trial: Trial) -> tuple[Any, ...]:
-    return trial.setting.size
-
-
-def _trial_row(place: int, trial: Trial) -> tuple[Any, ...]:
-    prediction = trial.prediction
-    predicted: tuple[Any, ...] = (*[None] * 8, "")
-    if prediction:
-        rest = prediction.first_batch_s, prediction.memory_bytes, prediction.outside
-        predicted = (*prediction.samples_per_s, *prediction.stall_share, *rest)
-    return (place, *astuple(trial.setting), trial.change, *predicted, trial.failed)
-
-
-def loop_of(target: Target, loader: Any) -> TimedLoop:
-    """Return the loop over a loader, with as many threads as the user's own loop."""
-    return replace(TimedLoop.of(replace(target, loader=loader)), in_one_thread=False)
 
 
 class SettingRace:
@@ -453,7 +408,6 @@ class SettingRace:
         # A few settings with several starts give more than many settings with a single start
         fitting = int(self._measurement.left_s / (_STARTS * self._expected_start_s())) - 1
         finalists = finalists[: max(fitting, 1)]
-
         was_clear = False
 
         def asked(reach: float) -> list[int]:
@@ -494,7 +448,7 @@ class SettingRace:
         except Exception as error:  # noqa: BLE001 - raised by our change
             trial.failed = why_raised(error)
             return
-        self._turns.add(place, loop_of(target, going_on(loader)))
+        self._turns.add(place, TimedLoop.in_turns(target, going_on(loader)))
 
     def _expected_start_s(self) -> float:
         """Return the expected seconds of one start of a loop with enough blocks."""
@@ -529,7 +483,7 @@ class SettingRace:
         ]
 
     def table(self) -> pl.DataFrame:
-        """Return the blocks, columns of `bench.loops.BLOCKS`."""
+        """Return the blocks, columns of `bench.comparison.BLOCKS`."""
         return pl.DataFrame(self.blocks(), BLOCKS, orient="row")
 
     def _restart_s(self, place: int) -> float:
@@ -544,42 +498,3 @@ class SettingRace:
         if setting.persistent_workers:  # running already: an epoch waits only for the first batches
             start_s = min(start_s, float(costs.batch_s.mean()) + costs.send_s)
         return max(start_s - samples * each_s, 0.0) / costs.epoch_batches / samples
-
-
-def measure_handover(target: Target, batch: Any) -> Handover | None:
-    """Time a worker that only hands a batch over; return None where too few batches arrive.
-
-    The loop asks for the next batch when a batch arrives. Received at once, the next batch takes
-    the whole round; after a rest, it is ready.
-    """
-    loader = DataLoader(
-        cast("Any", [batch] * _HANDED),
-        batch_size=None,
-        collate_fn=copy.deepcopy,  # as a worker makes each batch anew
-        num_workers=1,
-        prefetch_factor=1,
-        timeout=_HANDED_WITHIN_S,
-        generator=torch.Generator(),  # spares the user's generator
-    )
-    loop, began_s = TimedLoop(loader, device_of(target), workers=1), time.perf_counter()
-    with suppress(Exception), started(loop) as batches:  # a batch may be any object
-        copied_s = _took_s(lambda: copy.deepcopy(batch))
-        next(batches)
-        ready_s, last_s = time.perf_counter() - began_s, 0.0
-        rounds: list[float] = []
-        received: list[float] = []
-        for number in range(_HANDED - 1):
-            if number % 2:
-                time.sleep(2 * last_s + _REST_S)
-            last_s = _took_s(lambda: next(batches, None))
-            (received if number % 2 else rounds).append(last_s)
-        round_s, receive_s = median(rounds), median(received)
-        sent_s = max(round_s - receive_s - copied_s, 0.0)
-        return Handover(max(ready_s - round_s, 0.0), sent_s, receive_s)
-    return None
-
-
-def _took_s(call: Callable[[], object]) -> float:
-    began_s = time.perf_counter()
-    call()
-    return time.perf_counter() - began_s
