@@ -240,6 +240,24 @@ def test_samples_that_are_swallowed_are_counted(workers):
     assert "12 of 48 samples are None: batches are smaller without them" in notes
 
 
+class Incomparable(Noise):
+    """A dataset that raises when it is compared, hashed, shown or asked for its truth."""
+
+    def _raises(self, *_: Any) -> Any:
+        raise RuntimeError("planted")
+
+    __eq__ = __ne__ = __hash__ = __bool__ = __repr__ = _raises  # type: ignore[assignment]
+
+
+@workers
+def test_a_dataset_that_cannot_be_compared_is_recorded(workers):
+    loader = DataLoader(Incomparable(48), 8, num_workers=workers)
+
+    run = ss.record(loader, batches=4, warmup=0)
+
+    assert set(range(32)) <= set(run.samples(steady=False)["index"])
+
+
 class TestBatches:
     @pytest.mark.parametrize("collate", [as_record, as_texts, as_ragged, Movable])
     def test_of_any_kind(self, collate):

@@ -200,6 +200,23 @@ class TestWhatAScriptSees:
 
         assert out == f"[(2, {method == 'fork'}), (4, {method == 'fork'})]\n"
 
+    @pytest.mark.parametrize("method", ["fork", "spawn"])
+    def test_a_child_that_dies_at_its_start(self, here, method):
+        """The exit code is that of plain Python."""
+        write("dies.py", DIES)
+
+        assert same("dies.py", method)[0] == "7\n"
+
+
+DIES = """
+    import multiprocessing, os, sys
+    if __name__ == "__main__":
+        child = multiprocessing.get_context(sys.argv[1]).Process(target=os._exit, args=(7,))
+        child.start()
+        child.join()
+        print(child.exitcode)
+"""
+
 
 ENDS = {
     "an exit code": "import sys; sys.exit(3)",

@@ -1,4 +1,4 @@
-"""Loaders of stacks beside torch's: MosaicML streaming, LitData, Grain and Ray Data.
+"""Loaders of stacks beside torch's: MosaicML streaming, LitData, Grain, Ray Data, DALI and others.
 
 CI does not install them. Each builder needs nothing and returns a small loader whose samples take
 some milliseconds.
@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from support.loaders import SLOW_OP_S
 from support.planted_costs import busy
-from support.third_party_loaders import ENTRIES, SIDE, SIZE, WORKERS, scratch
+from support.third_party_loaders import ENTRIES, SIDE, SIZE, WORKERS, photographs, scratch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -90,9 +90,48 @@ class RayBatches:
         yield from noisy.iter_torch_batches(batch_size=SIZE)
 
 
+def dali() -> Any:
+    """Return NVIDIA's iterator, whose threads read and decode on the CPU."""
+    from nvidia.dali import fn, pipeline_def
+    from nvidia.dali.plugin.pytorch import DALIGenericIterator
+
+    @pipeline_def(batch_size=SIZE, num_threads=WORKERS, device_id=None)
+    def pipeline() -> Any:
+        files, labels = fn.readers.file(file_root=str(photographs()), name="reader")
+        return fn.decoders.image(files), labels
+
+    return DALIGenericIterator(pipeline(), ["image", "label"], reader_name="reader")
+
+
+def forecasting() -> Any:
+    """Return pytorch-forecasting's loader of windows of time series."""
+    import pandas as pd
+    from pytorch_forecasting import TimeSeriesDataSet
+
+    rows = pd.DataFrame({"time": range(ENTRIES * SIZE), "value": 0.5, "group": "one"})
+    windows = TimeSeriesDataSet(
+        rows, "time", "value", ["group"], max_encoder_length=8, max_prediction_length=2,
+        time_varying_unknown_reals=["value"],
+    )  # fmt: skip
+    return windows.to_dataloader(batch_size=SIZE, num_workers=WORKERS)
+
+
+def torchio() -> Any:
+    """Return torchio's queue of patches, whose own loader has workers."""
+    import torchio as tio
+
+    scans = [tio.Subject(scan=tio.ScalarImage(tensor=torch.rand(1, 8, 8, 8))) for _ in range(9)]
+    dataset = tio.SubjectsDataset(scans, transform=tio.Compose([tio.RandomNoise()]))
+    queue = tio.Queue(dataset, 8, SIZE, tio.UniformSampler(4), num_workers=WORKERS)
+    return tio.SubjectsLoader(queue, batch_size=SIZE)
+
+
 OTHER_STACKS: dict[str, Callable[[], Any]] = {
     "MosaicML streaming (MDS shards)": mosaic,
     "LitData": litdata,
     "Grain": grain,
     "Ray Data": RayBatches,
+    "NVIDIA DALI, on the CPU": dali,
+    "pytorch-forecasting": forecasting,
+    "torchio's Queue": torchio,
 }
