@@ -179,6 +179,17 @@ class TestHelp:
         assert shown == f"stallscope {stallscope.__version__}\n"
 
 
+def test_of_two_commands_with_one_folder_the_second_is_refused(here):
+    """The first goes on, and its run is saved."""
+    command = [sys.executable, "-m", "stallscope", "record", "mine:good", "--out", "both"]
+    both = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    texts = [process.communicate()[1] for process in both]
+
+    assert [0, 2] == sorted(process.returncode for process in both)
+    assert "another process records into" in "".join(texts)
+    assert stallscope.load("both").all_steps.height
+
+
 MISTAKES = [
     (["record", "sample", "--batch", "3"], "--batch"),
     (["notebooks", "x", "--target", "no/where"], "stallscope: there is no 'no/where'"),

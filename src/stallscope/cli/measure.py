@@ -117,9 +117,9 @@ def record(  # noqa: PLR0913 - the command's options
       stallscope record train:make_loader --batches 200 --out runs/before
     """  # noqa: D301
     save = None if out is None else lambda run: f"saved in {run.save(out)}"
-    check = partial(output.check_folder, out)
     options = {"batches": batches, "warmup": warmup, "budget_s": budget}
-    _measure("record", options, target, check=check, as_json=as_json, save=save)
+    with output.report_errors(), output.own_folder(out):
+        _measure("record", options, target, as_json=as_json, save=save)
 
 
 def lines(

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, NoReturn, TextIO
 import typer
 
 from stallscope.errors import STACK, NoBatchError, StallscopeError
-from stallscope.files import system_errors_as
+from stallscope.files import locked, system_errors_as
 from stallscope.interrupts import ended_politely
 from stallscope.units import TARGETS, without_controls
 
@@ -163,6 +163,31 @@ def check_folder(out: Path | None) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise StallscopeError(f"--out {out} is not empty: give a new folder")
     _check_place("--out", out, next(place for place in out.absolute().parents if place.exists()))
+
+
+@contextmanager
+def own_folder(out: Path | None) -> Iterator[None]:
+    """Keep a new folder for what a block saves.
+
+    Of two commands at once the second would replace what the first recorded, so it is refused.
+    """
+    check_folder(out)
+    if out is None:
+        yield
+        return
+    made = [folder for folder in (out, *out.parents) if not folder.exists()]
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        with locked(out) as is_ours:
+            if not is_ours:
+                raise StallscopeError(
+                    f"another process records into --out {out}: give a new folder"
+                )
+            yield
+    finally:
+        with suppress(OSError):  # the folder holds the run
+            for folder in made:
+                folder.rmdir()
 
 
 def _check_place(option: str, out: Path, folder: Path) -> None:
