@@ -175,7 +175,7 @@ def own_folder(out: Path | None) -> Iterator[None]:
     if out is None:
         yield
         return
-    made = [folder for folder in (out, *out.parents) if not folder.exists()]
+    missing = [folder for folder in (out, *out.parents) if not folder.exists()]
     out.mkdir(parents=True, exist_ok=True)
     try:
         with locked(out) as is_ours:
@@ -186,7 +186,7 @@ def own_folder(out: Path | None) -> Iterator[None]:
             yield
     finally:
         with suppress(OSError):  # the folder holds the run
-            for folder in made:
+            for folder in missing:
                 folder.rmdir()
 
 
