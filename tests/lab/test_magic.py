@@ -50,10 +50,11 @@ def text_of(outputs):
 
 def test_the_verdict_and_the_timeline_follow_the_cell(outputs_of, tmp_path):
     """The cell's names, its last value and the loop's own error are as without the magic."""
-    watched, value, raised = outputs_of(
+    watched, value, raised, debugged = outputs_of(
         "%%stallscope --save run --html report.html\nfor batch in loader():\n    x = 5\nx",
         "x",
         RAISES,
+        "import sys\nsys.last_value",
     )
 
     assert "verdict:" in text_of(watched)
@@ -61,7 +62,10 @@ def test_the_verdict_and_the_timeline_follow_the_cell(outputs_of, tmp_path):
     assert any("image/png" in output.get("data", {}) for output in watched)
     assert (tmp_path / "run" / "run.json").exists()
     assert (tmp_path / "report.html").exists()
-    assert ["KeyError", "CellStoppedError"] == [o.ename for o in raised if "ename" in o]
+    assert "KeyError" == raised[-1]["ename"]
+    assert "stallscope" not in "".join(raised[-1]["traceback"])
+    assert 1 == sum("ename" in output for output in raised)
+    assert "KeyError(1)" in text_of(debugged)
     assert "verdict:" in text_of(raised)
 
 
@@ -71,3 +75,25 @@ def test_a_cell_without_a_loader_says_so(outputs_of):
 
     assert "the cell iterated no DataLoader" in text_of(outputs)
     assert not [output for output in outputs if output.output_type == "error"]
+
+
+def test_an_unknown_option_is_one_line_and_the_cell_does_not_run(outputs_of):
+    wrong, value = outputs_of("%%stallscope --bogus\ny = 3", "'y' in globals()")
+
+    assert "unrecognized arguments: --bogus" in text_of(wrong)
+    assert not [output for output in wrong if "SystemExit" == output.get("ename")]
+    assert "False" in text_of(value)
+
+
+def test_an_error_before_any_loader_stands_alone(outputs_of):
+    (outputs,) = outputs_of("%%stallscope\nraise OSError(2)")
+
+    assert ["OSError"] == [output.get("ename") for output in outputs]
+
+
+def test_errors_that_the_cell_survives_are_shown(outputs_of):
+    survived = "get_ipython().run_cell('raise OSError(2)')\nprint('went on')"
+    (outputs,) = outputs_of(f"%%stallscope\n{survived}")
+
+    assert ["OSError"] == [output["ename"] for output in outputs if "ename" in output]
+    assert "went on" in text_of(outputs)

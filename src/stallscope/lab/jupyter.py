@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-from argparse import ArgumentParser
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -78,42 +78,53 @@ def open_lab(
         server.start()
 
 
-class CellStoppedError(Exception):
-    """Error without output that ends Run All; IPython has already shown the cell's own error."""
-
-    def _render_traceback_(self) -> list[str]:
-        return []
-
-
 def register(shell: Any) -> None:
     """Add the magic to a shell of IPython."""
+    from IPython.core.magic_arguments import MagicArgumentParser
+
+    parser = MagicArgumentParser("%%stallscope")
+    parser.add_argument("--html", metavar="FILE", help="write the report there, too")
+    parser.add_argument("--save", metavar="FOLDER", help="save the run, for ss.load and ss.compare")
 
     def cell_magic(line: str, cell: str) -> None:
         """Run a cell, record every DataLoader in it, and show verdict and timeline.
 
         %%stallscope [--html FILE] [--save FOLDER]
         """
-        _run_cell(shell, _options().parse_args(line.split()), cell)
+        _run_cell(shell, parser.parse_argstring(line), cell)
 
     shell.register_magic_function(cell_magic, "cell", "stallscope")
 
 
-def _options() -> ArgumentParser:
-    parser = ArgumentParser("%%stallscope", exit_on_error=False)
-    parser.add_argument("--html", metavar="FILE", help="write the report there, too")
-    parser.add_argument("--save", metavar="FOLDER", help="save the run, for ss.load and ss.compare")
-    return parser
-
-
 def _run_cell(shell: Any, options: Namespace, cell: str) -> None:
-    with ss.instrumented() as watch:
-        outcome = shell.run_cell(cell)
+    """Run a cell, show its verdict, and raise its error, so that the traceback is shown last."""
+    held: list[tuple[Any, Any, list[str]]] = []
+    show_traceback = shell._showtraceback  # noqa: SLF001 - what frontends of IPython override
+    shell._showtraceback = lambda *shown: held.append(shown)  # noqa: SLF001
+    try:
+        with ss.instrumented() as watch:
+            outcome = shell.run_cell(cell)
+    finally:
+        shell._showtraceback = show_traceback  # noqa: SLF001
+    error = outcome.error_before_exec or outcome.error_in_exec
+    traceback = held.pop()[2] if error and held else None
+    for shown in held:  # of errors that the cell survived, as in `%run`
+        show_traceback(*shown)
     try:
         _show(watch.run, options)
-    except ss.StallscopeError as error:
-        print(f"stallscope: {error}")  # noqa: T201 - to the cell's output, as %%time does
-    if not outcome.success:
-        raise CellStoppedError
+    except ss.StallscopeError as reason:
+        if not error:
+            print(f"stallscope: {reason}")  # noqa: T201 - to the cell's output, as %%time does
+    if traceback:
+
+        def render_once() -> list[str]:
+            del error._render_traceback_
+            return traceback
+
+        with suppress(AttributeError):  # a class with slots: the traceback has our frames, too
+            error._render_traceback_ = render_once
+    if error:
+        raise error
 
 
 def _show(run: ss.Run, options: Namespace) -> None:
