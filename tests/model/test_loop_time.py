@@ -27,3 +27,18 @@ def test_has_words_for_what_is_no_stage(part, kind, words):
     text = sentence(loop_breakdown(steps, find_stalls(steps)), parts, 2)
 
     assert text.endswith(f"100% of that is {words}")
+
+
+@pytest.mark.parametrize(
+    ("decode", "words"), [(0.4, "60% of that is transforms"), (0.7, "70% of that is decode")]
+)
+def test_names_transforms_that_take_more_together_than_the_longest_stage(decode, words):
+    """As the verdict does, whose culprit is then the same."""
+    steps, rest = steps_of([0.1]), (1 - decode) / 2
+    shares = [("decode", decode), ("Resize", rest), ("Normalize", rest)]
+    rows = [(n, "decode" if n == "decode" else "transform", s, s, 1) for n, s in shares]
+    parts = pl.DataFrame(rows, EXPOSED, orient="row")
+
+    text = sentence(loop_breakdown(steps, find_stalls(steps)), parts, 2)
+
+    assert text.endswith(f"{words}, in the workers")

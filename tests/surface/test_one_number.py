@@ -63,10 +63,13 @@ def test_share_of_each_part(pages):
     run, diagnosis, texts = pages
     texts = texts | {"json": as_json(diagnosis)}
     wrong, seen = {}, set()
-    for part, exposed in run.exposed().select("part", "share").iter_rows():
+    parts = run.exposed()
+    together = parts.filter(kind="transform")["share"].sum()
+    shares = [*parts.select("part", "share").iter_rows(), ("transforms", together)]
+    for part, exposed in shares:
         name = f"(?:{WORDS.get(part, re.escape(part))})"
         patterns = (
-            rf"\b{name} is the bottleneck: (\d+%) of the stall time",
+            rf"\b{name} (?:is|are) the bottleneck: (\d+%) of the stall time",
             rf"\b{name} (?:alone )?(\d+%)[,)]",
             rf"(\d+%) of that is {name}\b",
             rf"of that is \d+% \w+ and (\d+%) {name}\b",

@@ -11,7 +11,7 @@ from stallscope import stages
 from stallscope.model import attribution
 from stallscope.model.attribution import hidden_known
 from stallscope.model.batch_times import WAITED_S
-from stallscope.model.thresholds import DOMINATES, HARDLY, LEADING_SHARE, LEADS, STARTS
+from stallscope.model.thresholds import DOMINATES, HARDLY, LEADING_SHARE, LEADS, ONE_OF_MANY, STARTS
 from stallscope.units import count, seconds, share
 
 if TYPE_CHECKING:
@@ -327,13 +327,22 @@ def sentence(
         stalls = "The training loop has no step, so it only waits for batches"
     if exposed.is_empty():
         return stalls
+    where = ", in the workers" if workers else ", in the main process"
+    return f"{stalls}; {_largest(exposed, where, name)}"
+
+
+def _largest(exposed: pl.DataFrame, where: str, name: Callable[[str], str]) -> str:
+    """Return the largest part of the stalls; as in the verdict, transforms may be one part."""
     first, *others = exposed.head(2).iter_rows(named=True)
+    transforms = exposed.filter(kind="transform")["share"].to_list()
+    together = sum(transforms)
+    if together > first["share"] and max(transforms) < ONE_OF_MANY * together:
+        return f"{share(together)} of that is transforms{where}"
     named = [first, *(part for part in others if part["share"] >= ALIKE * first["share"])]
     words = [f"{share(part['share'])} {_word(part, name)}" for part in named]
     words[0] = words[0].replace(" ", " of that is ", 1)
-    where = ", in the workers" if workers else ", in the main process"
     end = "" if any(is_own(part["part"], part["kind"]) for part in named) else where
-    return f"{stalls}; {' and '.join(words)}{end}"
+    return f"{' and '.join(words)}{end}"
 
 
 def leading(patterns: pl.DataFrame) -> dict[str, Any] | None:
