@@ -174,6 +174,16 @@ class TestOrder:
         assert [CROP_FIRST] == bench.asked["compare"] == bench.asked["measure"]
         assert "× the original&#39;s speed (95% interval" in board.bars.value
 
+    def test_an_order_is_not_said_to_fail_before_it_is_compared(self):
+        """A comparison takes a moment; the panel says that it is under way."""
+        board, bench = a_board(others=(), orders=(AS_IT_IS,), measured=(0,))
+        said, compare = [], bench.compare
+        bench.compare = lambda variant: [said.append(board.verdict.value), compare(variant)][1]
+        board.tags.value = labels(CROP_FIRST)
+
+        assert ["comparing its data" in text for text in said] == [True]
+        assert not any("fails" in text for text in said)
+
     def test_the_slider_moves_along_the_best_orders_of_each_grade(self):
         """The slider also returns to the pipeline as it is; no order is measured twice."""
         board, bench = a_board()
@@ -193,6 +203,7 @@ class TestOrder:
 
         assert "✗ fails (RuntimeError: the mask is 256 by 256" in board.verdict.value
         assert "This order fails: RuntimeError" in board.bars.value
+        assert board.run.disabled
         assert not bench.asked["measure"]
 
     def test_different_data_is_marked(self):

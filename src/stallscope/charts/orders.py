@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 KEY: Final = f"bar: predicted, part by part · line under it: measured, with its {INTERVAL}"
 MOST: Final = 6
-_UNSPLIT: Final = "#C9CED2"
+_UNSPLIT: Final = "#E4E8EB"
+_COLOURS: Final = {**COLOURS, "fetch": COLOURS["other"]}
+"""Without the colour of reading: the dataset's part may be mostly decoding, or its own code."""
 _LABELS: Final = {
     "fetch": "dataset (reading and its other code)",
     "decode": "decode",
@@ -76,7 +78,7 @@ def bars_figure(
         _draw_row(ax, row, top, bold=row.trial in strong)
         top += _height(row)
     kinds = {part.kind for row in rows for part in row.parts}
-    looks = {label: COLOURS[kind] for kind, label in _LABELS.items() if kind in kinds}
+    looks = {label: _COLOURS[kind] for kind, label in _LABELS.items() if kind in kinds}
     if any(row.predicted_s and not row.parts for row in rows):
         looks["as a whole"] = _UNSPLIT
     sheet.draw_key(ax, looks)
@@ -95,8 +97,8 @@ def _draw_row(ax: Axes, row: Variant, top: float, *, bold: bool) -> None:
     end = ax.get_xlim()[1]
     fast = _speed(row) if row.grade.compared else f"{factor_text(row.fast)} predicted"
     about = "the original" if row.is_original else f"{row.grade.equivalence} · {fast}"
-    if row.predicted_s and not row.grade.works:
-        about = fast  # no grade yet
+    if not row.grade.works:
+        about = fast if row.predicted_s else row.grade.equivalence  # no grade yet, or no speed
     room = _WIDTH - 0.3 - sheet.text_width(about, sheet.TEXT_SIZE)
     name = sheet.fitting(printable(row.change, 150), room, sheet.TEXT_SIZE, bold=bold)
     look: dict[str, Any] = {"size": sheet.TEXT_SIZE, "va": "top"}
@@ -128,7 +130,7 @@ def _draw_row(ax: Axes, row: Variant, top: float, *, bold: bool) -> None:
 
 
 def _draw_part(ax: Axes, part: CostPart, start: float, top: float) -> None:
-    colour = COLOURS[part.kind]
+    colour = _COLOURS[part.kind]
     ax.add_patch(Rectangle((start, top), part.seconds, _BAR, facecolor=colour, linewidth=0))
     ax.plot(
         [start, start], [top, top + _BAR], color=sheet.PAPER, linewidth=1.2, solid_capstyle="butt"
@@ -231,7 +233,7 @@ def comparison_figure(variant: Variant) -> Sheet:
         return Sheet(title, [NO_IMAGES])
     factor = amplification(pairs)
     size = f"difference times {factor}" if factor > 1 else "no difference in 256 shades"
-    note = f"each row is one sample on the same draws: original, new, {size} (black: the same)"
+    note = f"each row is one sample on the same draws: original, new, {size} (black: none seen)"
     height = len(pairs) * (_PICTURE + _BETWEEN) + _HEAD
     page = Sheet(title, [note], [height])
     (ax,) = page.parts

@@ -43,7 +43,9 @@ class _Board:
     """Widgets of a panel with a button that measures, and a message."""
 
     def __init__(self, button: str) -> None:
-        self.run = ipywidgets.Button(description=button, icon="clock-o")
+        self.run = ipywidgets.Button(
+            description=button, icon="clock-o", layout={"width": "max-content"}
+        )
         self.run.layout.width = "auto"
         self.message = ipywidgets.HTML()
 
@@ -141,7 +143,10 @@ class OrderBoard(_Board):
         self.on_click(self.run, self._measure, _LONG_S)
         self._show()
         by_keyboard = [self.op, self.earlier, self.later]
-        controls = ipywidgets.HBox([self.tolerance, *by_keyboard, self.run])
+        self.tolerance.layout.width, self.op.layout.width = "22em", "18em"  # else words are cut
+        controls = ipywidgets.HBox(
+            [self.tolerance, *by_keyboard, self.run], layout={"flex_flow": "row wrap"}
+        )
         hint = ipywidgets.HTML(html("<p>{}</p>", HINT))
         shown = [self.verdict, self.bars, self.message, self.pictures, self.code]
         self.panel = Panel([hint, self.tags, controls, *shown])
@@ -197,7 +202,10 @@ class OrderBoard(_Board):
         mark = _MARKS.get(variant.grade.equivalence, "✗")
         grade = f"{mark} {printable(orders_text.verdict(variant.grade), 400)}"
         about = "the original" if variant.is_original else grade
+        if variant.predicted_s is not None and not variant.grade.compared:
+            about = "comparing its data with the original's …"
         self.verdict.value = html("<p><b>{}</b></p>", about)
+        self.run.disabled = variant.predicted_s is None  # it fails
         pictures = charts.comparison_figure(variant) if variant.pictures else None
         self.pictures.value = image(pictures)
         self.code.value = html(
@@ -234,11 +242,11 @@ class OrderBoard(_Board):
 
 
 def _answer(variant: Variant) -> str:
-    if variant.is_original:
-        return f"The pipeline as it is: {seconds(variant.predicted_s)} per sample"
-    if variant.predicted_s is None:
-        return printable(f"This order fails: {variant.grade.why}", 200)
     took = variant.measured.value if variant.measured else variant.predicted_s
+    if variant.is_original:
+        return f"The pipeline as it is: {seconds(took)} per sample"
+    if took is None:
+        return printable(f"This order fails: {variant.grade.why}", 200)
     speed = f"{orders_text.factor_text(variant.fast)} the original's speed (predicted)"
     if variant.speedup is not None:
         settled = "; not settled: measure longer" if variant.says == OPEN else ", measured"
