@@ -242,6 +242,23 @@ class TestNotebooks:
         assert result.stdout == f"{here / 'x' / NAME}\n"
         assert "mine:good" in (here / "x" / "my_target.py").read_text()
 
+    def test_lab_over_ssh_prints_the_tunnel(self, here, monkeypatch):
+        """The browser is on the other machine: none is opened here."""
+        asked = {}
+
+        def open_lab(*_, browser, announce, **__):
+            asked["browser"] = browser
+            announce("http://127.0.0.1:8891/lab?token=t")
+
+        monkeypatch.setenv("SSH_CONNECTION", "10.0.0.2 5555 10.0.0.1 22")
+        monkeypatch.setattr("getpass.getuser", lambda: "ada")
+        monkeypatch.setattr("stallscope.lab.jupyter.open_lab", open_lab)
+
+        shown = CliRunner().invoke(app, ["lab", "--dir", "y"])
+
+        assert not asked["browser"]
+        assert "ssh -N -L 8891:127.0.0.1:8891 ada@10.0.0.1\n" in shown.output
+
     def test_lab_opens_the_first_notebook(self, here, monkeypatch):
         """`lab` copies the notebooks and opens the first one with the given options."""
         asked = {}

@@ -6,10 +6,13 @@ Each command is a function: those around notebooks and saved results are here, t
 
 from __future__ import annotations
 
+import getpass
+import os
 import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Final
+from urllib.parse import urlsplit
 
 import typer
 
@@ -126,7 +129,8 @@ def lab(
         copies = copy_notebooks(folder, target, force=force)
         output.print_note(f"notebooks in {copies.folder}", *copies.notes)
         first = copies.notebooks[0]
-        open_lab(copies.folder, first, browser=not no_browser, port=port, announce=_announce)
+        browser = not no_browser and "SSH_CONNECTION" not in os.environ  # it would open there
+        open_lab(copies.folder, first, browser=browser, port=port, announce=_announce)
 
 
 def notebooks(
@@ -154,6 +158,10 @@ def notebooks(
 
 def _announce(address: str) -> None:
     output.print_note("JupyterLab is running; Ctrl-C stops JupyterLab")
+    if len(ends := os.environ.get("SSH_CONNECTION", "").split()) == 4:  # noqa: PLR2004 - two addresses
+        port = urlsplit(address).port
+        tunnel = f"ssh -N -L {port}:127.0.0.1:{port} {getpass.getuser()}@{ends[2]}"
+        output.print_note("to reach it from your own machine, run there:", tunnel)
     output.print_result(address)
 
 
