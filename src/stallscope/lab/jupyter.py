@@ -82,7 +82,8 @@ def register(shell: Any) -> None:
     """Add the magic to a shell of IPython."""
     from IPython.core.magic_arguments import MagicArgumentParser
 
-    parser = MagicArgumentParser("%%stallscope")
+    untyped: Any = MagicArgumentParser
+    parser = untyped("%%stallscope")
     parser.add_argument("--html", metavar="FILE", help="write the report there, too")
     parser.add_argument("--save", metavar="FOLDER", help="save the run, for ss.load and ss.compare")
 

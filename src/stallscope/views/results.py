@@ -105,8 +105,7 @@ def _tuning(tuning: Tuning) -> page.Document:
     guesses = [row for row in tried if row["status"] == tune_result.PREDICTED][:_MOST_PREDICTED]
     shown = [row for row in tried if row["status"] != tune_result.PREDICTED or row in guesses]
     shown = shown[:_MOST_SETTINGS]
-    rates = [row["measured_per_s"] or row["predicted_per_s"] or 0.0 for row in shown]
-    bars = [page.CellBar(per_s, COLOURS["transform"]) for per_s in rates]
+    bars = [page.CellBar(row["predicted_per_s"] or 0.0, COLOURS["transform"]) for row in shown]
     hidden = len(rows) - len(shown)
     hidden_note = [f"not shown: {count(hidden, 'more setting')}, all of them in .settings()"]
     reasons = [
