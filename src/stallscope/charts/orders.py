@@ -33,7 +33,7 @@ KEY: Final = f"bar: predicted, part by part · line under it: measured, with its
 MOST: Final = 6
 _UNSPLIT: Final = "#E4E8EB"
 _COLOURS: Final = {**COLOURS, "fetch": COLOURS["other"]}
-"""Without the colour of reading: the dataset's part may be mostly decoding, or its own code."""
+"""Colours of the parts; the dataset's is not that of reading, as it may be mostly decoding."""
 _LABELS: Final = {
     "fetch": "dataset (reading and its other code)",
     "decode": "decode",
