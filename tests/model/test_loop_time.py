@@ -33,7 +33,7 @@ def test_has_words_for_what_is_no_stage(part, kind, words):
     ("decode", "words"), [(0.4, "60% of that is transforms"), (0.7, "70% of that is decode")]
 )
 def test_names_transforms_that_take_more_together_than_the_longest_stage(decode, words):
-    """As the verdict does, whose culprit is then the same."""
+    """The sentence names the verdict's culprit."""
     steps, rest = steps_of([0.1]), (1 - decode) / 2
     shares = [("decode", decode), ("Resize", rest), ("Normalize", rest)]
     rows = [(n, "decode" if n == "decode" else "transform", s, s, 1) for n, s in shares]

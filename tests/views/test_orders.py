@@ -177,12 +177,12 @@ class TestOrder:
     def test_an_order_is_not_said_to_fail_before_it_is_compared(self):
         """A comparison takes a moment; the panel says that it is under way."""
         board, bench = a_board(others=(), orders=(AS_IT_IS,), measured=(0,))
-        said, compare = [], bench.compare
-        bench.compare = lambda variant: [said.append(board.verdict.value), compare(variant)][1]
+        verdicts, compare = [], bench.compare
+        bench.compare = lambda variant: [verdicts.append(board.verdict.value), compare(variant)][1]
         board.tags.value = labels(CROP_FIRST)
 
-        assert ["comparing its data" in text for text in said] == [True]
-        assert not any("fails" in text for text in said)
+        assert ["comparing its data" in text for text in verdicts] == [True]
+        assert not any("fails" in text for text in verdicts)
 
     def test_the_slider_moves_along_the_best_orders_of_each_grade(self):
         """The slider also returns to the pipeline as it is; no order is measured twice."""
