@@ -395,7 +395,7 @@ WORKER = [
     case("memory that may stop growing within the epoch is no verdict", "healthy",
          setup={"persistent": True}, memory_growth=LEAK, **CALM),
     case("workers that end before it is full give it back", "memory-growth",
-         title="the workers end with the epoch, in 101 s at most, and give it back",
+         title="the workers end with the epoch, in 101 s at most, and free it",
          memory_growth=replace(LEAK, grown_bytes=5e9), **CALM),
     case("a cache that fills is no leak", "healthy",
          memory_growth=replace(COPIES, grown_bytes=40e6), **CALM),

@@ -140,7 +140,7 @@ LOCK: Final = Cause(
     "The workers wait for each other: {waiting_share} of the stall time is waiting in {place}{how}",
     "{first}open a file or connection of its own in each worker; hold the lock for less time; "
     "4_worker_flamegraphs (idle=True) shows the lines",
-    "workers stand at a lock, of a file or of several processes",
+    "workers wait for a lock, of a file or of several processes",
     "a lock for each file instead of one for the folder",
     "returnn #1548",
     limits=(
@@ -314,7 +314,7 @@ NEEDLESS_WORKERS: Final = SENDING._replace(
 TOO_FEW_WORKERS: Final = Cause(
     "too-few-workers",
     "Too few workers, while cores are idle: {workers} on {cores} cores, each busy "
-    "{worker_busy_share} of the time; {workers_wanted_count} would keep up",
+    "{worker_busy_share} of the time; {workers_wanted_count} would be enough",
     "raise num_workers from {num_workers} to {workers_wanted_count}; 3_cached_baseline",
     "workers never pause while cores are idle",
     "more workers: 3 to 13 iterations per second",
@@ -405,7 +405,7 @@ MAIN_PROCESS: Final = Cause(
     waits=False,
 )
 NO_WORKER: Final = MAIN_PROCESS._replace(
-    title="The main process is the bottleneck: it makes the batches itself (num_workers=0), which "
+    title="The main process is the bottleneck: it loads the batches itself (num_workers=0), which "
     "takes {stall_share} of the loop's time{most}",
     limits=(Limit("stall_share", HARDLY, 0.2),),
     evidence=("num_workers_count",),
@@ -444,7 +444,7 @@ SLOW_SAMPLES: Final = Cause(
     "thread, or in smaller pieces; raise prefetch_factor, which hides short delays; "
     "2_fetch_vs_transform",
     "single samples take many times as long as the usual one",
-    "in_order=False, where the order does not matter; a look at these samples",
+    "in_order=False, where the order does not matter; inspect these samples",
     "pytorch #141833, #105203",
     limits=(Limit("slow_samples_stall_share", thresholds.LEADS, 0.5),),
     evidence=(
@@ -460,7 +460,7 @@ SLOW_WORKER: Final = Cause(
     "compare worker {worker} with the others: its shard, worker_init_fn, its core; "
     "3_cached_baseline",
     "one worker's batches take longer than the others', and the loop waits for those",
-    "a look at its shard, its file, its core",
+    "its shard, its file or its core inspected",
     limits=(
         Limit("slow_worker_ratio", 1.0, 1.2),
         Limit("slow_worker_stall_share", thresholds.WAITS_FOR_IT, 0.9),

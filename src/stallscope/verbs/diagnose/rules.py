@@ -513,7 +513,7 @@ def _growth(facts: Facts) -> Words | None:
         return None
     if epoch_s and growth.left_s and epoch_s < growth.left_s and not facts.setup.persistent:
         limit = f"in {duration(epoch_s)} at most"
-        back = f"; but the workers end with the epoch, {limit}, and give it back"
+        back = f"; but the workers end with the epoch, {limit}, and free it"
     return {"rate": growth.rate(), "back": back}
 
 

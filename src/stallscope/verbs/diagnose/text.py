@@ -55,10 +55,10 @@ def numbers_of(evidence: Mapping[str, float]) -> Iterator[Number]:
 
 
 PICTURES: Final = {
-    "findings": "the verdict, and what else was found, by what it costs",
+    "findings": "the verdict and the other findings, by their cost",
     "exposed": "what the loop stalled for",
     "stages": "where a sample's time goes",
-    "timeline": "workers and loop over a few seconds: who was waited for",
+    "timeline": "workers and loop over a few seconds: which worker the loop waited for",
     "waits": "every step's wait, and the patterns in them",
     "resources": "what the machine did meanwhile",
     "ladder": "how fast the loop is without each of the loader's costs",
@@ -201,7 +201,7 @@ def _costs(finding: Finding, diagnosis: Diagnosis) -> str:
     simulated = diagnosis.circumstances.simulated_step_s is not None
     step = ", with a simulated step" if simulated else ""
     if finding.code == HEALTHY.code:
-        return f"next to nothing to gain in the loader{step}"
+        return f"almost nothing to gain in the loader{step}"
     if finding.code == INCONCLUSIVE.code:
         return f"the loop stalls {part} of the time" if finding.severity >= SMALL else ""
     if any(each.code == START_UP.code for each in diagnosis.findings):
