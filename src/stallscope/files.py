@@ -33,6 +33,11 @@ __version__ = "0.1.0.dev0"
 
 MOST_BYTES = 64 << 20
 """Largest text that is read at once: a run's head, names, notebooks."""
+INSTALLED = re.compile(
+    r"(?:^|[\\/])((site|dist)-packages|lib\d*[\\/]python3(\.\d+)?t?|\w+[\\/]Lib)(?=[\\/])", re.ASCII
+)
+"""Folder of packages, or of Python's own library, in a path of any system: what lies there is never
+the user's code, unless the user's target does."""
 _BINARY = getattr(os, "O_BINARY", 0)
 # O_NONBLOCK: do not wait for a pipe
 _CAREFUL = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC"))

@@ -8,9 +8,11 @@ import pytest
 import torch
 
 import stallscope
+from stallscope.hooks.find_ops import is_librarys
 from stallscope.run import stacks
 from stallscope.run.stacks import StackFrame, collapsed, short, shown
 from stallscope.stages import DECODE, GETITEM, STEP, Stage, frame_name, of_frame
+from stallscope.verbs.flame.classify import frame, is_library
 
 TORCH = Path(torch.__file__).parent
 OURS = Path(stallscope.__file__).parent
@@ -65,6 +67,23 @@ def test_keeps_the_path_of_the_users_code():
     assert "datasets/load.py" == shown("/x/lib/python3.12/site-packages/datasets/load.py")
     assert "json/decoder.py" == shown("/usr/lib/python3.12/json/decoder.py")
     assert "torch/__init__.py" == short(str(TORCH / "__init__.py"))
+
+
+@pytest.mark.parametrize(
+    ("module", "file", "is_users"),
+    [
+        ("soundfile", "/v/lib/python3.12/site-packages/soundfile.py", False),
+        ("six", "/usr/lib/python3/dist-packages/six.py", False),
+        ("gzip", "/usr/lib/python3.12/gzip.py", False),
+        ("gzip", r"C:\Python312\Lib\gzip.py", False),
+        ("calendar", "/home/me/calendar.py", True),
+        ("mine", "/home/me/mine.py", True),
+    ],
+)
+def test_stacks_and_hooks_agree_on_whose_a_file_is(module, file, is_users):
+    """A one-file library is none of the user's code; the user's file may have Python's name."""
+    assert is_users != is_librarys(module, file, "")
+    assert is_users != is_library(frame(str(StackFrame("read", file, 1))))
 
 
 def test_the_innermost_stage():

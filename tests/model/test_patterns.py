@@ -200,6 +200,14 @@ class TestSlowWorker:
         assert [0] == waited
         assert ["workers_together"] == names(evidence)
 
+    def test_a_worker_with_the_longer_batches_is_not_blamed(self):
+        """The rule is that of the verdict: batches differ more than workers do."""
+        makes = noisy(100.0)
+        makes *= np.random.default_rng(3).lognormal(sigma=0.8, size=makes.size)
+        makes[2::4] *= 2.2
+
+        assert "slow_worker" not in names(looped(makes, 25.0))
+
     def test_a_slightly_slower_worker_is_not_blamed(self):
         """A worker that takes 10% longer is not the reason that every 4th step waits."""
         makes = noisy(100.0)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import re
 import sys
 import types
 import weakref
@@ -23,6 +22,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
+from stallscope.files import INSTALLED
 from stallscope.stages import KIND_OF_NAME, Stage
 
 if TYPE_CHECKING:
@@ -228,8 +228,8 @@ def _is_foreign(function: types.FunctionType, home: str) -> bool:
 def is_librarys(module: str, file: str, home: str) -> bool:
     """Return whether code is a library's; what lives in the package `home` is the user's."""
     name = package(module)
-    installed = re.search(r"[\\/](site|dist)-packages[\\/]", file)
-    return name != home and (bool(installed) or name in sys.stdlib_module_names)
+    is_pythons = not file.endswith(".py") and name in sys.stdlib_module_names  # compiled, or frozen
+    return name != home and (is_pythons or bool(INSTALLED.search(file)))
 
 
 # ---- hooking them --------------------------------------------------------------------------------

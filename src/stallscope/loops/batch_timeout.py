@@ -27,7 +27,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from stallscope import pyspy_calls
 from stallscope.errors import STACK, NoBatchError
-from stallscope.files import workspace
+from stallscope.files import INSTALLED, workspace
 from stallscope.hooks.loader_access import start_method, value_of
 from stallscope.interrupts import held_back, kept_from_children
 from stallscope.targets.loaders import find_loaders
@@ -42,7 +42,6 @@ GRACE_S: Final = 30.0
 _TORCH_SAYS: Final = "DataLoader timed out after"
 _WORKER_LOOP: Final = "_worker_loop"
 _OWN_HOOKS: Final = str(Path(__file__).parents[1] / "hooks")
-_INSTALLED: Final = ("site-packages", "dist-packages")
 
 
 @dataclass
@@ -234,8 +233,6 @@ def status_of(process: Any) -> str:
 
 def _short(file: str) -> str:
     """Shorten a library's file to its path from the package on, another to its name."""
-    parts = Path(file).parts
-    for place, part in enumerate(parts):
-        if part in _INSTALLED:
-            return "/".join(parts[place + 1 :])
+    if installed := [*INSTALLED.finditer(file)]:
+        return file[installed[-1].end() + 1 :].replace("\\", "/")
     return os.path.basename(file)  # noqa: PTH119 - may be any name, such as <frozen runpy>

@@ -17,9 +17,10 @@ import numpy as np
 import polars as pl
 
 from stallscope import stages
+from stallscope.model.thresholds import SLOW_WORKER
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from numpy.typing import NDArray
     from polars._typing import IntoExprColumn
@@ -240,12 +241,44 @@ def _by_worker(run: RunTables, batches: pl.DataFrame) -> dict[int, Quartiles]:
     own_s = [
         (pl.col(name) - pl.col("queued_s")).clip(_LEAST_OWN * pl.col(name)) for name in _QUARTILES
     ]
+    rows = worker_quartiles(from_workers).join(queued, on="worker").select("worker", *own_s)
+    return {worker: Quartiles(*times) for worker, *times in rows.iter_rows()}
+
+
+def worker_quartiles(batches: pl.DataFrame) -> pl.DataFrame:
+    """Return the quartiles of `made_s` of each `worker` with enough batches, by worker."""
     taken = {name: pl.col("made_s").quantile(at) for name, at in _QUARTILES.items()}
     # The last batch of an epoch may be smaller, and is the same worker's in every epoch
-    each = from_workers.filter(pl.col("batch") < from_workers["batch"].max()).group_by("worker")
-    enough = each.agg(count=pl.len(), **taken).filter(pl.col("count") >= _FEWEST_BATCHES)
-    rows = enough.join(queued, on="worker").select("worker", *own_s).iter_rows()
-    return {worker: Quartiles(*times) for worker, *times in rows}
+    each = batches.filter(pl.col("batch") < pl.col("batch").max()).group_by("worker")
+    enough = pl.col("worker").len() >= _FEWEST_BATCHES
+    return each.agg(enough=enough, **taken).filter("enough").drop("enough").sort("worker")
+
+
+class WorkerSpeed(NamedTuple):
+    """Speed of a worker beside that of the others."""
+
+    worker: int
+    batch_s: float
+    """Its median seconds for a batch."""
+    others_s: float
+    """Median of the other workers' medians."""
+    differs: bool
+    """False where batches differ more than workers do: it may only have met the longer ones."""
+
+    def slowness(self, least: float = SLOW_WORKER) -> float:
+        """Return its ratio to the others, as a multiple of the least of a slow worker; else 0."""
+        return self.batch_s / self.others_s / least if self.differs and self.others_s else 0.0
+
+
+def compare_workers(by_worker: Mapping[int, Quartiles]) -> list[WorkerSpeed]:
+    """Compare each of several workers with the others, the slowest first."""
+    speeds = []
+    for worker in sorted(by_worker) if len(by_worker) > 1 else ():
+        own, rest = by_worker[worker], [by_worker[each] for each in by_worker if each != worker]
+        differs = own.low_s > float(np.median([each.high_s for each in rest]))
+        others_s = float(np.median([each.median_s for each in rest]))
+        speeds.append(WorkerSpeed(worker, own.median_s, others_s, differs))
+    return sorted(speeds, key=lambda speed: -speed.batch_s)
 
 
 def _handover(steps: pl.DataFrame, batches: pl.DataFrame) -> HandoverTimes | None:

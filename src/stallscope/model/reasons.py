@@ -13,12 +13,12 @@ import numpy as np
 import polars as pl
 
 from stallscope.model.attribution import covered_s, find_stalls, hidden_known
+from stallscope.model.batch_times import Quartiles, compare_workers, worker_quartiles
 from stallscope.model.thresholds import (
     CAUSE_SHARE,
     CHANCE,
     LONGER_S,
     SLOW_SAMPLE,
-    SLOW_WORKER,
     USUAL_SAMPLE,
 )
 from stallscope.stages import GARBAGE
@@ -424,22 +424,22 @@ def _names(samples: pl.DataFrame) -> str:
 
 
 def _slow_workers(loop: StepSeries) -> list[Reason]:
-    testable, whole = np.isfinite(loop.made_s), loop.is_whole
-    workers = np.unique(loop.worker[whole & (loop.worker >= 0)]).tolist()
-    usual_s = {
-        worker: float(np.median(loop.made_s[whole & (loop.worker == worker)])) for worker in workers
-    }
+    """Return the workers that are slower than the others, by the rule of the verdict."""
+    testable = np.isfinite(loop.made_s)
+    batches = pl.DataFrame({"worker": loop.worker, "batch": loop.batch, "made_s": loop.made_s})
+    batches = batches.filter(pl.Series(testable & (loop.worker >= 0)))
+    by_worker = {worker: Quartiles(*own) for worker, *own in worker_quartiles(batches).iter_rows()}
     reasons = []
-    for worker in workers:
-        others_s = [took_s for each, took_s in usual_s.items() if each != worker]
-        if not others_s or usual_s[worker] < SLOW_WORKER * float(np.median(others_s)):
+    for speed in compare_workers(by_worker):
+        worker = speed.worker
+        if speed.slowness() < 1:
             continue
         own = testable & (loop.worker == worker)
         rest = testable & (loop.worker >= 0) & (loop.worker != worker)
-        own_s, rest_s = loop.made_s[own & whole], loop.made_s[rest & whole]
+        own_s, rest_s = loop.made_s[own & loop.is_whole], loop.made_s[rest & loop.is_whole]
         takes = (
-            f"Worker {worker} is slow: its batches take {_median(own_s)}, "
-            f"those of the others {_median(rest_s)}"
+            f"Worker {worker} is slow: its batches take {seconds(speed.batch_s)}, "
+            f"those of the others {seconds(speed.others_s)}"
         )
 
         def title(named: np.ndarray, stall_s: np.ndarray, takes: str = takes) -> str:
@@ -453,10 +453,10 @@ def _slow_workers(loop: StepSeries) -> list[Reason]:
                 title,
                 subject=str(worker),
                 testable=own | rest,
-                enough_s=loop.made_s - float(np.median(rest_s)),
+                enough_s=loop.made_s - speed.others_s,
                 enough=A_THIRD,
-                tried=len(workers),
-                doubt=len(workers) * rank_sum_tail(own_s, rest_s),
+                tried=len(by_worker),
+                doubt=len(by_worker) * rank_sum_tail(own_s, rest_s),
             )
         )
     return reasons

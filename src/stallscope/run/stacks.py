@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import polars as pl
 
 from stallscope.columns import NAME, STACK, Column, Schema
-from stallscope.files import read_file
+from stallscope.files import INSTALLED, read_file
 from stallscope.hooks.self_sampler import WINDOW
 from stallscope.stages import COLLATE, DECODE, GETITEM, PIN, SEND, of_frame
 from stallscope.units import json_without_controls
@@ -80,8 +80,6 @@ _KNOWN: Final = {
 name no stage."""
 _FROM_SOURCE: Final = {"stallscope", "torch", "torchvision"}
 """Libraries that may be run from their sources."""
-_LIBRARIES: Final = ("site-packages", "dist-packages")
-_PYTHON: Final = re.compile(r"lib\d*/python3(\.\d+)?t?|\w+/Lib", re.ASCII)
 _UNSAFE: Final = str.maketrans({";": ":"} | dict.fromkeys(map(chr, range(32)), " "))
 """Characters with a meaning in the collapsed form, or of a torn name: py-spy reads the memory of a
 process that goes on."""
@@ -111,10 +109,9 @@ def parts_of(file: str) -> list[str]:
 
 def library_at(parts: list[str]) -> int | None:
     """Return the index of an installed package in a path; None: there is none."""
-    for place in range(len(parts) - 2, -1, -1):
-        if parts[place] in _LIBRARIES or _PYTHON.fullmatch("/".join(parts[place - 1 : place + 1])):
-            return place + 1
-    return None
+    path = "/".join(parts)
+    ends = [folder.end() for folder in INSTALLED.finditer(path)]
+    return path.count("/", 0, ends[-1] + 1) if ends else None
 
 
 def in_package(file: str) -> list[str]:

@@ -11,10 +11,9 @@ import math
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from stallscope import stages
 from stallscope.model import thresholds
+from stallscope.model.batch_times import compare_workers
 from stallscope.model.exposure import WORK
 from stallscope.model.thresholds import HARDLY, KEEPS_UP, OTHERS, OWN_PART, SLOW_WORKER
 from stallscope.units import count, duration, seconds, share, size, times
@@ -289,26 +288,22 @@ def _over(value: float | None, *divisors: float | None) -> float | None:
 
 def _of_slow_worker(facts: Facts) -> Numbers:
     """Compare the slowest worker with the others; without a ratio where it is none to blame."""
-    making, by_worker = facts.making, facts.making.by_worker if facts.making else {}
+    making, speeds = facts.making, compare_workers(facts.making.by_worker) if facts.making else []
     names = ("slow_worker_stall_share", "slow_worker_batch_s", "others_batch_s")
-    if making is None or len(by_worker) <= 1:
+    if making is None or not speeds:
         return dict.fromkeys((*names, "slow_worker_share", "slow_worker", "slow_worker_ratio"))
-    slow = max(sorted(by_worker), key=lambda worker: by_worker[worker].median_s)
-    own, rest = by_worker[slow], [each for worker, each in by_worker.items() if worker != slow]
-    rest_s = float(np.median([each.median_s for each in rest]))
+    slow, own_s, rest_s, _ = speeds[0]
     part = max(facts.patterns.get("slow_worker", 0.0), facts.stalled_by_worker.get(slow, 0.0))
     # A worker that shares its core with another process is slower, though nothing is wrong with it
     least = SLOW_WORKER * (1 + min(facts.others_share * facts.setup.cores, 1.0))
-    # Where batches differ more than workers do, one that met the longer ones is not slow
-    differs = own.low_s > float(np.median([each.high_s for each in rest]))
     enough_s = KEEPS_UP * making.workers * making.use_s / facts.pace.queue_free
     # Its stalls would not end if it were as fast as the others, who take their time, too
-    extra = part * max(1 - rest_s / own.median_s, 0.0)
-    is_late = own.median_s > enough_s and (rest_s <= enough_s or extra >= thresholds.DOMINATES)
+    extra = part * max(1 - rest_s / own_s, 0.0)
+    is_late = own_s > enough_s and (rest_s <= enough_s or extra >= thresholds.DOMINATES)
     return {
-        **dict(zip(names, (part, own.median_s, rest_s), strict=True)),
+        **dict(zip(names, (part, own_s, rest_s), strict=True)),
         "slow_worker": slow,
-        "slow_worker_ratio": _over(own.median_s, rest_s, least) if differs and is_late else None,
+        "slow_worker_ratio": (speeds[0].slowness(least) or None) if is_late else None,
         "slow_worker_share": facts.stall_share * extra,
     }
 
