@@ -70,6 +70,14 @@ class TestFunction:
 
         assert "load" == own_code(a_flame(*rows), "getitem").function
 
+    def test_who_asked_for_the_measurement_is_none_of_the_loader(self):
+        """The main process has the caller's frames above those of the loop."""
+        asks = "main (mine.py:90);run (site-packages/stallscope/loops/training_loop.py:7)"
+        flame = a_flame(("getitem", f"{asks};load (mine.py:7)", 30))
+
+        assert "load (mine.py:7)" == own_code(flame, "getitem").place
+        assert own_code(a_flame(("getitem", f"{asks};x (torch/a.py:1)", 30)), "getitem") is None
+
     def test_what_unpacks_is_not_told_to_open_less(self):
         """The stage was measured; its stacks show the call that opened the archive."""
         opens = "load (mine.py:7);load (site-packages/numpy/lib/npyio.py:9)"

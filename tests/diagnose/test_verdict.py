@@ -444,6 +444,8 @@ DOUBT = [
     case("stalls near the limit, and a ladder that gains", "too-little-prefetch", stalled=0.12,
          stall_low=0.08, load=0.5, use=IDLE, gain=Gain(1.2, 1.1, 1.3)),
     case("a stage that holds little of few stalls", "healthy", **NEAR),
+    case("and may gain much", "decode", gain=Gain(1.2, 0.8, 1.8), stalled=0.18, load=1.1,
+         stall_low=0.15, use=IDLE, work={("decode", "decode"): 0.9, **BLUR}),
     case("and may gain little", "healthy", gain=Gain(1.15, 1.07, 1.2), **NEAR),
     case("and gains for sure", "decode", gain=Gain(1.15, 1.13, 1.17), **NEAR),
     case("what sending always takes is no cause", "healthy", stalled=0.13, load=0.3, use=IDLE,

@@ -91,6 +91,12 @@ class Gain:
         """True: the loop is not significantly faster."""
         return self.low is not None and self.low <= 1
 
+    @property
+    def is_little(self) -> bool:
+        """True: the loop is hardly faster, and its interval leaves no room for more."""
+        most = 1 / (1 - 2 * HARDLY)  # what stalls give that may be those of a healthy loop
+        return self.factor < 1 + HARDLY and (self.high is None or self.high < most)
+
     def is_above(self, share: float) -> bool:
         """Return whether the loop is faster by more than this share, for sure."""
         return self.low is not None and self.low >= 1 + share

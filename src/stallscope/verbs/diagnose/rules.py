@@ -161,7 +161,7 @@ def findings(facts: Facts) -> Iterator[Finding]:
 def numbers(facts: Facts) -> Numbers:
     """Take all numbers by the names that `causes` has for them; None where one is not known."""
     setup, use, making, pace = facts.setup, facts.use, facts.making, facts.pace
-    begin, growth = facts.starts, facts.memory_growth
+    begin, growth, gain = facts.starts, facts.memory_growth, facts.gain
     exposure, stalls, cores = facts.exposure, facts.stall_share, use.own_cores(setup.num_workers)
     free = None if cores is None else max(setup.cores * (1 - facts.others_share) - cores, 0.0)
     copies, pinning = facts.device_copy_share, stalls * exposure.of("pin")
@@ -172,7 +172,6 @@ def numbers(facts: Facts) -> Numbers:
     slow = max(facts.patterns.get("slow_samples", 0.0), slow)
     # Of a process that never pauses, only what stacks name is computed beside its model
     computing = facts.loop_code_share if _never_pauses(facts) else use.loop_cpu or 0.0
-    gains_nothing = facts.gain is not None and facts.gain.is_none
     low_enough = Limit("stall_share_high", HARDLY, HARDLY / 2).clear(facts.stall_high)
     by_events = facts.device_busy_share if setup.on_gpu or setup.simulated else None
     by_driver = use.gpu_busy_share if setup.on_gpu else None
@@ -189,8 +188,8 @@ def numbers(facts: Facts) -> Numbers:
         "unattributed_share": exposure.of("unattributed") if facts.time else None,
         "other_processes_share": facts.others_share,
         "steps_count": facts.steps,
-        "healthy_trust": max(low_enough, 0.9 if gains_nothing else 0.6),
-        "ladder_trust": 0.6 if gains_nothing else 1.0,
+        "healthy_trust": max(low_enough, 0.9 if gain and gain.is_little else 0.6),
+        "ladder_trust": 0.6 if gain and gain.is_none else 1.0,
         # work on samples and batches
         "work_share": stalls * exposure.of(*WORK),
         "samples_share": stalls * exposure.of(*WAITING),

@@ -244,7 +244,7 @@ def _first(facts: Facts, by_cause: ByCause) -> Finding:
             return costly
     # The ladder decides: it measures the gain itself, and in a loop without a recorder
     gain = facts.gain
-    gains_little = gain is not None and (gain.is_none or gain.factor < 1 + HARDLY)
+    gains_little = gain is not None and gain.is_little
     grows = by_cause.get(causes.MEMORY_GROWS)
     if facts.stall_share < HARDLY or (_is_near(facts) and gains_little):
         # What slows the step beside the workers, though the loop hardly waits for them

@@ -50,6 +50,7 @@ FRAME: Final = re.compile(r"(?P<function>.*) \((?P<file>.*?)(?::(?P<line>\d+))?\
 """A frame of a stack, as py-spy writes it in its raw format."""
 _BEGINS_WORK: Final = {"_bootstrap_inner", "_worker_loop", "thread_main"}
 """Functions below which a worker's or a thread's own work begins."""
+_OWN_LOOP: Final = "stallscope/loops/training_loop.py"
 _TELLS_LITTLE: Final = ("torch", "other")
 _RULES: Final = (
     ("idle", r"(selectors|queue)\.py", r"select|get|_get"),
@@ -104,14 +105,16 @@ def frame(text: str) -> StackFunction:
 def frames(stack: str) -> tuple[StackFunction, ...]:
     """Return the frames of a stack from where a worker begins its own work.
 
-    All workers share the frames above; with fork, these are the code that started the workers.
+    All workers share the frames above; with fork, these are the code that started the workers. Of
+    a loop that stallscope runs itself, they are the code that asked for the measurement.
     """
     functions = [frame(text) for text in stack.split(";")]
     files = ("threading.py", "_utils/worker.py", "multiprocessing/process.py")
     begins = [
         place
         for place, function in enumerate(functions[:-1])
-        if function.function in _BEGINS_WORK and function.file.endswith(files)
+        if (function.function in _BEGINS_WORK and function.file.endswith(files))
+        or function.file.endswith(_OWN_LOOP)
     ]
     return tuple(functions[begins[-1] + 1 :] if begins else functions)
 
