@@ -40,9 +40,11 @@ _UPPER: Final = (1 + LEVEL) / 2
 ENDS: Final = (round(100 * (1 - _UPPER), 6), round(100 * _UPPER, 6))
 """Percentiles at the ends of an interval."""
 _Z: Final = round(NormalDist().inv_cdf(_UPPER), 6)
-_DRAWS: Final = 2_000
-_SEED: Final = 20_240_229
-_FEWEST: Final = 4
+DRAWS: Final = 2_000
+"""Resamplings for an interval."""
+SEED: Final = 20_240_229
+"""Seed of our own draws: the same measurements give the same result."""
+FEWEST: Final = 4
 """Blocks, or windows beyond the first of each process, that resampling needs."""
 
 
@@ -131,7 +133,7 @@ def stall_interval(steps: pl.DataFrame, stalls: pl.DataFrame, block: int) -> tup
         stalls.select("rank", "step", "stall_s"), on=["rank", "step"], how="left"
     )
     blocks = timed.height // max(block, 1)
-    if blocks < _FEWEST:
+    if blocks < FEWEST:
         return 0.0, 1.0
     period_s = pl.sum_horizontal("wait_s", "restart_s", "h2d_s", "step_s", "other_s")
     pairs = timed.select(pl.col("stall_s").fill_null(0.0), period_s.alias("period_s")).to_numpy()
@@ -162,7 +164,7 @@ def share_intervals(
     free = len(which) - len(groups)
     count = float(samples.sum())
     shares = hits.sum(axis=0) / count
-    if free < _FEWEST:
+    if free < FEWEST:
         return *wilson(shares, count), WILSON
     columns = np.column_stack([samples, hits])
     sums = _resampled([columns[rows] for rows in groups])
@@ -198,9 +200,9 @@ def t_quantile(free: int) -> float:
 
 def _resampled(groups: Sequence[Floats]) -> Floats:
     """Return the sums of all rows in each draw, shape (draws, columns), resampled in each group."""
-    rng = np.random.default_rng(_SEED)
+    rng = np.random.default_rng(SEED)
     drawn: list[Floats] = [
-        rng.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=_DRAWS) @ rows
+        rng.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=DRAWS) @ rows
         for rows in groups
     ]
     return sum(drawn[1:], drawn[0])

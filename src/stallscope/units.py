@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 
 LONGEST: Final = 30
 """Default length of a name in characters."""
+LONGEST_TITLE: Final = 400
+"""Most characters of a title: names of files and of the user's parts in it may be long ..."""
+LONGEST_NOTE: Final = 1000
+"""... and of a note."""
 
+MOST_NAMED: Final = 3
+"""Most examples in a text; a table has all."""
 BUDGET_S: Final = 60.0
 """Default budget of every verb, seconds; here, as the command line shows it without torch."""
 WARMUP: Final = 4

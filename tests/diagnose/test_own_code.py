@@ -85,6 +85,19 @@ class TestFunction:
 
         assert "data is unpacked" == own_code(flame, "unpack").does
 
+    def test_another_line_that_takes_a_good_part_is_named_with_what_helps(self, tmp_path):
+        """A sample that is slow for two reasons is only as fast as the one that stays."""
+        mine = tmp_path / "mine.py"
+        mine.write_text("def load():\n    rows = df[df.name == i]\n    work(rows)\n")
+        flame = a_flame(
+            ("getitem", f"load ({mine}:3);work ({mine}:9)", 60),
+            ("getitem", f"load ({mine}:2);eq (site-packages/pandas/core/ops.py:5)", 40),
+        )
+        function = own_code(flame, "getitem")
+
+        assert "work" == function.function
+        assert function.beside.startswith("then at load (mine.py:2), 40% of the same work: find")
+
     def test_few_samples_name_nothing(self):
         """Nine samples may be an accident."""
         assert own_code(a_flame(("getitem", "load (mine.py:7)", 9)), "getitem") is None
@@ -137,6 +150,11 @@ class TestCalls:
                 "formatting",
             ),
             ("names = list(self.folder.glob(name))", "x (lib/python3.11/pathlib.py:9)", "listing"),
+            (
+                'rows = self.df[self.df["customer"] == name]',
+                "a (site-packages/pandas/core/b.py:9)",
+                "searching",
+            ),
             ("video.set(cv2.CAP_PROP_POS_FRAMES, index)", "", "codec"),
             ("image = Image.open(path)", "", "Python"),
             ("x = self.store[index]", "get (site-packages/zarr/core.py:9)", "reading"),

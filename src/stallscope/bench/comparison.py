@@ -24,7 +24,7 @@ import polars as pl
 from scipy.special import stdtrit
 
 from stallscope.columns import Column, Schema
-from stallscope.stats import LEVEL
+from stallscope.stats import DRAWS, LEVEL, SEED
 from stallscope.units import duration, speedup
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ AS_IT_IS: Final = 0
 """Baseline of all variants."""
 CI: Final = f"{LEVEL:.0%} CI"
 """Name of an interval in sentences."""
-_DRAWS: Final = 2_000
-_SEED: Final = 20_240_229
+AS_FAST: Final = 0.97
+"""Least ratio of two rates that count as equally fast: then the simpler one is recommended."""
 _FARTHEST: Final = math.log(1e3)
 """Largest logarithm of an interval's end over its value."""
 
@@ -165,7 +165,7 @@ def of_samples(
     value = math.log(pairs[:, 0].sum() / pairs[:, 1].sum())
     if total < 2:  # noqa: PLR2004 - a single one has no spread
         return Factor(math.exp(value), None, None, OPEN)
-    weights = np.random.default_rng(_SEED).multinomial(total, np.full(total, 1 / total), _DRAWS)
+    weights = np.random.default_rng(SEED).multinomial(total, np.full(total, 1 / total), DRAWS)
     sums = np.maximum(weights @ pairs, 1e-12)
     drawn = float(np.log(sums[:, 0] / sums[:, 1]).std(ddof=1)) * math.sqrt(total / (total - 1))
     return _judged(value, math.hypot(drawn, _known_spread(value)), total - 1)

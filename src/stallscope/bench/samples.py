@@ -23,6 +23,7 @@ import torch
 from stallscope.bench.comparison import ALIKE, FASTER, SAME, SLOWER, Factor, known_reach, of_samples
 from stallscope.columns import Column, Schema
 from stallscope.isolation import seed_everywhere
+from stallscope.stats import SEED
 from stallscope.units import said_by
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ _FEWEST, _FEWEST_BATCHES = 16, 6
 """Least samples and least pairs before the first test: fewer are equal by chance."""
 _LOOK_AFTER: Final = 0.25
 """Further pairs until the next test, as a share: frequent tests stop at a chance result."""
-_SEED: Final = 20_240_229
 _OF_SCHEDULER: Final = "/proc/thread-self/schedstat"
 _SCHEDULER_BYTES: Final = 96
 
@@ -115,7 +115,7 @@ class PairedSamples:
     def __init__(self, measurement: Measurement) -> None:
         self._measurement = measurement
         self._clock = OwnClock()
-        self._order = np.random.default_rng(_SEED)
+        self._order = np.random.default_rng(SEED)
         self.pairs: list[SamplePair] = []
         self.failed: dict[int, str] = {}
         """Exception of each variant that raised."""

@@ -14,6 +14,7 @@ from matplotlib.patches import Rectangle
 
 from stallscope.charts import sheet
 from stallscope.charts.sheet import Sheet, styled
+from stallscope.model.thresholds import SMALL
 from stallscope.stages import COLOURS
 from stallscope.stats import INTERVAL
 
@@ -26,8 +27,6 @@ Ends = tuple[float | None, float | None]
 
 BAR: Final = 0.6
 """Height of a bar in parts, inches."""
-_NAMED: Final = 0.01
-"""Smallest share of the bar for which a part has its name above."""
 _LABEL_ROW: Final = 0.24
 _PAD: Final = 0.06
 _LIGHT: Final = 0.7
@@ -111,7 +110,7 @@ class Strip:
         narrow = [
             (Label(piece.outside, (start + piece.length / 2) / self._inch), piece.length)
             for piece, start in self._pieces
-            if not self._fits(piece) and piece.length >= _NAMED * self.total
+            if not self._fits(piece) and piece.length >= SMALL * self.total
         ]
         self._outside = in_a_row(narrow, width)
         self.height = BAR + _LABEL_ROW * bool(self._outside) + 0.06

@@ -16,9 +16,9 @@ from matplotlib.ticker import MaxNLocator
 
 from stallscope.charts import sheet, timeline
 from stallscope.charts.bars import Strip, StripPiece
-from stallscope.charts.sheet import Sheet, styled
-from stallscope.model.loop_time import NO_LOOP, NOTHING, OWN_WORDS, is_own, leading, loop_breakdown
-from stallscope.model.thresholds import STALL_RULE
+from stallscope.charts.sheet import MOST_ROWS, Sheet, styled
+from stallscope.model.loop_time import NO_LOOP, OWN_WORDS, is_own, leading, loop_breakdown
+from stallscope.model.thresholds import SMALL, STALL_RULE
 from stallscope.run import stall_text
 from stallscope.run.timeline import around
 from stallscope.stages import COLOURS, FETCH, STALL_COLOUR, colour_of
@@ -43,7 +43,6 @@ UNATTRIBUTED: Final[dict[str, Any]] = {
 """Look of the unexplained part."""
 WAITS: Final = {"stall": STALL_COLOUR, "wait": "#F3C6A5"}
 """Waits too short to be stalls have a pale stall colour."""
-_MOST_ROWS: Final = 10
 _OPENING: Final = 0.35
 """Height below the loop's bar for the lines from the stall to its parts, inches."""
 _SMALLEST: Final = 1e-5
@@ -60,7 +59,7 @@ def exposed_figure(run: Run) -> Sheet:
     time = loop_breakdown(run.steps(), run.stalls(), run.side_spans)
     if time is None:
         return Sheet(stall_text.title(run), stall_text.nothing(run))
-    rows = stall_text.rows_of(run, time, _MOST_ROWS)
+    rows = stall_text.rows_of(run, time, MOST_ROWS)
     strip = loop_strip(time)
     opening = _OPENING if rows else 0.0
     heights = [strip.height + _CAPTION + 0.08 + opening, 0.3 * (len(rows) + 1) + sheet.AXIS]
@@ -85,7 +84,7 @@ def loop_colour(stage: str, kind: str) -> str:
 def loop_strip(time: LoopBreakdown) -> Strip:
     """Return the parts of the loop's time as a bar."""
     pieces = []
-    for name, kind, sum_s in time.pieces(NOTHING):
+    for name, kind, sum_s in time.pieces(SMALL):
         part = time.share(sum_s)
         numbers = f"{share(part)} · {seconds(sum_s / time.steps)}"
         look = loop_colour(name, kind)

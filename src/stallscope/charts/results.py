@@ -25,11 +25,11 @@ from stallscope.charts.bars import (
     fit_figure,
 )
 from stallscope.charts.loop import WAITS, loop_colour, loop_strip
-from stallscope.charts.sheet import Sheet, styled
+from stallscope.charts.sheet import LINE, MOST_ROWS, Sheet, styled
 from stallscope.model.loop_time import loop_breakdown
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.stats import INTERVAL
-from stallscope.units import count, printable, seconds, share, size, times
+from stallscope.units import LONGEST_TITLE, count, printable, seconds, share, size, times
 from stallscope.verbs.compare import compare
 from stallscope.verbs.diagnose import text as diagnosis_text
 from stallscope.verbs.diagnose.causes import INCONCLUSIVE
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from stallscope.verbs.storage.result import Storage
     from stallscope.verbs.tune.result import Tuning
 
-_LONGEST_TITLE: Final = 400
 _LONGEST_CODE: Final = 82
 
 # The ladder: between two bars are the removed cost and its speedup; a dot is a block of steps
@@ -74,8 +73,6 @@ _LONGEST_WORD: Final = len("significant")
 """Letters of the longest word under a bar: lines break between words only."""
 _MOST_DOTS: Final = 24
 _RUNG_WIDTH: Final = 0.56
-_LINE: Final = 0.165
-"""Height of a line under a bar, inches."""
 
 
 @styled
@@ -89,8 +86,8 @@ def ladder_figure(ladder: Ladder) -> Sheet:
     names = [textwrap.fill(row["rung"], room) for row in rows]
     gains = {row["rung"]: row for row in ladder.gains().to_dicts()}
     removed = [_removed(gains.get(row["rung"]), room) for row in rows]
-    top = _LINE * (max(name.count("\n") for name in names) + 1) + 0.2
-    below = top + _LINE * max(len(lines) for lines, _ in removed) + _LINE
+    top = LINE * (max(name.count("\n") for name in names) + 1) + 0.2
+    below = top + LINE * max(len(lines) for lines, _ in removed) + LINE
     page = Sheet(ladder_result.sentence(ladder), _ladder_notes(ladder, table), [3.1 + below])
     (ax,) = page.parts
     highest = max(row["samples_per_s_high"] or row["samples_per_s"] for row in rows)
@@ -147,7 +144,7 @@ def _write_removed(
     ax.plot([place - 0.3, place + 0.3], [0, 0], **rule, **below(down))
     look: dict[str, Any] = {"ha": "center", "va": "top"}
     ax.text(place, 0, "\n".join(lines), color=sheet.FAINT, **look, **below(down + 0.05))
-    end = down + 0.05 + len(lines) * _LINE
+    end = down + 0.05 + len(lines) * LINE
     ax.text(place, 0, factor, weight="bold", **look, **below(end))
 
 
@@ -248,7 +245,7 @@ def settings_figure(tuning: Tuning) -> Sheet:
     rows = [row for row in tuning.settings().to_dicts() if row["trial"]]
     measured = [row for row in rows if row["gain"] is not None]
     shown = measured or [row for row in rows if row["predicted_gain"] is not None]
-    title = printable(tune_result.sentence(tuning), 300)
+    title = printable(tune_result.sentence(tuning), LONGEST_TITLE)
     if not shown:
         return Sheet(title, [_FIT_NOTE])
     hidden = len(shown) - _MOST_FITS
@@ -282,7 +279,7 @@ _NONE: Final = "nothing was read"
 @styled
 def samples_figure(storage: Storage) -> Sheet:
     """Draw samples per second by number of readers, and the rate that the step needs."""
-    title = printable(storage_result.sentence(storage), _LONGEST_TITLE)
+    title = printable(storage_result.sentence(storage), LONGEST_TITLE)
     lines = [(state, storage.of(SAMPLE, state)) for state in (storage.cold, WARM)]
     lines = [(state, rows) for state, rows in lines if rows]
     if not lines:
@@ -323,7 +320,7 @@ def _draw_readers(ax: Axes, state: str, rows: list[dict[str, Any]]) -> None:
 
 def pieces_figure(storage: Storage) -> Sheet:
     """Draw the bytes per second of all other access patterns."""
-    title = printable(storage_result.sentence(storage), _LONGEST_TITLE)
+    title = printable(storage_result.sentence(storage), LONGEST_TITLE)
     bars = [
         LabelledBar(
             storage_result.describe(row),
@@ -342,7 +339,7 @@ def pieces_figure(storage: Storage) -> Sheet:
 
 def layouts_figure(layouts: Layouts) -> Sheet:
     """Draw the samples per second of each layout."""
-    title = printable(layout_result.sentence(layouts), _LONGEST_TITLE)
+    title = printable(layout_result.sentence(layouts), LONGEST_TITLE)
     bars = [
         LabelledBar(
             layout_result.name_of(row, layouts.circumstances.image_pixels),
@@ -362,7 +359,6 @@ def layouts_figure(layouts: Layouts) -> Sheet:
 
 # Runs side by side
 
-_MOST_CHANGES: Final = 10
 _ROW, _NAME = 0.3, 0.3
 """Heights of a row of changes and of a run's name, inches."""
 
@@ -381,7 +377,7 @@ def comparison_figure(comparison: Comparison) -> Sheet:
         ~pl.col("measure").is_in([compare.SPEED, compare.STALLS]),
         pl.col("change_low").is_not_null(),
     )
-    changes = rows.sort(pl.col("change").abs(), descending=True).head(_MOST_CHANGES).to_dicts()
+    changes = rows.sort(pl.col("change").abs(), descending=True).head(MOST_ROWS).to_dicts()
     heights = [strip.height + _NAME for strip in strips]
     heights += [_ROW * len(changes) + sheet.AXIS + _NAME] * bool(changes)
     differs = [f"differs: {text}" for text in comparison.differs]

@@ -49,6 +49,10 @@ DOTS: Final = 100
 SHARP: Final = 2
 """Stored pixels per displayed pixel, in each direction."""
 
+LINE: Final = 0.165
+"""Height of a line of small print, inches."""
+MOST_ROWS: Final = 12
+"""Most rows of a chart."""
 TITLE_SIZE: Final = 13.0
 TEXT_SIZE: Final = 9.5
 _KEY_NAMES: Final = 9

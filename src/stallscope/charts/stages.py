@@ -31,7 +31,7 @@ from matplotlib.patches import Rectangle
 
 from stallscope.charts import sheet
 from stallscope.charts.bars import BAR, Strip, StripPiece
-from stallscope.charts.sheet import Sheet, styled
+from stallscope.charts.sheet import LINE, MOST_ROWS, Sheet, styled
 from stallscope.model.thresholds import NOTABLE
 from stallscope.run.stall_text import nothing, population
 from stallscope.run.summary import NOTHING, UNIT_KEYS, headline, remarks, stage_name
@@ -50,7 +50,6 @@ _SMALLEST: Final = 0.02
 _WAITING_SHOWN: Final = 0.1
 """Share of a stage from which waiting is drawn: less is within the clocks' error."""
 _KEY: Final = "light and hatched: waiting, not on a CPU (disk, network, a busy machine)"
-_MOST_ROWS: Final = 12
 MOST_DOTS: Final = 250
 _ROW: Final = 0.27
 _COLUMNS: Final = {"share": 0.55, "p50": 1.2, "p95": 1.85, "waiting": 2.5}
@@ -67,7 +66,7 @@ def figure(run: Run, *, has_spread: bool = True) -> Sheet:
     pieces = pieces_of(profile)
     strip = Strip(pieces)
     heights = [strip.height + sheet.AXIS + 0.2]
-    heights += [_ROW * (len(profile.stages[:_MOST_ROWS]) + 1) + sheet.AXIS + 0.2] * has_spread
+    heights += [_ROW * (len(profile.stages[:MOST_ROWS]) + 1) + sheet.AXIS + 0.2] * has_spread
     notes = [population(run, profile), *remarks(profile), *(run.notes if has_spread else ())]
     page = Sheet(title, notes, heights)
     ax = page.parts[0]
@@ -126,7 +125,7 @@ def pieces_of(profile: Profile) -> list[StripPiece]:
 
 
 def _draw_spread(ax: Axes, profile: Profile) -> None:
-    drawn, hidden = profile.stages[:_MOST_ROWS], profile.stages[_MOST_ROWS:]
+    drawn, hidden = profile.stages[:MOST_ROWS], profile.stages[MOST_ROWS:]
     every = np.concatenate([stage.times_s[stage.times_s > 0] for stage in drawn])
     low, high = (float(every.min()), float(every.max())) if every.size else (1e-6, 1e-3)
     sheet.time_axis(ax, low, high)
@@ -273,8 +272,7 @@ MOST: Final = 8
 EVEN: Final = 1.5
 """Multiple of the median from which a sample is slow."""
 _PICTURE: Final = 1.25
-_LINE: Final = 0.165
-_TILE: Final = _PICTURE + 4 * _LINE + 0.25
+_TILE: Final = _PICTURE + 4 * LINE + 0.25
 _LETTERS: Final = 27
 _SHARP: Final = 260
 """Pixels of a thumbnail's longer side."""
@@ -340,7 +338,7 @@ def slowest_figure(run: Run) -> Sheet:
         faint: dict[str, Any] = {"color": sheet.FAINT}
         looks: list[dict[str, Any]] = [{"weight": "bold"}, {}, faint, faint]
         for place, (line, look) in enumerate(zip(_lines(row, median_s), looks, strict=True)):
-            ax.text(x, y + _PICTURE + 0.06 + place * _LINE, line, va="top", **look)
+            ax.text(x, y + _PICTURE + 0.06 + place * LINE, line, va="top", **look)
     return page
 
 

@@ -57,9 +57,10 @@ _END_S: Final = 1.0
 """Seconds that an ending process waits for its result to be written."""
 _JITTER: Final = 0.25
 """Share of the period by which samples vary, so that they do not lock to the program's rhythm."""
-_SWITCH_S: Final = 1e-4
+SWITCH_S: Final = 1e-4
 """Switch interval of threads during sampling. With Python's default of 5 ms, the sampler would only
-get the GIL when a thread releases it by itself: in compiled code and before a wait."""
+get the GIL when a thread releases it by itself (in compiled code, before a wait), and would see
+these most."""
 _SETTLE_S: Final = 1e-4
 """Pause between the stacks and the threads' states: a thread that lost the GIL to the sampler then
 runs again, and a thread that released it to wait is waiting."""
@@ -202,7 +203,7 @@ def sample(
     switch_interval_s, states = sys.getswitchinterval(), _States()
     sampled = Sampled(main=str(threading.main_thread().ident), began_ns=time.perf_counter_ns())
     numbers: dict[tuple[Any, int | None], int] = {}
-    sys.setswitchinterval(_SWITCH_S)
+    sys.setswitchinterval(SWITCH_S)
     try:
         for _ in _moments(sampling, goes_on, pause):
             stacks = _stacks()

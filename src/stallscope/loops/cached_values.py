@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-_DEEPEST: Final = 12
+DEEPEST: Final = 12
+"""Most levels of a batch that are looked into."""
 
 
 def leaves(value: Any, depth: int = 0) -> Iterator[Any]:
     """Yield what lists, tuples, mappings and attributes of objects hold, all the way down."""
-    if depth > _DEEPEST:
+    if depth > DEEPEST:
         return
     inside = _inside(value)
     if inside is None:

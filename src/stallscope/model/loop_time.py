@@ -26,8 +26,6 @@ ALIKE: Final = 0.85
 """Least ratio to the longest part for a second part in the sentence."""
 REST: Final = "rest of the step"
 """Name of the rest of a step beside its known parts."""
-NOTHING: Final = 0.01
-"""Least share of the loop's time for a division of its stalls."""
 MODEL: Final = tuple(
     stage.name
     for stage in (stages.UNTIL_BACKWARD, stages.FORWARD, stages.BACKWARD, stages.OPTIMIZER)

@@ -23,7 +23,7 @@ from stallscope.model.thresholds import (
 )
 from stallscope.stages import GARBAGE
 from stallscope.stats import hypergeometric_tail, rank_sum_tail
-from stallscope.units import count, seconds
+from stallscope.units import MOST_NAMED, count, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,8 +45,6 @@ SHARD: Final = 4.0
 """Least mean number of successive samples of a file that is a shard."""
 CLEARLY: Final = 2.0
 """Least ratio of a file's first sample to its others for a note on the first."""
-NAMED: Final = 3
-"""Most samples named in a sentence."""
 A_THIRD: Final = 1 / 3
 """Least share of a stall that a slow worker's extra time explains: where no worker is fast enough,
 the loop waits for the slow worker, too."""
@@ -413,7 +411,7 @@ def _names(samples: pl.DataFrame) -> str:
         maintain_order=True,
     )
     named = []
-    for row in about.head(NAMED).iter_rows(named=True):
+    for row in about.head(MOST_NAMED).iter_rows(named=True):
         place = f"sample {row['sample']} of batch {row['batch']}"
         name = place if row["index"] is None else f"index {row['index']}"
         named.append(name if row["path"] is None else f"{name} ({PurePath(row['path']).name})")

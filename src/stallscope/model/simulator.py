@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from stallscope.model.thresholds import HARDLY, OTHERS, STALL_S, STALL_SHARE
-from stallscope.stats import ENDS, Estimate, t_quantile
+from stallscope.stats import ENDS, SEED, Estimate, t_quantile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,7 +42,6 @@ each starts with empty queues."""
 _FEWEST_DRAWS, _MOST_DRAWS = 5, 12
 _MOST_TIMES: Final = 8
 """Most workers in `enough_workers`, as a multiple of the current number."""
-_SEED: Final = 20_240_229
 ERRORS: Final = {"same": 0.22, "inside": 0.15, "outside": 0.25, "unseen": 0.73}
 """Relative error of a batch's time: with the recorded number of workers, with another number within
 the recorded conditions, beyond these, and with workers where none was recorded.
@@ -228,7 +227,7 @@ class LoopReplay:
         workers = self._setting.num_workers
         number = min(max(_EVENTS // self.steps, _FEWEST_DRAWS), _MOST_DRAWS)
         stretch = max(workers, 2)
-        rng = np.random.default_rng(_SEED)
+        rng = np.random.default_rng(SEED)
         places = np.arange(stretch)
 
         def drawn(values: Floats, length: int) -> list[list[float]]:

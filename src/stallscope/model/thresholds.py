@@ -34,6 +34,10 @@ SLOW_WORKER: Final = 1.4
 """Least ratio of a slow worker's time for a batch to the others': equal workers differed by up to
 1.2 on a busy machine."""
 
+SMALL: Final = 0.01
+"""Share of a whole below which a part is not worth a row, a name or a line: it joins the others."""
+MOSTLY: Final = 0.5
+"""Share of a whole from which on a part is most of it."""
 CAUSE_SHARE: Final = 0.5
 """Least share of a stall that its cause took."""
 LEADING_SHARE: Final = 0.2
@@ -73,8 +77,6 @@ AHEAD: Final = 1.6
 """... and its least ratio to the next stage."""
 NOTED: Final = 0.15
 """Least share of the stalls of a part that is a further finding."""
-NOTED_PART: Final = 0.05
-"""Least share of the stalls of a part that is named beside larger parts."""
 UNEXPLAINED: Final = 0.2
 """Largest share of unexplained stalls for a verdict."""
 WAITS_ALONE: Final = 0.7
@@ -131,7 +133,8 @@ HARDLY_AN_EPOCH: Final = 2
 TAKEN_BEFORE: Final = 20
 """Least batches taken before the first step for a note."""
 NOTABLE: Final = 0.05
-"""Least share of a sample's time of a line, a function or hidden decode that a title names."""
+"""Least share of a part that a title names: of the stalls, or of a sample's time (a line, a
+function, hidden decode)."""
 WELL_USED: Final = 0.8
 """Least busy share of a device that is well used: below, it waits for its host, or the step is slow
 by itself (small kernels, copies)."""

@@ -22,7 +22,7 @@ import polars as pl
 from stallscope import stages
 from stallscope.model.attribution import covered_s
 from stallscope.model.loop_time import loop_breakdown
-from stallscope.model.thresholds import FULL, HARDLY, OTHERS, SATURATED
+from stallscope.model.thresholds import FULL, HARDLY, MOSTLY, OTHERS, SATURATED
 from stallscope.units import count, duration, seconds, share, size
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 MOMENT_NS: Final = 500_000_000
 FEWEST: Final = 4
 """Moments that a judgement needs."""
-MOSTLY: Final = 0.5
-"""Share of the stall time from which on a saturated resource is named."""
 WANTED: Final = 0.5
 """Share of its time that a process computes or waits for a core, from which on it needs the cores.
 Below, other processes may saturate them while it waits for something else."""

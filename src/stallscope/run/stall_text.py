@@ -10,19 +10,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import polars as pl
 
 from stallscope.model.attribution import table
-from stallscope.model.loop_time import NOTHING, LoopBreakdown, leading, loop_breakdown, sentence
-from stallscope.run.summary import NOTHING as SUMMARY_NOTHING
-from stallscope.units import count, printable, seconds, share
+from stallscope.model.loop_time import LoopBreakdown, leading, loop_breakdown, sentence
+from stallscope.model.thresholds import SMALL
+from stallscope.run.summary import NOTHING
+from stallscope.units import LONGEST_TITLE, count, printable, seconds, share
 
 if TYPE_CHECKING:
     from stallscope.run.result import Run
     from stallscope.run.summary import Profile
 
 
-LONGEST_TITLE: Final = 300
-"""Characters of a pattern's sentence: it contains names of files and of the user's parts."""
-SMALL: Final = 0.01
-"""Share of the stalls below which parts are merged; the unattributed part never is."""
 SURE: Final = 0.001
 """Smallest p-value that is written out."""
 _NO_WORKERS: Final = "loaded in the main process (no workers)"
@@ -108,7 +105,7 @@ def rows_of(run: Run, time: LoopBreakdown, most: int) -> list[StallRow]:
 
     The last of `most` rows merges the remaining parts.
     """
-    if time.stall_share < NOTHING:
+    if time.stall_share < SMALL:
         return []
     work = run.stages().drop_nulls("busy_share")
     own = work.group_by("stage", "kind").agg(pl.col("busy_share").sum())  # up to two rows each
@@ -136,7 +133,7 @@ def rows_of(run: Run, time: LoopBreakdown, most: int) -> list[StallRow]:
 def split(time: LoopBreakdown) -> str:
     """Return the breakdown of a step of the loop, in one line."""
     parts = [
-        f"{printable(name)} {share(time.share(sum_s))}" for name, _, sum_s in time.pieces(NOTHING)
+        f"{printable(name)} {share(time.share(sum_s))}" for name, _, sum_s in time.pieces(SMALL)
     ]
     return f"{seconds(time.total_s / time.steps)} per step: {' · '.join(parts)}"
 
@@ -152,5 +149,5 @@ def population(run: Run, profile: Profile) -> str:
 
 def nothing(run: Run) -> tuple[str, ...]:
     """Return the reasons why there is nothing to draw."""
-    notes = tuple(note for note in run.notes if note.lower() != SUMMARY_NOTHING.lower())
+    notes = tuple(note for note in run.notes if note.lower() != NOTHING.lower())
     return (*notes, f"recorded: {count(run.batches.height, 'batch')}")

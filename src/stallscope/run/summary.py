@@ -14,6 +14,7 @@ import polars as pl
 
 from stallscope import stages as kinds
 from stallscope.columns import Column, Schema
+from stallscope.model.thresholds import MOSTLY
 from stallscope.units import LONGEST, capital, printable, share
 
 STAGES: Final = Schema(
@@ -40,7 +41,6 @@ NOTHING: Final = "No batch was recorded completely: there is nothing to show"
 
 WORTH_A_REMARK: Final = 0.1
 """Share of a sample's time from which on `getitem` needs an explanation."""
-MOSTLY: Final = 0.5
 
 NOTICED: Final = 0.03
 """Share of a sample's time from which on a stage's waiting counts."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import polars as pl
 
 from stallscope.bench.comparison import SAME
+from stallscope.model.thresholds import SMALL
 from stallscope.stages import COLOURS as STAGE_COLOURS
 from stallscope.stats import WILSON, WINDOWS
 from stallscope.units import count, file_name, printable, share, worker_name
@@ -35,6 +36,7 @@ from stallscope.verbs.flame.classify import (
 from stallscope.verbs.flame.result import CHANGES, Flame, notes_of, recordings_of, title
 from stallscope.verbs.lines import result as lines_result
 from stallscope.views import document as page
+from stallscope.views.document import MOST_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,7 +47,6 @@ if TYPE_CHECKING:
     from stallscope.verbs.lines.result import Lines
 
 
-MOST_ROWS: Final = 20
 SPEEDSCOPE: Final = "https://www.speedscope.app/file-format-schema.json"
 """The name of the format, which its files carry; nothing is fetched from there."""
 
@@ -236,8 +237,6 @@ MOST_FUNCTIONS: Final = 6
 LONG: Final = 30
 """Lines up to which a function is shown in full."""
 AROUND: Final = 2
-HOT: Final = 0.01
-"""Share of a sample's time below which a long listing may leave out a line."""
 SHORTEST_GAP: Final = 3
 TAB: Final = 4
 
@@ -272,8 +271,8 @@ def listing(lines: Lines, function: dict[str, Any]) -> list[Shown | str]:
     wanted = set(range(len(all_lines)))
     if len(all_lines) > LONG:  # the first lines, the hot ones, and those around
         hottest = max(range(len(all_lines)), key=lambda place: all_lines[place].own_share)
-        hot = [place for place, line in enumerate(all_lines) if line.own_share >= HOT] or [hottest]
-        wanted = {near for at in [0, *hot] for near in range(at - AROUND, at + AROUND + 1)}
+        hot = [place for place, line in enumerate(all_lines) if line.own_share >= SMALL]
+        wanted = {near for at in (0, hottest, *hot) for near in range(at - AROUND, at + AROUND + 1)}
     shown: list[Shown | str] = []
     for is_shown, places in groupby(range(len(all_lines)), wanted.__contains__):
         part = [all_lines[place] for place in places]

@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from stallscope.errors import StallscopeError
 from stallscope.files import __version__, system_errors_as, whole_file
-from stallscope.units import count, json_without_controls, printable
+from stallscope.units import LONGEST_NOTE, count, json_without_controls, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from stallscope.columns import Column
 
-LONGEST: Final = 1000
-"""Most characters of a sentence: names in it may be long."""
+MOST_ROWS: Final = 20
+"""Most rows of a table on a page; `table()` has all."""
 _LONGEST_BAR_PX: Final = 100
 
 
@@ -90,7 +90,7 @@ class Heading:
     below: Sequence[str] = ()
 
     def __str__(self) -> str:
-        return "\n".join(printable(line, LONGEST) for line in (self.title, *self.below))
+        return "\n".join(printable(line, LONGEST_NOTE) for line in (self.title, *self.below))
 
     def __html__(self) -> Markup:
         title, *below = str(self).split("\n")
@@ -198,10 +198,10 @@ class Notes:
     """Number of visible notes; notes on a simulation are always visible."""
 
     def __str__(self) -> str:
-        return "\n".join(printable(note, LONGEST) for note in self.notes)
+        return "\n".join(printable(note, LONGEST_NOTE) for note in self.notes)
 
     def __html__(self) -> Markup:
-        lines = [printable(note, LONGEST) for note in self.notes]
+        lines = [printable(note, LONGEST_NOTE) for note in self.notes]
         first, others = lines[: self.shown], lines[self.shown :]
         first += [line for line in others if "simulated" in line]
         folded = [line for line in others if "simulated" not in line]

@@ -13,7 +13,7 @@ from stallscope.bench.comparison import FASTER, OPEN, SAME, SLOWER
 from stallscope.columns import NO_VALUE, unit_of
 from stallscope.stages import COLOURS
 from stallscope.stats import INTERVAL
-from stallscope.units import count, file_name, printable, seconds, times
+from stallscope.units import LONGEST_TITLE, count, file_name, printable, seconds, times
 from stallscope.verbs.compare import compare
 from stallscope.verbs.experiments import result as experiments_result
 from stallscope.verbs.ladder import result as ladder_result
@@ -306,7 +306,7 @@ def _orders(orders: Orders) -> page.Document:
     reasons = [printable(f"{row.order}: {orders_text.verdict(row.grade)}", 400) for row in unusable]
     further = orders_text.beyond(orders) if orders.best_variant() else ""
     title, below = (
-        printable(text, orders_text.TITLE) for text in (orders_text.sentence(orders), further)
+        printable(text, LONGEST_TITLE) for text in (orders_text.sentence(orders), further)
     )
     cells = [(*_cells(row), "yes" if orders.recommends(row) else "") for row in rows]
     bars = [page.CellBar(row.predicted_s or 0.0, COLOURS["transform"]) for row in rows]

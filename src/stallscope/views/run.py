@@ -12,8 +12,9 @@ from stallscope.run import stall_text
 from stallscope.run.resources import find_saturated, named_growth, sentence
 from stallscope.run.summary import headline, remarks, stage_name
 from stallscope.stages import COLOURS, STALL_COLOUR, WORK_KINDS
-from stallscope.units import count, plural, seconds, share
+from stallscope.units import MOST_NAMED, count, plural, seconds, share
 from stallscope.views import document as page
+from stallscope.views.document import MOST_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,9 +23,7 @@ if TYPE_CHECKING:
     from stallscope.run.summary import Profile
 
 
-MOST_ROWS: Final = 20
 MOST_PARTS: Final = 6
-MOST_PATTERNS: Final = 3
 HEADS: Final = ("stage", "share", "mean", "p50", "p95", "waiting")
 PART_HEADS: Final = ("stalled by", "share", "per step", "busy")
 PART_KEY: Final = (
@@ -60,7 +59,7 @@ def _patterns(run: Run) -> list[str]:
     patterns = run.patterns()
     sentences = [
         f"{stall_text.pattern_title(pattern)} · {stall_text.explained(pattern)}"
-        for pattern in patterns.head(MOST_PATTERNS).iter_rows(named=True)
+        for pattern in patterns.head(MOST_NAMED).iter_rows(named=True)
     ]
     hidden = patterns.height - len(sentences)
     return [*sentences, f"and {count(hidden, 'more pattern')}"] if hidden > 0 else sentences

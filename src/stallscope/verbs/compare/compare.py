@@ -22,11 +22,11 @@ from stallscope.bench.comparison import LITTLE
 from stallscope.columns import Column, Schema
 from stallscope.errors import ArgumentError
 from stallscope.model.loop_time import loop_breakdown
-from stallscope.model.thresholds import OTHERS
+from stallscope.model.thresholds import OTHERS, SMALL
 from stallscope.result import Result
 from stallscope.run.resources import find_saturated
 from stallscope.stages import KINDS
-from stallscope.stats import t_quantile
+from stallscope.stats import FEWEST, t_quantile
 from stallscope.units import count, printable, share
 from stallscope.verbs.diagnose.recorded import diagnose_run, recorded_run
 from stallscope.verbs.diagnose.result import Diagnosis
@@ -55,8 +55,6 @@ _Parts = dict[tuple[str, str], np.ndarray]
 SPEED, STALLS, LOOP = "samples_per_s", "stall_share", "loop_s"
 _STALLED: Final = ("stall", "stall")
 _BLOCKS: Final = 12
-_FEWEST: Final = 4
-"""Least blocks for a significant difference."""
 _DRIFT: Final = 0.05
 """Share of a sample's time; a smaller difference may come from the machine, not the program."""
 _STAGE_DRIFT: Final = 0.1
@@ -67,8 +65,6 @@ _BURSTS: Final = 0.25
 """Relative change of a measure by other processes with equal load in both runs, as a share of that
 load. With any value from 0 to 0.4, no difference was significant in 14 pairs of runs of an
 unchanged program, beside others with a load of 2 to 53%."""
-_SMALLEST: Final = 0.01
-"""Least share of the loop's time for a row, in any of the runs."""
 _LIMIT: Final = re.compile(r"\s*([\w/ .:-]+?)\s*([<>])\s*([+-]?)\s*(\d+(?:\.\d*)?|\.\d+)\s*(%?)\s*")
 
 
@@ -289,11 +285,11 @@ def _changes(first: _Blocks, later: _Blocks) -> Iterator[tuple[Any, ...]]:
     *loop, _ = _change(LOOP, "loop", first.loop_s, later.loop_s, _DRIFT * whole_s, noise)
     yield *loop, speed[-1]  # the inverse of the speed, so it gets the same answer
     for part, a_s, b_s in _pairs(first.loop, later.loop):
-        if max(a_s.mean(), b_s.mean()) >= _SMALLEST * whole_s:
+        if max(a_s.mean(), b_s.mean()) >= SMALL * whole_s:
             yield _change(f"{part[0]}_s", part[1], a_s, b_s, _DRIFT * whole_s, noise)
     worker_s = sum(float(stage_s.mean()) for stage_s in first.workers.values())
     for part, a_s, b_s in _pairs(first.workers, later.workers):
-        if max(a_s.mean(), b_s.mean()) >= _SMALLEST * worker_s:
+        if max(a_s.mean(), b_s.mean()) >= SMALL * worker_s:
             own_s = _STAGE_DRIFT * float(max(a_s.mean(), b_s.mean()))
             drift_s = min(max(own_s, _LEAST_DRIFT * worker_s), _DRIFT * worker_s)
             yield _change(f"workers/{part[0]}_s", part[1], a_s, b_s, drift_s, noise)
@@ -319,7 +315,7 @@ def _change(  # noqa: PLR0913, PLR0917 - one row
     first, later = float(before.mean()), float(after.mean())
     change = later - first
     drift = max(drift, noise * max(first, later))
-    if min((len(values) for values in (before, after) if values.any()), default=0) < _FEWEST:
+    if min((len(values) for values in (before, after) if values.any()), default=0) < FEWEST:
         return measure, kind, first, later, change, None, None, False
     samples = [values for values in (before, after) if len(values) > 1]
     errors = [float(values.var(ddof=1)) / len(values) for values in samples]
@@ -384,7 +380,7 @@ def sentence(comparison: Comparison, run: int = -1) -> str:
 
 
 def _notes(names: tuple[str, ...], blocks: list[_Blocks]) -> Iterator[str]:
-    short = [name for name, run in zip(names, blocks, strict=True) if len(run.samples) < _FEWEST]
+    short = [name for name, run in zip(names, blocks, strict=True) if len(run.samples) < FEWEST]
     if short:
         yield f"too few steps in {', '.join(short)} for significant differences: record more"
     if not all(run.counted for run in blocks):

@@ -24,7 +24,7 @@ from stallscope.model.loop_time import MODEL, LoopBreakdown, Starts, loop_breakd
 from stallscope.model.reasons import slow_sample_limit
 from stallscope.model.settings import Setting
 from stallscope.model.simulator import enough_workers
-from stallscope.model.thresholds import HARDLY, OTHERS, SLOW_SAMPLE, SLOWED
+from stallscope.model.thresholds import HARDLY, MOSTLY, OTHERS, SLOW_SAMPLE, SLOWED
 from stallscope.run.resources import LONG_LOOK_S, MemoryGrowth, find_saturated, memory_growth
 from stallscope.stats import stall_interval
 from stallscope.units import seconds
@@ -46,7 +46,6 @@ _SEVERAL: Final = 3
 """Samples of a batch of which one can stand out."""
 _USUAL_THREADS: Final = 3
 """Threads of every worker of torch: one makes batches, one sends, one hands out memory."""
-_MOSTLY: Final = 0.5
 _NOTED_THREADS: Final = 0.1
 """Cores that a worker's other threads keep busy, below which they explain no waiting."""
 _OF_BATCHES: Final = frozenset({stages.COLLATE.name, stages.SEND.name})
@@ -216,7 +215,7 @@ class Facts:
         if self.making is None or not self.waiting_s:
             return False
         waited_s = self.waiting_s * (1 - self.others_share)  # without what they wait for a core
-        return self.use.helper_cores * self.making.period_s >= _MOSTLY * waited_s
+        return self.use.helper_cores * self.making.period_s >= MOSTLY * waited_s
 
     @property
     def begin_share(self) -> float:
@@ -281,7 +280,7 @@ class Facts:
     @property
     def holds_scaled_bytes(self) -> bool:
         """True: most of a batch is floats that uint8 would hold."""
-        return self.batch is not None and self.batch.floats >= _MOSTLY * self.batch.all > 0
+        return self.batch is not None and self.batch.floats >= MOSTLY * self.batch.all > 0
 
     @property
     def release_share(self) -> float:
@@ -386,7 +385,7 @@ def facts(run: Run, setup: Setup) -> Facts:
     beside = run.side_spans.filter(pl.col("stage").cast(pl.String) == stages.ANOTHER_LOADER.name)
     visited = steps.join(beside, on=_BATCH, how="semi").height
     # Loops over another loader that come after few of the steps serve no step
-    few = 0 < visited < _MOSTLY * steps.height
+    few = 0 < visited < MOSTLY * steps.height
     validation = own.get(stages.ANOTHER_LOADER.name, 0.0) if few else 0.0
     if validation:  # what that waits for is to be asked of its own loader
         not_own.add(stages.ANOTHER_LOADER.name)
@@ -557,7 +556,7 @@ def _of_spans(run: Run) -> dict[str, Any]:
     spans = run.work.with_columns(pl.col("stage").cast(pl.String), reads=kind.is_in(_READ_KINDS))
     length = pl.col("end_ns") - pl.col("start_ns")
     outside = length.filter(pl.col("sample").is_null()).sum() / length.sum()
-    whole = spans.group_by("stage").agg(outside=outside).filter(pl.col("outside") > _MOSTLY)
+    whole = spans.group_by("stage").agg(outside=outside).filter(pl.col("outside") > MOSTLY)
     inside = spans.drop_nulls("sample").sort(*_SAMPLE, "start_ns")
     before, after = pl.col("stage").shift(1).over(_SAMPLE), pl.col("stage").shift(-1).over(_SAMPLE)
     is_back = pl.col("stage").shift(2).over(_SAMPLE) == pl.col("stage")
@@ -602,4 +601,4 @@ def _is_for_threads(
     if used.threads is not None and used.threads <= _USUAL_THREADS:
         return False  # what they compute is torch's handing over
     wanted = wanted_s / (batches.workers * batches.period_s)
-    return extra * used.worker_cpu >= max(_MOSTLY * wanted, _NOTED_THREADS)
+    return extra * used.worker_cpu >= max(MOSTLY * wanted, _NOTED_THREADS)

@@ -82,7 +82,7 @@ class FixBench(TuneBench):
         trial = self._trial(change, lambda loader: self._in_memory(loader, room, budget_s))
         tuning = self.measure(trial, budget_s)
         if trial.change == IN_MEMORY:
-            tuning = replace(tuning, notes=(f"{STORE}: a_storage shows how", *tuning.notes))
+            tuning = replace(tuning, notes=(STORE, *tuning.notes))
         self.tried[trial.change] = tuning
         return tuning
 

@@ -18,6 +18,7 @@ import polars as pl
 
 from stallscope.model.thresholds import ONE_OF_MANY
 from stallscope.stages import GETITEM, READING_WORDS, SEND, UNPACK
+from stallscope.units import MOST_NAMED, share
 from stallscope.verbs.flame.classify import (
     YOURS,
     StackFunction,
@@ -37,7 +38,6 @@ _FEWEST: Final = 10
 """Samples of a stage below which nothing is said of it."""
 _A_LINE: Final = 0.2
 """Share of a function's samples from which on one of its lines is named."""
-_MOST_LINES: Final = 3
 _SHOWS: Final = 1 / 3
 """Share of a function's samples that show a kind of call, from which on it is what the function
 does: what is compiled is often sampled without the frame of the library that called it."""
@@ -153,6 +153,12 @@ CALLS: Final = {
         "those; open larger data without dask (chunks=None)",
         r"(xarray|dask)/.*",
         r"\.(isel|sel)\(",
+    ),
+    "searching": Call(
+        "all rows are compared to find some",
+        "find the rows once, in __init__: groupby(key).indices of pandas, or np.argsort with "
+        "np.searchsorted; and take them by these indices from NumPy arrays",
+        source=r"\[[^\[\]]*\b\w+(\.\w+|\[[^\]]+\])\s*==|\[[^\[\]]*\.eq\(",
     ),
     "pandas": Call(
         "pandas looks up or computes a few values at a time",
@@ -292,6 +298,8 @@ class OwnCode:
     """Function of a library that holds most of the time, as `package.function`."""
     package: str = ""
     """Library of the function, where the stage has no code of the user's."""
+    beside: str = ""
+    """Next step for another line of the user's that holds a good part of the stage, too."""
 
     @property
     def does(self) -> str:
@@ -401,7 +409,29 @@ def _holder(hits: Counter[str], *, is_own: bool) -> OwnCode | None:
         key=lambda function: (depth[function] if holders else 0, hits_of[function]),
     )
     described = _described(named, hits, hits_of[named] / hits.total())
-    return replace(described, package="" if is_own else package(named))
+    if not is_own:
+        return replace(described, package=package(named))
+    return replace(described, beside=_beside(named, hits))
+
+
+def _beside(named: StackFunction, hits: Counter[str]) -> str:
+    """Say what helps in the line of the user's that takes most outside of a function."""
+    lines, calls = Counter[str](), Counter[tuple[str, Call]]()
+    for stack, number in hits.items():
+        own = _own(stack)
+        if not own or named in own:
+            continue
+        texts = stack.split(";")
+        at = max(i for i, text in enumerate(texts) if frame(text) == own[-1])
+        lines[texts[at]] += number
+        call = _call(own[-1].file, _line(texts[at]), texts[at + 1 :])
+        calls[texts[at], call] += number
+    text, number = max(lines.items(), key=lambda pair: pair[1], default=("", 0))
+    if number < _A_LINE * hits.total():
+        return ""
+    call = max((pair for pair in calls if pair[0] == text), key=lambda pair: calls[pair])[1]
+    where = f"{frame(text).function} ({PurePath(frame(text).file).name}:{_line(text)})"
+    return f"then at {where}, {share(number / hits.total())} of the same work: {call.remedy}"
 
 
 def _own(stack: str) -> list[StackFunction]:
@@ -439,7 +469,7 @@ def _waits_at_lock(stack: str) -> bool:
     return bool(re.search(_TAKES, linecache.getline(frame(leaf).file, _line(leaf))))
 
 
-def _described(named: StackFunction, hits: Counter[str], share: float) -> OwnCode:
+def _described(named: StackFunction, hits: Counter[str], part: float) -> OwnCode:
     """Describe the calls of a function and its lines."""
     lines, calls = Counter[int](), Counter[Call]()
     called, depth = Counter[StackFunction](), Counter[StackFunction]()
@@ -455,14 +485,14 @@ def _described(named: StackFunction, hits: Counter[str], share: float) -> OwnCod
             called[each] += number if package(each) else 0
             depth[each] = max(depth[each], place)
     whole = lines.total()
-    most = [line for line, number in lines.most_common(_MOST_LINES) if number >= _A_LINE * whole]
+    most = [line for line, number in lines.most_common(MOST_NAMED) if number >= _A_LINE * whole]
     shown = tuple(sorted(most or [lines.most_common(1)[0][0]]))
     kinds = (call for call, number in calls.most_common() if number >= _SHOWS * whole)
     call = next((each for each in kinds if each is not OTHER), OTHER)
     holders = [each for each, number in called.items() if number >= _HOLDS * whole]
     deepest = max(holders, key=lambda each: depth[each], default=None)
     inner = f"{package(deepest)}.{deepest.function}" if deepest else ""
-    return OwnCode(named.function, named.file, shown, share, call, inner)
+    return OwnCode(named.function, named.file, shown, part, call, inner)
 
 
 def _line(text: str) -> int:

@@ -87,7 +87,7 @@ def finding(
     """
     setup, gain, stage = facts.setup, facts.gain, words.get("stage", "")
     own, values = code or facts.own_code(stage), numbers(facts) | (extra or {})
-    line = words.get("line") or (own.place if own else "")
+    line, beside = words.get("line") or (own.place if own else ""), own.beside if own else ""
     usual = {
         "workers": count(setup.num_workers, "worker"),
         "num_workers": str(setup.num_workers),
@@ -118,7 +118,7 @@ def finding(
         severity=min(max(values[cause.costs] or 0.0, 0.0), 1.0),
         evidence={name: float(value) for name, value in evidence.items() if value is not None},
         confidence=min([*clear, trust(facts)]),
-        next_step=f"{advice}; look at {line}" if line else advice,
+        next_step="; ".join(filter(None, [advice, line and f"look at {line}", beside])),
     )
 
 

@@ -13,11 +13,11 @@ import polars as pl
 
 from stallscope.bench.comparison import FASTER, SAME
 from stallscope.columns import FACTOR, unit_of
-from stallscope.model.thresholds import CLEAR, LIKELY, OTHERS, WORTH_A_LINE
+from stallscope.model.thresholds import CLEAR, LIKELY, OTHERS, SMALL, WORTH_A_LINE
 from stallscope.run.resources import find_saturated
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.stats import INTERVAL
-from stallscope.units import count, duration, printable, seconds, share, times
+from stallscope.units import LONGEST_TITLE, count, duration, printable, seconds, share, times
 from stallscope.verbs.diagnose.causes import HEALTHY, INCONCLUSIVE, START_UP
 from stallscope.verbs.diagnose.result import IN_MEMORY, STORE, number_text, with_tried
 
@@ -72,18 +72,14 @@ PICTURE_SOURCES: Final = {
 }
 """The part of the diagnosis whose picture of that name it is; the others are its own."""
 
-LONGEST_TITLE: Final = 400
-"""Characters of a sentence: it holds names of the user's files and transforms."""
 LONGEST_WORD: Final = 60
-SMALL: Final = 0.01
-"""A share of the loop's time below this is no bar."""
 STOP: Final = "stop"
 """The phase that says why the measurement ended."""
 SIMULATED: Final = "the step is simulated"
 TWICE: Final = "Findings can overlap. Fix the first, then run the diagnosis again"
 OPENS: Final = (
     "names like 2_fetch_vs_transform are guided notebooks: `stallscope lab` opens them. In a "
-    "terminal: `stallscope lines` (the slow lines), `flame`, `ladder`, `orders`, `storage`"
+    "terminal: `stallscope lines` (the slow lines), `orders`, `tune`, `storage`"
 )
 NOT_TESTED: Final = "this rule is not tested: no loader with this cause was built"
 HOW_SURE: Final = "Confidence is a heuristic from 0 to 1, not a probability"
@@ -191,7 +187,7 @@ def proof(diagnosis: Diagnosis) -> str:
     beyond = ": more than the stalls, as the step gets faster, too" if is_more else ""
     gain = f"{times(best['gain'])} faster ({interval}), measured"
     if best["fix"] == IN_MEMORY:
-        gain = f"up to {gain} with {IN_MEMORY} (a_storage)"
+        gain = f"up to {gain} with {IN_MEMORY}"
     return f"{STORE if best['fix'] == IN_MEMORY else best['fix']}: {gain}{beyond}"
 
 
@@ -221,7 +217,9 @@ def sentence(title: str) -> str:
     )
 
 
-WOULD_HELP: Final = "What would help (predicted; try_fix measures it; 3_cached_baseline)"
+WOULD_HELP: Final = (
+    "What would help (predicted; diagnosis.try_fix(name) measures it; 3_cached_baseline)"
+)
 _MOST_HELPING: Final = 4
 
 

@@ -9,7 +9,7 @@ from stallscope import stages
 from stallscope.model import thresholds
 from stallscope.model.exposure import DIGITS, WORK
 from stallscope.model.thresholds import SATURATED
-from stallscope.units import capital, seconds, share, size
+from stallscope.units import MOST_NAMED, capital, seconds, share, size
 from stallscope.verbs.diagnose import causes
 from stallscope.verbs.diagnose.causes import READING, WAITING
 from stallscope.verbs.diagnose.facts import MAKES_SMALLER
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 
 _ALL: Final[tuple[Group, ...]] = (*WORK, "sending")
-_MOST_NAMED: Final = 3
-"""Parts of the work in one title."""
 _LESS_TO_DECODE: Final = (
     "decode only what is used, or use a faster decoder; store smaller images, sound in pieces, "
     "video with more key frames"
@@ -292,12 +290,12 @@ def _named(facts: Facts, groups: tuple[Group, ...]) -> str:
     """Name the longest parts of the work with their shares; own code by its function."""
     named: list[str] = []
     for part in facts.exposure.parts:
-        if part.group in groups and part.share >= thresholds.NOTED_PART:
+        if part.group in groups and part.share >= thresholds.NOTABLE:
             own = facts.own_code(part.stage) if part.group == "getitem" else None
             does = f", {own.does}" if own and own.does != OTHER.does else ""
             alone = "" if named else "alone "
             named.append(f"{own.place if own else part.stage} {alone}{share(part.share)}{does}")
-    return ", ".join(named[:_MOST_NAMED])
+    return ", ".join(named[:MOST_NAMED])
 
 
 def conversions(facts: Facts) -> list[StagePart]:

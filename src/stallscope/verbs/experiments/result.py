@@ -27,7 +27,7 @@ from stallscope.model.thresholds import WELL_USED
 from stallscope.result import LoopConditions, SavedResult
 from stallscope.stats import INTERVAL
 from stallscope.store import stored
-from stallscope.units import capital, count, seconds, share
+from stallscope.units import MOST_NAMED, capital, count, seconds, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -177,8 +177,6 @@ _NO_TIME: Final = "the budget of"
 """Start of `Measurement.was_over`."""
 _SEVERAL: Final = 10
 """Least kernels in a step that is bound by launches."""
-_MOST_LINES: Final = 3
-"""Most waiting lines in sentences; a table has all."""
 
 
 def sentence(result: Experiments) -> str:
@@ -244,7 +242,7 @@ def _launches(result: Experiments) -> Iterator[str]:
 
 def _lines(result: Experiments) -> Iterator[str]:
     real = result.circumstances.kernels_per_step is not None
-    for row in result.waits.head(_MOST_LINES).iter_rows(named=True):
+    for row in result.waits.head(MOST_NAMED).iter_rows(named=True):
         where = f"line {row['line']} of `{row['function']}`" if row["line"] else row["function"]
         often = f"{row['calls_per_step']:.3g}× per step"
         takes = f"waits for the device {often}, {seconds(row['wait_s'])} in all"

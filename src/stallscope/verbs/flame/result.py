@@ -23,7 +23,7 @@ from stallscope.result import Conditions, Result, SavedResult
 from stallscope.run.stacks import STACKS
 from stallscope.stats import INTERVAL, wilson
 from stallscope.store import stored
-from stallscope.units import capital, count, printable, share
+from stallscope.units import LONGEST_NOTE, LONGEST_TITLE, capital, count, printable, share
 from stallscope.verbs.flame import classify
 from stallscope.verbs.flame.classify import KINDS, YOURS, kind_shares
 
@@ -46,8 +46,6 @@ sampling period), so intervals are computed over windows."""
 
 PY_SPY: Final = "py-spy"
 IN_PROCESS: Final = "in-process sampler"
-_TITLE, _NOTE = 300, 1000
-"""Most characters of a title and of a note: names in them may be long."""
 
 
 @dataclass(frozen=True)
@@ -214,7 +212,7 @@ def _largest_change(difference: FlameDifference) -> str:
 
 def title(flame: Flame | FlameDifference) -> str:
     """Return the answer in printable characters."""
-    return printable(sentence(flame), _TITLE)
+    return printable(sentence(flame), LONGEST_TITLE)
 
 
 def notes_of(flame: Flame | FlameDifference) -> list[str]:
@@ -236,4 +234,4 @@ def notes_of(flame: Flame | FlameDifference) -> list[str]:
             "are matched by name and file"
         )
     notes = dict.fromkeys(note for each in reversed(recordings) for note in each.notes)
-    return [head, *(printable(note, _NOTE) for note in notes)]
+    return [head, *(printable(note, LONGEST_NOTE) for note in notes)]

@@ -30,6 +30,7 @@ from line_profiler import LineProfiler
 from torch.utils.data import BatchSampler, DataLoader
 
 from stallscope.errors import TargetError
+from stallscope.hooks.self_sampler import SWITCH_S
 from stallscope.interrupts import held_back
 from stallscope.loops.cached_loaders import copy_of, epochs, is_stream
 from stallscope.stats import share_intervals
@@ -113,9 +114,6 @@ def functions_seen(modules: dict[CodeType, str]) -> Iterator[None]:
 
 EVERY_S: Final = 0.002
 """Mean seconds between two looks; each costs the samples some 50 microseconds."""
-_SWITCH_S: Final = 1e-4
-"""Seconds after which a thread that computes in Python yields to the sampling thread. With a longer
-interval, samples would favour the lines that release the GIL, such as calls into a library."""
 _WINDOW: Final = 20
 """Fewest looks in a window."""
 
@@ -142,7 +140,7 @@ class LineSampler:
             target=self._look, args=(threading.get_ident(), done), daemon=True
         )
         try:
-            sys.setswitchinterval(_SWITCH_S)
+            sys.setswitchinterval(SWITCH_S)
             thread.start()
             yield
         finally:

@@ -19,7 +19,7 @@ from stallscope.model.thresholds import NOTABLE
 from stallscope.result import Conditions, SavedResult
 from stallscope.stats import INTERVAL
 from stallscope.store import stored
-from stallscope.units import capital, count, printable, seconds, share
+from stallscope.units import LONGEST_TITLE, capital, count, printable, seconds, share
 
 FUNCTIONS: Final = Schema(
     "One row per function whose lines were timed.",
@@ -103,7 +103,6 @@ KEY: Final = (
     "share: of a sample's time, including everything the line calls · own: excluding the other "
     "listed functions · heat: own"
 )
-_TITLE: Final = 200
 
 TABLE: Final = Schema(
     "One row per line that ran, the hottest first. Shares are of a sample's time.",
@@ -146,7 +145,7 @@ def sentence(lines: Lines) -> str:
 
 def title(lines: Lines) -> str:
     """Return the answer in printable characters."""
-    return printable(sentence(lines), _TITLE)
+    return printable(sentence(lines), LONGEST_TITLE)
 
 
 def notes_of(lines: Lines) -> list[str]:

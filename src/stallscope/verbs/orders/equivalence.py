@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from stallscope.hooks.find_ops import own_attributes
-from stallscope.loops.cached_values import is_image, leaves
+from stallscope.loops.cached_values import DEEPEST, is_image, leaves
 from stallscope.units import repr_of
 from stallscope.verbs.orders.variant import (
     DIFFERENT,
@@ -51,7 +51,6 @@ ROUNDING_SHARE: Final = 1e-5
 NEAR_SHARE: Final = 1.5 / 255
 """Largest difference by 8-bit rounding, as a share of the values' range."""
 _PLAIN: Final = (str, bytes, int, float, complex, bool, type(None))
-_DEEPEST: Final = 12
 _HISTORIES: Final = {"applied_transforms", "_applied_operations"}
 """Attributes in which torchio's subjects and MONAI's tensors log each op."""
 _SPATIAL: Final = 2
@@ -139,7 +138,7 @@ def _pieces(value: Any, depth: int) -> Iterator[bytes]:
         yield repr(value.getpalette() if value.mode == "P" else None).encode()
     elif isinstance(value, _PLAIN):
         yield repr(value).encode()
-    elif depth < _DEEPEST:
+    elif depth < DEEPEST:
         yield from _of_container(value, depth + 1)
 
 

@@ -14,7 +14,16 @@ import polars as pl
 
 from stallscope.apart import computed_apart
 from stallscope.bench import samples
-from stallscope.bench.comparison import BLOCKS, FASTER, SLOWER, blocks_of, compared, mean_of, rate
+from stallscope.bench.comparison import (
+    AS_FAST,
+    BLOCKS,
+    FASTER,
+    SLOWER,
+    blocks_of,
+    compared,
+    mean_of,
+    rate,
+)
 from stallscope.bench.samples import PAIRS
 from stallscope.columns import CODE_FILE, NAME, Column, Schema
 from stallscope.errors import ArgumentError, StallscopeError
@@ -109,8 +118,6 @@ TABLE: Final = Schema(
     Column("why", pl.String, "reason of the grade"),
 )
 
-_AS_FAST: Final = 0.97
-"""Share of the highest speedup from which a variant with nearer data is preferred."""
 _PROMISING: Final = 1.05
 """Smallest predicted speedup for recommending a variant that was not measured."""
 
@@ -247,7 +254,7 @@ class Orders(SavedResult):
         good = [variant for variant in self.variants if self.recommends(variant, allowed)]
         good = [variant for variant in good if variant.says is not None] or good
         most = max((variant.fast for variant in good), default=0.0)
-        fast = [variant for variant in good if variant.fast >= _AS_FAST * most]
+        fast = [variant for variant in good if variant.fast >= AS_FAST * most]
         return min(
             fast, key=lambda variant: EQUIVALENCES.index(variant.grade.equivalence), default=None
         )

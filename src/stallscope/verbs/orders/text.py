@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from stallscope.bench.comparison import FASTER, OPEN, SAME, SLOWER, open_title
 from stallscope.stats import INTERVAL
-from stallscope.units import count, printable, seconds, share, times
+from stallscope.units import LONGEST_NOTE, count, printable, seconds, share, times
 from stallscope.verbs.orders.result import op_names
 from stallscope.verbs.orders.variant import (
     CACHE,
@@ -26,10 +26,8 @@ if TYPE_CHECKING:
     from stallscope.verbs.orders.variant import CostPart, Grade, Variant
 
 
-TITLE: Final = 200
 PIPELINE: Final = 80
-"""Most characters of a title, and of a pipeline's place."""
-_NOTE: Final = 600
+"""Most characters of a pipeline's place."""
 _BYTE: Final = 255
 _SHADE: Final = 0.01
 """Difference, of 255, below which the text gives it as a share of the range."""
@@ -237,4 +235,4 @@ def notes_of(orders: Orders) -> list[str]:
     top = " · ".join(filter(None, (costliest(orders), whole)))
     tried = " · ".join(filter(None, (summary(orders), search(orders))))
     notes = [top, floor(orders), of, tried, *changes, *orders.notes]
-    return [printable(note, _NOTE) for note in notes if note]
+    return [printable(note, LONGEST_NOTE) for note in notes if note]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import numpy as np
 import polars as pl
 
-from stallscope.bench.comparison import Rate, rate_of
+from stallscope.bench.comparison import AS_FAST, Rate, rate_of
 from stallscope.columns import NAME, PATH, Column, Schema
 from stallscope.result import LoopConditions, SavedResult
 from stallscope.stats import INTERVAL
@@ -163,7 +163,7 @@ class Storage(SavedResult):
         """Row with the fewest readers that reach about the highest cold rate; None: unknown."""
         rows = self.of(SAMPLE, self.cold)
         most = max((row["requests_per_s"] for row in rows), default=0.0)
-        return next((row for row in rows if row["requests_per_s"] >= _AS_FAST * most), None)
+        return next((row for row in rows if row["requests_per_s"] >= AS_FAST * most), None)
 
     @property
     def cold_share(self) -> float | None:

@@ -14,6 +14,7 @@ import polars as pl
 
 from stallscope.apart import computed_apart
 from stallscope.bench.comparison import (
+    AS_FAST,
     BLOCKS,
     FASTER,
     OPEN,
@@ -104,8 +105,6 @@ STATUSES: Final = (RECOMMENDED, AS_IT_IS, MEASURED, PREDICTED, FAILED, NOT_TRIED
 
 PROMISING: Final = 1.1
 """Least predicted speedup of a recommended setting that was not measured."""
-AS_FAST: Final = 0.97
-"""Least ratio of two rates that count as equally fast."""
 _NOT_SLOWER: Final = 0.93
 """Least lower end of the speedup of a smaller setting that counts as equally fast."""
 

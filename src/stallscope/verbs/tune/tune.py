@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from stallscope.apart import apart
-from stallscope.bench.comparison import AS_IT_IS, BLOCKS, LITTLE, compared
+from stallscope.bench.comparison import AS_FAST, AS_IT_IS, BLOCKS, LITTLE, compared
 from stallscope.bench.loops import FEWEST_SWEEPS, InTurns, why_raised
 from stallscope.bench.measurement import Measurement, memory_limit
 from stallscope.hooks.device_time import Accelerator
@@ -36,12 +36,12 @@ from stallscope.model.batch_times import MachineUse, use
 from stallscope.model.costs import MANY_THREADS, costs_of, measure_handover, recorded_per_s
 from stallscope.model.settings import given_settings, grid, setting_of, with_setting
 from stallscope.model.simulator import predict
-from stallscope.model.thresholds import OTHERS
+from stallscope.model.thresholds import OTHERS, SATURATED
 from stallscope.run.record import record_target
 from stallscope.targets import target as targets
 from stallscope.targets.loaders import epoch_length
 from stallscope.units import BUDGET_S, WARMUP, size
-from stallscope.verbs.tune.result import AS_FAST, TRIALS, Trial, TuneConditions, Tuning
+from stallscope.verbs.tune.result import TRIALS, Trial, TuneConditions, Tuning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -279,7 +279,7 @@ class SettingSearch:
     @property
     def _is_full(self) -> bool:
         """True where workers and loop keep all cores busy, so that more workers would not help."""
-        return (self._use.own_cores(self._now.num_workers) or 0.0) >= _FULL * self._cores
+        return (self._use.own_cores(self._now.num_workers) or 0.0) >= SATURATED * self._cores
 
     def _too_large(self, trial: Trial) -> str:
         """Return the reason why a setting does not fit into memory; empty where it fits."""
