@@ -1,4 +1,4 @@
-"""Results on disk: JSON and Arrow files, never pickle, so that untrusted results are safe to open.
+"""Format of results on disk: JSON and Arrow files, never pickle, so that they are safe to open.
 
 The fields of a result's class declare its files (see `Contents`); this module writes and reads
 them. Reading rejects values that would break a table or a picture later: a wrong type, a number out

@@ -146,14 +146,17 @@ def _section(about: str, results: list[dict[str, Any]]) -> str:
 
 def _tools() -> str:
     saved = {path.stem: json.loads(path.read_text()) for path in sorted(TOOLS.glob("*.json"))}
-    rows = []
+    (_, wrong, *_), rows = _results("questions")[-1]["tables"], []
+    ours_wrong = {row[0] for row in wrong["rows"]}
     for tool, result in saved.items():
         answers = [judge.Answer(**answer) for answer in result["answers"]]
-        rows.append((tool, *judge.rows(answers)[-1][1:]))
+        ours = sum(answer.name not in ours_wrong for answer in answers)
+        rows.append((tool, *judge.rows(answers)[-1][1:], str(ours)))
     commands = [
-        f"- {tool}, {result['date']}: `{result['command']}`" for tool, result in saved.items()
+        f"- {tool}, {result['date']} {result.get('note', '')}: `{result['command']}`"
+        for tool, result in saved.items()
     ]
-    head = ("tool", *judge.HEAD[1:])
+    head = ("tool", *judge.HEAD[1:], "stallscope, all three of these")
     return "\n\n".join([OF_TOOLS, _table({"head": head, "rows": rows}), "\n".join(commands)])
 
 
