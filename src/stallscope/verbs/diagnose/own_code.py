@@ -129,8 +129,8 @@ CALLS: Final = {
     ),
     "unpacking": Call(
         "data is unpacked",
-        "store it unpacked: .npy (mapped with mmap_mode='r') instead of a compressed "
-        ".npz; or store pieces of one sample, and use all of a piece once unpacked",
+        "store it unpacked: np.load(..., mmap_mode='r') of .npy, not .npz, reads only what a "
+        "sample needs; or store pieces of one sample, and use all of a piece once unpacked",
         r"(gzip|bz2|lzma|zstandard)\b.*",
         r"\b(decompress|gzip|bz2|lzma)\b",
     ),
