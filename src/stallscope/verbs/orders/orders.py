@@ -378,7 +378,7 @@ class OrderSearch:
         timed = {pair.variant for pair in self._pairs.pairs} if self._pairs else set()
         missed = [pair for pair in self._finalists if pair not in timed]
         if missed:
-            yield f"the budget ran out before {count(len(missed), 'pipeline')} were timed"
+            yield f"{count(len(missed), 'pipeline')} not timed: raise budget_s"
 
 
 def _batch(loader: Any, indices: Sequence[Any]) -> Any:
