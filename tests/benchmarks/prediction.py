@@ -38,8 +38,9 @@ from tqdm import tqdm
 import stallscope as ss
 from stallscope.demo import case_b_loader
 from stallscope.errors import StallscopeError, UnsupportedError
+from stallscope.loops.training_loop import Handover
 from stallscope.machine import CpuUse
-from stallscope.model.costs import Handover, costs_of
+from stallscope.model.costs import costs_of
 from stallscope.model.settings import Setting, grid, setting_of, with_setting
 from stallscope.model.simulator import ERRORS, MOST_ERROR, error_kind, predict
 from stallscope.model.thresholds import OTHERS

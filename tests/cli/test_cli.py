@@ -186,7 +186,7 @@ def test_of_two_commands_with_one_folder_the_second_is_refused(here):
     texts = [process.communicate()[1] for process in both]
 
     assert [0, 2] == sorted(process.returncode for process in both)
-    assert "another process records into" in "".join(texts)
+    assert "another process saves into" in "".join(texts)
     assert stallscope.load("both").all_steps.height
 
 

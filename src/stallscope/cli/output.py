@@ -180,9 +180,7 @@ def own_folder(out: Path | None) -> Iterator[None]:
     try:
         with locked(out) as is_ours:
             if not is_ours:
-                raise StallscopeError(
-                    f"another process records into --out {out}: give a new folder"
-                )
+                raise StallscopeError(f"another process saves into {out}: give a new folder")
             yield
     finally:
         with suppress(OSError):  # the folder holds the run

@@ -7,19 +7,23 @@ again.
 
 from __future__ import annotations
 
+import copy
 import gc
 import math
 import multiprocessing
 import threading
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from numbers import Integral, Real
+from statistics import median
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import psutil
+import torch
+from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 
 from stallscope.errors import ArgumentError
@@ -48,6 +52,12 @@ _UNDER_WAY: Final = 2
 """Batches that are not waited for where there is hardly time for them."""
 _GRACE_S: Final = 5.0
 """Seconds for a worker to end after the request."""
+_HANDED: Final = 12
+"""Batches to hand over."""
+_HANDED_WITHIN_S: Final = 5.0
+"""Time limit of each, seconds."""
+_REST_S: Final = 0.002
+"""Least rest, in which the worker sends a batch before it is asked for."""
 
 
 @dataclass(frozen=True)
@@ -416,3 +426,53 @@ def device_busy(loop: TimedLoop, batches: Iterator[Any]) -> float | None:
         loop.use(batch)
     kernels = loop.device.kernels(use)
     return kernels and kernels.busy_share
+
+
+class Handover(NamedTuple):
+    """Seconds to hand batches over to the loop."""
+
+    start_s: float
+    """Seconds until a started worker is ready for its first batch."""
+    send_s: float
+    """Seconds from a finished batch to a sent one."""
+    receive_s: float
+    """Seconds in which the loop receives a batch."""
+
+
+def measure_handover(target: Target, batch: Any) -> Handover | None:
+    """Time a worker that only hands a batch over; return None where too few batches arrive.
+
+    The loop asks for the next batch when a batch arrives. Received at once, the next batch takes
+    the whole round; after a rest, it is ready.
+    """
+    loader = DataLoader(
+        cast("Any", [batch] * _HANDED),
+        batch_size=None,
+        collate_fn=copy.deepcopy,  # as a worker makes each batch anew
+        num_workers=1,
+        prefetch_factor=1,
+        timeout=_HANDED_WITHIN_S,
+        generator=torch.Generator(),  # spares the user's generator
+    )
+    loop, began_s = TimedLoop(loader, device_of(target), workers=1), time.perf_counter()
+    with suppress(Exception), started(loop) as batches:  # a batch may be any object
+        copied_s = _took_s(lambda: copy.deepcopy(batch))
+        next(batches)
+        ready_s, last_s = time.perf_counter() - began_s, 0.0
+        rounds: list[float] = []
+        received: list[float] = []
+        for number in range(_HANDED - 1):
+            if number % 2:
+                time.sleep(2 * last_s + _REST_S)
+            last_s = _took_s(lambda: next(batches, None))
+            (received if number % 2 else rounds).append(last_s)
+        round_s, receive_s = median(rounds), median(received)
+        sent_s = max(round_s - receive_s - copied_s, 0.0)
+        return Handover(max(ready_s - round_s, 0.0), sent_s, receive_s)
+    return None
+
+
+def _took_s(call: Callable[[], object]) -> float:
+    began_s = time.perf_counter()
+    call()
+    return time.perf_counter() - began_s

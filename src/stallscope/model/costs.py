@@ -6,22 +6,14 @@ is separated from other waiting as in the verdict (`model.exposure`).
 
 from __future__ import annotations
 
-import copy
 import math
-import time
-from contextlib import suppress
 from dataclasses import replace
-from statistics import median
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import polars as pl
-import torch
-from torch.utils.data import DataLoader
 
 from stallscope.errors import StallscopeError
-from stallscope.loops.devices import device_of
-from stallscope.loops.training_loop import TimedLoop, started
 from stallscope.model.batch_times import (
     BATCH_KEY,
     PERIOD_S,
@@ -37,13 +29,11 @@ from stallscope.run.resources import find_saturated
 from stallscope.stages import END_OF_EPOCH, WORK_KINDS, WORKER_MEMORY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
+    from stallscope.loops.training_loop import Handover
     from stallscope.model.settings import Setting
     from stallscope.run.result import Run
-    from stallscope.targets.target import Target
 
     Floats = NDArray[np.float64]
 
@@ -72,23 +62,6 @@ _IDLE: Final = 0.4
 """Busy share of the workers up to which the loop does not wait for them."""
 MANY_THREADS: Final = 4
 """Threads of a worker, beyond torch's own (making batches, sending, handing out memory)."""
-_HANDED: Final = 12
-"""Batches to hand over."""
-_HANDED_WITHIN_S: Final = 5.0
-"""Time limit of each, seconds."""
-_REST_S: Final = 0.002
-"""Least rest, in which the worker sends a batch before it is asked for."""
-
-
-class Handover(NamedTuple):
-    """Seconds to hand batches over to the loop."""
-
-    start_s: float
-    """Seconds until a started worker is ready for its first batch."""
-    send_s: float
-    """Seconds from a finished batch to a sent one."""
-    receive_s: float
-    """Seconds in which the loop receives a batch."""
 
 
 def costs_of(  # noqa: PLR0913 - facts of the loader that a run lacks
@@ -136,7 +109,7 @@ def costs_of(  # noqa: PLR0913 - facts of the loader that a run lacks
         worker_cores = record.worker_cores()
     else:
         guess_s = _SEND_S + (batch_bytes or 0) / _SEND_BYTES_PER_S
-        start_s, send_s, receive_s = handover or Handover(_START_S, guess_s, _SEND_S)
+        start_s, send_s, receive_s = handover or (_START_S, guess_s, _SEND_S)
         use_cores, threads = loop.cores_wanted(computed_s, cores)
     own = pl.col("resource") == WORKER_MEMORY
     own_bytes = run.resources(steady=False).filter(own)["value"].drop_nulls()
@@ -384,42 +357,3 @@ class _Recording:
             factor *= prediction.samples_per_s.value / (wanted or 1.0)
             factor = min(max(factor, _LEAST_FIT), _MOST_FIT)
         return costs.slower(factor)
-
-
-def measure_handover(target: Target, batch: Any) -> Handover | None:
-    """Time a worker that only hands a batch over; return None where too few batches arrive.
-
-    The loop asks for the next batch when a batch arrives. Received at once, the next batch takes
-    the whole round; after a rest, it is ready.
-    """
-    loader = DataLoader(
-        cast("Any", [batch] * _HANDED),
-        batch_size=None,
-        collate_fn=copy.deepcopy,  # as a worker makes each batch anew
-        num_workers=1,
-        prefetch_factor=1,
-        timeout=_HANDED_WITHIN_S,
-        generator=torch.Generator(),  # spares the user's generator
-    )
-    loop, began_s = TimedLoop(loader, device_of(target), workers=1), time.perf_counter()
-    with suppress(Exception), started(loop) as batches:  # a batch may be any object
-        copied_s = _took_s(lambda: copy.deepcopy(batch))
-        next(batches)
-        ready_s, last_s = time.perf_counter() - began_s, 0.0
-        rounds: list[float] = []
-        received: list[float] = []
-        for number in range(_HANDED - 1):
-            if number % 2:
-                time.sleep(2 * last_s + _REST_S)
-            last_s = _took_s(lambda: next(batches, None))
-            (received if number % 2 else rounds).append(last_s)
-        round_s, receive_s = median(rounds), median(received)
-        sent_s = max(round_s - receive_s - copied_s, 0.0)
-        return Handover(max(ready_s - round_s, 0.0), sent_s, receive_s)
-    return None
-
-
-def _took_s(call: Callable[[], object]) -> float:
-    began_s = time.perf_counter()
-    call()
-    return time.perf_counter() - began_s

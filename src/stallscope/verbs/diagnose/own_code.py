@@ -415,23 +415,18 @@ def _holder(hits: Counter[str], *, is_own: bool) -> OwnCode | None:
 
 
 def _beside(named: StackFunction, hits: Counter[str]) -> str:
-    """Say what helps in the line of the user's that takes most outside of a function."""
-    lines, calls = Counter[str](), Counter[tuple[str, Call]]()
-    for stack, number in hits.items():
-        own = _own(stack)
-        if not own or named in own:
-            continue
-        texts = stack.split(";")
-        at = max(i for i, text in enumerate(texts) if frame(text) == own[-1])
-        lines[texts[at]] += number
-        call = _call(own[-1].file, _line(texts[at]), texts[at + 1 :])
-        calls[texts[at], call] += number
-    text, number = max(lines.items(), key=lambda pair: pair[1], default=("", 0))
-    if number < _A_LINE * hits.total():
+    """Say what helps in the user's function that takes most outside of another one."""
+    innermost = {stack: own[-1] for stack in hits if (own := _own(stack)) and named not in own}
+    parts = Counter[StackFunction]()
+    for stack, function in innermost.items():
+        parts[function] += hits[stack]
+    function, number = next(iter(parts.most_common(1)), (named, 0))
+    part = number / hits.total()
+    if part < _A_LINE:
         return ""
-    call = max((pair for pair in calls if pair[0] == text), key=lambda pair: calls[pair])[1]
-    where = f"{frame(text).function} ({PurePath(frame(text).file).name}:{_line(text)})"
-    return f"then at {where}, {share(number / hits.total())} of the same work: {call.remedy}"
+    stacks = Counter({stack: hits[stack] for stack in innermost if innermost[stack] == function})
+    also = _described(function, stacks, part)
+    return f"then at {also.place}, {share(part)} of the same work: {also.call.remedy}"
 
 
 def _own(stack: str) -> list[StackFunction]:

@@ -170,7 +170,7 @@ def all_words(diagnosis: Diagnosis) -> list[FindingText]:
         beside = f"other processes had {share(others)} of the cores: read shares, not milliseconds"
         texts[0] = replace(texts[0], sure=f"{texts[0].sure}; {beside}")
     if proved := proof(diagnosis):
-        steps, place = texts[0].steps, int(IN_MEMORY in proved)
+        steps, place = texts[0].steps, int(proved.startswith(STORE))
         texts[0] = replace(texts[0], steps=(*steps[:place], proved, *steps[place:]))
     return texts
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 AS_IT_IS: Final = "as it is"
 
 TRIALS: Final = Schema(
-    "One row an experiment; the first is the step as it is, made twice.",
+    "One row per experiment; the first is the unchanged step, twice.",
     Column("experiment", pl.String, secret=NAME),
     Column("code", pl.String),
     Column("loss_difference", pl.Float64, "largest difference of a step's loss"),
@@ -148,7 +148,7 @@ def of_laps(pairs: Iterable[tuple[float, float]]) -> Factor:
 
 
 TABLE: Final = Schema(
-    "One row an experiment, the unchanged step first; null: not tried.",
+    "One row per experiment, the unchanged step first; null: not tried.",
     Column("experiment", pl.String, "name of the change", "experiment"),
     Column("code", pl.String),
     Column("before_s", pl.Float64, "median unchanged step", "as it is"),
@@ -163,7 +163,7 @@ TABLE: Final = Schema(
 )
 
 COPIES: Final = Schema(
-    "One row per kind of copy a batch to the device; times are medians.",
+    "One row per kind of copy of a batch to the device; times are medians.",
     *COPY_TIMES.columns,
     Column("factor", pl.Float64, "speedup over the first kind of copy"),
     Column("factor_low", pl.Float64, "its 95% CI"),

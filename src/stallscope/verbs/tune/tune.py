@@ -25,7 +25,14 @@ from stallscope.isolation import isolated
 from stallscope.loops.cached_loaders import check_plain, going_on, is_plain, is_stream
 from stallscope.loops.cached_values import bytes_of, leaves
 from stallscope.loops.devices import device_of
-from stallscope.loops.training_loop import Enough, Limits, TimedLoop, check_step_s, started
+from stallscope.loops.training_loop import (
+    Enough,
+    Limits,
+    TimedLoop,
+    check_step_s,
+    measure_handover,
+    started,
+)
 from stallscope.machine import (
     SHARED_MEMORY,
     cores_available,
@@ -33,7 +40,7 @@ from stallscope.machine import (
     shared_memory_free,
 )
 from stallscope.model.batch_times import MachineUse, use
-from stallscope.model.costs import MANY_THREADS, costs_of, measure_handover, recorded_per_s
+from stallscope.model.costs import MANY_THREADS, costs_of, recorded_per_s
 from stallscope.model.settings import given_settings, grid, setting_of, with_setting
 from stallscope.model.simulator import predict
 from stallscope.model.thresholds import OTHERS, SATURATED
@@ -47,8 +54,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from stallscope.bench.comparison import LoopBlock
+    from stallscope.loops.training_loop import Handover
     from stallscope.model.batch_times import LoaderCosts
-    from stallscope.model.costs import Handover
     from stallscope.run.result import Run
     from stallscope.targets.target import Target
 
