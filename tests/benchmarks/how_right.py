@@ -133,30 +133,31 @@ def _figures() -> str:
 
 def _results(name: str) -> list[dict[str, Any]]:
     """Return what was saved of a benchmark, the newest last."""
-    return [json.loads(path.read_text()) for path in sorted((RESULTS / name).glob("*"))]
+    return [
+        {**json.loads(path.read_text()), "file": path}
+        for path in sorted((RESULTS / name).glob("*"))
+    ]
 
 
 def _section(about: str, results: list[dict[str, Any]]) -> str:
     *older, newest = results
     lines = [about, *map(_table, newest["tables"]), _origin(newest)]
     if older:
-        lines.append("Before:\n\n" + "\n".join(f"- {_summary(result)}" for result in older))
+        lines.append("Before:\n\n" + "\n".join(map(_earlier, older)))
     return "\n\n".join(line for line in lines if line)
 
 
 def _tools() -> str:
     saved = {path.stem: json.loads(path.read_text()) for path in sorted(TOOLS.glob("*.json"))}
-    (_, wrong, *_), rows = _results("questions")[-1]["tables"], []
-    ours_wrong = {row[0] for row in wrong["rows"]}
-    for tool, result in saved.items():
-        answers = [judge.Answer(**answer) for answer in result["answers"]]
-        ours = sum(answer.name not in ours_wrong for answer in answers)
-        rows.append((tool, *judge.rows(answers)[-1][1:], str(ours)))
+    rows = [
+        (tool, *judge.rows([judge.Answer(**answer) for answer in result["answers"]])[-1][1:])
+        for tool, result in saved.items()
+    ]
     commands = [
         f"- {tool}, {result['date']} {result.get('note', '')}: `{result['command']}`"
         for tool, result in saved.items()
     ]
-    head = ("tool", *judge.HEAD[1:], "stallscope, all three of these")
+    head = ("tool", *judge.HEAD[1:])
     return "\n\n".join([OF_TOOLS, _table({"head": head, "rows": rows}), "\n".join(commands)])
 
 
@@ -176,10 +177,15 @@ def _origin(result: dict[str, Any]) -> str:
     return f"`{result['command']}` at {result['commit']} (version {result['version']}): {settings}."
 
 
-def _summary(result: dict[str, Any]) -> str:
-    """Return date, commit and the last row of the first table, which sums up."""
-    last = result["tables"][0]["rows"][-1]
-    return f"{result['date']}, {result['commit']}, {result['note']}: {', '.join(last)}"
+def _earlier(result: dict[str, Any]) -> str:
+    """Return date, commit and a link to the tables of an older result, and its sum, if any."""
+    file = Path(result["file"]).relative_to(PAGE.parent).as_posix()
+    line = f"- {result['date']}, {result['commit']}, {result['note']}: [all tables]({file})"
+    *_, last = result["tables"][0]["rows"]
+    if result["benchmark"] != "questions":
+        return line
+    _, _, _, right, of, interval = last
+    return f"{line}, {right} of {of} right, {interval}"
 
 
 if __name__ == "__main__":
