@@ -10,8 +10,8 @@ from .run.result import Run as Run
 from .targets.target import Target as Target
 from .targets.target import simulated_step as simulated_step
 from .targets.target import target as target
-from .verbs.compare.compare import Comparison as Comparison
-from .verbs.compare.compare import compare as compare
+from .verbs.compare import Comparison as Comparison
+from .verbs.compare import compare as compare
 from .verbs.diagnose.diagnose import diagnose as diagnose
 from .verbs.diagnose.result import Diagnosis as Diagnosis
 from .verbs.experiments.experiments import experiments as experiments

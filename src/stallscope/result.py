@@ -110,8 +110,13 @@ class Result:
         return {"text/plain": plain, "text/html": page}
 
     def _face(self) -> Any:
-        module, _, name = self._view.rpartition(".")
-        return getattr(import_module(f"stallscope.views.{module}"), name)
+        return named("views", self._view)
+
+
+def named(folder: str, name: str) -> Any:
+    """Return what a name such as "ladder.VIEW" means in a folder of the package."""
+    module, _, attribute = name.rpartition(".")
+    return getattr(import_module(f"stallscope.{folder}.{module}"), attribute)
 
 
 class SavedResult(Result):
@@ -144,7 +149,7 @@ class SavedResult(Result):
         lines of code, in every view, picture, export and saved file. Names of functions, classes
         and stages stay, and all numbers, such as sizes and indices of samples.
         """
-        copy: Self = import_module("stallscope.views.redact").redacted(self)
+        copy: Self = named("views", "redact.redacted")(self)
         return copy
 
     @classmethod

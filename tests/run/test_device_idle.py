@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 import stallscope as ss
 from stallscope.hooks.device_time import SimulatedDevice
 from stallscope.model.loop_time import loop_breakdown
-from stallscope.run.stall_text import title
+from stallscope.run.stall_text import sentence
 
 NEAR = 0.02
 """Largest error of the idle time that is found, as a share of the loop."""
@@ -35,7 +35,7 @@ class TestPlantedLoops:
         assert idle.error < NEAR
         assert time.hidden_s > time.stall_s
         assert time.hidden_s == pytest.approx(run.steps()["hidden_s"].sum())
-        assert title(run).endswith("of the time while its device works") or time.stalls
+        assert sentence(run).endswith("of the time while its device works") or time.stalls
 
     @pytest.mark.slow
     @pytest.mark.parametrize("synchronises", [False, True])
@@ -105,7 +105,7 @@ class TestUnknown:
         assert hidden.null_count() > 15
         assert run.stalls().height <= hidden.len() - hidden.null_count()
         assert any("when the device was idle" in note for note in run.notes)
-        assert "it is unknown" in title(run)
+        assert "it is unknown" in sentence(run)
         assert not loop_breakdown(run.steps(), run.stalls()).is_known
 
 

@@ -15,7 +15,7 @@ from stallscope.charts import sheet
 from stallscope.charts.sheet import Sheet, styled
 from stallscope.units import count, printable
 from stallscope.verbs.flame.classify import CHANGE_COLOURS, COLOURS, KINDS, tree
-from stallscope.verbs.flame.result import Flame, notes_of, recordings_of, title
+from stallscope.verbs.flame.result import Flame, notes_of, recordings_of, sentence
 
 if TYPE_CHECKING:
     from stallscope.verbs.flame.classify import Tree
@@ -50,7 +50,7 @@ def figure(flame: Flame | FlameDifference) -> Sheet:
     """Draw a flamegraph, or two recordings in one; what grew is orange and what shrank is blue."""
     recordings, notes = recordings_of(flame), notes_of(flame)
     if any(recording.samples.is_empty() for recording in recordings):
-        return Sheet(title(flame), notes)
+        return Sheet(sentence(flame), notes)
     whole = tree(*(recording.samples for recording in recordings))
     shares = [totals / totals[0] for totals in whole.totals()]
     if isinstance(flame, Flame):
@@ -68,7 +68,7 @@ def figure(flame: Flame | FlameDifference) -> Sheet:
         limits = f"deeper than {MOST_ROWS} rows, or beyond the {MOST_FRAMES} widest"
         notes.append(f"{left}, {limits}")
     rows = 1 + max((box.row for box in boxes), default=0)
-    page = Sheet(title(flame), notes, [0.21 * rows + sheet.AXIS + 0.4])
+    page = Sheet(sentence(flame), notes, [0.21 * rows + sheet.AXIS + 0.4])
     (ax,) = page.parts
     ax.set_xlim(0, 1)
     ax.set_ylim(rows, 0)

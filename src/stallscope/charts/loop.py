@@ -58,12 +58,14 @@ def exposed_figure(run: Run) -> Sheet:
     """Draw the loop's time, and the parts of the stalls."""
     time = loop_breakdown(run.steps(), run.stalls(), run.side_spans)
     if time is None:
-        return Sheet(stall_text.title(run), stall_text.nothing(run))
+        return Sheet(stall_text.sentence(run), stall_text.nothing(run))
     rows = stall_text.rows_of(run, time, MOST_ROWS)
     strip = loop_strip(time)
     opening = _OPENING if rows else 0.0
     heights = [strip.height + _CAPTION + 0.08 + opening, 0.3 * (len(rows) + 1) + sheet.AXIS]
-    page = Sheet(stall_text.title(run), _exposed_notes(run, time, rows), heights[: 1 + bool(rows)])
+    page = Sheet(
+        stall_text.sentence(run), _exposed_notes(run, time, rows), heights[: 1 + bool(rows)]
+    )
     ax = page.parts[0]
     strip.fill(ax)
     ax.set_ylim(-opening, strip.height + _CAPTION)
@@ -177,7 +179,7 @@ def waits_figure(run: Run) -> Sheet:
         return Sheet(NO_LOOP, stall_text.nothing(run))
     patterns = run.patterns().filter(pl.col("rank") == rank).head(len(MARKERS)).to_dicts()
     notes = _waits_notes(run, steps, patterns, rank)
-    page = Sheet(stall_text.pattern_or_title(run), notes, [2.3 + sheet.AXIS])
+    page = Sheet(stall_text.pattern_or_sentence(run), notes, [2.3 + sheet.AXIS])
     (ax,) = page.parts
     ax.set_xlim(float(steps["step"][0]) - 0.7, float(steps["step"][-1]) + 0.7)
     _draw_waits(ax, steps, [row["named"] for row in patterns])
@@ -209,7 +211,7 @@ def _waits_notes(
         lines.append(f"shown: rank {rank} of {ranks}; shares of patterns are of all ranks")
     title = stall_text.answer(run)
     for row, mark in zip(patterns, MARKERS.values(), strict=False):
-        name = count(row["stalls"], "stall") if row == title else stall_text.pattern_title(row)
+        name = count(row["stalls"], "stall") if row == title else stall_text.pattern_sentence(row)
         lines.append(f"{mark} {name} ({stall_text.explained(row)})")
     hidden = run.patterns().height - len(patterns)
     if hidden:

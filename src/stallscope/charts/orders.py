@@ -15,7 +15,7 @@ from stallscope.charts import sheet
 from stallscope.charts.sheet import Sheet, styled
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.stats import INTERVAL
-from stallscope.units import LONGEST_TITLE, printable, seconds
+from stallscope.units import printable, seconds
 from stallscope.verbs.orders.text import factor_text, notes_of, sentence, verdict
 from stallscope.verbs.orders.variant import CACHE, DIFFERENT, IDENTICAL, NEAR, ROUNDING
 
@@ -51,7 +51,7 @@ _NAME, _BAR, _LINE, _ORDER, _GAP = 0.22, 0.34, 0.15, 0.22, 0.2
 def figure(orders: Orders) -> Sheet:
     """Draw the best pipelines."""
     rows = _chosen(orders)
-    title = printable(sentence(orders), LONGEST_TITLE)
+    title = sentence(orders)
     if not rows:
         return Sheet(title, notes_of(orders))
     strong = [row.trial for row in rows if orders.recommends(row)]
@@ -174,7 +174,7 @@ def front_figure(orders: Orders) -> Sheet:
     # a cache costs memory, which is another trade-off
     free = [variant for variant in orders.variants if variant.grade.works and variant.kind != CACHE]
     rows = [variant for variant in free if variant.fast or not variant.trial]
-    page = Sheet(printable(sentence(orders), LONGEST_TITLE), [_FRONT_KEY], [3.0 + sheet.AXIS])
+    page = Sheet(sentence(orders), [_FRONT_KEY], [3.0 + sheet.AXIS])
     (ax,) = page.parts
     fast = [_speed_or_one(row) for row in rows]
     low, high = min([0.9, *fast]), max([1.2, *fast])
@@ -227,7 +227,7 @@ _HALF: Final = 128.0
 @styled
 def comparison_figure(variant: Variant) -> Sheet:
     """Draw a variant's pictures beside the original's, with the difference made visible."""
-    title = printable(f"This order · {verdict(variant.grade)}", 200)
+    title = f"This order · {verdict(variant.grade)}"
     pairs = variant.pictures[:2]
     if not pairs:
         return Sheet(title, [NO_IMAGES])

@@ -29,8 +29,8 @@ from stallscope.charts.sheet import LINE, MOST_ROWS, Sheet, styled
 from stallscope.model.loop_time import loop_breakdown
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.stats import INTERVAL
-from stallscope.units import LONGEST_TITLE, count, printable, seconds, share, size, times
-from stallscope.verbs.compare import compare
+from stallscope.units import count, printable, seconds, share, size, times
+from stallscope.verbs import compare
 from stallscope.verbs.diagnose import text as diagnosis_text
 from stallscope.verbs.diagnose.causes import INCONCLUSIVE
 from stallscope.verbs.experiments import result as experiments
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from stallscope.verbs.compare.compare import Comparison
+    from stallscope.verbs.compare import Comparison
     from stallscope.verbs.diagnose.result import Diagnosis
     from stallscope.verbs.experiments.result import Experiments
     from stallscope.verbs.ladder.result import Ladder
@@ -182,7 +182,7 @@ _LEAST_SHARE: Final = 0.005
 
 def lines_figure(lines: Lines) -> Sheet:
     """Draw the hottest lines, each with its own share of a sample's time."""
-    title, (population, *others) = lines_result.title(lines), lines_result.notes_of(lines)
+    title, (population, *others) = lines_result.sentence(lines), lines_result.notes_of(lines)
     rows = lines.table().head(_MOST_LINES).to_dicts()
     if not rows:
         return Sheet(title, [population, *others])
@@ -245,7 +245,7 @@ def settings_figure(tuning: Tuning) -> Sheet:
     rows = [row for row in tuning.settings().to_dicts() if row["trial"]]
     measured = [row for row in rows if row["gain"] is not None]
     shown = measured or [row for row in rows if row["predicted_gain"] is not None]
-    title = printable(tune_result.sentence(tuning), LONGEST_TITLE)
+    title = tune_result.sentence(tuning)
     if not shown:
         return Sheet(title, [_FIT_NOTE])
     hidden = len(shown) - _MOST_FITS
@@ -279,7 +279,7 @@ _NONE: Final = "nothing was read"
 @styled
 def samples_figure(storage: Storage) -> Sheet:
     """Draw samples per second by number of readers, and the rate that the step needs."""
-    title = printable(storage_result.sentence(storage), LONGEST_TITLE)
+    title = storage_result.sentence(storage)
     lines = [(state, storage.of(SAMPLE, state)) for state in (storage.cold, WARM)]
     lines = [(state, rows) for state, rows in lines if rows]
     if not lines:
@@ -320,7 +320,7 @@ def _draw_readers(ax: Axes, state: str, rows: list[dict[str, Any]]) -> None:
 
 def pieces_figure(storage: Storage) -> Sheet:
     """Draw the bytes per second of all other access patterns."""
-    title = printable(storage_result.sentence(storage), LONGEST_TITLE)
+    title = storage_result.sentence(storage)
     bars = [
         LabelledBar(
             storage_result.describe(row),
@@ -339,7 +339,7 @@ def pieces_figure(storage: Storage) -> Sheet:
 
 def layouts_figure(layouts: Layouts) -> Sheet:
     """Draw the samples per second of each layout."""
-    title = printable(layout_result.sentence(layouts), LONGEST_TITLE)
+    title = layout_result.sentence(layouts)
     bars = [
         LabelledBar(
             layout_result.name_of(row, layouts.circumstances.image_pixels),

@@ -22,7 +22,7 @@ from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator
 
-from stallscope.units import printable, unbroken
+from stallscope.units import LONGEST_NOTE, LONGEST_TITLE, printable, unbroken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -119,8 +119,10 @@ class Sheet(Figure):
     def __init__(
         self, title: str, notes: Sequence[str] = (), heights: Sequence[float] = ()
     ) -> None:
-        titles = wrapped(title, _TITLE_LETTERS)
-        smalls = [wrapped(note, _SMALL_LETTERS) for note in notes]
+        self.title = printable(title, LONGEST_TITLE)
+        self.notes = tuple(printable(note, LONGEST_NOTE) for note in notes)
+        titles = wrapped(self.title, _TITLE_LETTERS)
+        smalls = [wrapped(note, _SMALL_LETTERS) for note in self.notes]
         above, under = (list(chain(*part)) for part in (smalls[:1], smalls[1:]))
         below = MARGIN + _TITLE_LINE * len(titles)
         head = below + _SMALL_LINE * len(above) + 0.08
@@ -129,8 +131,6 @@ class Sheet(Figure):
         height = charts_end + foot
         super().__init__(figsize=(WIDTH, height), dpi=DOTS, facecolor=PAPER)
         FigureCanvasAgg(self)
-        self.title = title
-        self.notes = tuple(notes)
         self.parts: list[Axes] = []
         title_look: dict[str, Any] = {"size": TITLE_SIZE, "weight": "bold"}
         lines = [(MARGIN + _TITLE_LINE * at, line, title_look) for at, line in enumerate(titles)]

@@ -34,7 +34,7 @@ from stallscope.charts.bars import BAR, Strip, StripPiece
 from stallscope.charts.sheet import LINE, MOST_ROWS, Sheet, styled
 from stallscope.model.thresholds import NOTABLE
 from stallscope.run.stall_text import nothing, population
-from stallscope.run.summary import NOTHING, UNIT_KEYS, headline, remarks, stage_name
+from stallscope.run.summary import NOTHING, UNIT_KEYS, remarks, sentence, stage_name
 from stallscope.stages import COLOURS
 from stallscope.units import count, file_name, printable, seconds, share, size, times
 
@@ -60,7 +60,7 @@ _COLUMNS: Final = {"share": 0.55, "p50": 1.2, "p95": 1.85, "waiting": 2.5}
 def figure(run: Run, *, has_spread: bool = True) -> Sheet:
     """Draw a sample's mean time by stage, and below it the spread of each stage."""
     profile = run.profile
-    title = headline(profile)
+    title = sentence(profile)
     if not profile.stages:
         return Sheet(title, nothing(run))
     pieces = pieces_of(profile)
@@ -255,10 +255,10 @@ def stopwatch_title(table: pl.DataFrame) -> str:
         spoken = f"{share(reading)} is reading" if reading else "no reading was seen"
         decoded = f"{share(decoding)} is decode" if decoding else "no decoding was seen"
         return f"A stopwatch calls {share(whole)} of a sample's time loading; {spoken}, {decoded}"
-    sentence = f"A stopwatch blames {printable(name)} for {share(whole)} of a sample's time"
+    blame = f"A stopwatch blames {printable(name)} for {share(whole)} of a sample's time"
     if decoding < NOTABLE:
-        return f"{sentence}; no decoding is hidden in there"
-    return f"{sentence}; {share(decoding / whole)} of that is decode"
+        return f"{blame}; no decoding is hidden in there"
+    return f"{blame}; {share(decoding / whole)} of that is decode"
 
 
 # The slowest samples, each with the stage that made it slow

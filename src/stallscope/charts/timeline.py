@@ -18,7 +18,7 @@ from stallscope.charts import sheet
 from stallscope.charts.bars import Label, in_a_row
 from stallscope.charts.sheet import Sheet, styled
 from stallscope.model.loop_time import NO_LOOP
-from stallscope.run.stall_text import nothing, pattern_or_title, small_print
+from stallscope.run.stall_text import nothing, pattern_or_sentence, small_print
 from stallscope.run.timeline import timeline
 from stallscope.units import count, printable, seconds, worker_name
 
@@ -131,7 +131,7 @@ def figure(run: Run) -> Sheet:
     excerpt = timeline(run)
     if excerpt is None:
         return Sheet(NO_LOOP, nothing(run))
-    return picture(run, excerpt, pattern_or_title(run))
+    return picture(run, excerpt, pattern_or_sentence(run))
 
 
 @styled

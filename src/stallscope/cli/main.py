@@ -226,7 +226,7 @@ def compare(
       stallscope compare runs/main runs/change --fail-if "stall_share > +0.05"
     """  # noqa: D301
     with output.report_errors():
-        from stallscope.verbs.compare.compare import compare as compared
+        from stallscope.verbs.compare import compare as compared
 
         comparison = compared(before, *after)
         beyond = [limit for limit in fail_if or () if comparison.exceeds(limit)]

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import polars as pl
 
 from stallscope.model.attribution import table
-from stallscope.model.loop_time import LoopBreakdown, leading, loop_breakdown, sentence
+from stallscope.model.loop_time import LoopBreakdown, leading, loop_breakdown
+from stallscope.model.loop_time import sentence as loop_sentence
 from stallscope.model.thresholds import SMALL
 from stallscope.run.summary import NOTHING
 from stallscope.units import LONGEST_TITLE, count, printable, seconds, share
@@ -44,18 +45,18 @@ class StallRow(NamedTuple):
         return share(self.share), seconds(self.exposed_s), share(self.busy)
 
 
-def title(run: Run) -> str:
+def sentence(run: Run) -> str:
     """Return the sentence on the loop's stalls: their share of the time and main cause."""
     time = loop_breakdown(run.steps(), run.stalls())
-    return sentence(time, run.exposed(), run.settings.num_workers, printable)
+    return loop_sentence(time, run.exposed(), run.settings.num_workers, printable)
 
 
-def title_of_steps(run: Run, rank: int, steps: pl.DataFrame) -> str:
+def sentence_of_steps(run: Run, rank: int, steps: pl.DataFrame) -> str:
     """Return the same sentence for consecutive steps of a rank."""
     its = (pl.col("rank") == rank) & pl.col("step").is_in(steps["step"].implode())
     time = loop_breakdown(steps, run.stalls().filter(its))
     exposed = table(run.parts().filter(its))
-    text = sentence(time, exposed, run.settings.num_workers, printable)
+    text = loop_sentence(time, exposed, run.settings.num_workers, printable)
     first, last = steps["step"][0], steps["step"][-1]
     which = f"Step {first}" if first == last else f"Steps {first} to {last}"
     return f"{which}: {text[0].lower()}{text[1:]}"
@@ -70,7 +71,7 @@ def small_print(run: Run) -> list[str]:
 
 
 def answer(run: Run) -> dict[str, Any] | None:
-    """Return the pattern that is the answer, a row of `Run.patterns`; None where `title` is.
+    """Return the pattern that is the answer, a row of `Run.patterns`; None where `sentence` is.
 
     If the loop hardly waits, a pattern of its waits is no answer.
     """
@@ -80,13 +81,13 @@ def answer(run: Run) -> dict[str, Any] | None:
     return None if hardly else pattern
 
 
-def pattern_or_title(run: Run) -> str:
-    """Return the sentence of the leading pattern, else `title`."""
+def pattern_or_sentence(run: Run) -> str:
+    """Return the sentence of the leading pattern, else `sentence`."""
     pattern = answer(run)
-    return pattern_title(pattern) if pattern else title(run)
+    return pattern_sentence(pattern) if pattern else sentence(run)
 
 
-def pattern_title(pattern: dict[str, Any]) -> str:
+def pattern_sentence(pattern: dict[str, Any]) -> str:
     """Return the sentence of a pattern, a row of `Run.patterns`."""
     return printable(pattern["title"], LONGEST_TITLE)
 

@@ -1,4 +1,4 @@
-"""Summary of a run's spans by stage and by sample, and the headline of its views.
+"""Summary of a run's spans by stage and by sample, and the sentence on them.
 
 A sample's time includes its own stages and its part of the worker's time for the whole batch
 (collate). Everything follows from `unit_times`, which a run computes once.
@@ -234,23 +234,23 @@ def stage_name(stage: StageTimes, unit: str, longest: int = LONGEST) -> str:
     return f"{printable(stage.stage, longest)}, {per}"
 
 
-def headline(profile: Profile) -> str:
+def sentence(profile: Profile) -> str:
     """Return a sentence with the shares of the longest stage and of reading."""
     if not profile.stages:
         return NOTHING
     first, *rest = profile.stages
-    sentence = f"{_word(first)} takes {share(first.share)} of a {profile.unit}'s time"
-    sentence += _nature(first, profile)
+    text = f"{_word(first)} takes {share(first.share)} of a {profile.unit}'s time"
+    text += _nature(first, profile)
     if first.kind == kinds.FETCH.kind:
-        sentence += f"; {_word(rest[0])} takes {share(rest[0].share)}" if rest else ""
+        text += f"; {_word(rest[0])} takes {share(rest[0].share)}" if rest else ""
     elif not (_is_getitem(first) and (first.waiting_share or 0) >= MOSTLY):  # probably reading
         taken = [stage.share for stage in rest if stage.kind == kinds.FETCH.kind]
-        sentence += f"; reading takes {share(sum(taken))}" if taken else "; no reading was seen"
-    return capital(sentence) if first.stage in kinds.READING_WORDS else sentence
+        text += f"; reading takes {share(sum(taken))}" if taken else "; no reading was seen"
+    return capital(text) if first.stage in kinds.READING_WORDS else text
 
 
 def remarks(profile: Profile) -> tuple[str, ...]:
-    """Return the caveats beside the headline."""
+    """Return the caveats beside the sentence."""
     return tuple(
         f"getitem takes {share(stage.share)}{_nature(stage, profile)}"
         for stage in profile.stages[1:]

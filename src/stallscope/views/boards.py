@@ -246,7 +246,7 @@ def _answer(variant: Variant) -> str:
     if variant.is_original:
         return f"The pipeline as it is: {seconds(took)} per sample"
     if took is None:
-        return printable(f"This order fails: {variant.grade.why}", 200)
+        return f"This order fails: {variant.grade.why}"
     speed = f"{orders_text.factor_text(variant.fast)} the original's speed (predicted)"
     if variant.speedup is not None:
         settled = "; not settled: measure longer" if variant.says == OPEN else ", measured"

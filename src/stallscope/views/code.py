@@ -22,7 +22,15 @@ from stallscope.bench.comparison import SAME
 from stallscope.model.thresholds import SMALL
 from stallscope.stages import COLOURS as STAGE_COLOURS
 from stallscope.stats import WILSON, WINDOWS
-from stallscope.units import count, file_name, printable, share, worker_name
+from stallscope.units import (
+    LONGEST_NOTE,
+    LONGEST_TITLE,
+    count,
+    file_name,
+    printable,
+    share,
+    worker_name,
+)
 from stallscope.verbs.flame.classify import (
     CHANGE_COLOURS,
     COLOURS,
@@ -33,7 +41,7 @@ from stallscope.verbs.flame.classify import (
     kind_shares,
     tree,
 )
-from stallscope.verbs.flame.result import CHANGES, Flame, notes_of, recordings_of, title
+from stallscope.verbs.flame.result import CHANGES, Flame, notes_of, recordings_of, sentence
 from stallscope.verbs.lines import result as lines_result
 from stallscope.views import document as page
 from stallscope.views.document import MOST_ROWS
@@ -79,7 +87,7 @@ def _flame(flame: Flame | FlameDifference) -> page.Document:
         bars, columns = [], [*shares, page.RowText("change", _change), *interval]
         notes = notes_of(flame)
     table = page.Table.of([NAME, *columns, FILE], rows, bars=bars)
-    return page.Document("flames", [page.Heading(title(flame)), table, page.Notes(notes)])
+    return page.Document("flames", [page.Heading(sentence(flame)), table, page.Notes(notes)])
 
 
 def _change(row: dict[str, Any]) -> str:
@@ -119,8 +127,8 @@ def viewer_data(flame: Flame | FlameDifference) -> dict[str, Any]:
     kinds = shown.kinds()
     key = {name: COLOURS[kind] for kind, name in KINDS.items() if kind in kinds[1:]}
     return {
-        "title": title(flame),
-        "notes": notes_of(flame),
+        "title": printable(sentence(flame), LONGEST_TITLE),
+        "notes": [printable(note, LONGEST_NOTE) for note in notes_of(flame)],
         "key": [*map(list, (key if isinstance(flame, Flame) else CHANGE_COLOURS).items())],
         "workers": [worker_name(worker) for worker in workers],
         "stages": [_UNKNOWN if stage is None else printable(stage) for stage in stages],
@@ -223,7 +231,7 @@ FLAME: Final = page.View(
     _flame,
     {"flame": (_SHOWS, "flame.figure")},
     {"flame": (_SHOWS, "panels.flame_panel")},
-    page.answered(title, functions="table"),
+    page.answered(sentence, functions="table"),
 )
 
 
@@ -246,7 +254,7 @@ _HEAT: Final = "80"
 
 def _lines(lines: Lines) -> page.Document:
     blocks = [
-        page.Heading(lines_result.title(lines)),
+        page.Heading(lines_result.sentence(lines)),
         Listings(lines, lines_result.in_order(lines)),
         page.Notes(lines_result.notes_of(lines)),
     ]
@@ -347,7 +355,7 @@ LINES: Final = page.View(
     {"lines": ("the lines with most time of their own", "results.lines_figure")},
     {"listing": ("one function with the heat of its lines", "panels.lines_panel")},
     lambda lines: {
-        "answer": lines_result.title(lines),
+        "answer": lines_result.sentence(lines),
         "functions": lines_result.in_order(lines),
         "lines": lines.table().to_dicts(),
     },

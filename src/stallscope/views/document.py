@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, is_dataclass
 from functools import cache
-from importlib import import_module
 from importlib.resources import files
 from itertools import zip_longest
 from textwrap import indent
@@ -21,6 +20,7 @@ from markupsafe import Markup
 
 from stallscope.errors import StallscopeError
 from stallscope.files import __version__, system_errors_as, whole_file
+from stallscope.result import named
 from stallscope.units import LONGEST_NOTE, count, json_without_controls, printable
 
 if TYPE_CHECKING:
@@ -236,14 +236,14 @@ class View:
     def plot(self, result: Any, kind: str) -> Any:
         """Draw a picture."""
         draw = self.pictures[kind][1]
-        return _function("charts", draw)(result) if isinstance(draw, str) else draw(result)
+        return named("charts", draw)(result) if isinstance(draw, str) else draw(result)
 
     def panel(self, result: Any, kind: str) -> Any:
         """Return the widgets of a panel."""
         if self.panels:
-            return _function("views", self.panels[kind][1])(result)
+            return named("views", self.panels[kind][1])(result)
         offered = {name: shows for name, (shows, _) in self.pictures.items()}
-        return _function("views", "panels.pictures")(result, offered, kind)
+        return named("views", "panels.pictures")(result, offered, kind)
 
     def as_json(self, result: Any) -> str:
         """Return the answer and its data, for programs."""
@@ -275,12 +275,6 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value):
         return vars(value)
     return dict(value) if hasattr(value, "keys") else str(value)
-
-
-def _function(folder: str, name: str) -> Callable[..., Any]:
-    module, _, function = name.rpartition(".")
-    loaded: Callable[..., Any] = getattr(import_module(f"stallscope.{folder}.{module}"), function)
-    return loaded
 
 
 class ExportError(StallscopeError, ValueError):

@@ -25,10 +25,10 @@ from stallscope.charts.results import lines_figure
 from stallscope.charts.timeline import picture as timeline_picture
 from stallscope.columns import Column
 from stallscope.model.loop_time import NO_LOOP
-from stallscope.run.stall_text import title, title_of_steps
+from stallscope.run.stall_text import sentence, sentence_of_steps
 from stallscope.run.timeline import MOST_STEPS, from_step, timed_steps, timeline
 from stallscope.stages import COLOURS, STALL_COLOUR
-from stallscope.units import count, printable, share
+from stallscope.units import LONGEST_TITLE, count, printable, share
 from stallscope.verbs.lines import result as lines_result
 from stallscope.views import code
 from stallscope.views.document import CellBar, Table, html, static
@@ -107,7 +107,7 @@ def pictures(result: Result, kinds: Mapping[str, str], first: str) -> Panel:
 
 def saying(sentence: str, still: Sheet | None = None) -> Panel:
     """Return a panel without controls that shows a sentence."""
-    panel = Panel([ipywidgets.HTML(html("<p>{}</p>", sentence))])
+    panel = Panel([ipywidgets.HTML(html("<p>{}</p>", printable(sentence, LONGEST_TITLE)))])
     panel.still = still
     return panel
 
@@ -156,7 +156,7 @@ def stall_panel(run: Run) -> Panel:
     """Return a slider over the stalls, the longest first, each with its timeline and its parts."""
     stalls = run.stalls().sort("stall_s", descending=True, maintain_order=True)
     if stalls.is_empty():
-        return saying(title(run))
+        return saying(sentence(run))
 
     def draw(number: int) -> tuple[Sheet, Markup]:
         stall = stalls.row(number - 1, named=True)
@@ -188,7 +188,7 @@ def timeline_panel(run: Run) -> Panel:
     def draw(length: int, step: int) -> tuple[Sheet, str]:
         first = min(step, steps[max(steps.len() - length, 0)])
         shown = from_step(run, rank, first, length)
-        return timeline_picture(run, shown, title_of_steps(run, rank, shown.window.steps)), ""
+        return timeline_picture(run, shown, sentence_of_steps(run, rank, shown.window.steps)), ""
 
     choices = slider("From step", usual["step"][0], steps[0], steps[-1])
     return pick(draw, dropdown("Steps", lengths, usual.height), choices)
@@ -256,7 +256,7 @@ def lines_panel(lines: Lines) -> Panel:
     """Return widgets to choose a function; the one with the hottest lines is the first."""
     functions = lines_result.in_order(lines)
     if not functions:
-        return saying(lines_result.title(lines))
+        return saying(lines_result.sentence(lines))
     options = [
         (f"{printable(row['function'], 60)} ({share(row['own_share'] or 0.0)})", place)
         for place, row in enumerate(functions)

@@ -13,8 +13,8 @@ from stallscope.bench.comparison import FASTER, OPEN, SAME, SLOWER
 from stallscope.columns import NO_VALUE, unit_of
 from stallscope.stages import COLOURS
 from stallscope.stats import INTERVAL
-from stallscope.units import LONGEST_TITLE, count, file_name, printable, seconds, times
-from stallscope.verbs.compare import compare
+from stallscope.units import count, file_name, printable, seconds, times
+from stallscope.verbs import compare
 from stallscope.verbs.experiments import result as experiments_result
 from stallscope.verbs.ladder import result as ladder_result
 from stallscope.verbs.orders import text as orders_text
@@ -28,7 +28,7 @@ from stallscope.views import document as page
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stallscope.verbs.compare.compare import Comparison
+    from stallscope.verbs.compare import Comparison
     from stallscope.verbs.experiments.result import Experiments
     from stallscope.verbs.ladder.result import Ladder
     from stallscope.verbs.orders.result import Orders
@@ -305,16 +305,13 @@ def _orders(orders: Orders) -> page.Document:
     brackets = ["speedup in brackets: predicted, not measured"] * has_guess
     reasons = [printable(f"{row.order}: {orders_text.verdict(row.grade)}", 400) for row in unusable]
     further = orders_text.beyond(orders) if orders.best_variant() else ""
-    title, below = (
-        printable(text, LONGEST_TITLE) for text in (orders_text.sentence(orders), further)
-    )
     cells = [(*_cells(row), "yes" if orders.recommends(row) else "") for row in rows]
     bars = [page.CellBar(row.predicted_s or 0.0, COLOURS["transform"]) for row in rows]
     why = f"{count(len(unusable), 'pipeline')} that cannot be used, and why"
     return page.Document(
         "orders",
         [
-            page.Heading(title, [below] if below else []),
+            page.Heading(orders_text.sentence(orders), [further] if further else []),
             page.Table(_ORDER_HEADS, cells, bars),
             page.Notes([*brackets, *hidden_note, *orders_text.notes_of(orders)]),
             page.Bullets(reasons[:_MOST_REASONS], why),

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.model.loop_time import loop_breakdown
 from stallscope.run import stall_text
-from stallscope.run.resources import find_saturated, named_growth, sentence
-from stallscope.run.summary import headline, remarks, stage_name
+from stallscope.run.resources import find_saturated, named_growth
+from stallscope.run.resources import sentence as saturation_sentence
+from stallscope.run.summary import remarks, stage_name
+from stallscope.run.summary import sentence as work_sentence
 from stallscope.stages import COLOURS, STALL_COLOUR, WORK_KINDS
 from stallscope.units import MOST_NAMED, count, plural, seconds, share
 from stallscope.views import document as page
@@ -47,8 +49,10 @@ def _loop(run: Run) -> Iterator[Any]:
     if time is None:
         return
     saturation = find_saturated(run)
-    saturated = [sentence(saturation)] if saturation.matters and saturation.saturated else []
-    yield page.Heading(stall_text.title(run), [stall_text.split(time), *saturated])
+    saturated = (
+        [saturation_sentence(saturation)] if saturation.matters and saturation.saturated else []
+    )
+    yield page.Heading(stall_text.sentence(run), [stall_text.split(time), *saturated])
     rows = stall_text.rows_of(run, time, MOST_PARTS)
     bars = [_bar(row.share, row.kind) for row in rows]
     yield page.Table(PART_HEADS, [(row.name, *row.cells) for row in rows], bars, PART_KEY)
@@ -58,7 +62,7 @@ def _loop(run: Run) -> Iterator[Any]:
 def _patterns(run: Run) -> list[str]:
     patterns = run.patterns()
     sentences = [
-        f"{stall_text.pattern_title(pattern)} · {stall_text.explained(pattern)}"
+        f"{stall_text.pattern_sentence(pattern)} · {stall_text.explained(pattern)}"
         for pattern in patterns.head(MOST_NAMED).iter_rows(named=True)
     ]
     hidden = patterns.height - len(sentences)
@@ -74,7 +78,7 @@ def _work(profile: Profile) -> Iterator[Any]:
         mean, waiting = seconds(stage.mean_s), share(stage.waiting_share)
         name = stage_name(stage, profile.unit, 40)
         rows.append((name, share(stage.share), mean, *quantiles, waiting))
-    yield page.Heading(headline(profile), [_sum(profile)] if profile.stages else [])
+    yield page.Heading(work_sentence(profile), [_sum(profile)] if profile.stages else [])
     yield page.Table(HEADS, rows, [_bar(stage.share, stage.kind) for stage in stages])
 
 
@@ -128,7 +132,7 @@ VIEW: Final = page.View(
         "live": ("a training that still runs", "panels.live_panel"),
     },
     page.answered(
-        stall_text.title,
+        stall_text.sentence,
         **{name: name for name in ("stages", "exposed", "patterns", "settings", "machine")},
     ),
 )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import import_module
 from math import hypot
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -19,11 +18,11 @@ import polars as pl
 from stallscope.apart import computed_apart
 from stallscope.columns import CODE_FILE, NAME, Column, Schema
 from stallscope.model.thresholds import NOTABLE
-from stallscope.result import Conditions, Result, SavedResult
+from stallscope.result import Conditions, Result, SavedResult, named
 from stallscope.run.stacks import STACKS
 from stallscope.stats import INTERVAL, wilson
 from stallscope.store import stored
-from stallscope.units import LONGEST_NOTE, LONGEST_TITLE, capital, count, printable, share
+from stallscope.units import capital, count, share
 from stallscope.verbs.flame import classify
 from stallscope.verbs.flame.classify import KINDS, YOURS, kind_shares
 
@@ -85,7 +84,7 @@ class _Flamegraph(Result):
         Raises:
             StallscopeError: the suffix is unknown, or the file cannot be written.
         """
-        written: Path = import_module("stallscope.views.code").export(self, path)
+        written: Path = named("views", "code.export")(self, path)
         return written
 
 
@@ -189,10 +188,9 @@ def sentence(flame: Flame | FlameDifference) -> str:
     rows, kinds = flame.table(), kind_shares(flame.samples)
     largest = next((name for name in kinds if name != YOURS), YOURS)
     if rows.is_empty() or rows["self_share"][0] < NOTABLE:
-        title = capital(KINDS[largest])
         return (
-            f"{title}: {share(kinds[largest])} of {whose}; none of your own functions takes "
-            f"{share(NOTABLE)}"
+            f"{capital(KINDS[largest])}: {share(kinds[largest])} of {whose}; none of your own "
+            f"functions takes {share(NOTABLE)}"
         )
     top = rows.row(0, named=True)
     mine = f"`{top['function']}` (yours) takes {share(top['self_share'])} of {whose}"
@@ -208,11 +206,6 @@ def _largest_change(difference: FlameDifference) -> str:
     word = "shrank" if top["change"] < 0 else "grew"
     ends = f"{share(top['before_share'])} to {share(top['after_share'])}"
     return f"`{top['function']}` (yours) {word} from {ends} of the time"
-
-
-def title(flame: Flame | FlameDifference) -> str:
-    """Return the answer in printable characters."""
-    return printable(sentence(flame), LONGEST_TITLE)
 
 
 def notes_of(flame: Flame | FlameDifference) -> list[str]:
@@ -233,5 +226,4 @@ def notes_of(flame: Flame | FlameDifference) -> list[str]:
             f"width: mean of the shares before ({samples[1]}) and after ({samples[0]}); functions "
             "are matched by name and file"
         )
-    notes = dict.fromkeys(note for each in reversed(recordings) for note in each.notes)
-    return [head, *(printable(note, LONGEST_NOTE) for note in notes)]
+    return [head, *dict.fromkeys(note for each in reversed(recordings) for note in each.notes)]

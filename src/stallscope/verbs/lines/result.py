@@ -19,7 +19,7 @@ from stallscope.model.thresholds import NOTABLE
 from stallscope.result import Conditions, SavedResult
 from stallscope.stats import INTERVAL
 from stallscope.store import stored
-from stallscope.units import LONGEST_TITLE, capital, count, printable, seconds, share
+from stallscope.units import capital, count, seconds, share
 
 FUNCTIONS: Final = Schema(
     "One row per function whose lines were timed.",
@@ -141,11 +141,6 @@ def sentence(lines: Lines) -> str:
     if first["own_share"] < NOTABLE:
         return f"No line stands out: the hottest, {where}, takes {taken}{source}"
     return f"{capital(where)} takes {taken}{source}"
-
-
-def title(lines: Lines) -> str:
-    """Return the answer in printable characters."""
-    return printable(sentence(lines), LONGEST_TITLE)
 
 
 def notes_of(lines: Lines) -> list[str]:

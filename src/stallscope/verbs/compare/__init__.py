@@ -1,1 +1,0 @@
-"""`ss.compare`: significant differences between recorded runs."""
