@@ -90,7 +90,7 @@ class TestEveryPicture:
 
 class TestStages:
     def test_puts_the_small_ones_together(self):
-        run = a_run([{"decode": 90.0, "A": 1.0, "B": 1.0, "C": 1.0}] * 40)
+        run = a_run([{"decode": 97.0, "A": 0.9, "B": 0.9, "C": 0.9}] * 40)
 
         assert "3 more 3%" in words(stages.figure(run))
 

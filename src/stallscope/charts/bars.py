@@ -13,7 +13,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
 from stallscope.charts import sheet
-from stallscope.charts.sheet import Sheet, styled
+from stallscope.charts.sheet import GAP, PAD, ROW, Sheet, styled
 from stallscope.model.thresholds import SMALL
 from stallscope.stages import COLOURS
 from stallscope.stats import INTERVAL
@@ -27,11 +27,7 @@ Ends = tuple[float | None, float | None]
 
 BAR: Final = 0.6
 """Height of a bar in parts, inches."""
-_LABEL_ROW: Final = 0.24
-_PAD: Final = 0.06
 _LIGHT: Final = 0.7
-_GAP: Final = 0.25
-"""Space between two labels, inches."""
 
 
 class Label(NamedTuple):
@@ -59,12 +55,12 @@ def in_a_row(labels: Sequence[tuple[Label, float]], room: float) -> list[Label]:
     free = 0.0
     for label, _ in labels:
         lefts.append(max(free, label.at - sheet.text_width(label.text) / 2))
-        free = lefts[-1] + sheet.text_width(label.text) + _GAP
+        free = lefts[-1] + sheet.text_width(label.text) + GAP
     end = room
     for place in reversed(range(len(labels))):
         width = sheet.text_width(labels[place][0].text)
         lefts[place] = min(lefts[place], end - width)
-        end = lefts[place] - _GAP
+        end = lefts[place] - GAP
     if lefts and lefts[0] < 0:
         shortest = min(labels, key=lambda each: each[1])
         return in_a_row([each for each in labels if each is not shortest], room)
@@ -82,12 +78,12 @@ class StripPiece(NamedTuple):
     waiting: float = 0.0
     """Light and hatched share (0 to 1) at its end."""
     short: str = ""
-    """Text over a narrow part instead of its numbers."""
+    """Numbers over a narrow part, behind its name."""
 
     @property
     def outside(self) -> str:
         """Text over the bar if the part is too narrow."""
-        return f"{self.name} {self.short or self.numbers}"
+        return f"{self.name} {self.short}".rstrip()
 
 
 class Strip:
@@ -95,16 +91,20 @@ class Strip:
 
     Args:
         pieces: parts from left to right.
-        width: approximate width of the bar, inches.
+        width: approximate width of its axis, inches.
+        end: end of its axis; None: the end of the bar.
 
     Attributes:
-        total: end of its axis.
+        total: end of the bar.
         height: height of the bar and the names above it, inches.
     """
 
-    def __init__(self, pieces: Sequence[StripPiece], width: float = sheet.ROOM - 0.3) -> None:
+    def __init__(
+        self, pieces: Sequence[StripPiece], width: float = sheet.ROOM, end: float | None = None
+    ) -> None:
         self.total = sum(piece.length for piece in pieces)
-        self._inch = self.total / width
+        self._end = end or self.total
+        self._inch = self._end / width
         starts = [sum(piece.length for piece in pieces[:number]) for number in range(len(pieces))]
         self._pieces = list(zip(pieces, starts, strict=True))
         narrow = [
@@ -113,12 +113,12 @@ class Strip:
             if not self._fits(piece) and piece.length >= SMALL * self.total
         ]
         self._outside = in_a_row(narrow, width)
-        self.height = BAR + _LABEL_ROW * bool(self._outside) + 0.06
+        self.height = BAR + ROW * bool(self._outside)
 
     def _fits(self, piece: StripPiece) -> bool:
         widest = max(sheet.text_width(piece.name, bold=True), sheet.text_width(piece.numbers))
         larger = piece.length * max(piece.waiting, 1 - piece.waiting)
-        return widest + 2 * _PAD <= larger / self._inch
+        return widest + 2 * PAD <= larger / self._inch
 
     def draw(self, ax: Axes, base: float = 0.0) -> None:
         """Draw the bar from `base` up."""
@@ -129,10 +129,10 @@ class Strip:
             ax.plot(xs, [top, top + 0.12], color=sheet.FAINT, linewidth=0.7)
             ax.text(label.left * self._inch, top + 0.13, label.text, va="bottom")
 
-    def fill(self, ax: Axes, end: float | None = None) -> None:
-        """Draw the bar alone on its axes, from 0 to `end`; None: to the end of the bar."""
+    def fill(self, ax: Axes) -> None:
+        """Draw the bar alone on its axes."""
         ax.set_ylim(0, self.height)
-        ax.set_xlim(0, end or self.total)
+        ax.set_xlim(0, self._end)
         ax.set_axis_off()
         self.draw(ax)
 

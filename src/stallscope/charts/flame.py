@@ -12,7 +12,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.ticker import PercentFormatter
 
 from stallscope.charts import sheet
-from stallscope.charts.sheet import Sheet, styled
+from stallscope.charts.sheet import PAD, ROW, Sheet, styled
 from stallscope.units import count, printable
 from stallscope.verbs.flame.classify import CHANGE_COLOURS, COLOURS, KINDS, tree
 from stallscope.verbs.flame.result import Flame, notes_of, recordings_of, sentence
@@ -26,9 +26,6 @@ MOST_FRAMES: Final = 300
 """Most frames in the picture: more would be too narrow to distinguish."""
 MOST_ROWS: Final = 22
 """Rows of frames; deeper frames are only counted."""
-_PAD: Final = 0.04
-_WIDTH: Final = sheet.ROOM - 0.4
-"""Approximate width of the chart, inches."""
 _NARROWEST: Final = 0.002
 _CLEAR: Final = 0.02
 """Change of the share of all time from which a frame has its full colour."""
@@ -68,7 +65,7 @@ def figure(flame: Flame | FlameDifference) -> Sheet:
         limits = f"deeper than {MOST_ROWS} rows, or beyond the {MOST_FRAMES} widest"
         notes.append(f"{left}, {limits}")
     rows = 1 + max((box.row for box in boxes), default=0)
-    page = Sheet(sentence(flame), notes, [0.21 * rows + sheet.AXIS + 0.4])
+    page = Sheet(sentence(flame), notes, [0.21 * rows + sheet.AXIS + ROW])
     (ax,) = page.parts
     ax.set_xlim(0, 1)
     ax.set_ylim(rows, 0)
@@ -80,11 +77,11 @@ def figure(flame: Flame | FlameDifference) -> Sheet:
         spans, colours = [(box.left, box.width) for box in its], [box.colour for box in its]
         ax.broken_barh(spans, (row, 0.96), fc=colours, ec=sheet.PAPER, lw=0.6)
     for box in boxes:  # shorten the name if it does not fit: first to the function alone
-        room = box.width * _WIDTH - 2 * _PAD
+        room = box.width * sheet.ROOM - 2 * PAD
         text = printable(box.name, 120)
         if sheet.text_width(text) > room:
             text = sheet.fitting(box.name.rpartition(" (")[0], room)
-        at = (box.left + _PAD / _WIDTH, box.row + 0.5)
+        at = (box.left + PAD / sheet.ROOM, box.row + 0.5)
         ax.text(*at, text, color=sheet.ink_on(box.colour), va="center_baseline")
     edge = {"edgecolor": sheet.INK, "linewidth": 0.3}
     sheet.draw_key(ax, {name: {"facecolor": colour, **edge} for name, colour in looks.items()})

@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 
 from stallscope.charts import sheet, timeline
 from stallscope.charts.bars import Strip, StripPiece
-from stallscope.charts.sheet import MOST_ROWS, Sheet, styled
+from stallscope.charts.sheet import MOST_ROWS, ROW, Sheet, styled
 from stallscope.model.loop_time import NO_LOOP, OWN_WORDS, is_own, leading, loop_breakdown
 from stallscope.model.thresholds import SMALL, STALL_RULE
 from stallscope.run import stall_text
@@ -43,14 +43,9 @@ UNATTRIBUTED: Final[dict[str, Any]] = {
 """Look of the unexplained part."""
 WAITS: Final = {"stall": STALL_COLOUR, "wait": "#F3C6A5"}
 """Waits too short to be stalls have a pale stall colour."""
-_OPENING: Final = 0.35
-"""Height below the loop's bar for the lines from the stall to its parts, inches."""
 _SMALLEST: Final = 1e-5
 """Share of the longest wait below which waits are drawn at the axis' end."""
-_CAPTION: Final = 0.25
-"""Height above the loop's bar for its caption, inches."""
-_COLUMNS: Final = {"of stalls": 0.75, "per step": 1.5, "busy share": 2.35}
-"""Right ends of the columns, inches from the bars."""
+_COLUMNS: Final = ("of stalls", "per step", "busy share")
 
 
 @styled
@@ -61,14 +56,14 @@ def exposed_figure(run: Run) -> Sheet:
         return Sheet(stall_text.sentence(run), stall_text.nothing(run))
     rows = stall_text.rows_of(run, time, MOST_ROWS)
     strip = loop_strip(time)
-    opening = _OPENING if rows else 0.0
-    heights = [strip.height + _CAPTION + 0.08 + opening, 0.3 * (len(rows) + 1) + sheet.AXIS]
+    opening = ROW if rows else 0.0  # for the lines from the stall to its parts
+    heights = [strip.height + ROW + opening, ROW * (len(rows) + 1) + sheet.AXIS]
     page = Sheet(
         stall_text.sentence(run), _exposed_notes(run, time, rows), heights[: 1 + bool(rows)]
     )
     ax = page.parts[0]
     strip.fill(ax)
-    ax.set_ylim(-opening, strip.height + _CAPTION)
+    ax.set_ylim(-opening, strip.height + ROW)
     caption = f"the loop's time: {seconds(time.total_s / time.steps)} per step, mean"
     ax.text(0, strip.height + 0.04, caption, color=sheet.FAINT, va="bottom")
     if rows:  # the parts below divide the stall in the bar
@@ -91,7 +86,7 @@ def loop_strip(time: LoopBreakdown) -> Strip:
         numbers = f"{share(part)} · {seconds(sum_s / time.steps)}"
         look = loop_colour(name, kind)
         pieces.append(StripPiece(printable(name), part, numbers, look, short=share(part)))
-    return Strip(pieces, sheet.ROOM)
+    return Strip(pieces)
 
 
 def _exposed_notes(run: Run, time: LoopBreakdown, rows: list[StallRow]) -> list[str]:
@@ -164,8 +159,6 @@ MARKERS: Final = {"D": "◆", "s": "■", "^": "▲", "v": "▼"}
 """Markers of the patterns, and the same as letters."""
 _FEW: Final = 400
 """Steps up to which each stall has a stem."""
-_FEW_TICKS: Final = 8
-"""Steps up to which each has its number on the axis."""
 
 
 @styled
@@ -225,10 +218,7 @@ def _draw_waits(ax: Axes, steps: pl.DataFrame, patterns: list[list[int]]) -> Non
     high = max(float(waits_s.max()), 1e-6)
     low = float(waits_s[waits_s >= high * _SMALLEST].min())
     is_log = sheet.spans_decades(low, high)
-    if steps.height <= _FEW_TICKS:
-        ax.set_xticks(steps["step"].to_list())
-    else:
-        ax.xaxis.set_major_locator(MaxNLocator(8, integer=True, steps=[1, 2, 5, 10]))
+    ax.xaxis.set_major_locator(MaxNLocator(8, integer=True, steps=[1, 2, 5, 10]))
     sheet.time_axis(ax, low, high, vertical=True)
     ax.grid(axis="y")
     ax.set_ylabel("wait")

@@ -1,7 +1,7 @@
 """Charts of a pipeline's orders: the best ones, the trade-off, the samples.
 
-A row of the first chart is a pipeline: its name and speedup, its bar, a line with the measured
-interval under the bar, and the ops in their order. The original pipeline is always among the rows.
+A part of the first chart is a pipeline: its name and speedup, its bar, a line with the measured
+interval under the bar, and the ops in their order. The original pipeline is always among them.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from matplotlib.patches import Rectangle
 
 from stallscope.charts import sheet
-from stallscope.charts.sheet import Sheet, styled
-from stallscope.stages import COLOURS, STALL_COLOUR
+from stallscope.charts.bars import Strip, StripPiece
+from stallscope.charts.sheet import LINE, MARGIN, PICTURE, ROW, Sheet, styled
+from stallscope.stages import COLOURS
 from stallscope.stats import INTERVAL
 from stallscope.units import printable, seconds
 from stallscope.verbs.orders.text import factor_text, notes_of, sentence, verdict
@@ -26,26 +26,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stallscope.verbs.orders.result import Orders
-    from stallscope.verbs.orders.variant import CostPart, Picture, Variant
+    from stallscope.verbs.orders.variant import Picture, Variant
 
 
-KEY: Final = f"bar: predicted, part by part · line under it: measured, with its {INTERVAL}"
+KEY: Final = (
+    "bars: predicted seconds of one worker per sample, part by part · line under a bar: measured, "
+    f"with its {INTERVAL}"
+)
 MOST: Final = 6
-_UNSPLIT: Final = "#E4E8EB"
 _COLOURS: Final = {**COLOURS, "fetch": COLOURS["other"]}
 """Colours of the parts; the dataset's is not that of reading, as it may be mostly decoding."""
-_LABELS: Final = {
-    "fetch": "dataset (reading and its other code)",
-    "decode": "decode",
-    "transform": "ops",
-    "collate": "collate and send",
-}
 _MOST_INTERVAL: Final = 1.6
 """Width of the chart, as a multiple of the longest bar; a longer interval is cut with an arrow."""
-_WIDTH: Final = sheet.ROOM - 0.4
-"""Length of the longest bar, about, inches."""
-_NAME, _BAR, _LINE, _ORDER, _GAP = 0.22, 0.34, 0.15, 0.22, 0.2
-"""Heights of a row's parts from the top, and of the gap below the row, inches."""
 
 
 def figure(orders: Orders) -> Sheet:
@@ -63,85 +55,62 @@ def bars_figure(
     title: str, notes: Sequence[str], rows: Sequence[Variant], strong: Collection[int] = ()
 ) -> Sheet:
     """Draw pipelines under each other; the names of the trials in `strong` are bold."""
-    height = sum(map(_height, rows)) + 0.05
-    page = Sheet(title, notes, [height + sheet.AXIS + 0.35])
-    (ax,) = page.parts
-    bars = [max(_bar_s(row), row.measured.value if row.measured else 0.0) for row in rows]
-    ends = [row.measured.high or 0.0 for row in rows if row.measured]
+    pieces = [_pieces(row) for row in rows]
+    measured = [row.measured for row in rows if row.measured]
+    bars = [*(sum(piece.length for piece in parts) for parts in pieces)]
+    longest = max([*bars, *(took.value for took in measured)]) or 1e-3
     # a wide interval must not make the bars too small to see
-    sheet.linear_time(ax, 1.01 * min(max([*bars, *ends]), _MOST_INTERVAL * max(bars)) or 1e-3)
-    ax.set_ylim(height, 0)  # inches
-    sheet.name_heights(ax, {})
-    ax.set_xlabel("seconds of one worker per sample")
-    top = 0.1
-    for row in rows:
-        _draw_row(ax, row, top, bold=row.trial in strong)
-        top += _height(row)
-    kinds = {part.kind for row in rows for part in row.parts}
-    looks = {label: _COLOURS[kind] for kind, label in _LABELS.items() if kind in kinds}
-    if any(row.predicted_s and not row.parts for row in rows):
-        looks["as a whole"] = _UNSPLIT
-    sheet.draw_key(ax, looks)
+    end = min(max([longest, *(took.high or 0.0 for took in measured)]), _MOST_INTERVAL * longest)
+    strips = [Strip(parts, end=end) for parts in pieces]
+    belows = [LINE * (bool(row.measured) + (row.kind == "order")) for row in rows]
+    heights = [strip.height + down + ROW for strip, down in zip(strips, belows, strict=True)]
+    page = Sheet(title, notes, heights)
+    for ax, row, strip, down in zip(page.parts, rows, strips, belows, strict=True):
+        strip.fill(ax)
+        ax.set_ylim(-down, strip.height)
+        _write_names(ax, row, bold=row.trial in strong)
+        if row.measured:
+            middle, high = row.measured.value, row.measured.high
+            sheet.draw_interval(ax, middle, -LINE / 2, (row.measured.low, high))
+            dot: dict[str, Any] = {"color": sheet.PAPER, "mec": sheet.INK, "zorder": 4}
+            ax.plot([middle], [-LINE / 2], "o", ms=4, **dot)
+            if high is not None and high > end:
+                ax.plot([end], [-LINE / 2], ">", ms=4, color=sheet.INK, clip_on=False)
+        if row.kind == "order":
+            order = sheet.fitting(printable(row.order, 160), sheet.ROOM)
+            ax.text(0, -down, order, va="bottom", color=sheet.FAINT)
     return page
 
 
-def _height(row: Variant) -> float:
-    return _NAME + _BAR + _LINE * bool(row.measured) + _ORDER * (row.kind == "order") + _GAP
+def _pieces(row: Variant) -> list[StripPiece]:
+    pieces = [
+        StripPiece(
+            "dataset" if part.kind == "fetch" else printable(part.name, 30),
+            part.seconds,
+            seconds(part.seconds),
+            _COLOURS[part.kind],
+        )
+        for part in row.parts
+    ]
+    if row.predicted_s and not pieces:
+        whole = StripPiece("as a whole", row.predicted_s, seconds(row.predicted_s), sheet.RULE)
+        pieces = [whole]
+    return pieces
 
 
-def _bar_s(row: Variant) -> float:
-    return max(sum(part.seconds for part in row.parts), row.predicted_s or 0.0)
-
-
-def _draw_row(ax: Axes, row: Variant, top: float, *, bold: bool) -> None:
-    end = ax.get_xlim()[1]
+def _write_names(ax: Axes, row: Variant, *, bold: bool) -> None:
     fast = _speed(row) if row.grade.compared else f"{factor_text(row.fast)} predicted"
     about = "the original" if row.is_original else f"{row.grade.equivalence} · {fast}"
     if not row.grade.works:
         about = fast if row.predicted_s else row.grade.equivalence  # no grade yet, or no speed
-    room = _WIDTH - 0.3 - sheet.text_width(about, sheet.TEXT_SIZE)
-    name = sheet.fitting(printable(row.change, 150), room, sheet.TEXT_SIZE, bold=bold)
-    look: dict[str, Any] = {"size": sheet.TEXT_SIZE, "va": "top"}
-    ax.text(0, top, name, weight="bold" if bold else "normal", **look)
-    ax.text(end, top, about, ha="right", **look)
-    top += _NAME
-    start = 0.0
-    for part in row.parts:
-        _draw_part(ax, part, start, top)
-        start += part.seconds
-    if row.predicted_s and not row.parts:
-        ax.add_patch(Rectangle((0, top), row.predicted_s, _BAR, facecolor=_UNSPLIT, linewidth=0))
     if row.predicted_s is None and row.parts:
         works = sum(part.kind == "transform" for part in row.parts)
-        text = f"{printable(row.order.split(' → ')[works], 40)} fails here"
-        look = {"va": "center", "weight": "bold", "color": STALL_COLOUR}
-        ax.text(start + 0.08 * end / _WIDTH, top + _BAR / 2, text, **look)
-    top += _BAR
-    if row.measured:
-        middle, high, down = row.measured.value, row.measured.high, top + _LINE / 2 + 0.02
-        sheet.draw_interval(ax, middle, down, (row.measured.low, high))
-        if high is not None and high > end:
-            ax.plot([end], [down], ">", ms=4, color=sheet.INK, clip_on=False)
-        ax.plot([middle], [down], "o", ms=4, color=sheet.PAPER, mec=sheet.INK, mew=1.0, zorder=4)
-        top += _LINE
-    if row.kind == "order":
-        order = sheet.fitting(printable(row.order, 160), _WIDTH)
-        ax.text(0, top + 0.07, order, va="top", color=sheet.FAINT)
-
-
-def _draw_part(ax: Axes, part: CostPart, start: float, top: float) -> None:
-    colour = _COLOURS[part.kind]
-    ax.add_patch(Rectangle((start, top), part.seconds, _BAR, facecolor=colour, linewidth=0))
-    ax.plot(
-        [start, start], [top, top + _BAR], color=sheet.PAPER, linewidth=1.2, solid_capstyle="butt"
-    )
-    room = part.seconds * _WIDTH / ax.get_xlim()[1] - 0.08
-    name = "dataset" if part.kind == "fetch" else printable(part.name, 30)
-    lines = [line for line in (name, seconds(part.seconds)) if sheet.text_width(line, 8.2) <= room]
-    if name in lines:
-        text, ink = "\n".join(lines), sheet.ink_on(colour)
-        middle = start + part.seconds / 2
-        sheet.write_centred(ax, middle, top + _BAR / 2, text, size=8.2, color=ink)
+        about = f"{about}: {printable(row.order.split(' → ')[works], 40)} fails here"
+    room = sheet.ROOM - 0.3 - sheet.text_width(about, sheet.TEXT_SIZE)
+    name = sheet.fitting(printable(row.change, 150), room, sheet.TEXT_SIZE, bold=bold)
+    look: dict[str, Any] = {"size": sheet.TEXT_SIZE, "pad": 3}
+    ax.set_title(name, loc="left", weight="bold" if bold else "normal", **look)
+    ax.set_title(about, loc="right", **look)
 
 
 def _chosen(orders: Orders) -> list[Variant]:
@@ -218,8 +187,6 @@ def _speed_or_one(row: Variant) -> float:
 
 NO_IMAGES: Final = "The samples are not images, so there is no picture of the difference"
 _FACTORS: Final = (1, 2, 5, 10, 20, 50, 100, 255)
-_PICTURE, _BETWEEN, _HEAD = 1.45, 0.12, 0.22
-"""Height of a picture, space between two, and height of the columns' heads, inches."""
 _HALF: Final = 128.0
 """Brightness, of 255, that the largest difference should at least have."""
 
@@ -234,23 +201,23 @@ def comparison_figure(variant: Variant) -> Sheet:
     factor = amplification(pairs)
     size = f"difference times {factor}" if factor > 1 else "no difference in 256 shades"
     note = f"each row is one sample on the same draws: original, new, {size} (black: none seen)"
-    height = len(pairs) * (_PICTURE + _BETWEEN) + _HEAD
+    height = len(pairs) * (PICTURE + MARGIN) + ROW
     page = Sheet(title, [note], [height])
     (ax,) = page.parts
     ax.set_xlim(0, sheet.ROOM)  # inches, as for y
     ax.set_ylim(height, 0)
     ax.set_axis_off()
     wide = max(picture.shape[1] / picture.shape[0] for pair in pairs for picture in pair)
-    column = min((sheet.ROOM - 2 * _BETWEEN) / 3, wide * _PICTURE)
+    column = min((sheet.ROOM - 2 * MARGIN) / 3, wide * PICTURE)
     heads = ("original", "new", f"difference × {factor}" if factor > 1 else "difference")
     for place, head in enumerate(heads):
-        ax.text(place * (column + _BETWEEN), _HEAD - 0.05, head, va="bottom", color=sheet.FAINT)
+        ax.text(place * (column + MARGIN), ROW - 0.05, head, va="bottom", color=sheet.FAINT)
     for number, (original, new) in enumerate(pairs):
         far = np.clip(_distance(original, new) * factor, 0, 255).astype(np.uint8)
-        top = _HEAD + number * (_PICTURE + _BETWEEN)
+        top = ROW + number * (PICTURE + MARGIN)
         for place, picture in enumerate((original, new, far)):
-            left, (high, broad) = place * (column + _BETWEEN), picture.shape[:2]
-            inch = min(_PICTURE / high, column / broad)
+            left, (high, broad) = place * (column + MARGIN), picture.shape[:2]
+            inch = min(PICTURE / high, column / broad)
             box = (left, left + broad * inch, top + high * inch, top)
             # pixels as they are: a smoothed difference would look smaller than it is
             ax.imshow(picture, extent=box, aspect="auto", interpolation="nearest")

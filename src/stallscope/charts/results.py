@@ -25,7 +25,7 @@ from stallscope.charts.bars import (
     fit_figure,
 )
 from stallscope.charts.loop import WAITS, loop_colour, loop_strip
-from stallscope.charts.sheet import LINE, MOST_ROWS, Sheet, styled
+from stallscope.charts.sheet import LINE, MOST_ROWS, ROW, Sheet, styled
 from stallscope.model.loop_time import loop_breakdown
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.stats import INTERVAL
@@ -176,14 +176,13 @@ def _draw_rung(ax: Axes, place: int, row: dict[str, Any], dots: list[float]) -> 
 
 # Lines of code, and changes of a step
 
-_MOST_LINES: Final = 8
 _LEAST_SHARE: Final = 0.005
 
 
 def lines_figure(lines: Lines) -> Sheet:
     """Draw the hottest lines, each with its own share of a sample's time."""
     title, (population, *others) = lines_result.sentence(lines), lines_result.notes_of(lines)
-    rows = lines.table().head(_MOST_LINES).to_dicts()
+    rows = lines.table().head(MOST_ROWS).to_dicts()
     if not rows:
         return Sheet(title, [population, *others])
     rows = rows[:1] + [row for row in rows[1:] if (row["own_share"] or 0.0) >= _LEAST_SHARE]
@@ -236,7 +235,6 @@ def gains_figure(result: Experiments) -> Sheet:
 
 # Predicted and measured
 
-_MOST_FITS: Final = 15
 _FIT_NOTE: Final = "measured in turn with the current loader · predicted from one recording of it"
 
 
@@ -248,10 +246,10 @@ def settings_figure(tuning: Tuning) -> Sheet:
     title = tune_result.sentence(tuning)
     if not shown:
         return Sheet(title, [_FIT_NOTE])
-    hidden = len(shown) - _MOST_FITS
+    hidden = len(shown) - MOST_ROWS
     note = f"{tune_result.fit(tuning)} · {_FIT_NOTE}" if measured else "nothing was measured"
     note += f" · not shown: {count(hidden, 'more setting')}" if hidden > 0 else ""
-    return fit_figure(title, note, [(row["setting"], row) for row in shown[:_MOST_FITS]])
+    return fit_figure(title, note, [(row["setting"], row) for row in shown[:MOST_ROWS]])
 
 
 def fixes_figure(diagnosis: Diagnosis) -> Sheet:
@@ -267,7 +265,7 @@ def fixes_figure(diagnosis: Diagnosis) -> Sheet:
     tried = sum(row["gain"] is not None for row in rows)
     note = f"replayed from the recording · {tried} of {len(rows)} measured (try_fix)"
     names = [row["fix"] if row["measurable"] else f"{row['fix']} (yours)" for row in rows]
-    return fit_figure(title, note, list(zip(names, rows, strict=True))[:_MOST_FITS])
+    return fit_figure(title, note, list(zip(names, rows, strict=True))[:MOST_ROWS])
 
 
 # Storage
@@ -359,9 +357,6 @@ def layouts_figure(layouts: Layouts) -> Sheet:
 
 # Runs side by side
 
-_ROW, _NAME = 0.3, 0.3
-"""Heights of a row of changes and of a run's name, inches."""
-
 
 @styled
 def comparison_figure(comparison: Comparison) -> Sheet:
@@ -369,21 +364,19 @@ def comparison_figure(comparison: Comparison) -> Sheet:
     loops = (comparison.loops[0], comparison.loops[-1])
     names = (comparison.names[0], comparison.names[-1])
     longest = max(sum(loop.values()) for loop in loops)
-    strips = [
-        Strip(_loop_pieces(loop), sheet.ROOM * sum(loop.values()) / longest) for loop in loops
-    ]
+    strips = [Strip(_loop_pieces(loop), end=longest) for loop in loops]
     rows = comparison.changes.filter(
         pl.col("run") == pl.col("run").max(),
         ~pl.col("measure").is_in([compare.SPEED, compare.STALLS]),
         pl.col("change_low").is_not_null(),
     )
     changes = rows.sort(pl.col("change").abs(), descending=True).head(MOST_ROWS).to_dicts()
-    heights = [strip.height + _NAME for strip in strips]
-    heights += [_ROW * len(changes) + sheet.AXIS + _NAME] * bool(changes)
+    heights = [strip.height + ROW for strip in strips]
+    heights += [ROW * (len(changes) + 1) + sheet.AXIS] * bool(changes)
     differs = [f"differs: {text}" for text in comparison.differs]
     page = Sheet(compare.sentence(comparison), [*differs, *comparison.notes], heights)
     for ax, strip, name in zip(page.parts, strips, names, strict=False):
-        strip.fill(ax, longest)
+        strip.fill(ax)
         text = f"{printable(name)}: {seconds(strip.total)} of the loop per sample"
         ax.set_title(text, loc="left", size=sheet.TEXT_SIZE, weight="bold")
     if changes:
@@ -393,7 +386,9 @@ def comparison_figure(comparison: Comparison) -> Sheet:
 
 def _loop_pieces(loop: Mapping[tuple[str, str], float]) -> list[StripPiece]:
     return [
-        StripPiece(printable(name), part_s, seconds(part_s), loop_colour(name, kind))
+        StripPiece(
+            printable(name), part_s, seconds(part_s), loop_colour(name, kind), short=seconds(part_s)
+        )
         for (name, kind), part_s in loop.items()
         if part_s > 0
     ]
@@ -419,9 +414,6 @@ def _signed(value: float) -> str:
 
 # Findings
 
-_MOST_FINDINGS: Final = 6
-"""Most findings in the picture; a table has all of them."""
-
 
 @styled
 def findings_figure(diagnosis: Diagnosis) -> Sheet:
@@ -431,14 +423,14 @@ def findings_figure(diagnosis: Diagnosis) -> Sheet:
     time = run and loop_breakdown(run.steps(), run.stalls(), run.side_spans)
     strips = [loop_strip(time)] if time else []
     bars = []
-    for place, finding in enumerate(findings[:_MOST_FINDINGS]):
+    for place, finding in enumerate(findings[:MOST_ROWS]):
         # The verdict's sentence is the title of the picture already
         title = finding.title if place or not finding.because else f"because: {finding.because}"
         text = " · ".join([title] + [diagnosis_text.NOT_TESTED] * (not finding.tested))
         sure, _, _ = finding.sure.partition(";")  # other processes are no part of this picture
         about = (finding.code, f"confidence: {sure}" if sure else "", sheet.fitting(text, 7.0))
         bars.append(LabelledBar(*about, finding.severity, share(finding.severity), finding.colour))
-    hidden = len(findings) - _MOST_FINDINGS
+    hidden = len(findings) - MOST_ROWS
     hidden_note = [f"not drawn: {count(hidden, 'more finding')}"] if hidden > 0 else []
     notes = [diagnosis_text.measured(diagnosis), *hidden_note]
     heights = [*(strip.height + 0.2 for strip in strips), bars_height(bars)]

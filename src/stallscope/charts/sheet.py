@@ -25,7 +25,7 @@ from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator
 from stallscope.units import LONGEST_NOTE, LONGEST_TITLE, printable, unbroken
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.backend_bases import RendererBase
@@ -49,24 +49,28 @@ DOTS: Final = 100
 SHARP: Final = 2
 """Stored pixels per displayed pixel, in each direction."""
 
-LINE: Final = 0.165
-"""Height of a line of small print, inches."""
+PAD: Final = 0.05
+"""Space around a text in a box, inches."""
+GAP: Final = 0.25
+"""Space between two texts in a row, inches."""
+PICTURE: Final = 1.3
+"""Height of a sample's picture, inches."""
+ROW: Final = 0.3
+"""Height of a row of a chart, and of a line of text between two of its parts, inches."""
 MOST_ROWS: Final = 12
 """Most rows of a chart."""
 TITLE_SIZE: Final = 13.0
 TEXT_SIZE: Final = 9.5
+SMALL_SIZE: Final = 8.8
+LINE: Final = 1.4 * SMALL_SIZE / 72
+"""Height of a line of small print, inches."""
 _KEY_NAMES: Final = 9
 """Most names in a row of a key."""
-_KEY_ROW: Final = 0.21
-"""Height of each row of a key after the first, inches."""
-SMALL_SIZE: Final = 8.8
 _TITLE_LETTERS, _SMALL_LETTERS = 80, 144
 """Letters in a line of the title and of the notes."""
-_TITLE_LINE, _SMALL_LINE = 0.245, 0.172
+_TITLE_LINE: Final = 1.4 * TITLE_SIZE / 72
 
 _DECADE: Final = 10.0
-_FEW_DECADES: Final = 100.0
-"""Ratio of its ends up to which an axis has labels at 2 and 5, too."""
 _LONG_S: Final = 1000.0
 _BRIGHT: Final = 0.47
 
@@ -125,9 +129,9 @@ class Sheet(Figure):
         smalls = [wrapped(note, _SMALL_LETTERS) for note in self.notes]
         above, under = (list(chain(*part)) for part in (smalls[:1], smalls[1:]))
         below = MARGIN + _TITLE_LINE * len(titles)
-        head = below + _SMALL_LINE * len(above) + 0.08
+        head = below + LINE * len(above) + 0.08
         charts_end = head + sum(heights)
-        foot = _SMALL_LINE * len(under) + 0.08 * bool(under) + 0.05
+        foot = LINE * len(under) + 0.08 * bool(under) + 0.05
         height = charts_end + foot
         super().__init__(figsize=(WIDTH, height), dpi=DOTS, facecolor=PAPER)
         FigureCanvasAgg(self)
@@ -136,7 +140,7 @@ class Sheet(Figure):
         lines = [(MARGIN + _TITLE_LINE * at, line, title_look) for at, line in enumerate(titles)]
         for top, small in ((below, above), (charts_end + 0.08, under)):
             look: dict[str, Any] = {"color": FAINT}
-            lines += [(top + _SMALL_LINE * at, line, look) for at, line in enumerate(small)]
+            lines += [(top + LINE * at, line, look) for at, line in enumerate(small)]
         for down, line, look in lines:
             self.text(MARGIN / WIDTH, 1 - down / height, line, va="top", **look)
         if heights:
@@ -239,17 +243,20 @@ def write_beside(ax: Axes, text: str, at: Any, offset: tuple[float, float], **lo
     ax.annotate(text, at, offset, textcoords="offset points", **{"va": "center"} | look)
 
 
-def write_columns(ax: Axes, ends: Mapping[str, float], rows: Sequence[Sequence[str]]) -> None:
-    """Write columns of numbers at the right of the rows.
+def beside(names: Iterable[str]) -> float:
+    """Return the approximate width of a chart beside the names of its rows, inches."""
+    return ROOM - GAP - max(text_width(name, TEXT_SIZE) for name in names)
 
-    Each column by its name, with the distance of its end from the chart, inches.
-    """
+
+def write_columns(ax: Axes, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Write columns of numbers at the right of the rows, under their heads."""
     head = {"xycoords": "axes fraction", "ha": "right", "va": "bottom", "color": FAINT}
-    for text, end in ends.items():
-        write_beside(ax, text, (1, 1), (end * 72, 2), **head)
     cell = {"xycoords": ("axes fraction", "data"), "ha": "right", "annotation_clip": False}
-    for height, cells in enumerate(rows):
-        for text, end in zip(cells, ends.values(), strict=True):
+    end = 0.0
+    for name, *cells in zip(heads, *rows, strict=True):
+        end += GAP + max(map(text_width, (name, *cells)))
+        write_beside(ax, name, (1, 1), (end * 72, 2), **head)
+        for height, text in enumerate(cells):
             write_beside(ax, text, (1, height), (end * 72, 0), **cell)
 
 
@@ -276,7 +283,7 @@ def time_axis(ax: Axes, low: float, high: float, *, vertical: bool = False) -> N
     formatter = axis.get_major_formatter()
     (ax.set_yscale if vertical else ax.set_xscale)("log")
     (ax.set_ylim if vertical else ax.set_xlim)(low / 1.25, high * 1.25)
-    few = high / low * 1.25**2 <= _FEW_DECADES
+    few = not spans_decades(low, high / _DECADE)  # so that labels at 2 and 5 have room
     axis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,)))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(formatter)
@@ -318,7 +325,7 @@ def draw_key(ax: Axes, looks: Mapping[str, str | dict[str, Any]]) -> None:
 
 def key_height(names: Collection[str]) -> float:
     """Return the height of all rows of a key except the first, inches."""
-    return _KEY_ROW * ((len(names) - 1) // _KEY_NAMES)
+    return ROW * ((len(names) - 1) // _KEY_NAMES)
 
 
 def draw_interval(  # noqa: PLR0913 - an errorbar

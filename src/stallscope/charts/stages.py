@@ -31,8 +31,8 @@ from matplotlib.patches import Rectangle
 
 from stallscope.charts import sheet
 from stallscope.charts.bars import BAR, Strip, StripPiece
-from stallscope.charts.sheet import LINE, MOST_ROWS, Sheet, styled
-from stallscope.model.thresholds import NOTABLE
+from stallscope.charts.sheet import DOTS, LINE, MOST_ROWS, PICTURE, ROW, SHARP, Sheet, styled
+from stallscope.model.thresholds import NOTABLE, SMALL
 from stallscope.run.stall_text import nothing, population
 from stallscope.run.summary import NOTHING, UNIT_KEYS, remarks, sentence, stage_name
 from stallscope.stages import COLOURS
@@ -45,15 +45,11 @@ if TYPE_CHECKING:
     from stallscope.run.summary import Profile
 
 
-_SMALLEST: Final = 0.02
-"""Share of the bar below which several stages are merged."""
 _WAITING_SHOWN: Final = 0.1
 """Share of a stage from which waiting is drawn: less is within the clocks' error."""
 _KEY: Final = "light and hatched: waiting, not on a CPU (disk, network, a busy machine)"
 MOST_DOTS: Final = 250
-_ROW: Final = 0.27
-_COLUMNS: Final = {"share": 0.55, "p50": 1.2, "p95": 1.85, "waiting": 2.5}
-"""Right ends of the columns, inches from the dots."""
+_COLUMNS: Final = ("share", "p50", "p95", "waiting")
 
 
 @styled
@@ -66,7 +62,7 @@ def figure(run: Run, *, has_spread: bool = True) -> Sheet:
     pieces = pieces_of(profile)
     strip = Strip(pieces)
     heights = [strip.height + sheet.AXIS + 0.2]
-    heights += [_ROW * (len(profile.stages[:MOST_ROWS]) + 1) + sheet.AXIS + 0.2] * has_spread
+    heights += [ROW * (len(profile.stages[:MOST_ROWS]) + 1) + sheet.AXIS + 0.2] * has_spread
     notes = [population(run, profile), *remarks(profile), *(run.notes if has_spread else ())]
     page = Sheet(title, notes, heights)
     ax = page.parts[0]
@@ -98,12 +94,12 @@ def sample_figure(run: Run) -> Sheet:
 def pieces_of(profile: Profile) -> list[StripPiece]:
     """Return the pieces from left to right: small stages merged, stages per batch last."""
     inside = [stage for stage in profile.stages if stage.per == profile.unit]
-    small = [stage for stage in inside if stage.share < _SMALLEST]
+    small = [stage for stage in inside if stage.share < SMALL]
     small = small if len(small) > 1 else []
     # Unnamed code is all over the sample: it comes after the stages with a place in it
     drawn = [stage for stage in inside if not any(stage is small_stage for small_stage in small)]
     drawn.sort(key=lambda stage: (stage.kind == "other", stage.place))
-    beside = [s for s in profile.stages if s.per != profile.unit and s.share >= _SMALLEST]
+    beside = [s for s in profile.stages if s.per != profile.unit and s.share >= SMALL]
     rows = [
         (printable(stage.stage, 24), stage.kind, stage.mean_s, stage.share, stage.waiting_share)
         for stage in (*drawn, *beside)
@@ -166,9 +162,7 @@ def thinned(times_s: np.ndarray) -> np.ndarray:
 
 LOADING: Final = "loading"
 """Everything in a sample outside of the pipeline's own transforms."""
-_NAMES: Final = 1.3
-"""Width of the bars' names, inches."""
-_GAP: Final = 0.15
+_NAMES: Final = ("a stopwatch", "what happened")
 LIBRARIES: Final = ("PIL", "torchvision", "cv2")
 """Libraries whose stages (`PIL.convert`) are calls in the dataset's own code, which a stopwatch
 around the transforms does not see."""
@@ -224,16 +218,17 @@ def stopwatch_figure(run: Run) -> Sheet:
     below = [(name, part, COLOURS[kind]) for name, part, kind in stages]
     upper, lower = (
         Strip(
-            [StripPiece(printable(n, 24), p, share(p), c) for n, p, c in rows], sheet.ROOM - _NAMES
+            [StripPiece(printable(n, 24), p, share(p), c, short=share(p)) for n, p, c in rows],
+            sheet.beside(_NAMES),
         )
         for rows in (above, below)
     )
-    base = lower.height + _GAP
+    base = lower.height + ROW
     notes = (f"{population(run, profile)} · without collate", _STOPWATCH_KEY)
     page = Sheet(stopwatch_title(table), notes, [base + upper.height + sheet.AXIS])
     (ax,) = page.parts
     ax.set_ylim(0, base + upper.height)
-    sheet.name_heights(ax, {base + BAR / 2: "a stopwatch", BAR / 2: "what happened"})
+    sheet.name_heights(ax, dict(zip((base + BAR / 2, BAR / 2), _NAMES, strict=True)))
     sheet.value_axis(ax, 0.0, 1.0, share)
     ax.grid(visible=False)
     upper.draw(ax, base)
@@ -271,10 +266,8 @@ COLUMNS: Final = 4
 MOST: Final = 8
 EVEN: Final = 1.5
 """Multiple of the median from which a sample is slow."""
-_PICTURE: Final = 1.25
-_TILE: Final = _PICTURE + 4 * LINE + 0.25
-_LETTERS: Final = 27
-_SHARP: Final = 260
+_TILE: Final = PICTURE + 4 * LINE + ROW
+_PIXELS: Final = 2 * round(PICTURE * DOTS * SHARP)
 """Pixels of a thumbnail's longer side."""
 _SLOWEST_KEY: Final = "second line: the stage that took the most beyond its own median"
 _SAMPLE: Final = ["rank", "epoch", "batch", "sample"]
@@ -292,9 +285,9 @@ def thumbnail(path: str | None) -> np.ndarray | None:
         with Image.open(str(path), formats=FORMATS) as image:
             if image.width * image.height > LARGEST_PIXELS:
                 return None
-            image.draft("RGB", (_SHARP, _SHARP))  # saves work in the JPEG decoder
+            image.draft("RGB", (_PIXELS, _PIXELS))  # saves work in the JPEG decoder
             small = image.convert("RGB")
-            small.thumbnail((_SHARP, _SHARP))
+            small.thumbnail((_PIXELS, _PIXELS))
             return np.asarray(small)
     return None
 
@@ -338,7 +331,7 @@ def slowest_figure(run: Run) -> Sheet:
         faint: dict[str, Any] = {"color": sheet.FAINT}
         looks: list[dict[str, Any]] = [{"weight": "bold"}, {}, faint, faint]
         for place, (line, look) in enumerate(zip(_lines(row, median_s), looks, strict=True)):
-            ax.text(x, y + _PICTURE + 0.06 + place * LINE, line, va="top", **look)
+            ax.text(x, y + PICTURE + 0.06 + place * LINE, line, va="top", **look)
     return page
 
 
@@ -361,21 +354,21 @@ def slowest_title(top: pl.DataFrame, median_s: float) -> str:
 def _draw_picture(ax: Axes, path: str | None, x: float, y: float, *, there: bool) -> None:
     picture = thumbnail(path)
     if picture is None:
-        width = _PICTURE * 1.4
-        ax.add_patch(Rectangle((x, y), width, _PICTURE, facecolor="#F2F2F2", edgecolor=sheet.RULE))
-        middle, text = (x + width / 2, y + _PICTURE / 2), "no picture" if there else "no file"
+        width = PICTURE * 1.4
+        ax.add_patch(Rectangle((x, y), width, PICTURE, facecolor="#F2F2F2", edgecolor=sheet.RULE))
+        middle, text = (x + width / 2, y + PICTURE / 2), "no picture" if there else "no file"
         sheet.write_centred(ax, *middle, text, color=sheet.FAINT)
         return
     height, width = picture.shape[:2]
-    inch = min(_PICTURE / height, _PICTURE * 1.6 / width)
-    box = (x, x + width * inch, y + _PICTURE, y + _PICTURE - height * inch)
+    inch = min(PICTURE / height, PICTURE * 1.6 / width)
+    box = (x, x + width * inch, y + PICTURE, y + PICTURE - height * inch)
     ax.imshow(picture, extent=box, aspect="auto", origin="upper", interpolation="antialiased")
 
 
 def _lines(row: dict[str, Any], median_s: float) -> list[str]:
     place = f"batch {row['batch']}, sample {row['sample']}"
     place = place if row["index"] is None else f"index {row['index']}"
-    name = file_name(row["path"], _LETTERS) if row["path"] else place
+    name = file_name(row["path"]) if row["path"] else place
     pixels = f"{row['width']} × {row['height']} px" if row["width"] else ""
     about = " · ".join(filter(None, (pixels, size(row["bytes"]) if row["bytes"] else "")))
     slow = f"{seconds(row['total_s'])}, {times(row['total_s'] / median_s)} the median"

@@ -16,7 +16,7 @@ from matplotlib.patheffects import withStroke
 from stallscope import stages
 from stallscope.charts import sheet
 from stallscope.charts.bars import Label, in_a_row
-from stallscope.charts.sheet import Sheet, styled
+from stallscope.charts.sheet import ROW, Sheet, styled
 from stallscope.model.loop_time import NO_LOOP
 from stallscope.run.stall_text import nothing, pattern_or_sentence, small_print
 from stallscope.run.timeline import timeline
@@ -45,20 +45,16 @@ _HALO: Final = withStroke(linewidth=3.0, foreground=sheet.PAPER)
 """A line that leads to a name may pass under a text."""
 _SEEN: Final = 0.02
 """Width from which a part has a name, inches: narrower parts are barely visible."""
-_NAMES: Final = 1.1
-"""Width of the lanes' names, inches."""
 
 # Heights in lanes
-_HALF, _LOOP_HALF = 0.36, 0.5
-"""Half heights of a batch's box and of the loop's box."""
+_HALF: Final = 0.36
+"""Half height of a box."""
 _GAP: Final = 0.55
 """Space between the workers and the loop."""
 _SEND: Final = 0.1
 """Height of the mark of sending."""
-_BELOW: Final = 0.95
-"""Distance from the middle of the loop to below its steps' numbers."""
-_NAME_ROW: Final = 0.85
-"""Height of the names below that, with their lines."""
+_LINE: Final = 0.9
+"""Height of a line of text below the loop: its steps' numbers, its parts' names."""
 
 
 class Layout:
@@ -81,7 +77,7 @@ class Layout:
 
     def __init__(self, excerpt: Timeline, step: int | None = None) -> None:
         self.excerpt = excerpt
-        self.inch = excerpt.length_s / (sheet.ROOM - _NAMES)
+        self.inch = excerpt.length_s / (sheet.beside([LOOP]))
         stalls = excerpt.stalls if step is None else excerpt.stalls.filter(pl.col("step") == step)
         stalls = stalls.sort("stall_s", descending=True, maintain_order=True)
         awaited = [worker for worker in stalls["worker"] if worker in excerpt.workers]
@@ -94,7 +90,7 @@ class Layout:
         self.device = len(self.lanes) + _GAP if excerpt.device.height else None
         self.loop = len(self.lanes) + _GAP + (0 if self.device is None else 1 + _GAP)
         self.called = self._called()
-        self.bottom = self.loop + _BELOW + _NAME_ROW * bool(self.called)
+        self.bottom = self.loop + _LINE + _LINE * bool(self.called)
 
     def awaits(self, **values: Any) -> bool:
         """Return True if a batch or a step with these values belongs to a long stall."""
@@ -123,7 +119,7 @@ class Layout:
             for name, span in sorted(widest.items(), key=lambda item: sum(item[1]))
             if span[1] - span[0] >= _SEEN * self.inch and not self.fits(name, *span)
         ]
-        return in_a_row(narrow, sheet.ROOM - _NAMES)
+        return in_a_row(narrow, sheet.beside([LOOP]))
 
 
 def figure(run: Run) -> Sheet:
@@ -148,9 +144,8 @@ def picture(
     An arrow leads to `step`; None: to those with the longest stalls.
     """
     layout = Layout(excerpt, step)
-    lane = 0.34 if len(layout.lanes) <= _MOST_LANES / 2 else 0.28
     key = dict(_key(excerpt))
-    height = lane * (layout.bottom + 0.55) + sheet.AXIS + 0.35 + sheet.key_height(key)
+    height = ROW * (layout.bottom + 0.55) + sheet.AXIS + 0.35 + sheet.key_height(key)
     page = Sheet(title, _notes(run, layout, where), [height])
     (ax,) = page.parts
     sheet.linear_time(ax, excerpt.length_s)
@@ -172,7 +167,7 @@ def picture(
     for stall in layout.arrows:
         # From the end of its batch's sending to the end of the stall
         xs = (stall["left_s"], stall["end_s"])
-        ys = (layout.lanes[stall["worker"]] + _HALF + 0.02 + _SEND, layout.loop - _LOOP_HALF)
+        ys = (layout.lanes[stall["worker"]] + _HALF + 0.02 + _SEND, layout.loop - _HALF)
         effects = [withStroke(linewidth=3.2, foreground=sheet.PAPER, alpha=0.85)]
         ax.plot(xs, ys, color=sheet.INK, linewidth=1.1, path_effects=effects, zorder=4)
         ax.plot(xs[1:], ys[1:], marker="v", markersize=5, color=sheet.INK, zorder=4)
@@ -259,14 +254,14 @@ def _draw_send(ax: Axes, sent: dict[str, Any], layout: Layout) -> None:
     pins = sent["kind"] == "pin"
     row = layout.loop if pins else layout.lanes.get(sent["worker"])
     if row is not None:
-        middle = row + (_LOOP_HALF if pins else _HALF) + 0.02 + _SEND / 2
+        middle = row + (_HALF) + 0.02 + _SEND / 2
         look: dict[str, Any] = {"color": stages.COLOURS[sent["kind"]], "lw": 0.8}
         _box(ax, sent["start_s"], sent["end_s"], middle, _SEND / 2, **look)
 
 
 def _draw_loop(ax: Axes, layout: Layout) -> None:
     excerpt = layout.excerpt
-    top, bottom = layout.loop - _LOOP_HALF, layout.loop + _LOOP_HALF
+    top, bottom = layout.loop - _HALF, layout.loop + _HALF
     for use in excerpt.uses.iter_rows(named=True):
         kind = use["kind"]
         name = "" if kind in ("h2d", use["stage"]) and kind != "other" else _short(use["stage"])
@@ -276,7 +271,7 @@ def _draw_loop(ax: Axes, layout: Layout) -> None:
     for stall in excerpt.stalls.iter_rows(named=True):
         _draw_part(ax, stall, layout, stages.STALL_COLOUR, seconds(stall["stall_s"]))
     _number_steps(ax, layout)
-    down = layout.loop + _BELOW
+    down = layout.loop + _LINE
     for label in layout.called:
         xs = [label.at * layout.inch] * 2 + [label.end * layout.inch]
         ax.plot(xs, [bottom, down, down + 0.3], color=sheet.FAINT, linewidth=0.7, zorder=0.5)
@@ -284,7 +279,7 @@ def _draw_loop(ax: Axes, layout: Layout) -> None:
 
 
 def _draw_part(ax: Axes, span: dict[str, Any], layout: Layout, colour: str, text: str) -> None:
-    _box(ax, span["start_s"], span["end_s"], layout.loop, _LOOP_HALF, color=colour, lw=0)
+    _box(ax, span["start_s"], span["end_s"], layout.loop, _HALF, color=colour, lw=0)
     begin, end = layout.seen(span)
     if text and layout.fits(text, begin, end):
         look = {"weight": "bold", "color": sheet.ink_on(colour)}
@@ -307,4 +302,4 @@ def _number_steps(ax: Axes, layout: Layout) -> None:
             look: dict[str, Any] = {"color": sheet.FAINT}
             if marked:
                 look = {"color": stages.STALL_COLOUR, "weight": "bold", "path_effects": [_HALO]}
-            sheet.write_centred(ax, middle, layout.loop + 0.76, str(batch), **look)
+            sheet.write_centred(ax, middle, layout.loop + 0.66, str(batch), **look)
