@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
@@ -17,15 +18,7 @@ import stallscope as ss
 from stallscope import stages
 from stallscope.hooks.recording_folder import LogPlace, read_lines
 from stallscope.run import resource_sampler
-from stallscope.run.resource_sampler import (
-    Missing,
-    Recorded,
-    Sampler,
-    Samples,
-    Source,
-    gpus,
-    sources,
-)
+from stallscope.run.resource_sampler import SOURCES, Recorded, Sampler, Samples, Source
 
 
 @pytest.fixture
@@ -38,6 +31,11 @@ def place(tmp_path):
 def recorded(tmp_path):
     """Return this process, without workers."""
     return Recorded(os.getpid(), tmp_path)
+
+
+def of_gpu(recorded, place):
+    """Return the GPU's source, begun."""
+    return Samples(place.resources(), recorded, SOURCES[-1:])
 
 
 def samples(place):
@@ -77,11 +75,16 @@ class TestSamples:
             sum(times) for times in psutil.cpu_times(percpu=True)
         )
 
-    def test_of_a_source_that_fails_end_with_a_note(self, place):
+    def test_of_a_source_that_fails_end_with_a_note(self, place, recorded):
         """The other readings go on, and nothing is raised."""
-        sound = Source(lambda: {stages.SHM: {"": 1.0}})
-        failing = Source(lambda: {}["no such disk"], resources=(stages.DISK_BUSY, stages.DISK_READ))
-        written = Samples(place.resources(), [failing, sound])
+
+        def fail(_):
+            yield {}
+            raise KeyError("no such disk")
+
+        sound = Source((stages.SHM,), lambda _: itertools.repeat({stages.SHM: {"": 1.0}}))
+        failing = Source((stages.DISK_BUSY, stages.DISK_READ), fail)
+        written = Samples(place.resources(), recorded, [failing, sound])
         written.take()
         written.take()
 
@@ -91,15 +94,20 @@ class TestSamples:
         assert [stages.SAMPLER, stages.SHM] == list(samples(place)[-1]["read"])
 
     def test_of_a_system_without_proc_are_missing_with_one_note(
-        self, recorded, tmp_path, monkeypatch
+        self, place, recorded, tmp_path, monkeypatch
     ):
         """Nothing is sampled, and the loop is recorded as ever."""
         monkeypatch.setattr(resource_sampler, "PROC", tmp_path / "no such file")
 
-        missing, of_gpu = sources(recorded, has_gpu=False)
+        Samples(place.resources(), recorded, SOURCES).take()
 
-        assert missing.why == "the machine's resources were not sampled: this system has no /proc"
-        assert Missing((stages.GPU, stages.GPU_MEMORY)) == of_gpu
+        assert ["the machine's resources were not sampled: this system has no /proc"] == notes(
+            place
+        )
+        lines = read_lines(place.resources())
+        missing = [entry["missing"] for entry in lines if "missing" in entry]
+        assert [list(source.resources) for source in SOURCES] == missing
+        assert [stages.SAMPLER] == list(samples(place)[0]["read"])
 
 
 class TestProcess:
@@ -190,25 +198,28 @@ class TestGpu:
         assert [None] == rows["value"].to_list()
         assert not [note for note in run.notes if "GPU" in note]
 
-    def test_without_nvml_is_a_note(self, monkeypatch):
+    def test_without_nvml_is_a_note(self, place, recorded, monkeypatch):
         """A missing package raises nothing."""
         monkeypatch.setitem(sys.modules, "pynvml", None)
 
-        missing = gpus()
+        of_gpu(recorded._replace(has_gpu=True), place)
 
-        assert (stages.GPU, stages.GPU_MEMORY) == missing.resources
-        assert "nvidia-ml-py" in missing.why
+        assert [
+            "not sampled: GPU busy, GPU memory (there is no NVML: pip install nvidia-ml-py)"
+        ] == (notes(place))
 
     @pytest.mark.gpu
-    def test_is_sampled_through_nvml(self):
+    def test_is_sampled_through_nvml(self, place, recorded):
         """The busy share and the memory of each GPU come with their limits."""
         pytest.importorskip("pynvml")
-        reader = gpus()
 
-        read = reader.read()
+        of_gpu(recorded._replace(has_gpu=True), place).take()
+
+        limits = next(read_lines(place.resources()))["limits"][stages.GPU_MEMORY]
+        read = samples(place)[0]["read"]
         assert all(0 <= busy <= 1 for busy in read[stages.GPU].values())
         for gpu, used in read[stages.GPU_MEMORY].items():
-            assert 0 < used <= reader.limits[stages.GPU_MEMORY][gpu]
+            assert 0 < used <= limits[gpu]
 
 
 def test_no_room_for_samples_is_no_error(tmp_path):

@@ -187,7 +187,6 @@ class Hooks:
         before = {name: attributes[name] for name in _REPLACED & attributes.keys()}
         samples, began_ns = recorder.samples, recorder.clock()
         with self.failures.within(_MISSING):
-            self._mark(Mark.TAKEN)
             if self._is_wanted(fetcher):
                 self._stand_in(fetcher, index)
                 began_ns = recorder.clock()
@@ -207,7 +206,8 @@ class Hooks:
         elif error is not None and not isinstance(error, StopIteration):  # the end of a stream
             with self.failures.within("where an exception came from"):
                 self._recorder.failed(_index_in(error, begun.before["dataset"]))
-        self._mark(Mark.MADE)
+        if self._task is not None:
+            self._mark(Mark.MADE)
 
     def _takes(self, fetcher: Any) -> bool:
         """Return whether a batch is to be recorded; then none other is until it is made.
@@ -225,11 +225,12 @@ class Hooks:
                 if task.key != self._epoch:
                     self.begin_epoch(task.key)
                 self.number = task.yielded
+                self._mark(Mark.TAKEN)  # of a worker, its queues say so
             self._busy = True  # nothing that could fail comes after
             return True
 
     def _mark(self, what: Mark) -> None:
-        self._recorder.log.mark(what, self._epoch, max(self.number, 0))
+        self._recorder.log.mark(what, self._epoch, self.number)
 
     def _is_wanted(self, fetcher: Any) -> bool:
         """Count a batch, and return whether it is to be recorded."""

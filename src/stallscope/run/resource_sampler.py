@@ -13,7 +13,6 @@ docs.nvidia.com/deploy/nvml-api. "Busy" is NVML's `utilization.gpu`: the share o
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import os
@@ -22,7 +21,6 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from multiprocessing.spawn import get_executable
 from pathlib import Path
 from time import perf_counter_ns, process_time_ns
@@ -37,7 +35,7 @@ from stallscope.interrupts import held_back
 from stallscope.machine import SHARED_MEMORY, busy_core_s, cpu_groups, memory_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     from typing_extensions import Self
 
@@ -76,7 +74,6 @@ _LOOK_NS: Final = 1_200_000_000
 _MEMORY_SHARES: Final = ((5, 1.0), (20, 0.03), (math.inf, 0.005))
 """Up to so many reads they may cost this share of a core: a few are made at any cost, and growth is
 judged by those of half a minute."""
-_OF_GPU: Final = (stages.GPU, stages.GPU_MEMORY)
 _OF_PROCESSES: Final = (
     *(stages.LOOP, stages.WORKER, stages.HELPER, stages.QUEUED),
     *(stages.THREADS, stages.FILE_LOCK, stages.WORKER_CORES),
@@ -164,8 +161,8 @@ def main(file: str, pid: str, has_gpu: str) -> None:
     """Sample into a file until the recording ends; `pid` is the training process, the parent."""
     until_end = threading.Thread(target=os.read, args=(0, 1), daemon=True)
     until_end.start()
-    recorded = Recorded(int(pid), Path(file).parent)
-    samples = Samples(Path(file), sources(recorded, has_gpu=has_gpu == "1"))
+    recorded = Recorded(int(pid), Path(file).parent, has_gpu == "1")
+    samples = Samples(Path(file), recorded, SOURCES)
     if hasattr(os, "nice"):
         os.nice(_NICE)  # not earlier: busy cores would delay the first sample
     while until_end.is_alive() and os.getppid() == recorded.main:
@@ -175,22 +172,64 @@ def main(file: str, pid: str, has_gpu: str) -> None:
     os._exit(0)  # at once: the training process waits
 
 
+class Recorded(NamedTuple):
+    """Processes of a recording."""
+
+    main: int
+    """Process id of the training process."""
+    folder: Path
+    """Folder of the recording, with a log of each worker."""
+    has_gpu: bool = False
+
+    def workers(self) -> set[int]:
+        """Return the process ids of the workers that already have a log."""
+        logs = (_LOG_OF_WORKER(path.name) for path in self.folder.iterdir())
+        return {int(log[1]) for log in logs if log}
+
+
+class Source(NamedTuple):
+    """Source of samples."""
+
+    resources: tuple[str, ...]
+    read: Callable[[Recorded], Iterator[Readings]]
+    """Yields the known limits of the resources, and from then on their current usage.
+
+    A LookupError says that the machine has no such resource (GPU, quota); any other exception ends
+    the use of this source with a note."""
+    seldom: bool = False
+    """True to read with every fifth sample only: slow to change, or expensive."""
+    paced: bool = False
+    """True if the source limits its own overhead."""
+
+
 class Samples:
     """Samples of some sources, each a line of a file."""
 
-    def __init__(self, path: Path, available: list[Source | Missing]) -> None:
+    def __init__(self, path: Path, recorded: Recorded, sources: Iterable[Source]) -> None:
         self._lines = JsonLines(path)
-        self._sources = [source for source in available if isinstance(source, Source)]
+        self._reads: dict[Source, Iterator[Readings]] = {}
         self._taken = 0
         self._latest_ns = self._due_ns = 0
         self._counted_ns = process_time_ns()
-        for source in available:
-            if isinstance(source, Missing):
+        has_proc = PROC.exists()
+        if not has_proc:
+            note = "the machine's resources were not sampled: this system has no /proc"
+            self._lines.say(note=note)
+        for source in sources:
+            if not has_proc and source.read is not _gpus:
                 self._lines.say(missing=source.resources)
-                if source.why:
-                    self._lines.say(note=source.why)
             else:
-                self._lines.say(limits=source.limits)
+                self._begin(source, recorded)
+
+    def _begin(self, source: Source, recorded: Recorded) -> None:
+        reads = source.read(recorded)
+        try:
+            self._lines.say(limits=next(reads))
+            self._reads[source] = reads
+        except Exception as error:  # noqa: BLE001 - the other sources go on
+            self._lines.say(missing=source.resources)
+            if not isinstance(error, LookupError):
+                self._lines.say(note=f"not sampled: {words(source.resources)} ({error})")
 
     def pause_s(self) -> float:
         """Return the seconds until the next sample is due."""
@@ -200,7 +239,7 @@ class Samples:
         """Write a sample; a source that fails is left out from then on."""
         self._latest_ns, read = perf_counter_ns(), {stages.SAMPLER: {"": process_time_ns() / 1e9}}
         with_seldom = self._taken % SELDOM == 0
-        for source in [*self._sources]:  # `_read` removes a source that fails
+        for source in [*self._reads]:  # `_read` removes a source that fails
             read |= self._read(source) if with_seldom or not source.seldom else {}
         self._taken += 1
         self._lines.say(time_ns=self._latest_ns, read=read)
@@ -217,9 +256,9 @@ class Samples:
     def _read(self, source: Source) -> Readings:
         before_ns = process_time_ns()
         try:
-            return source.read()
+            return next(self._reads[source])
         except Exception as error:  # noqa: BLE001 - the other sources go on
-            self._sources.remove(source)
+            del self._reads[source]
             self._lines.say(
                 note=f"could not be sampled any more: {words(source.resources)} ({error!r})"
             )
@@ -229,154 +268,83 @@ class Samples:
                 self._counted_ns += process_time_ns() - before_ns
 
 
-class Missing(NamedTuple):
-    """Resources that are not sampled."""
-
-    resources: tuple[str, ...]
-    why: str = ""
-    """Sentence for the reader; empty where the machine has no such resource (GPU, quota)."""
-
-
-class Recorded(NamedTuple):
-    """Processes of a recording."""
-
-    main: int
-    """Process id of the training process."""
-    folder: Path
-    """Folder of the recording, with a log of each worker."""
-
-    def workers(self) -> set[int]:
-        """Return the process ids of the workers that already have a log."""
-        logs = (_LOG_OF_WORKER(path.name) for path in self.folder.iterdir())
-        return {int(log[1]) for log in logs if log}
-
-
-@dataclass
-class Source:
-    """Source of samples."""
-
-    read: Callable[[], Readings]
-    """Returns the current usage; any exception ends the use of this source."""
-    limits: Readings = field(default_factory=dict)
-    """Known limits of the resources."""
-    seldom: bool = False
-    """True to read with every fifth sample only: slow to change, or expensive."""
-    paced: bool = False
-    """True if the source limits its own overhead."""
-    resources: tuple[str, ...] = ()
-
-
 def words(resources: tuple[str, ...]) -> str:
     """Return words for some resources."""
     return ", ".join(stages.NAMES[resource] for resource in resources)
 
 
-def sources(recorded: Recorded, *, has_gpu: bool) -> list[Source | Missing]:
-    """Return every source of this machine, or a `Missing` in its place."""
-    makers: dict[tuple[str, ...], Callable[[], Source]] = {
-        (stages.CORE,): _cores,
-        (stages.QUOTA,): _quota,
-        (stages.LOOP, stages.WORKER, stages.QUEUED): lambda: _processes(recorded),
-        (stages.MEMORY,): _memory,
-        (stages.WORKER_MEMORY, stages.WORKER_MAPPED): lambda: _worker_memory(recorded),
-        (stages.SHM,): _shared_memory,
-        (stages.DISK_BUSY, stages.DISK_READ, stages.DISK_WRITE, stages.DISK_OPERATIONS): _disks,
-        (stages.RECEIVED, stages.SENT): _network,
-    }
-    of_gpu = gpus() if has_gpu else Missing(_OF_GPU)
-    if not PROC.exists():
-        why = "the machine's resources were not sampled: this system has no /proc"
-        return [Missing(tuple(itertools.chain(*makers)), why), of_gpu]
-    return [_make(resources, make) for resources, make in makers.items()] + [of_gpu]
+# ---- sources: the limits first, then the usage ---------------------------------------------------
 
 
-def _make(resources: tuple[str, ...], make: Callable[[], Source]) -> Source | Missing:
-    try:
-        return replace(make(), resources=resources)
-    except LookupError:
-        return Missing(resources)
-    except (OSError, ValueError, psutil.Error) as error:
-        return Missing(resources, f"not sampled: {words(resources)} ({error})")
-
-
-def _cores() -> Source:
+def _cores(_: Recorded) -> Iterator[Readings]:
     """Read the busy seconds of each core that the recorded processes may use."""
-    limits: Readings = {stages.CORE: dict.fromkeys(busy_core_s(), 1.0)}
-    return Source(lambda: {stages.CORE: busy_core_s()}, limits)
+    yield {stages.CORE: dict.fromkeys(busy_core_s(), 1.0)}
+    while True:
+        yield {stages.CORE: busy_core_s()}
 
 
-def _quota() -> Source:
+def _quota(_: Recorded) -> Iterator[Readings]:
     """Read the CPU seconds of the container; LookupError without a quota."""
     group = cpu_groups()[0]
-
-    def read() -> Readings:
+    yield {stages.QUOTA: {"container": group.quota_cores}}
+    while True:
         used_s = group.used_s()
-        return {} if used_s is None else {stages.QUOTA: {"container": used_s}}
-
-    return Source(read, {stages.QUOTA: {"container": group.quota_cores}})
+        yield {} if used_s is None else {stages.QUOTA: {"container": used_s}}
 
 
-def _memory() -> Source:
+def _memory(_: Recorded) -> Iterator[Readings]:
     """Read the memory in use of the machine and the container, without droppable caches."""
     group = next(iter(memory_groups()), None)
-    limits: Readings = {stages.MEMORY: {"machine": psutil.virtual_memory().total}}
-    if group:
-        limits[stages.MEMORY]["container"] = group.limit_bytes
-
-    def read() -> Readings:
+    limits = {"machine": psutil.virtual_memory().total}
+    yield {stages.MEMORY: limits | ({"container": group.limit_bytes} if group else {})}
+    while True:
         memory = psutil.virtual_memory()
         used = {"machine": memory.total - memory.available}
         if group and (bytes_ := group.used_bytes()) is not None:
             used["container"] = bytes_
-        return {stages.MEMORY: used}
-
-    return Source(read, limits, seldom=True)
+        yield {stages.MEMORY: used}
 
 
-def _shared_memory() -> Source:
-    usage = functools.partial(psutil.disk_usage, SHARED_MEMORY)
-    limits: Readings = {stages.SHM: {SHARED_MEMORY: usage().total}}
-    return Source(lambda: {stages.SHM: {SHARED_MEMORY: usage().used}}, limits, seldom=True)
+def _shared_memory(_: Recorded) -> Iterator[Readings]:
+    yield {stages.SHM: {SHARED_MEMORY: psutil.disk_usage(SHARED_MEMORY).total}}
+    while True:
+        yield {stages.SHM: {SHARED_MEMORY: psutil.disk_usage(SHARED_MEMORY).used}}
 
 
-def _disks() -> Source:
+def _disks(_: Recorded) -> Iterator[Readings]:
     """Read the machine's disks, without partitions and logical volumes."""
     block = Path("/sys/block")
     names = {disk.name for disk in block.glob("*") if (disk / "device").exists()}
-
-    def read() -> Readings:
+    yield {stages.DISK_BUSY: dict.fromkeys(names, 1.0)}
+    while True:
         every = psutil.disk_io_counters(perdisk=True, nowrap=False)
         used = {name: disk for name, disk in every.items() if name in names}
-        return {
+        yield {
             stages.DISK_BUSY: {name: disk.busy_time / 1e3 for name, disk in used.items()},
             stages.DISK_READ: {name: disk.read_bytes for name, disk in used.items()},
             stages.DISK_WRITE: {name: disk.write_bytes for name, disk in used.items()},
             stages.DISK_OPERATIONS: {n: d.read_count + d.write_count for n, d in used.items()},
         }
 
-    return Source(read, {stages.DISK_BUSY: dict.fromkeys(names, 1.0)})
 
-
-def _network() -> Source:
+def _network(_: Recorded) -> Iterator[Readings]:
     """Read the network interfaces with traffic since boot, without the loopback."""
     links = psutil.net_io_counters(pernic=True, nowrap=False)
     names = {name for name, link in links.items() if link.bytes_recv or link.bytes_sent} - {"lo"}
     megabits = {name: link.speed for name, link in psutil.net_if_stats().items()}
     # Bytes per second; the speed is 0 where a link is virtual, or down
     limits = {name: megabits[name] * 1e6 / 8 for name in names if megabits.get(name)}
-
-    def read() -> Readings:
+    yield {stages.RECEIVED: limits, stages.SENT: limits}
+    while True:
         every = psutil.net_io_counters(pernic=True, nowrap=False)
         used = {name: link for name, link in every.items() if name in names}
-        return {
+        yield {
             stages.RECEIVED: {name: link.bytes_recv for name, link in used.items()},
             stages.SENT: {name: link.bytes_sent for name, link in used.items()},
         }
 
-    return Source(read, {stages.RECEIVED: limits, stages.SENT: limits})
 
-
-def _processes(recorded: Recorded) -> Source:
+def _processes(recorded: Recorded) -> Iterator[Readings]:
     """Read the training process, with all its threads, the workers that have a log, and others.
 
     Others are processes that those started, as a pool of the dataset's: they do the loader's work.
@@ -384,20 +352,16 @@ def _processes(recorded: Recorded) -> Source:
     loop = psutil.Process(recorded.main)
     others: dict[int, psutil.Process] = {}
     workers: set[int] = set()
-    reads = itertools.count()
-
-    def look_for_new() -> None:
-        for pid in recorded.workers() - workers:
-            workers.add(pid)
-            with suppress(psutil.Error):
-                others[pid] = psutil.Process(pid)
-        started = {child.pid: child for child in loop.children(recursive=True)}
-        for pid in started.keys() - workers - {os.getpid()}:
-            others.setdefault(pid, started[pid])
-
-    def read() -> Readings:
-        if next(reads) % SELDOM == 0:
-            look_for_new()
+    yield {}
+    for number in itertools.count():
+        if number % SELDOM == 0:
+            for pid in recorded.workers() - workers:
+                workers.add(pid)
+                with suppress(psutil.Error):
+                    others[pid] = psutil.Process(pid)
+            started = {child.pid: child for child in loop.children(recursive=True)}
+            for pid in started.keys() - workers - {os.getpid()}:
+                others.setdefault(pid, started[pid])
         readings: Readings = {name: {} for name in _OF_PROCESSES}
         _count(loop, stages.LOOP, readings)
         for pid, process in list(others.items()):
@@ -405,9 +369,7 @@ def _processes(recorded: Recorded) -> Source:
                 _count(process, stages.WORKER if pid in workers else stages.HELPER, readings)
             except (OSError, psutil.Error):  # noqa: PERF203 - it has ended
                 del others[pid]
-        return readings
-
-    return Source(read)
+        yield readings
 
 
 def _count(process: psutil.Process, resource: str, readings: Readings) -> None:
@@ -430,27 +392,22 @@ def _count(process: psutil.Process, resource: str, readings: Readings) -> None:
         readings[stages.QUEUED][pid] = int(schedule.split()[1]) / 1e9
 
 
-def _worker_memory(recorded: Recorded) -> Source:
+def _worker_memory(recorded: Recorded) -> Iterator[Readings]:
     """Read the memory of the latest workers, rarely: the kernel adds it up page by page."""
     Path("/proc/self/smaps_rollup").read_bytes()  # OSError where the kernel has none
+    yield {}
     due_ns = looks = 0
-
-    def read() -> Readings:
-        nonlocal due_ns, looks
+    while True:
         now_ns, before_ns = perf_counter_ns(), process_time_ns()
-        if now_ns < due_ns:
-            return {}
         readings: Readings = {}
-        for pid in sorted(recorded.workers())[-_MOST_WORKERS:]:
+        for pid in sorted(recorded.workers())[-_MOST_WORKERS:] if now_ns >= due_ns else ():
             for resource, bytes_ in _memory_of(pid).items():
                 readings.setdefault(resource, {})[str(pid)] = bytes_
         if readings:  # without workers, the next sample tries again
             looks += 1
             most = next(part for number, part in _MEMORY_SHARES if looks < number)
             due_ns = now_ns + int(max((process_time_ns() - before_ns) / most, _LOOK_NS))
-        return readings
-
-    return Source(read, paced=True)
+        yield readings
 
 
 def _memory_of(pid: int) -> dict[str, float]:
@@ -467,21 +424,14 @@ def _memory_of(pid: int) -> dict[str, float]:
     return {}
 
 
-def gpus() -> Source | Missing:
-    """Return the visible GPUs, or the reason why they are not sampled."""
-    try:
-        import pynvml
-
-        return _gpus(pynvml)
-    except ImportError:
-        why = "the GPU was not sampled: there is no NVML (pip install nvidia-ml-py)"
-    except Exception as error:  # noqa: BLE001 - a package of others; nothing depends on it
-        why = f"the GPU was not sampled: NVML failed with {error!r}"
-    return Missing(_OF_GPU, why)
-
-
-def _gpus(nvml: Any) -> Source:
+def _gpus(recorded: Recorded) -> Iterator[Readings]:
     """Read busy share and memory of each GPU in CUDA_VISIBLE_DEVICES, by its number or id."""
+    if not recorded.has_gpu:
+        raise LookupError
+    try:
+        import pynvml as nvml
+    except ImportError:
+        raise OSError("there is no NVML: pip install nvidia-ml-py") from None
     nvml.nvmlInit()
     gpus = {str(n): nvml.nvmlDeviceGetHandleByIndex(n) for n in range(nvml.nvmlDeviceGetCount())}
     if (wanted := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
@@ -489,11 +439,21 @@ def _gpus(nvml: Any) -> Source:
         ids = {number: nvml.nvmlDeviceGetUUID(gpu) for number, gpu in gpus.items()}
         gpus = {n: gpu for n, gpu in gpus.items() if n in names or ids[n].startswith(names)}
     total = {name: nvml.nvmlDeviceGetMemoryInfo(gpu).total for name, gpu in gpus.items()}
-
-    def read() -> Readings:
+    yield {stages.GPU: dict.fromkeys(gpus, 1.0), stages.GPU_MEMORY: total}
+    while True:
         busy = {n: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100 for n, gpu in gpus.items()}
         used = {name: nvml.nvmlDeviceGetMemoryInfo(gpu).used for name, gpu in gpus.items()}
-        return {stages.GPU: busy, stages.GPU_MEMORY: used}
+        yield {stages.GPU: busy, stages.GPU_MEMORY: used}
 
-    limits = {stages.GPU: dict.fromkeys(gpus, 1.0), stages.GPU_MEMORY: total}
-    return Source(read, limits, seldom=True, resources=_OF_GPU)
+
+SOURCES: Final = (
+    Source((stages.CORE,), _cores),
+    Source((stages.QUOTA,), _quota),
+    Source((stages.LOOP, stages.WORKER, stages.QUEUED), _processes),
+    Source((stages.MEMORY,), _memory, seldom=True),
+    Source((stages.WORKER_MEMORY, stages.WORKER_MAPPED), _worker_memory, paced=True),
+    Source((stages.SHM,), _shared_memory, seldom=True),
+    Source((stages.DISK_BUSY, stages.DISK_READ, stages.DISK_WRITE, stages.DISK_OPERATIONS), _disks),
+    Source((stages.RECEIVED, stages.SENT), _network),
+    Source((stages.GPU, stages.GPU_MEMORY), _gpus, seldom=True),
+)
