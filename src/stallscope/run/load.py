@@ -240,7 +240,7 @@ class _Written(NamedTuple):
 
     def began_ns(self, number: int) -> dict[int, int]:
         """Return for each epoch of a loader the time when the loop asked for its iterator."""
-        pairs = ((loader_and_epoch(key), start) for start, _, key, _ in self.events.iterators)
+        pairs = ((loader_and_epoch(key), start) for start, _, key in self.events.iterators)
         return {epoch: start for (loader, epoch), start in pairs if loader == number}
 
 
@@ -299,7 +299,7 @@ def _read_logs(place: LogPlace, about: RecordingInfo | None) -> _Written:
     recording = events(pages, rank=rank, origin_ns=origin_ns)
     name = next(iter(recording.devices), None)
     work = [
-        (rank, name, kind, start_ns, end_ns) for kind, start_ns, end_ns in recording.device_work()
+        (rank, name, kind, start_ns, end_ns) for kind, start_ns, end_ns in recording.device_work
     ]
     device = pl.DataFrame(work, DEVICE, orient="row")
     return _Written(about, recording, names, decoded, origin_ns, used, device, stacks, notes)
@@ -373,12 +373,14 @@ def _notes(
     logs = [file.log for file in files]
     yield from written.about.notes
     yield from written.main.notes
-    pieces = max(written.events.pieces.values(), key=len, default=[])
-    if len(pieces) > 1:
-        kept_s = sum(end - begin for begin, end in pieces) / 1e9
-        total_s = (pieces[-1][1] - pieces[0][0]) / 1e9
+    tracks = written.events.tracks
+    thread, pieces = next(iter(Counter(track.thread for track in tracks).most_common(1)), (0, 0))
+    if pieces > 1:
+        its = [track for track in tracks if track.thread == thread]
+        kept_s = sum(track.last_ns - track.begin_ns for track in its) / 1e9
+        total_s = (max(t.last_ns for t in its) - min(t.begin_ns for t in its)) / 1e9
         yield (
-            f"{len(pieces)} parts of the recording were kept, {seconds(kept_s)} of "
+            f"{pieces} parts of the recording were kept, {seconds(kept_s)} of "
             f"{seconds(total_s)}, to limit the size of its logs"
         )
     if any(log.is_full for log in logs):

@@ -1,4 +1,8 @@
-"""Turn marks into events in one pass: waits, iterators, parts, and each batch on its way."""
+"""Turn marks into events in one pass: waits, iterators, parts, and each batch on its way.
+
+Each thread is read by itself. Nothing continues across a gap in its logs, whose files are deleted
+when a recording is long: a gap ends one track, and begins another.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,8 @@ import math
 from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass, field
-from itertools import pairwise
+from functools import cached_property
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -25,8 +30,6 @@ if TYPE_CHECKING:
 
 
 _TIME: Final = MarkRow._fields.index("time_ns")
-_GAP: Final = 0
-"""Row for deleted files of a thread's log: nothing continues across the gap."""
 
 _WORKS: dict[int, str | None] = {Edge.COPY: H2D.kind, Edge.STEP: STEP.kind, Edge.UNKNOWN: None}
 TIMES: Final[dict[int, str]] = {
@@ -44,7 +47,6 @@ TIMES: Final[dict[int, str]] = {
 class Wait:
     """One `next` of an iterator."""
 
-    thread: int
     key: int
     """Loader and epoch, see `recording_folder.epoch_key`."""
     start_ns: int
@@ -71,7 +73,33 @@ class Interval(NamedTuple):
     start_ns: int
     end_ns: int
     stage: Stage
-    thread: int = 0
+
+
+@dataclass
+class Track:
+    """Events of one thread of the loop, without a gap. Times count from the start of the run."""
+
+    thread: int
+    begin_ns: int
+    last_ns: int
+    """Time of the last mark of the loop."""
+    is_first: bool
+    """True if the thread begins here."""
+    is_cut: bool = False
+    """True if the thread goes on after a gap."""
+    waits: list[Wait] = field(default_factory=list)
+    """Outermost waits of the loop, in the order in which they began."""
+    iterators: list[tuple[int, int, int]] = field(default_factory=list)
+    """Creation of each iterator: begin, end, its epoch's key."""
+    parts: list[Interval] = field(default_factory=list)
+    """Named parts, copies into pinned memory and garbage collections; inner ones end first."""
+    unfinished: list[Interval] = field(default_factory=list)
+    """Parts that an exception or the end of the process cut off."""
+    pins: list[tuple[int, int, int]] = field(default_factory=list)
+    """Time, thread that pins the batches of an epoch, the epoch's key."""
+    edges: list[tuple[int, int, int]] = field(default_factory=list)
+    """Events of the device: `hooks.device_time.Edge`, time on its own clock, drift of that clock
+    (measured at the end)."""
 
 
 @dataclass
@@ -84,46 +112,56 @@ class Events:
     deliveries: pl.DataFrame
     """One row per batch (`key, number`, see `Wait`): its `worker`, its `pid`, the times of `TIMES`
     and of its copying into pinned memory, `pinning_ns` and `pinned_ns`; null where not seen."""
-    waits: list[Wait] = field(default_factory=list)
-    """Outermost waits of the loop, in the order in which they began."""
-    iterators: list[tuple[int, int, int, int]] = field(default_factory=list)
-    """Creation of each iterator: begin, end, its epoch's key, thread."""
-    parts: list[Interval] = field(default_factory=list)
-    """Named parts of the loop; those of one thread are nested, and inner ones end first."""
-    unfinished: list[Interval] = field(default_factory=list)
-    """Parts that an exception or the end of the process cut off."""
-    collections: list[Interval] = field(default_factory=list)
-    """Garbage collections."""
-    last_ns: dict[int, int] = field(default_factory=dict)
-    """Time of the last mark of each thread of the loop."""
-    edges: list[tuple[int, int, int]] = field(default_factory=list)
-    """Events of the device: `hooks.device_time.Edge`, time on its own clock, drift of that clock
-    (measured at the end)."""
-    devices: list[str | None] = field(default_factory=list)
+    tracks: list[Track]
+    """Threads of the loop, in the order in which they began to wait."""
+    devices: list[str | None]
     """Names of the devices, see `ProcessNames.devices`."""
-    pieces: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
-    """Begin and end of each kept piece of a thread's log; a short recording has one piece."""
 
-    def seen_until(self, thread: int, start_ns: int, end_ns: int) -> int:
-        """Return the end of the record without a gap from the start on; at most `end_ns`."""
-        pieces = self.pieces.get(thread, [])
-        at = bisect_left(pieces, start_ns, key=lambda piece: piece[1])
-        return min(pieces[at][1], end_ns) if at < len(pieces) else end_ns
+    @cached_property
+    def waits(self) -> list[Wait]:
+        """Outermost waits of all threads."""
+        return [wait for track in self.tracks for wait in track.waits]
 
-    def device_work(self) -> Iterator[tuple[str | None, int, int]]:
-        """Yield the intervals of the device's work: kind (None where unknown), begin, end."""
-        heard_ns = max(self.last_ns.values(), default=0)
-        if not self.devices or not self.pieces:
+    @property
+    def iterators(self) -> list[tuple[int, int, int]]:
+        """Creations of iterators, see `Track`, of all threads."""
+        return [iterator for track in self.tracks for iterator in track.iterators]
+
+    @cached_property
+    def is_own(self) -> bool:
+        """True for a loop of stallscope's, which marks its steps by itself."""
+        return any(wait.loader == OUTER for wait in self.waits)
+
+    @cached_property
+    def collections(self) -> list[Interval]:
+        """Garbage collections: each stops all threads."""
+        parts = (part for track in self.tracks for part in track.parts)
+        return sorted(part for part in parts if part.stage == GARBAGE)
+
+    @cached_property
+    def device_work(self) -> list[tuple[str | None, int, int]]:
+        """Intervals of the device's work: kind (None where unknown), begin, end."""
+        return list(self._device_work())
+
+    def _device_work(self) -> Iterator[tuple[str | None, int, int]]:
+        if not self.devices or not self.tracks:
             return
-        if not self.edges or None in self.devices:
-            yield None, min(pieces[0][0] for pieces in self.pieces.values()), heard_ns
+        heard_ns = max(track.last_ns for track in self.tracks)
+        # What the device did in a gap is unknown
+        edges = [
+            edge
+            for track in self.tracks
+            for edge in [*track.edges, *((Edge.UNKNOWN, at, 0) for _, at, _ in track.edges[-1:])]
+        ][:-1]
+        if not edges or None in self.devices:
+            yield None, min(track.begin_ns for track in self.tracks), heard_ns
             return
-        (_, begin_ns, _), (last, end_ns, astray_ns) = self.edges[0], self.edges[-1]
+        (_, begin_ns, _), (last, end_ns, astray_ns) = edges[0], edges[-1]
         rate = astray_ns / max(end_ns - begin_ns, 1)
-        edges = [(edge, at + round(rate * (at - begin_ns))) for edge, at, _ in self.edges]
+        timed = [(edge, at + round(rate * (at - begin_ns))) for edge, at, _ in edges]
         if last != Edge.END:  # the process was killed, or the device was lost
-            edges += [(Edge.UNKNOWN, edges[-1][1]), (Edge.END, heard_ns)]
-        for (edge, start_ns), (_, until_ns) in pairwise(edges):
+            timed += [(Edge.UNKNOWN, timed[-1][1]), (Edge.END, heard_ns)]
+        for (edge, start_ns), (_, until_ns) in pairwise(timed):
             if edge in _WORKS and until_ns > start_ns:
                 yield _WORKS[edge], start_ns, until_ns
 
@@ -139,28 +177,27 @@ class _Marked(NamedTuple):
 
 def events(pages: Iterable[LogPages], *, rank: int = 0, origin_ns: int = 0) -> Events:
     """Return the events of all threads and processes of a recording that began at `origin_ns`."""
-    files, loops = [], defaultdict(list)
+    files = []
     for page in pages:
         files.append(_Marked(page, page.born_ns - origin_ns, rows := marks(page)))
         rows[:, _TIME] -= origin_ns
-        if page.worker < 0:
-            loops[page.pid, page.started_ns].append(files[-1])
-    pid = next((page.pid for page, *_ in files if page.worker < 0), 0)
-    recording = Events(rank, pid, _deliveries(files))
-    pins: list[tuple[int, ...]] = []
-    for loop in loops.values():
-        reader = _Loop(loop, recording)
-        reader.read()
-        pins += reader.pins()
-        facts = loop[0].page.names.loaders.items()
-        _see_through(recording, {number for number, fact in facts if fact.get("num_workers")})
+    of_loop = [file for file in files if file.page.worker < 0]
+    tracks = list(_tracks(of_loop))
+    tracks.sort(key=lambda track: (not track.waits, [wait.start_ns for wait in track.waits[:1]]))
+    names = {(page.pid, page.started_ns): page.names for page, *_ in of_loop}.values()
+    facts = (fact for each in names for fact in each.loaders.items())
+    _see_through(tracks, {number for number, fact in facts if fact.get("num_workers")})
+    deliveries = _deliveries(files)
     columns = dict.fromkeys(("key", "number", "pinning_ns", "pinned_ns"), pl.Int64)
-    pinned = pl.DataFrame(pins, columns, orient="row").unique(["key", "number"], keep="last")
-    deliveries = recording.deliveries.join(pinned, on=["key", "number"], how="left")
+    pins = pl.DataFrame(list(_pins(tracks, deliveries)), columns, orient="row")
+    pinned = pins.unique(["key", "number"], keep="last")
     # The loop gets a batch after its pin; the thread had unpickled it before
     arrived_ns = pl.coalesce("pinning_ns", "arrived_ns")
-    recording.deliveries = deliveries.with_columns(arrived_ns=arrived_ns).sort("key", "number")
-    return recording
+    deliveries = deliveries.join(pinned, on=["key", "number"], how="left")
+    deliveries = deliveries.with_columns(arrived_ns=arrived_ns).sort("key", "number")
+    pid = next((page.pid for page, *_ in of_loop), 0)
+    devices = [device for each in names for device in each.devices]
+    return Events(rank, pid, deliveries, tracks, devices)
 
 
 def _deliveries(files: list[_Marked]) -> pl.DataFrame:
@@ -183,15 +220,16 @@ def _deliveries(files: list[_Marked]) -> pl.DataFrame:
     )
 
 
-def _see_through(events: Events, served: set[int]) -> None:
+def _see_through(tracks: list[Track], served: set[int]) -> None:
     """Treat a loader whose dataset waits for another loader's workers as a wrapper around it.
 
     The waits and iterators get new keys; `served` are the loaders that have workers.
     """
-    waits = [*events.waits, *(wait for outer in events.waits for wait in outer.inside)]
+    outermost = [wait for track in tracks for wait in track.waits]
     around = {
         wait.loader
-        for wait in waits
+        for outer in outermost
+        for wait in (outer, *outer.inside)
         if wait.loader > OUTER
         and wait.loader not in served
         and any(inner.loader in served for inner in wait.inside)
@@ -202,154 +240,110 @@ def _see_through(events: Events, served: set[int]) -> None:
         # Numbers from the end, which no epoch reaches
         return epoch_key(AROUND + 1, -loader) if loader in around else key
 
-    for wait in events.waits if around else ():
+    for wait in outermost if around else ():
         wait.key = key_of(wait.key)
         wait.inside = [
             near
             for inner in wait.inside
             for near in (inner.inside if inner.loader in around else [inner])
         ]
-    events.iterators = [
-        (begin, end, key_of(key), thread) for begin, end, key, thread in events.iterators
-    ]
+    for track in tracks if around else ():
+        track.iterators = [(begin, end, key_of(key)) for begin, end, key in track.iterators]
 
 
-class _Loop:
-    """Reads the marks of all threads of a training process, in the order of time."""
+def _tracks(files: list[_Marked]) -> Iterator[Track]:
+    """Yield the threads of the loop's processes."""
 
-    def __init__(self, files: list[_Marked], events: Events) -> None:
-        self._files = sorted(files, key=lambda file: file.page.turn)
-        self._events = events
-        self._names = files[0].page.names.stages
-        self._gaps: list[int] = []
-        """Ends of the gaps."""
-        self._after_gap: set[int] = set()
-        self._waits: dict[int, list[Wait]] = defaultdict(list)
-        self._parts: dict[int, list[tuple[Stage, int]]] = defaultdict(list)
-        self._iter_ns: dict[int, int] = {}
-        self._pinned: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        self._pinning_for: dict[int, list[int]] = defaultdict(list)
+    def thread_of(file: _Marked) -> tuple[int, ...]:
+        return file.page.pid, file.page.started_ns, file.page.thread
 
-    def read(self) -> None:
-        """Add the events of this process."""
-        self._events.devices += self._files[0].page.names.devices
-        rows = np.concatenate([*self._rows()])
-        rows = rows[~np.isin(rows[:, 0], list(TIMES))]
-        in_time = np.argsort(rows[:, _TIME], kind="stable")
-        for row in rows[in_time].tolist():
-            self._read(MarkRow(*row))
-        for thread, begun in self._parts.items():
-            self._events.unfinished += [
-                Interval(start, start, stage, thread)
-                for stage, start in begun
-                if stage not in (GARBAGE, PIN)
-            ]
-
-    def _rows(self) -> Iterator[np.ndarray]:
-        """Yield the rows of each file, with a row for each gap before one."""
-        turns: dict[int, int] = {}
-        for page, born_ns, rows in self._files:
-            pieces = self._events.pieces[page.thread]
-            of_host = rows[rows[:, 0] != Mark.DEVICE]  # the device's events may be written late
-            end_ns = max([born_ns, *of_host[-1:, _TIME].tolist()])
-            if turns.get(page.thread) == page.turn - 1:
-                pieces[-1] = pieces[-1][0], end_ns
+    in_order = sorted(files, key=lambda file: (*thread_of(file), file.page.turn))
+    for _, its in groupby(in_order, thread_of):
+        pieces: list[list[_Marked]] = []
+        for file in its:
+            if pieces and pieces[-1][-1].page.turn == file.page.turn - 1:
+                pieces[-1].append(file)
             else:
-                pieces.append((born_ns, end_ns))
-                if page.thread in turns:
-                    yield np.array([[_GAP, page.thread, 0, 0, 0, born_ns]])
-            turns[page.thread] = page.turn
-            yield rows
+                pieces.append([file])
+        for piece in pieces:
+            track = _track(piece)
+            track.is_cut = piece is not pieces[-1]
+            yield track
 
-    def _leave_gap(self, thread: int, time_ns: int) -> None:
-        """Forget the open waits and parts of the thread."""
-        if self._events.edges:
-            self._events.edges.append((Edge.UNKNOWN, self._events.edges[-1][1], 0))
-        self._gaps.append(time_ns)
-        self._waits.pop(thread, None)
-        self._parts.pop(thread, None)
-        self._iter_ns.clear()
-        self._after_gap.add(thread)
 
-    def _read(self, row: MarkRow) -> None:  # noqa: C901 - one case for each kind of mark
-        what, thread, key, number, extra, time_ns = row
-        if what not in (_GAP, Mark.DEVICE):
-            self._events.last_ns[thread] = time_ns
+def _track(  # noqa: C901, PLR0912 - one case for each kind of mark
+    files: list[_Marked],
+) -> Track:
+    """Read the marks of a thread, in the order in which it wrote them."""
+    (page, born_ns, _), names = files[0], files[0].page.names.stages
+    track = Track(page.thread, born_ns, born_ns, is_first=page.turn == 0)
+    is_known = track.is_first  # behind a gap, the first wait may lie inside of one that is lost
+    waits: list[Wait] = []
+    parts: list[tuple[Stage, int]] = []
+    iter_ns: dict[int, int] = {}
+    rows = np.concatenate([rows for *_, rows in files])
+    for row in rows[~np.isin(rows[:, 0], list(TIMES))].tolist():
+        what, _, key, number, extra, time_ns = MarkRow(*row)
+        if what == Mark.DEVICE:
+            track.edges.append((extra, time_ns, number))
+            continue
+        track.last_ns = time_ns
         match what:
             case Mark.ITER:
-                self._iter_ns[key] = time_ns
-            case Mark.ITERATED if key in self._iter_ns:
-                self._events.iterators.append((self._iter_ns.pop(key), time_ns, key, thread))
+                iter_ns[key] = time_ns
+            case Mark.ITERATED if key in iter_ns:
+                track.iterators.append((iter_ns.pop(key), time_ns, key))
             case Mark.WAIT:
-                self._wait(Wait(thread, key, time_ns))
-            case Mark.GOT:
-                self._close(thread, key, time_ns, number)
-            case Mark.ENDED:
-                self._close(thread, key, time_ns, None)
+                inside = waits[-1].inside if waits else track.waits if is_known else []
+                waits.append(Wait(key, time_ns))
+                inside.append(waits[-1])
+                is_known = True
+            case Mark.GOT | Mark.ENDED:
+                while waits:
+                    wait = waits.pop()
+                    wait.end_ns = time_ns
+                    if wait.key == key:
+                        wait.number = number if what == Mark.GOT else None
+                        break
             case Mark.BEGIN:
-                self._parts[thread].append((self._names.get(extra, UNKNOWN), time_ns))
+                parts.append((names.get(extra, UNKNOWN), time_ns))
             case Mark.END:
-                self._end(thread, self._names.get(extra, UNKNOWN), time_ns)
+                stage = names.get(extra, UNKNOWN)
+                while any(stage == begun for begun, _ in parts):
+                    begun, start_ns = parts.pop()  # a part that raised has no end of its own
+                    track.parts.append(Interval(start_ns, time_ns, begun))
+                    if begun == stage:
+                        break
             case Mark.PINS:
-                self._pinning_for[number & NUMBER].append(key)
-            case Mark.DEVICE:
-                self._events.edges.append((extra, time_ns, number))
-            case 0:  # _GAP
-                self._leave_gap(thread, time_ns)
+                track.pins.append((time_ns, number & NUMBER, key))
+    track.unfinished = [
+        Interval(start, start, stage) for stage, start in parts if stage not in (GARBAGE, PIN)
+    ]
+    return track
 
-    def _wait(self, wait: Wait) -> None:
-        open_here = self._waits[wait.thread]
-        if open_here:
-            open_here[-1].inside.append(wait)
-        elif wait.thread in self._after_gap:  # the events before this wait are lost
-            self._after_gap.remove(wait.thread)
-        else:
-            self._events.waits.append(wait)
-        open_here.append(wait)
 
-    def _close(self, thread: int, key: int, time_ns: int, number: int | None) -> None:
-        open_here = self._waits[thread]
-        while open_here:
-            wait = open_here.pop()
-            wait.end_ns = time_ns
-            if wait.key == key:
-                wait.number = number
-                return
+def _pins(tracks: list[Track], deliveries: pl.DataFrame) -> Iterator[tuple[int, ...]]:
+    """Yield the pin of each batch: the batches of a thread arrive in the order of their pins.
 
-    def _end(self, thread: int, stage: Stage, time_ns: int) -> None:
-        open_here = self._parts[thread]
-        if not any(stage == begun for begun, _ in open_here):
-            return
-        while open_here:  # a part that raised has no end of its own
-            begun, start_ns = open_here.pop()
-            part = Interval(start_ns, time_ns, begun, thread)
-            if begun == GARBAGE:  # it stops all threads
-                self._events.collections.append(part)
-            elif begun == PIN:
-                self._pinned[thread].append((start_ns, time_ns))
-            else:
-                self._events.parts.append(part)
-            if begun == stage:
-                return
-
-    def pins(self) -> Iterator[tuple[int, ...]]:
-        """Yield the pin of each batch: the batches of a thread arrive in the order of their pins.
-
-        A thread pins for one epoch after the other: it may live on, or a later thread has its id.
-        The rest of an abandoned epoch is pinned before the next epoch asks for a batch. Behind a
-        gap, batches can be matched with their pins only in epochs that began after the gap.
-        """
-        times = self._events.deliveries.sort("arrived_ns")
-        asked = times.drop_nulls("asked_ns").group_by("key").agg(pl.col("asked_ns").min())
-        asked_ns: dict[int, int] = dict(asked.iter_rows())
-        arrived = times.drop_nulls("arrived_ns").rows_by_key("key", named=True)
-        for thread, keys in self._pinning_for.items():
-            pinned = self._pinned[thread]
-            begins = [asked_ns.get(key, 0) for key in keys]
-            for key, begin, end in zip(keys, begins, [*begins[1:], math.inf], strict=True):
-                gaps = [gap for gap in self._gaps if gap > begin]
-                until = min([end, *gaps])
-                its = pinned[bisect_left(pinned, (begin,)) : bisect_left(pinned, (until,))]
-                came = [batch for batch in arrived[key] if begin <= batch["arrived_ns"] < until]
-                for batch, pin in zip(came, its, strict=False):
-                    yield key, batch["number"], *pin
+    A thread pins for one epoch after the other: it may live on, or a later thread has its id. The
+    rest of an abandoned epoch is pinned before the next epoch asks for a batch. Behind a gap,
+    batches can be matched with their pins only in epochs that began after the gap.
+    """
+    times = deliveries.sort("arrived_ns")
+    asked = times.drop_nulls("asked_ns").group_by("key").agg(pl.col("asked_ns").min())
+    asked_ns: dict[int, int] = dict(asked.iter_rows())
+    arrived = times.drop_nulls("arrived_ns").rows_by_key("key", named=True)
+    keys_of: dict[int, list[int]] = defaultdict(list)
+    for _, thread, key in sorted(pin for track in tracks for pin in track.pins):
+        keys_of[thread].append(key)
+    for thread, keys in keys_of.items():
+        parts = (part for track in tracks if track.thread == thread for part in track.parts)
+        pinned = sorted(part[:2] for part in parts if part.stage == PIN)
+        begins = [asked_ns.get(key, 0) for key in keys]
+        for key, begin, end in zip(keys, begins, [*begins[1:], math.inf], strict=True):
+            gaps = [track.begin_ns for track in tracks if not track.is_first]
+            until = min([end, *(gap for gap in gaps if gap > begin)])
+            its = pinned[bisect_left(pinned, (begin,)) : bisect_left(pinned, (until,))]
+            came = [batch for batch in arrived[key] if begin <= batch["arrived_ns"] < until]
+            for batch, pin in zip(came, its, strict=False):
+                yield key, batch["number"], *pin

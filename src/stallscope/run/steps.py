@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import polars as pl
@@ -21,13 +22,15 @@ from stallscope.run.loop_events import Interval
 from stallscope.run.result import DELIVERIES, STEPS, WAITS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from stallscope.run.loop_events import Events, Wait
+    from stallscope.run.loop_events import Events, Track, Wait
     from stallscope.stages import Stage
 
 
 _TRAINS = (stages.BACKWARD, stages.OPTIMIZER)
+_BESIDE: Final = (stages.GARBAGE, stages.PIN)
+"""Parts that are no stage of a step: they stop all threads, or run in one of their own."""
 _BATCH: Final = ["rank", "epoch", "batch"]
 _ELSEWHERE: Final = ("worker", "pin_s", "rank", "steady")
 """Columns of steps that do not come from the marks of the loop."""
@@ -38,7 +41,6 @@ _Row = TypeVar("_Row", bound=tuple[Any, ...])
 class PendingStep(NamedTuple):
     """Unfinished step."""
 
-    number: int
     wait: Wait
     giver: Wait
     """Wait that got the batch: inside of a wrapper's wait, that of the loader."""
@@ -52,15 +54,15 @@ def loaders(events: Events) -> list[int]:
     owners = Owners(events)
     spent: Counter[int] = Counter()
     trained: Counter[int] = Counter()
-    for track in owners.tracks.values():
-        starts = [wait.start_ns for wait in track]
-        for wait, until in zip(track, [*starts[1:], None], strict=True):
-            end = events.seen_until(wait.thread, wait.end_ns, until or wait.end_ns)
-            spent[owners.of(wait.key)] += end - wait.start_ns
-        for part in events.parts:
+    for track in events.tracks:
+        waits = owners.waits(track)
+        starts = [wait.start_ns for wait in waits]
+        for wait, until in zip(waits, [*starts[1:], None], strict=False):
+            spent[owners.of(wait.key)] += (until or wait.end_ns) - wait.start_ns
+        for part in track.parts:
             at = bisect_left(starts, part.start_ns) - 1
-            if part.stage in _TRAINS and at >= 0 and track[at].thread == part.thread:
-                trained[owners.of(track[at].key)] += 1
+            if part.stage in _TRAINS and at >= 0:
+                trained[owners.of(waits[at].key)] += 1
     most = max(trained.values(), default=0)
     return sorted(spent, key=lambda key: (trained[key] * 2 > most, spent[key]), reverse=True)
 
@@ -73,17 +75,16 @@ class Owners:
         for wait in events.waits:
             if wait.loader <= OUTER:
                 self._inner[_outer(wait.key)].update(inner.loader for inner in wait.inside)
-        self.tracks: dict[int, list[Wait]] = defaultdict(list)
-        """Waits of the loop by thread, without those for a wrapper that has no loader inside."""
-        for wait in events.waits:
-            if wait.end_ns and self.of(wait.key) != AROUND:
-                self.tracks[wait.thread].append(wait)
 
     def of(self, key: int) -> int:
         """Return the loader of an epoch; for a wrapper, the loader inside."""
         number = loader_and_epoch(key)[0]
         inner = self._inner.get(_outer(key)) if number <= OUTER else None
         return inner.most_common(1)[0][0] if inner else number
+
+    def waits(self, track: Track) -> list[Wait]:
+        """Return the waits of a thread, without those for a wrapper that has no loader inside."""
+        return [wait for wait in track.waits if wait.end_ns and self.of(wait.key) != AROUND]
 
 
 def _outer(key: int) -> int:
@@ -92,82 +93,73 @@ def _outer(key: int) -> int:
 
 
 class Steps:
-    """Builds the steps of the loop over one loader."""
+    """Builds the steps of a thread's loop over one loader."""
 
-    def __init__(self, events: Events, loader: int) -> None:
-        self._events = events
-        self._loader = loader
-        self._owners = Owners(events)
-        self._recorded = any(wait.loader == OUTER for wait in events.waits)
-        self._parts = sorted(events.parts)
+    def __init__(self, events: Events, owners: Owners, track: Track, loader: int) -> None:
+        self._track, self._owners, self._loader = track, owners, loader
+        self._recorded = events.is_own
+        self._parts = sorted(part for part in track.parts if part.stage not in _BESIDE)
         # Begins of steps of the recording's own that raised: their time is meaningless
-        failed = [part.start_ns for part in events.unfinished if part.stage == stages.STEP]
+        failed = [part.start_ns for part in track.unfinished if part.stage == stages.STEP]
         self._failed_ns = failed if self._recorded else []
-        self._collections = sorted(events.collections)
-        work = ((start, end) for kind, start, end in events.device_work() if kind == "step")
+        self._collections = events.collections
+        work = ((start, end) for kind, start, end in events.device_work if kind == "step")
         self._device_busy = sorted(work)
+        self._waits = owners.waits(track)
+        self._starts = [wait.start_ns for wait in self._waits]
         self._iterators = sorted(
-            (start_ns, end_ns, key, thread)
-            for start_ns, end_ns, key, thread in events.iterators
-            if self._owners.of(key) != AROUND and not self._is_waiting(thread, start_ns)
+            iterator
+            for iterator in track.iterators
+            if owners.of(iterator[2]) != AROUND and not self._is_waiting(iterator[0])
         )
 
     def steps(self) -> Iterator[PendingStep]:
         """Yield all steps, in their order."""
-        number, last = 0, None  # the last one's giver
-        for thread, track in self._owners.tracks.items():
-            mine = [wait for wait in track if self._is_mine(wait.key)]
-            got = [wait for wait in mine if wait.number is not None]
-            begun = [row for row in self._iterators if row[3] == thread and self._is_mine(row[2])]
-            bounds = sorted([*(w.start_ns for w in got), *(start for start, *_ in begun)])
-            starts = [wait.start_ns for wait in track]
-            for wait in got:
-                giver = self._giver(wait) or last
-                at = bisect_left(bounds, wait.end_ns)
-                until = bounds[at] if at < len(bounds) else self._last_end(wait, track)
-                in_gap = self._events.seen_until(thread, wait.end_ns, until) < until
-                failed = any(wait.end_ns <= begin_ns <= until for begin_ns in self._failed_ns)
-                # A loader for validation, say, may give the batch, in the same iterable
-                inside = {inner.loader for inner in wait.inside if inner.number is not None}
-                is_others = bool(inside - {AROUND}) and self._loader not in inside
-                if giver is None or in_gap or failed or is_others:
-                    continue
-                near = track[bisect_left(starts, wait.end_ns) : bisect_left(starts, until)]
-                spans = self._use(wait, until, near)
-                is_first = last is None or last.key != giver.key  # of its epoch
-                restart_ns = self._restart(wait, begun) if is_first else None
-                yield PendingStep(number, wait, giver, spans, restart_ns)
-                number, last = number + 1, giver
+        last = None  # the last one's giver
+        got = [w for w in self._waits if self._is_mine(w.key) and w.number is not None]
+        begun = [row for row in self._iterators if self._is_mine(row[2])]
+        bounds = sorted([*(wait.start_ns for wait in got), *(start for start, *_ in begun)])
+        for wait in got:
+            giver = self._giver(wait) or last
+            at = bisect_left(bounds, wait.end_ns)
+            is_last = at == len(bounds)
+            until = self._last_end(wait) if is_last else bounds[at]
+            failed = any(wait.end_ns <= begin_ns <= until for begin_ns in self._failed_ns)
+            # A loader for validation, say, may give the batch, in the same iterable
+            inside = {inner.loader for inner in wait.inside if inner.number is not None}
+            is_others = bool(inside - {AROUND}) and self._loader not in inside
+            if giver is None or (is_last and self._track.is_cut) or failed or is_others:
+                continue
+            is_first = last is None or last.key != giver.key  # of its epoch
+            restart_ns = self._restart(wait, begun) if is_first else None
+            yield PendingStep(wait, giver, self._use(wait, until), restart_ns)
+            last = giver
 
-    def _last_end(self, wait: Wait, track: Sequence[Wait]) -> int:
+    def _last_end(self, wait: Wait) -> int:
         """Return the end of the last step: the last mark of its thread.
 
         A recording breaks its own loop off and ends workers in the middle of a batch: there, the
         last step ends with the last event that surely belongs to it.
         """
         if not self._recorded:
-            return max(self._events.last_ns.get(wait.thread, 0), wait.end_ns)
+            return max(self._track.last_ns, wait.end_ns)
         parts = self._parts[bisect_left(self._parts, (wait.end_ns,)) :]
-        ends = [part.end_ns for part in parts if part.thread == wait.thread]
-        begun = [part.start_ns for part in self._events.unfinished if part.start_ns > wait.end_ns]
-        return max([wait.end_ns, *ends, *begun, *(late.end_ns for late in track)])
+        begun = [part.start_ns for part in self._track.unfinished if part.start_ns > wait.end_ns]
+        ends = [*(part.end_ns for part in parts), *(late.end_ns for late in self._waits)]
+        return max([wait.end_ns, *ends, *begun])
 
-    def _restart(self, wait: Wait, begun: list[tuple[int, int, int, int]]) -> int | None:
+    @staticmethod
+    def _restart(wait: Wait, begun: list[tuple[int, int, int]]) -> int | None:
         """Return the ns that the iterator's creation took; None if unknown."""
         at = bisect_left(begun, (wait.start_ns,)) - 1
-        if at < 0:
-            return None
-        start_ns, end_ns, *_ = begun[at]
-        until = self._events.seen_until(wait.thread, end_ns, wait.start_ns)
-        return None if until < wait.start_ns else end_ns - start_ns
+        return begun[at][1] - begun[at][0] if at >= 0 else None
 
     def _is_mine(self, key: int) -> bool:
         return self._owners.of(key) == self._loader
 
-    def _is_waiting(self, thread: int, at_ns: int) -> bool:
-        track = self._owners.tracks.get(thread, [])
-        at = bisect_left(track, at_ns, key=lambda wait: wait.start_ns) - 1
-        return at >= 0 and at_ns < track[at].end_ns
+    def _is_waiting(self, at_ns: int) -> bool:
+        at = bisect_left(self._starts, at_ns) - 1
+        return at >= 0 and at_ns < self._waits[at].end_ns
 
     def _giver(self, wait: Wait) -> Wait | None:
         if wait.loader > OUTER or self._loader == OUTER:
@@ -175,14 +167,13 @@ class Steps:
         inside = [w for w in wait.inside if w.number is not None and w.loader == self._loader]
         return inside[-1] if inside else None
 
-    def _use(self, wait: Wait, until: int, near: Sequence[Wait]) -> list[Interval]:
+    def _use(self, wait: Wait, until: int) -> list[Interval]:
         begin = wait.end_ns
         parts = [
             part._replace(end_ns=min(part.end_ns, until))
             for part in _between(self._parts, begin, until)
-            if part.thread == wait.thread
         ]
-        away = [*self._away(wait, until, near)]
+        away = [*self._away(wait, until)]
         # A collection may have begun in the wait
         before = max(bisect_left(self._collections, (begin,)) - 1, 0)
         collected = [
@@ -233,10 +224,11 @@ class Steps:
         end = max(trained) if trained else min(left, default=until)
         return [Interval(begin, end, stages.STEP), Interval(end, until, stages.OTHER)]
 
-    def _away(self, wait: Wait, until: int, near: Sequence[Wait]) -> Iterator[Interval]:
+    def _away(self, wait: Wait, until: int) -> Iterator[Interval]:
         """Yield the loops over other loaders in between, and the end of the epoch."""
-        here = _between(self._iterators, wait.end_ns, until)
-        begun = {key: start for start, _, key, thread in here if thread == wait.thread}
+        first, after = (bisect_left(self._starts, at) for at in (wait.end_ns, until))
+        near = self._waits[first:after]
+        begun = {key: start for start, _, key in _between(self._iterators, wait.end_ns, until)}
         ended = {later.key: later.end_ns for later in near if later.number is None}
         for key, start in begun.items():
             if not self._is_mine(key):
@@ -288,13 +280,15 @@ class LoopTables(NamedTuple):
 
 def loop(events: Events, loader: int) -> LoopTables:
     """Return the tables of the loop over one loader, by its number."""
-    steps = list(Steps(events, loader).steps())
+    owners = Owners(events)
+    tracks = (track for track in events.tracks if owners.waits(track))
+    steps = [step for track in tracks for step in Steps(events, owners, track, loader).steps()]
     first, after = epoch_key(loader, 0), epoch_key(loader + 1, 0)
     mine = events.deliveries.filter(pl.col("key").is_between(first, after, closed="left"))
     deliveries = mine.with_columns(rank=events.rank, epoch=pl.col("key") - first, batch="number")
     pin_s = (pl.col("pinned_ns") - pl.col("pinning_ns")) / 1e9
     of_batch = deliveries.select("epoch", "batch", "worker", pin_s=pin_s)
-    rows = pl.DataFrame([_step_row(step) for step in steps], _OF_LOOP, orient="row")
+    rows = pl.DataFrame([*starmap(_step_row, enumerate(steps))], _OF_LOOP, orient="row")
     # A column of zeros: no batch was ever copied, or used, so nothing was measured
     measured = (pl.when(pl.col(name).sum() > 0).then(name) for name in ("h2d_s", "step_s"))
     pinned = deliveries.with_columns(pid=events.pid, worker=None)
@@ -314,13 +308,13 @@ def loop(events: Events, loader: int) -> LoopTables:
     )
 
 
-def _step_row(step: PendingStep) -> tuple[Any, ...]:
+def _step_row(number: int, step: PendingStep) -> tuple[Any, ...]:
     spent: Counter[str] = Counter()
     for span in step.spans:
         spent[span.stage.kind] += span.end_ns - span.start_ns
     wait = step.wait
     return (
-        *(step.number, *step.giver.batch, (wait.end_ns - wait.start_ns) / 1e9),
+        *(number, *step.giver.batch, (wait.end_ns - wait.start_ns) / 1e9),
         *(spent.pop("h2d", 0) / 1e9, spent.pop("step", 0) / 1e9, sum(spent.values()) / 1e9),
         *(wait.start_ns, wait.end_ns),
         None if step.restart_ns is None else step.restart_ns / 1e9,
@@ -328,8 +322,8 @@ def _step_row(step: PendingStep) -> tuple[Any, ...]:
 
 
 def _wait_rows(steps: list[PendingStep], loader: int, events: Events) -> Iterator[tuple[Any, ...]]:
-    begun_ns = {key: start_ns for start_ns, _, key, _ in events.iterators}
-    for step in steps:
+    begun_ns = {key: start_ns for start_ns, _, key in events.iterators}
+    for number, step in enumerate(steps):
         outer = step.wait.loader <= OUTER < loader
         for wait in step.wait.inside if outer else [step.wait]:
             start_ns = wait.start_ns
@@ -337,7 +331,7 @@ def _wait_rows(steps: list[PendingStep], loader: int, events: Events) -> Iterato
                 if outer and not wait.number:  # the iterator's creation is part of the wait
                     start_ns = min(start_ns, begun_ns.get(wait.key, start_ns))
                 times = max(start_ns, step.wait.start_ns), wait.end_ns
-                yield (events.rank, step.number, *wait.batch, *times)
+                yield (events.rank, number, *wait.batch, *times)
 
 
 def _loop_spans(steps: list[PendingStep], events: Events) -> Iterator[tuple[Any, ...]]:
