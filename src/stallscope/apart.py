@@ -56,6 +56,21 @@ def computed_apart(compute: Callable[_Arguments, _Result]) -> Callable[_Argument
     return computed
 
 
+def computed_once(compute: Callable[[Any], _Result]) -> Callable[[Any], _Result]:
+    """Decorate a method without arguments as `computed_apart` does; an object keeps its result."""
+    name = f"_{compute.__name__}"
+
+    @functools.wraps(compute)
+    def computed(owner: Any) -> _Result:
+        kept = vars(owner)
+        if name not in kept:
+            kept[name] = apart(lambda: compute(owner))
+        result: _Result = kept[name]
+        return result
+
+    return computed
+
+
 def apart(compute: Callable[[], _Result]) -> _Result:
     """Return what a function computes with polars, without a thread that stays.
 

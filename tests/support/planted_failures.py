@@ -136,7 +136,7 @@ def planted(path: Path) -> Iterator[Book]:
     marks = [f"mark {mark.name}" for mark in Mark]
     book = Book(path, [*ours, *(f"hot_path.{name}" for name in HOT), *marks, "clock", "place"])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recording_folder, "_MOST_TOLD", 1000)
+        patch.setattr(recording_folder, "_MOST_KEPT", 1000)
         for called, (owner, name, function) in ours.items():
             failing = _failing(book, called, function)
             for there, known_as in [(owner, name), *_imported(owner, function)]:

@@ -61,7 +61,6 @@ _FINER: Final = 2.0
 """Limit for narrowing intervals after the answer, as a multiple of its seconds."""
 _ROOM_SHARE: Final = 0.5
 """Largest share of the free memory for another start of workers."""
-_USUAL_END_S: Final = 0.3
 _USUAL_START_S: Final = 5.0
 _TIMES_START: Final = 4
 """Longest wait for a variant's first batch after `_USUAL_START_S`, in starts of the baseline. After
@@ -96,7 +95,7 @@ class InTurns:
         self._took_s: dict[int, float] = {}
         self._start = 0
         self._answered_s = 0.0
-        self._end_s = _USUAL_END_S
+        self._end_s = 0.0
         self.blocks: list[LoopBlock] = []
         self.failed: dict[int, str] = {}
         """Reason for each variant that is excluded from now on."""

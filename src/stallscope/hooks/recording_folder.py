@@ -18,7 +18,6 @@ import os
 from collections import defaultdict, deque
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import islice
 from time import perf_counter_ns, time_ns
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +26,7 @@ from stallscope.files import open_to_append, read_file
 from stallscope.machine import machine as machine_here
 from stallscope.machine import rank as rank_here
 from stallscope.stages import Stage
-from stallscope.units import json_without_controls
+from stallscope.units import LONGEST_TITLE, json_without_controls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,12 +54,8 @@ _LEAST_BYTES: Final = 1 << 16
 _GOLDEN: Final = 0x9E3779B1
 """2**32 over the golden ratio, Fibonacci hashing: Knuth, The Art of Computer Programming, 6.4."""
 _FILE: Final = "failures.lines"
-_MOST_KEPT: Final = 1000
+_MOST_KEPT: Final = 100
 """Ways to fail that a process keeps apart; each may name a sample."""
-_MOST_TOLD: Final = 50
-"""Ways to fail that a run lists."""
-_LONGEST: Final = 300
-"""Letters of an error's text: what a user's object says of itself may be long."""
 
 
 def epoch_key(loader: int, epoch: int) -> int:
@@ -335,13 +330,11 @@ class Failures:
         for failure in self._all():
             by_pid = times.setdefault((failure.missing, failure.error), {})
             by_pid[failure.pid] = max(by_pid.get(failure.pid, 0), failure.times)
-        for (missing, error), by_pid in islice(times.items(), _MOST_TOLD):
+        for (missing, error), by_pid in times.items():
             total = sum(by_pid.values())
             often = "once" if total == 1 else f"{total:,} times or more"
             why = f"because stallscope failed there {often} ({error})"
             yield f"{missing}: missing in part or not done, {why}"
-        if len(times) > _MOST_TOLD:
-            yield f"{len(times) - _MOST_TOLD:,} more internal errors are not listed"
 
     def _all(self) -> Iterator[_Failure]:
         lines: list[dict[str, Any]] = []
@@ -359,9 +352,9 @@ def _text_of(error: BaseException) -> str:
     """Describe an error, where it was raised, and the one that was being handled then."""
     text, trace = type(error).__name__, error.__traceback__
     with suppress(Exception):  # it may hold an object of the user's
-        text = repr(error)[:_LONGEST]
+        text = repr(error)[:LONGEST_TITLE]  # what a user's object says of itself may be long
         if error.__context__ is not None:
-            text = f"{text} after {error.__context__!r}"[: 2 * _LONGEST]
+            text = f"{text} after {error.__context__!r}"[: 2 * LONGEST_TITLE]
     for frame, line in deque(walk_tb(trace), 1):
         file = os.path.basename(frame.f_code.co_filename.partition(" (")[0])  # noqa: PTH119
         return f"{text} in {file}, line {line}"

@@ -39,11 +39,9 @@ RESULT: Final = ".sampled"
 """Ending of a result's file: `PID-NUMBER.sampled`."""
 WINDOW: Final = ".window"
 """Ending of the file of a window's stacks: `PID-BEGIN.window`."""
-_FIRST_S: Final = 2.0
-"""Begin of the first window, from that of the recording."""
 WINDOW_S: Final = 0.5
 _GAP_S: Final = 4.0
-"""From one window to the next, at least ..."""
+"""From one window to the next, at least (to the first, half of it) ..."""
 _GAP_SHARE: Final = 0.1
 """... and this share of the time since the recording began: a day has a hundred windows."""
 WINDOW_HZ: Final = 40.0
@@ -60,10 +58,8 @@ _JITTER: Final = 0.25
 SWITCH_S: Final = 1e-4
 """Switch interval of threads during sampling. With Python's default of 5 ms, the sampler would only
 get the GIL when a thread releases it by itself (in compiled code, before a wait), and would see
-these most."""
-_SETTLE_S: Final = 1e-4
-"""Pause between the stacks and the threads' states: a thread that lost the GIL to the sampler then
-runs again, and a thread that released it to wait is waiting."""
+these most. So long is the pause between the stacks and the threads' states, too: a thread that lost
+the GIL to the sampler then runs again, and a thread that released it to wait is waiting."""
 _IDLE: Final = frozenset({"_wait_for_tstate_lock", "accept", "poll", "recv", "select", "wait"})
 """Innermost functions that wait, for systems without thread states."""
 
@@ -173,7 +169,7 @@ class SelfSampler:
                     self._write(f"{sampling.number}{RESULT}", sample(sampling, goes_on))
 
     def _sample_windows(self, origin_ns: int, ending: threading.Event) -> None:
-        begin_s, before_s = _FIRST_S, self._used_s
+        begin_s, before_s = _GAP_S / 2, self._used_s
         while not ending.is_set():
             now_s = (time.perf_counter_ns() - origin_ns) / 1e9
             is_over = now_s >= begin_s + WINDOW_S or ending.wait(max(begin_s - now_s, 0.0))
@@ -207,7 +203,7 @@ def sample(
     try:
         for _ in _moments(sampling, goes_on, pause):
             stacks = _stacks()
-            time.sleep(_SETTLE_S)
+            time.sleep(SWITCH_S)
             for ident, stack in stacks.items():
                 is_idle = states.is_idle(ident, stack)
                 if sampling.idle or not is_idle:

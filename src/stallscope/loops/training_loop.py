@@ -51,11 +51,9 @@ _FEWEST_STEPS: Final = 4
 _UNDER_WAY: Final = 2
 """Batches that are not waited for where there is hardly time for them."""
 _GRACE_S: Final = 5.0
-"""Seconds for a worker to end after the request."""
+"""Seconds for a worker to end after the request, or to hand a batch over that is there."""
 _HANDED: Final = 12
 """Batches to hand over."""
-_HANDED_WITHIN_S: Final = 5.0
-"""Time limit of each, seconds."""
 _REST_S: Final = 0.002
 """Least rest, in which the worker sends a batch before it is asked for."""
 
@@ -451,7 +449,7 @@ def measure_handover(target: Target, batch: Any) -> Handover | None:
         collate_fn=copy.deepcopy,  # as a worker makes each batch anew
         num_workers=1,
         prefetch_factor=1,
-        timeout=_HANDED_WITHIN_S,
+        timeout=_GRACE_S,
         generator=torch.Generator(),  # spares the user's generator
     )
     loop, began_s = TimedLoop(loader, device_of(target), workers=1), time.perf_counter()

@@ -38,7 +38,7 @@ from stallscope.run.loop_events import Events, events
 from stallscope.run.result import DEVICE, LOGS, STARTUP, Run, Settings
 from stallscope.run.stacks import STACKS, read_stacks
 from stallscope.run.steps import Owners, loaders, mark_steady
-from stallscope.units import count, printable, seconds, without_controls
+from stallscope.units import MOST_NAMED, count, printable, seconds, without_controls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -54,8 +54,6 @@ _TIMES: Final = 5.0
 """Pause before the next load, in units of the last load's time."""
 _FIRST_S: Final = 60.0
 """Time for a script until it imports torch."""
-_MOST_CAUGHT: Final = 3
-"""Most kinds of caught exceptions in notes."""
 
 
 def load(path: str | Path) -> Any:
@@ -405,7 +403,7 @@ def _about_lost(lost: list[LostSamples]) -> Iterator[str]:
     """Yield how many samples had an exception that the dataset caught, and how many are None."""
     whole, nothing = sum(each.all for each in lost), sum(each.none for each in lost)
     caught: Counter[str] = sum((each.caught for each in lost), Counter())
-    for what, samples in caught.most_common(_MOST_CAUGHT):
+    for what, samples in caught.most_common(MOST_NAMED):
         yield f"{what} in {samples:,} of {whole:,} samples, which the dataset caught"
     if nothing:
         yield f"{nothing:,} of {whole:,} samples are None: batches are smaller without them"

@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 MOMENT_NS: Final = 500_000_000
 FEWEST: Final = 4
 """Moments that a judgement needs."""
-WANTED: Final = 0.5
-"""Share of its time that a process computes or waits for a core, from which on it needs the cores.
-Below, other processes may saturate them while it waits for something else."""
 
 THRESHOLDS: Final = {
     stages.CORE: SATURATED,
@@ -183,7 +180,10 @@ def _others_share(mine: pl.DataFrame) -> float | None:
 
 
 def _cores_wanted(mine: pl.DataFrame, workers: int) -> bool:
-    """Return whether the makers of batches computed or waited for a core; True if unknown."""
+    """Return whether the makers of batches computed or waited for a core; True if unknown.
+
+    Else other processes may saturate the cores while these wait for something else.
+    """
     maker = stages.WORKER if workers else stages.LOOP
     makers = mine.filter(pl.col("resource") == maker)
     if makers.is_empty():
@@ -191,7 +191,7 @@ def _cores_wanted(mine: pl.DataFrame, workers: int) -> bool:
     theirs = pl.col("device").is_in(makers["device"].unique().implode())
     queued = mine.filter(pl.col("resource") == stages.QUEUED, theirs)
     length_s = core_seconds(makers.with_columns(value=1.0))
-    return (core_seconds(makers) + core_seconds(queued)) / length_s >= WANTED
+    return (core_seconds(makers) + core_seconds(queued)) / length_s >= MOSTLY
 
 
 def core_seconds(samples: pl.DataFrame) -> float:

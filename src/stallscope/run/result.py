@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import polars as pl
 
-from stallscope.apart import apart, computed_apart
+from stallscope.apart import apart, computed_apart, computed_once
 from stallscope.columns import Column, Schema
 from stallscope.model import attribution
 from stallscope.model.attribution import StallBreakdown, break_down_stalls
@@ -220,20 +220,16 @@ class Run(SavedResult):
         times = self.unit_times
         return apart(lambda: summary.stages(times))
 
-    @cached_property
-    @computed_apart
-    def _stages(self) -> pl.DataFrame:
+    @computed_once
+    def stages(self) -> pl.DataFrame:
+        """Return the time by stage, the longest first; columns of `run.summary.STAGES`."""
         stalled = self.exposed() if self.all_steps.height else None
         beside = summary.stages(summary.unit_times(self._beside))
         return summary.of_loop(self.work_stages, beside, stalled)
 
-    def stages(self) -> pl.DataFrame:
-        """Return the time by stage, the longest first; columns of `run.summary.STAGES`."""
-        return self._stages
-
     def table(self) -> pl.DataFrame:
         """Return the same as `stages`."""
-        return self._stages
+        return self.stages()
 
     @cached_property
     @computed_apart
@@ -327,11 +323,7 @@ class Run(SavedResult):
         """Accounting of the stalls for the verdict."""
         return exposure_of(self)
 
-    @cached_property
-    @computed_apart
-    def _exposed(self) -> pl.DataFrame:
-        return exposed(self.exposure, self._stalls.parts)
-
+    @computed_once
     def exposed(self) -> pl.DataFrame:
         """Return the causes of the stalls, the longest part first.
 
@@ -340,11 +332,16 @@ class Run(SavedResult):
         Returns:
             Columns of `model.attribution.EXPOSED`; the parts add up to all stalls.
         """
-        return self._exposed
+        return exposed(self.exposure, self.parts())
 
-    @cached_property
-    @computed_apart
-    def _patterns(self) -> pl.DataFrame:
+    @computed_once
+    def patterns(self) -> pl.DataFrame:
+        """Return when and why the training loop stalls, each pattern with its p-value.
+
+        Returns:
+            Columns of `model.patterns.PATTERNS`, over all steps after the warm-up; the pattern that
+            explains most comes first.
+        """
         steps = self._steps.filter(pl.col("step") >= self.settings.warmup)
         evidence = Evidence(
             steps=steps,
@@ -355,15 +352,6 @@ class Run(SavedResult):
             num_workers=self.settings.num_workers,
         )
         return find_patterns(evidence)
-
-    def patterns(self) -> pl.DataFrame:
-        """Return when and why the training loop stalls, each pattern with its p-value.
-
-        Returns:
-            Columns of `model.patterns.PATTERNS`, over all steps after the warm-up; the pattern that
-            explains most comes first.
-        """
-        return self._patterns
 
     def trace(self, path: str | Path) -> Path:
         """Write everything as one timeline, for https://ui.perfetto.dev or chrome://tracing.
