@@ -15,7 +15,7 @@ from stallscope.charts import loop, timeline
 from stallscope.charts.loop import MARKERS
 from stallscope.charts.timeline import LOOP
 from stallscope.run.result import Run
-from stallscope.run.timeline import timeline as prepared
+from stallscope.run.stall_data import timeline as prepared
 from stallscope.stages import STALL_COLOUR
 
 KINDS = ("timeline", "exposed", "waits")

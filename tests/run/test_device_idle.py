@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 import stallscope as ss
 from stallscope.hooks.device_time import SimulatedDevice
 from stallscope.model.loop_time import loop_breakdown
-from stallscope.run.stall_text import sentence
+from stallscope.run.stall_data import sentence
 
 NEAR = 0.02
 """Largest error of the idle time that is found, as a share of the loop."""

@@ -14,7 +14,7 @@ from stallscope.charts.loop import parts_of, stall_figure
 from stallscope.charts.timeline import picture
 from stallscope.model.loop_time import NO_LOOP
 from stallscope.run.result import Settings
-from stallscope.run.timeline import MOST_STEPS, from_step, timed_steps
+from stallscope.run.stall_data import MOST_STEPS, from_step, timed_steps
 from stallscope.units import seconds
 
 

@@ -19,8 +19,8 @@ from stallscope.charts.bars import Strip, StripPiece
 from stallscope.charts.sheet import MOST_ROWS, ROW, Sheet, styled
 from stallscope.model.loop_time import NO_LOOP, OWN_WORDS, is_own, leading, loop_breakdown
 from stallscope.model.thresholds import SMALL, STALL_RULE
-from stallscope.run import stall_text
-from stallscope.run.timeline import around
+from stallscope.run import stall_data
+from stallscope.run.stall_data import around
 from stallscope.stages import COLOURS, FETCH, STALL_COLOUR, colour_of
 from stallscope.units import count, printable, seconds, share, worker_name
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from stallscope.model.loop_time import LoopBreakdown
     from stallscope.run.result import Run
-    from stallscope.run.stall_text import StallRow
+    from stallscope.run.stall_data import StallRow
 
 
 # The stalls taken apart
@@ -53,13 +53,13 @@ def exposed_figure(run: Run) -> Sheet:
     """Draw the loop's time, and the parts of the stalls."""
     time = loop_breakdown(run.steps(), run.stalls(), run.side_spans)
     if time is None:
-        return Sheet(stall_text.sentence(run), stall_text.nothing(run))
-    rows = stall_text.rows_of(run, time, MOST_ROWS)
+        return Sheet(stall_data.sentence(run), stall_data.nothing(run))
+    rows = stall_data.rows_of(run, time, MOST_ROWS)
     strip = loop_strip(time)
     opening = ROW if rows else 0.0  # for the lines from the stall to its parts
     heights = [strip.height + ROW + opening, ROW * (len(rows) + 1) + sheet.AXIS]
     page = Sheet(
-        stall_text.sentence(run), _exposed_notes(run, time, rows), heights[: 1 + bool(rows)]
+        stall_data.sentence(run), _exposed_notes(run, time, rows), heights[: 1 + bool(rows)]
     )
     ax = page.parts[0]
     strip.fill(ax)
@@ -101,7 +101,7 @@ def _exposed_notes(run: Run, time: LoopBreakdown, rows: list[StallRow]) -> list[
         lines.append(
             f"busy share: of {whose} time; prefetching hides it while the loop does not wait"
         )
-    return [*lines, *stall_text.small_print(run)]
+    return [*lines, *stall_data.small_print(run)]
 
 
 def _draw_parts(ax: Axes, rows: list[StallRow]) -> None:
@@ -169,10 +169,10 @@ def waits_figure(run: Run) -> Sheet:
     rank = min(ranks, default=0)
     steps = _steps(run, rank)
     if steps.is_empty():
-        return Sheet(NO_LOOP, stall_text.nothing(run))
+        return Sheet(NO_LOOP, stall_data.nothing(run))
     patterns = run.patterns().filter(pl.col("rank") == rank).head(len(MARKERS)).to_dicts()
     notes = _waits_notes(run, steps, patterns, rank)
-    page = Sheet(stall_text.pattern_or_sentence(run), notes, [2.3 + sheet.AXIS])
+    page = Sheet(stall_data.pattern_or_sentence(run), notes, [2.3 + sheet.AXIS])
     (ax,) = page.parts
     ax.set_xlim(float(steps["step"][0]) - 0.7, float(steps["step"][-1]) + 0.7)
     _draw_waits(ax, steps, [row["named"] for row in patterns])
@@ -202,14 +202,14 @@ def _waits_notes(
     ranks = run.all_steps["rank"].n_unique()
     if ranks > 1:
         lines.append(f"shown: rank {rank} of {ranks}; shares of patterns are of all ranks")
-    title = stall_text.answer(run)
+    title = stall_data.answer(run)
     for row, mark in zip(patterns, MARKERS.values(), strict=False):
-        name = count(row["stalls"], "stall") if row == title else stall_text.pattern_sentence(row)
-        lines.append(f"{mark} {name} ({stall_text.explained(row)})")
+        name = count(row["stalls"], "stall") if row == title else stall_data.pattern_sentence(row)
+        lines.append(f"{mark} {name} ({stall_data.explained(row)})")
     hidden = run.patterns().height - len(patterns)
     if hidden:
         lines.append(f"not shown: {count(hidden, 'more pattern')}")
-    return [*lines, *stall_text.small_print(run)]
+    return [*lines, *stall_data.small_print(run)]
 
 
 def _draw_waits(ax: Axes, steps: pl.DataFrame, patterns: list[list[int]]) -> None:

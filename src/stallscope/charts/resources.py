@@ -27,7 +27,7 @@ from stallscope.run.resources import (
     named_growth,
     sentence,
 )
-from stallscope.run.stall_text import nothing, small_print
+from stallscope.run.stall_data import nothing, small_print
 from stallscope.units import count, printable, seconds, share, size
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from stallscope.charts import sheet
 from stallscope.charts.bars import BAR, Strip, StripPiece
 from stallscope.charts.sheet import DOTS, LINE, MOST_ROWS, PICTURE, ROW, SHARP, Sheet, styled
 from stallscope.model.thresholds import NOTABLE, SMALL
-from stallscope.run.stall_text import nothing, population
+from stallscope.run.stall_data import nothing, population
 from stallscope.run.summary import NOTHING, UNIT_KEYS, remarks, sentence, stage_name
 from stallscope.stages import COLOURS
 from stallscope.units import count, file_name, printable, seconds, share, size, times

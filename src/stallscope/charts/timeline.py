@@ -18,8 +18,7 @@ from stallscope.charts import sheet
 from stallscope.charts.bars import Label, in_a_row
 from stallscope.charts.sheet import ROW, Sheet, styled
 from stallscope.model.loop_time import NO_LOOP
-from stallscope.run.stall_text import nothing, pattern_or_sentence, small_print
-from stallscope.run.timeline import timeline
+from stallscope.run.stall_data import nothing, pattern_or_sentence, small_print, timeline
 from stallscope.units import count, printable, seconds, worker_name
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from stallscope.run.result import Run
-    from stallscope.run.timeline import Timeline
+    from stallscope.run.stall_data import Timeline
 
 
 _MOST_ARROWS: Final = 12

@@ -25,8 +25,14 @@ from stallscope.charts.results import lines_figure
 from stallscope.charts.timeline import picture as timeline_picture
 from stallscope.columns import Column
 from stallscope.model.loop_time import NO_LOOP
-from stallscope.run.stall_text import sentence, sentence_of_steps
-from stallscope.run.timeline import MOST_STEPS, from_step, timed_steps, timeline
+from stallscope.run.stall_data import (
+    MOST_STEPS,
+    from_step,
+    sentence,
+    sentence_of_steps,
+    timed_steps,
+    timeline,
+)
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.units import LONGEST_TITLE, count, printable, share
 from stallscope.verbs.lines import result as lines_result

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from stallscope.model.loop_time import loop_breakdown
-from stallscope.run import stall_text
+from stallscope.run import stall_data
 from stallscope.run.resources import find_saturated, named_growth
 from stallscope.run.resources import sentence as saturation_sentence
 from stallscope.run.summary import remarks, stage_name
@@ -52,8 +52,8 @@ def _loop(run: Run) -> Iterator[Any]:
     saturated = (
         [saturation_sentence(saturation)] if saturation.matters and saturation.saturated else []
     )
-    yield page.Heading(stall_text.sentence(run), [stall_text.split(time), *saturated])
-    rows = stall_text.rows_of(run, time, MOST_PARTS)
+    yield page.Heading(stall_data.sentence(run), [stall_data.split(time), *saturated])
+    rows = stall_data.rows_of(run, time, MOST_PARTS)
     bars = [_bar(row.share, row.kind) for row in rows]
     yield page.Table(PART_HEADS, [(row.name, *row.cells) for row in rows], bars, PART_KEY)
     yield page.Bullets(_patterns(run))
@@ -62,7 +62,7 @@ def _loop(run: Run) -> Iterator[Any]:
 def _patterns(run: Run) -> list[str]:
     patterns = run.patterns()
     sentences = [
-        f"{stall_text.pattern_sentence(pattern)} · {stall_text.explained(pattern)}"
+        f"{stall_data.pattern_sentence(pattern)} · {stall_data.explained(pattern)}"
         for pattern in patterns.head(MOST_NAMED).iter_rows(named=True)
     ]
     hidden = patterns.height - len(sentences)
@@ -97,8 +97,8 @@ def _bar(length: float, kind: str | None) -> page.CellBar:
 
 def _notes(run: Run, profile: Profile) -> list[str]:
     if not profile.stages:
-        return list(stall_text.nothing(run))
-    notes = [stall_text.population(run, profile)]
+        return list(stall_data.nothing(run))
+    notes = [stall_data.population(run, profile)]
     hidden = profile.stages[MOST_ROWS:]
     if hidden:
         taken = share(sum(stage.share for stage in hidden))
@@ -107,7 +107,7 @@ def _notes(run: Run, profile: Profile) -> list[str]:
         f"share and mean: per {profile.unit}, over all {profile.unit}{plural(profile.unit)}, "
         "including collate · p50 and p95: where the stage occurred · waiting: not on a CPU"
     )
-    of_loop = (note for note in stall_text.small_print(run) if note not in run.notes)
+    of_loop = (note for note in stall_data.small_print(run) if note not in run.notes)
     growth = named_growth(run)
     grows = [growth] if growth else []
     return [*notes, *remarks(profile), *grows, *run.notes, *of_loop]
@@ -132,7 +132,7 @@ VIEW: Final = page.View(
         "live": ("a training that still runs", "panels.live_panel"),
     },
     page.answered(
-        stall_text.sentence,
+        stall_data.sentence,
         **{name: name for name in ("stages", "exposed", "patterns", "settings", "machine")},
     ),
 )
