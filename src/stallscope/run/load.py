@@ -24,6 +24,7 @@ from stallscope.errors import RunFormatError, TargetError, add_notes
 from stallscope.files import copy_objects, is_address, listing, names_at, sizes, workspace
 from stallscope.hooks.event_log import MAIN, LogPages, read_log
 from stallscope.hooks.recording_folder import (
+    OUTER,
     LogPlace,
     ProcessNames,
     RecordingInfo,
@@ -34,7 +35,7 @@ from stallscope.hooks.recording_folder import (
 from stallscope.model.reasons import ordinal
 from stallscope.run import decode
 from stallscope.run import steps as loops
-from stallscope.run.loop_events import Events, events
+from stallscope.run.loop_events import events
 from stallscope.run.result import DEVICE, LOGS, STARTUP, Run, Settings
 from stallscope.run.stacks import STACKS, read_stacks
 from stallscope.run.steps import Owners, loaders, mark_steady
@@ -219,39 +220,169 @@ class Recording(NamedTuple):
     """A sentence for each stage that an exception left, or that was open when a log ended."""
 
 
-class _Written(NamedTuple):
-    """Content of all logs, for all loaders of the recording."""
+class _Logs:
+    """Content of all logs of a recording, for all its loaders."""
 
-    about: RecordingInfo
-    events: Events
-    main: ProcessNames
-    """Facts from the training process."""
-    decoded: list[Decoded]
-    origin_ns: int
-    """Start of the run, from which times in tables count."""
-    resources: pl.DataFrame
-    device: pl.DataFrame
-    """Columns of `run.result.DEVICE`."""
-    stacks: pl.DataFrame
-    notes: list[str]
-    """Notes of the resource sampler, and on internal errors of stallscope."""
+    def __init__(self, place: LogPlace, about: RecordingInfo | None) -> None:
+        names_of: dict[str, ProcessNames] = {}
+        pages: list[LogPages] = []
+        for path in place.logs():
+            # A process that was killed while it made the file has no log
+            with place.failures.within("the log of a process"), suppress(RunFormatError):
+                pages.append(read_log(path, names_of))
+        pages.sort(key=lambda page: (page.born_ns, page.worker))
+        main = next((page for page in pages if page.worker < 0), None)
+        self.main = main.names if main else ProcessNames()
+        """Facts from the training process."""
+        if about is None:
+            fields = {"unix_offset_ns": None, **self.main.about}
+            about = RecordingInfo(**{**fields, "notes": tuple(fields.get("notes", ()))})
+        self._about = about
+        self._origin_ns = pages[0].born_ns if pages else 0
+        """Start of the run, from which times in tables count."""
+        times: Any = {"rank": about.rank, "origin_ns": self._origin_ns}
+        self.decoded: list[Decoded] = []
+        for page in pages:
+            with place.failures.within("the log of a process"), _no_panic():
+                self.decoded.append(decode.decode(page, **times))
+        sampled: list[dict[str, Any]] = []
+        self._used, self._stacks = (
+            pl.DataFrame(schema=schema) for schema in (decode.RESOURCES, STACKS)
+        )
+        with place.failures.within("the samples of resources"), _no_panic():
+            sampled = list(read_lines(place.resources()))
+            self._used = decode.table(sampled, **times)
+        with place.failures.within("the stacks"), _no_panic():
+            workers = {page.pid: page.worker if page.worker >= 0 else None for page in pages}
+            self._stacks = read_stacks(place.folder, workers, **times)
+        self._sampler_notes = [str(entry["note"]) for entry in sampled if "note" in entry]
+        self._sampler_notes += place.failures.sentences()
+        self.events = events(pages, **times)
+        name = next(iter(self.events.devices), None)
+        work = [(about.rank, name, *part) for part in self.events.device_work]
+        self._device_work = pl.DataFrame(work, DEVICE, orient="row")
 
-    def began_ns(self, number: int) -> dict[int, int]:
+    def run(self, number: int) -> Run:
+        """Return the run of one loader, by its number."""
+        about, facts = self._about, self.main.loaders.get(number, {})
+        loop = loops.loop(self.events, number)
+        # The main process, and the workers of this loader, which may also work for others
+        files = [file for file in self.decoded if file.log.worker < 0 or number in file.loaders]
+        all_batches = _stack([file.batches for file in files], decode.BATCHES, number)
+        samples = _stack([file.samples for file in files], decode.SAMPLES, number)
+        known_sizes = sizes(samples["path"].drop_nulls().unique(maintain_order=True))
+        size = pl.col("path").replace_strict(known_sizes, default=None, return_dtype=pl.Int64)
+        batches, steps = mark_steady(all_batches, loop, about.warmup)
+        offset_ns = about.unix_offset_ns
+        settings = Settings(
+            name=about.name or facts.get("dataset", ""),
+            warmup=about.warmup,
+            simulated_step_s=about.simulated_step_s,
+            has_step=about.has_step,
+            began_unix_ns=None if offset_ns is None else offset_ns + self._origin_ns,
+            **{name: facts[name] for name in Settings.__dataclass_fields__.keys() & facts.keys()},
+        )
+        came = loop.deliveries["arrived_ns"].count() > 0
+        notes, steady = [*self._notes(facts, files, came=came)], batches.filter("steady")
+        if steady.is_empty():
+            notes.append("no batch was recorded completely: there is nothing to show")
+        elif steady["first"].any():
+            notes.append("the recording is too short to leave out start-up")
+        return Run(
+            all_spans=_stack([file.spans for file in files], decode.SPANS, number),
+            all_samples=samples.with_columns(bytes=size) if known_sizes else samples,
+            batches=batches.drop("first"),
+            all_steps=steps,
+            waits=loop.waits,
+            deliveries=loop.deliveries,
+            side_spans=loop.side_spans,
+            startup=self._startup(number, files),
+            settings=settings,
+            all_resources=self._used,
+            device_work=self._device_work,
+            all_stacks=self._stacks.filter(pl.col("pid").is_in([file.log.pid for file in files])),
+            first_batch_s=self._first_batch_s(number),
+            machine=about.machine,
+            notes=tuple(dict.fromkeys(notes)),
+        )
+
+    def _notes(self, facts: dict[str, Any], files: list[Decoded], *, came: bool) -> Iterator[str]:
+        """Yield what is missing in a run of these files; `came`: a batch was seen to arrive."""
+        logs = [file.log for file in files]
+        yield from self._about.notes
+        yield from self.main.notes
+        tracks = self.events.tracks
+        thread, pieces = next(
+            iter(Counter(track.thread for track in tracks).most_common(1)), (0, 0)
+        )
+        if pieces > 1:
+            its = [track for track in tracks if track.thread == thread]
+            kept_s = sum(track.last_ns - track.begin_ns for track in its) / 1e9
+            total_s = (max(t.last_ns for t in its) - min(t.begin_ns for t in its)) / 1e9
+            yield (
+                f"{pieces} parts of the recording were kept, {seconds(kept_s)} of "
+                f"{seconds(total_s)}, to limit the size of its logs"
+            )
+        if any(log.is_full for log in logs):
+            yield "the logs were full: later events are missing"
+        yield from self._sampler_notes
+        if facts.get("whole"):
+            yield "batch_size=None: a row is one item of the dataset, which may hold a batch"
+        yield from (note for log in logs for note in log.names.notes)
+        every = max((every for log in logs for every in log.names.every), default=1)
+        if every > 1:
+            yield f"About every {ordinal(every)} batch was recorded, to limit overhead"
+        others = sum(log.other_threads for log in logs)
+        if others:
+            yield f"{others:,} calls in other threads of the workers were not recorded"
+        yield from _about_lost([file.lost for file in files])
+        missing = facts.get("num_workers", 0) - len({log.worker for log in logs if log.worker >= 0})
+        if missing > 0 and came and not facts.get("lived"):
+            yield f"{count(missing, 'worker')} left no log (no disk space, or a thread)"
+
+    def _began_ns(self, number: int) -> dict[int, int]:
         """Return for each epoch of a loader the time when the loop asked for its iterator."""
         pairs = ((loader_and_epoch(key), start) for start, _, key in self.events.iterators)
         return {epoch: start for (loader, epoch), start in pairs if loader == number}
+
+    def _first_batch_s(self, number: int) -> float | None:
+        of, waits = Owners(self.events).of, self.events.waits
+        began_ns = (self._began_ns(OUTER) or self._began_ns(number)).values()
+        arrived = [w.end_ns for w in waits if w.number is not None and of(w.key) == number]
+        return (min(arrived) - min(began_ns)) / 1e9 if arrived and began_ns else None
+
+    def _startup(self, number: int, files: list[Decoded]) -> pl.DataFrame:
+        began, rows = self._began_ns(number), []
+        for file in files:
+            batches = _stack([file.batches], decode.BATCHES, number)
+            is_idle = batches.is_empty() and file.ready_ns is None
+            if file.log.turn or is_idle:  # a later turn: it began in another file
+                continue
+            spans = _stack([file.spans], decode.SPANS, number).drop_nulls("sample")
+            sample_s = (pl.col("end_ns") - pl.col("start_ns")).sum() / 1e9
+            each = spans.group_by("epoch", "batch", "sample", maintain_order=True).agg(s=sample_s)[
+                "s"
+            ]
+            epoch = int(batches["epoch"][0]) if batches.height else 0
+            began_ns, ready_s = began.get(epoch), None
+            if file.ready_ns is not None and began_ns is not None:
+                ready_s = (file.ready_ns - began_ns) / 1e9
+            worker = file.log.worker if file.log.worker >= 0 else None
+            times = ready_s, next(iter(each), None), each[1:].median()
+            rows.append((worker, file.log.pid, epoch, *times))
+        return pl.DataFrame(rows, STARTUP, orient="row")
 
 
 @computed_apart
 def collect(place: LogPlace, about: RecordingInfo | None = None) -> Recording:
     """Read the logs of a recording; `about` it is by default what stands beside the logs."""
-    written = _read_logs(place, about)
-    order = loaders(written.events)
-    numbers = [*order, *sorted(written.main.loaders.keys() - set(order))] or [0]
-    runs = [_run(written, number) for number in numbers]
+    logs = _Logs(place, about)
+    order = loaders(logs.events)
+    numbers = [*order, *sorted(logs.main.loaders.keys() - set(order))] or [0]
+    runs = [logs.run(number) for number in numbers]
     # The last of the files of a process
-    raised = {file.log.pid: file.raised for file in written.decoded if file.raised}
-    inside = {file.log.pid: file.inside for file in written.decoded if file.inside}
+    raised = {file.log.pid: file.raised for file in logs.decoded if file.raised}
+    inside = {file.log.pid: file.inside for file in logs.decoded if file.inside}
     places = [f"{stage} when the exception left it" for stage in raised.values()]
     places += [f"{stage} when its log ended" for stage in inside.values()]
     return Recording(replace(runs[0], others=tuple(runs[1:])), places)
@@ -266,43 +397,6 @@ def readable(place: LogPlace) -> Run:
     return Run(notes=notes)
 
 
-def _read_logs(place: LogPlace, about: RecordingInfo | None) -> _Written:
-    names_of: dict[str, ProcessNames] = {}
-    pages: list[LogPages] = []
-    for path in place.logs():
-        # A process that was killed while it made the file has no log
-        with place.failures.within("the log of a process"), suppress(RunFormatError):
-            pages.append(read_log(path, names_of))
-    pages.sort(key=lambda page: (page.born_ns, page.worker))
-    main = next((page for page in pages if page.worker < 0), None)
-    names = main.names if main else ProcessNames()
-    if about is None:
-        fields = {"unix_offset_ns": None, **names.about}
-        about = RecordingInfo(**{**fields, "notes": tuple(fields.get("notes", ()))})
-    rank, origin_ns = about.rank, pages[0].born_ns if pages else 0
-    decoded: list[Decoded] = []
-    for page in pages:
-        with place.failures.within("the log of a process"), _no_panic():
-            decoded.append(decode.decode(page, origin_ns=origin_ns, rank=rank))
-    sampled: list[dict[str, Any]] = []
-    used, stacks = (pl.DataFrame(schema=schema) for schema in (decode.RESOURCES, STACKS))
-    with place.failures.within("the samples of resources"), _no_panic():
-        sampled = list(read_lines(place.resources()))
-        used = decode.table(sampled, origin_ns=origin_ns, rank=rank)
-    with place.failures.within("the stacks"), _no_panic():
-        workers = {page.pid: page.worker if page.worker >= 0 else None for page in pages}
-        stacks = read_stacks(place.folder, workers, rank=rank, origin_ns=origin_ns)
-    notes = [str(entry["note"]) for entry in sampled if "note" in entry]
-    notes += place.failures.sentences()
-    recording = events(pages, rank=rank, origin_ns=origin_ns)
-    name = next(iter(recording.devices), None)
-    work = [
-        (rank, name, kind, start_ns, end_ns) for kind, start_ns, end_ns in recording.device_work
-    ]
-    device = pl.DataFrame(work, DEVICE, orient="row")
-    return _Written(about, recording, names, decoded, origin_ns, used, device, stacks, notes)
-
-
 @contextmanager
 def _no_panic() -> Iterator[None]:
     """Turn a panic of polars, which is no `Exception`, into one."""
@@ -310,50 +404,6 @@ def _no_panic() -> Iterator[None]:
         yield
     except pl.exceptions.PanicException as error:
         raise RunFormatError(str(error)) from error
-
-
-def _run(written: _Written, number: int) -> Run:
-    about, facts = written.about, written.main.loaders.get(number, {})
-    loop = loops.loop(written.events, number)
-    # The main process, and the workers of this loader, which may also work for others
-    files = [file for file in written.decoded if file.log.worker < 0 or number in file.loaders]
-    all_batches = _stack([file.batches for file in files], decode.BATCHES, number)
-    samples = _stack([file.samples for file in files], decode.SAMPLES, number)
-    known_sizes = sizes(samples["path"].drop_nulls().unique(maintain_order=True))
-    size = pl.col("path").replace_strict(known_sizes, default=None, return_dtype=pl.Int64)
-    batches, steps = mark_steady(all_batches, loop, about.warmup)
-    offset_ns = about.unix_offset_ns
-    settings = Settings(
-        name=about.name or facts.get("dataset", ""),
-        warmup=about.warmup,
-        simulated_step_s=about.simulated_step_s,
-        has_step=about.has_step,
-        began_unix_ns=None if offset_ns is None else offset_ns + written.origin_ns,
-        **{name: facts[name] for name in Settings.__dataclass_fields__.keys() & facts.keys()},
-    )
-    came = loop.deliveries["arrived_ns"].count() > 0
-    notes, steady = [*_notes(written, facts, files, came=came)], batches.filter("steady")
-    if steady.is_empty():
-        notes.append("no batch was recorded completely: there is nothing to show")
-    elif steady["first"].any():
-        notes.append("the recording is too short to leave out start-up")
-    return Run(
-        all_spans=_stack([file.spans for file in files], decode.SPANS, number),
-        all_samples=samples.with_columns(bytes=size) if known_sizes else samples,
-        batches=batches.drop("first"),
-        all_steps=steps,
-        waits=loop.waits,
-        deliveries=loop.deliveries,
-        side_spans=loop.side_spans,
-        startup=_startup(written, number, files),
-        settings=settings,
-        all_resources=written.resources,
-        device_work=written.device,
-        all_stacks=written.stacks.filter(pl.col("pid").is_in([file.log.pid for file in files])),
-        first_batch_s=_first_batch_s(written, number),
-        machine=about.machine,
-        notes=tuple(dict.fromkeys(notes)),
-    )
 
 
 def _stack(frames: list[pl.DataFrame], schema: dict[str, Any], number: int) -> pl.DataFrame:
@@ -364,41 +414,6 @@ def _stack(frames: list[pl.DataFrame], schema: dict[str, Any], number: int) -> p
     return mine.with_columns(epoch=pl.col("epoch") - first)
 
 
-def _notes(
-    written: _Written, facts: dict[str, Any], files: list[Decoded], *, came: bool
-) -> Iterator[str]:
-    """Yield what is missing in a run of these files; `came`: a batch was seen to arrive."""
-    logs = [file.log for file in files]
-    yield from written.about.notes
-    yield from written.main.notes
-    tracks = written.events.tracks
-    thread, pieces = next(iter(Counter(track.thread for track in tracks).most_common(1)), (0, 0))
-    if pieces > 1:
-        its = [track for track in tracks if track.thread == thread]
-        kept_s = sum(track.last_ns - track.begin_ns for track in its) / 1e9
-        total_s = (max(t.last_ns for t in its) - min(t.begin_ns for t in its)) / 1e9
-        yield (
-            f"{pieces} parts of the recording were kept, {seconds(kept_s)} of "
-            f"{seconds(total_s)}, to limit the size of its logs"
-        )
-    if any(log.is_full for log in logs):
-        yield "the logs were full: later events are missing"
-    yield from written.notes
-    if facts.get("whole"):
-        yield "batch_size=None: a row is one item of the dataset, which may hold a batch"
-    yield from (note for log in logs for note in log.names.notes)
-    every = max((every for log in logs for every in log.names.every), default=1)
-    if every > 1:
-        yield f"About every {ordinal(every)} batch was recorded, to limit overhead"
-    others = sum(log.other_threads for log in logs)
-    if others:
-        yield f"{others:,} calls in other threads of the workers were not recorded"
-    yield from _about_lost([file.lost for file in files])
-    missing = facts.get("num_workers", 0) - len({log.worker for log in logs if log.worker >= 0})
-    if missing > 0 and came and not facts.get("lived"):
-        yield f"{count(missing, 'worker')} left no log (no disk space, or a thread)"
-
-
 def _about_lost(lost: list[LostSamples]) -> Iterator[str]:
     """Yield how many samples had an exception that the dataset caught, and how many are None."""
     whole, nothing = sum(each.all for each in lost), sum(each.none for each in lost)
@@ -407,34 +422,6 @@ def _about_lost(lost: list[LostSamples]) -> Iterator[str]:
         yield f"{what} in {samples:,} of {whole:,} samples, which the dataset caught"
     if nothing:
         yield f"{nothing:,} of {whole:,} samples are None: batches are smaller without them"
-
-
-def _first_batch_s(written: _Written, number: int) -> float | None:
-    of, waits = Owners(written.events).of, written.events.waits
-    arrived = [w.end_ns for w in waits if w.number is not None and of(w.key) == number]
-    began = min(written.began_ns(number).values(), default=None)
-    began = min(written.began_ns(0).values(), default=began)
-    return (min(arrived) - began) / 1e9 if arrived and began is not None else None
-
-
-def _startup(written: _Written, number: int, files: list[Decoded]) -> pl.DataFrame:
-    began, rows = written.began_ns(number), []
-    for file in files:
-        batches = _stack([file.batches], decode.BATCHES, number)
-        is_idle = batches.is_empty() and file.ready_ns is None
-        if file.log.turn or is_idle:  # a later turn: it began in another file
-            continue
-        spans = _stack([file.spans], decode.SPANS, number).drop_nulls("sample")
-        sample_s = (pl.col("end_ns") - pl.col("start_ns")).sum() / 1e9
-        each = spans.group_by("epoch", "batch", "sample", maintain_order=True).agg(s=sample_s)["s"]
-        epoch = int(batches["epoch"][0]) if batches.height else 0
-        began_ns, ready_s = began.get(epoch), None
-        if file.ready_ns is not None and began_ns is not None:
-            ready_s = (file.ready_ns - began_ns) / 1e9
-        worker = file.log.worker if file.log.worker >= 0 else None
-        times = ready_s, next(iter(each), None), each[1:].median()
-        rows.append((worker, file.log.pid, epoch, *times))
-    return pl.DataFrame(rows, STARTUP, orient="row")
 
 
 def salvaged(
