@@ -15,7 +15,6 @@ from __future__ import annotations
 import ctypes
 import time
 from collections import defaultdict, deque
-from contextlib import contextmanager
 from enum import IntEnum
 from threading import get_ident
 from time import perf_counter_ns
@@ -27,7 +26,7 @@ import torch
 from stallscope.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from stallscope.hooks.event_log import ProcessLog
 
@@ -229,43 +228,40 @@ class DeviceMarks:
         """Begin, if there is a device by now; of a loop in another thread nothing is claimed."""
         if self.looks:
             self.looks -= 1
-            with self._failing():
-                device = self._device or device_in_use(self._began_ns)
-                if device is not None:
-                    self.looks = 0
-                    self._marks.say(device=device.name)
-                    if get_ident() == self._thread:
-                        self._clock = EventClock(device, self._marks.mark_device)
-                        self.on = True
+            self._try(self._begin)
 
     def edge(self, edge: Edge) -> None:
         """Mark what the host gives the device from now on; any thread of the user's may call it."""
         if self._clock is not None and get_ident() == self._thread:
-            try:
-                self._clock.edge(edge)
-            except Exception as error:  # noqa: BLE001 - ours is never the user's
-                self._fail(error)
+            self._try(self._clock.edge, edge)
 
     def end(self, *, here: bool = True) -> None:
         """End with the recording; in a forked child (`here=False`) the device is its parent's."""
         clock, self._clock = self._clock, None
         self.on, self.looks = False, 0
         if clock is not None and here:
-            with self._failing():
-                clock.end()
-                if others_in_use() > 0:
-                    self._marks.say(device=None)
+            self._try(self._end, clock)
 
-    @contextmanager
-    def _failing(self) -> Iterator[None]:
+    def _begin(self) -> None:
+        device = self._device or device_in_use(self._began_ns)
+        if device is not None:
+            self.looks = 0
+            self._marks.say(device=device.name)
+            if get_ident() == self._thread:
+                self._clock = EventClock(device, self._marks.mark_device)
+                self.on = True
+
+    def _end(self, clock: EventClock) -> None:
+        clock.end()
+        if others_in_use() > 0:
+            self._marks.say(device=None)
+
+    def _try(self, call: Callable[..., object], *args: Any) -> None:
         try:
-            yield
-        except Exception as error:  # noqa: BLE001 - as above
-            self._fail(error)
-
-    def _fail(self, error: Exception) -> None:
-        self._clock, self.on, self.looks = None, False, 0
-        self._marks.failures.note("when the device was idle", error)
+            call(*args)
+        except Exception as error:  # noqa: BLE001 - ours is never the user's
+            self._clock, self.on, self.looks = None, False, 0
+            self._marks.failures.note("when the device was idle", error)
 
 
 # ---- a device to try it on -----------------------------------------------------------------------
@@ -275,7 +271,6 @@ OutOfMemoryError: Final = torch.cuda.OutOfMemoryError
 
 STEP: Final = "step"
 COPY: Final = "h2d"
-_KEPT: Final = 200_000
 
 
 class Work(NamedTuple):
@@ -315,7 +310,7 @@ class SimulatedDevice:
         self.held_bytes = 0
         self._free_ns = 0
         self._queue: deque[int] = deque()
-        self._done: deque[Work] = deque(maxlen=_KEPT)
+        self._done: list[Work] = []
         self.given_ns = 0
         """Time of the last launch (`perf_counter_ns`)."""
 

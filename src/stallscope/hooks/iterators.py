@@ -16,7 +16,7 @@ import functools
 import sys
 import threading
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import count, islice
 from types import GeneratorType
@@ -33,7 +33,7 @@ from stallscope.hooks.device_time import Edge
 from stallscope.hooks.event_log import Mark, numbers
 from stallscope.hooks.loader_access import described, value_of
 from stallscope.hooks.patches import around, unseen
-from stallscope.hooks.recording_folder import AROUND, epoch_key
+from stallscope.hooks.recording_folder import AROUND, epoch_key, loader_and_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -64,8 +64,8 @@ class Waits(threading.local):
 class Iteration:
     """One epoch of a loader: what is known of an iterator while it lives."""
 
-    loader: int
-    epoch: int
+    key: int
+    """Loader and epoch, see `epoch_key`."""
     workers: int
     """0: the batches are made in this process."""
     fresh: bool = True
@@ -78,15 +78,10 @@ class Iteration:
     """The batch that arrived last."""
     pins: bool = False
     """True if the thread that pins its batches is known."""
-    key: int = field(init=False)
-    """Loader and epoch as one number; asked for several times a step."""
 
-    def __post_init__(self) -> None:
-        self.key = epoch_key(self.loader, self.epoch)
-
-    def restart(self, epoch: int) -> None:
+    def restart(self, key: int) -> None:
         """Begin the next epoch."""
-        self.epoch, self.key = epoch, epoch_key(self.loader, epoch)
+        self.key = key
         self.yielded, self.arrived, self.pins = 0, -1, False
 
 
@@ -201,7 +196,10 @@ class Iterations:
             if not alive_or_alike:
                 self._marks.say(loader=number, **about)
             self._loaders[number] = ref(loader), alike
-            return Iteration(number, next(self._epochs[number]), workers)
+            return Iteration(self._next_epoch(number), workers)
+
+    def _next_epoch(self, loader: int) -> int:
+        return epoch_key(loader, next(self._epochs[loader]))
 
     def _iteration_of(self, iterator: Any, *_: Any, **__: Any) -> Iteration | None:
         return self._known.get(iterator) or self._adopted(iterator)
@@ -283,7 +281,7 @@ class Iterations:
         if iteration is None or iteration.resetting:
             return None
         if not iteration.fresh:
-            iteration.restart(next(self._epochs[iteration.loader]))
+            iteration.restart(self._next_epoch(loader_and_epoch(iteration.key)[0]))
             self._marks.mark(Mark.ITER, iteration.key)
         iteration.fresh, iteration.resetting = False, True
         return iteration
@@ -308,7 +306,7 @@ class Iterations:
         def begin() -> Iteration | None:
             if self.waits.stack:  # the stall is the outermost iterator's
                 return None
-            iteration = Iteration(AROUND, next(epochs), 0)
+            iteration = Iteration(epoch_key(AROUND, next(epochs)), 0)
             self._marks.mark(Mark.ITER, iteration.key)
             return iteration
 

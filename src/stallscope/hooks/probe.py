@@ -182,7 +182,7 @@ class Probe:
 
     def batches(self, iterator: Iterator[Any]) -> Generator[Any, None, None]:
         """Yield the batches of the iterator that was begun last, each with its wait."""
-        epoch = Iteration(OUTER, self._epoch, 0)
+        epoch = Iteration(epoch_key(OUTER, self._epoch), 0)
         return self._iterations.batches(iterator, epoch, "the waits of the loop")
 
     def inside(self, call: Callable[[Any], Any], argument: Any) -> Any:

@@ -17,7 +17,7 @@ import re
 import sys
 from contextlib import ContextDecorator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from torch.optim.optimizer import (
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from stallscope.hooks.event_log import ProcessLog
+    from stallscope.hooks.hot_path import Recorder
     from stallscope.hooks.iterators import Waits
     from stallscope.hooks.patches import Patches
     from stallscope.hooks.recording_folder import Failures
@@ -79,17 +80,9 @@ CALLS: Final = (
 """Seen from the import of their module on, in the loop's own thread."""
 
 
-class Listener(Protocol):
-    """Somebody who measures in this process."""
-
-    failures: Failures
-
-    def begin(self, stage: Stage) -> Callable[[], object] | None:
-        """Begin a named part in this thread; return what to call at its end, if it is seen."""
-
-
-listeners: list[Listener] = []
-"""All that measure in this process; the one that hears first takes the part."""
+listeners: list[Recorder | StepParts] = []
+"""All that measure in this process: `begin` returns what to call at the end of a named part in this
+thread, if it is seen. The one that hears first takes the part."""
 
 
 class stage(ContextDecorator):  # noqa: N801 - used like a function: `with ss.stage("logging"):`

@@ -83,12 +83,11 @@ class StepClock:
 
     def __init__(self, device: AsyncDevice | None) -> None:
         self._device = device or SimulatedDevice()
-        self._ends_ns: list[int] = []
-        self._begins_ns: list[int] = []
+        self._edges: list[tuple[int, int, int]] = []
 
     def begin(self) -> None:
         """Begin the window with the next batch. Waits for what a device was given before."""
-        self._clock = EventClock(self._device, self._keep)
+        self._clock = EventClock(self._device, lambda *edge: self._edges.append(edge))
 
     def step_begins(self) -> None:
         """Note that the batch has come, and its copy to a device is under way."""
@@ -106,15 +105,10 @@ class StepClock:
     def read(self) -> list[tuple[float, float]]:
         """Return for each step the time since the one before, and in the step, seconds."""
         self._clock.end()
-        befores, ends = self._ends_ns[:-1], self._ends_ns[1:]
-        steps = zip(befores, self._begins_ns, ends, strict=True)
+        begins = [at_ns for edge, at_ns, _ in self._edges if edge == Edge.STEP]
+        ends = [at_ns for edge, at_ns, _ in self._edges if edge in (Edge.START, Edge.NOTHING)]
+        steps = zip(ends[:-1], begins, ends[1:], strict=True)
         return [((end - before) / 1e9, (end - begin) / 1e9) for before, begin, end in steps]
-
-    def _keep(self, edge: int, at_ns: int, _: int) -> None:
-        if edge == Edge.STEP:
-            self._begins_ns.append(at_ns)
-        elif edge != Edge.END:
-            self._ends_ns.append(at_ns)
 
 
 class Cpu:

@@ -271,9 +271,7 @@ LONG_LOOK_S: Final = 20.0
 """Growth that goes on for this long is no buffer that fills, and no heap that settles: those of the
 real questions took ten seconds."""
 _FEWEST: Final = 3
-"""Samples of a worker that show continuing growth; two show copies. They span ..."""
-_LOOKED_S: Final = 1.0
-"""... at least this time."""
+"""Samples of a worker that show continuing growth; two show copies."""
 _PARTS: Final = 5
 """Groups of samples, at most; memory grows if each group is above the previous one."""
 _STILL: Final = 0.25
@@ -434,7 +432,7 @@ def _of_workers(run: Run) -> Iterator[tuple[Any, ...]]:
             pl.col("end_ns") / 1e9, stages.WORKER_MEMORY, stages.WORKER_MAPPED
         )
         at_s, own, mapped = columns.to_numpy().T
-        if at_s[-1] - at_s[0] >= _LOOKED_S:
+        if len(at_s) > 1:
             slopes = _slope(at_s, own), _slope(at_s, mapped)
             yield *slopes, at_s[-1] - at_s[0], own[-1], mapped[-1], *_grows(own)
 

@@ -14,7 +14,7 @@ import polars as pl
 
 from stallscope import stages as kinds
 from stallscope.columns import Column, Schema
-from stallscope.model.thresholds import MOSTLY
+from stallscope.model.thresholds import MOSTLY, NOTED, SMALL
 from stallscope.units import LONGEST, capital, printable, share
 
 STAGES: Final = Schema(
@@ -39,11 +39,6 @@ _PARTS: Final = {f"{kind}_s": kind for kind in kinds.SAMPLE_KINDS}
 _WALL_NS: Final = pl.col("end_ns") - pl.col("start_ns")
 NOTHING: Final = "No batch was recorded completely: there is nothing to show"
 
-WORTH_A_REMARK: Final = 0.1
-"""Share of a sample's time from which on `getitem` needs an explanation."""
-
-NOTICED: Final = 0.03
-"""Share of a sample's time from which on a stage's waiting counts."""
 CROWDED: Final = 0.25
 """Waiting share of all computing stages that shows a machine busy with other work."""
 
@@ -254,13 +249,13 @@ def remarks(profile: Profile) -> tuple[str, ...]:
     return tuple(
         f"getitem takes {share(stage.share)}{_nature(stage, profile)}"
         for stage in profile.stages[1:]
-        if _is_getitem(stage) and stage.share >= WORTH_A_REMARK
+        if _is_getitem(stage) and stage.share >= NOTED
     )
 
 
 def _is_crowded(profile: Profile) -> bool:
     """Return whether all computing stages wait for a core: they do not wait by themselves."""
-    noticed = [stage for stage in profile.stages if stage.share >= NOTICED]
+    noticed = [stage for stage in profile.stages if stage.share >= SMALL]
     computing = [stage.waiting_share for stage in noticed if stage.kind in kinds.COMPUTING_KINDS]
     return min((part for part in computing if part is not None), default=0.0) >= CROWDED
 
