@@ -62,10 +62,10 @@ def computed_once(compute: Callable[[Any], _Result]) -> Callable[[Any], _Result]
 
     @functools.wraps(compute)
     def computed(owner: Any) -> _Result:
-        kept = vars(owner)
-        if name not in kept:
-            kept[name] = apart(lambda: compute(owner))
-        result: _Result = kept[name]
+        attributes = vars(owner)
+        if name not in attributes:
+            attributes[name] = apart(lambda: compute(owner))
+        result: _Result = attributes[name]
         return result
 
     return computed
