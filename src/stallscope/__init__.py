@@ -17,5 +17,5 @@ __all__ = [name for name in _names if name != "__version__"]
 
 def load_ipython_extension(shell: object) -> None:
     """Add `%%stallscope` to a notebook: `%load_ext stallscope`."""
-    register: Any = import_module("stallscope.lab.jupyter").register
+    register: Any = import_module("stallscope.lab.notebooks").register
     register(shell)

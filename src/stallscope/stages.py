@@ -44,19 +44,6 @@ COLOURS: Final = {
 """A colour per kind, safe for colour-blind readers: those of Okabe and Ito, "Color Universal
 Design", and greys. Both copies, to pinned memory and to the device, are one colour."""
 
-CHROME_COLOURS: Final = {
-    "fetch": "rail_response",
-    "decode": "thread_state_runnable",
-    "transform": "rail_idle",
-    "collate": "thread_state_uninterruptible",
-    "send": "generic_work",
-    "pin": "startup",
-    "h2d": "startup",
-    "step": "rail_load",
-    "other": "grey",
-}
-"""Nearest named colour of chrome://tracing by kind; a file with any other name is refused."""
-
 STALL_COLOUR: Final = "#D55E00"
 """A stall is the loudest thing on the page."""
 

@@ -252,7 +252,7 @@ class TestNotebooks:
 
         monkeypatch.setenv("SSH_CONNECTION", "10.0.0.2 5555 10.0.0.1 22")
         monkeypatch.setattr("getpass.getuser", lambda: "ada")
-        monkeypatch.setattr("stallscope.lab.jupyter.open_lab", open_lab)
+        monkeypatch.setattr("stallscope.lab.notebooks.open_lab", open_lab)
 
         shown = CliRunner().invoke(app, ["lab", "--dir", "y"])
 
@@ -263,7 +263,8 @@ class TestNotebooks:
         """`lab` copies the notebooks and opens the first one with the given options."""
         asked = {}
         monkeypatch.setattr(
-            "stallscope.lab.jupyter.open_lab", lambda *args, **named: asked.update(named, args=args)
+            "stallscope.lab.notebooks.open_lab",
+            lambda *args, **named: asked.update(named, args=args),
         )
 
         CliRunner().invoke(app, ["lab", "--dir", "y", "--no-browser", "--port", "8890"])

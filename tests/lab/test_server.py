@@ -19,7 +19,7 @@ from stallscope.files import sweep
 SOURCE = Path(stallscope.__file__).parents[1]
 OPEN = (
     "import sys; sys.path[0] = '/nowhere'; from pathlib import Path; "
-    "from stallscope.lab.jupyter import open_lab; "
+    "from stallscope.lab.notebooks import open_lab; "
     "folder, say = Path(sys.argv[1]), lambda address: print(address, flush=True); "
     "open_lab(folder, folder / 'a b.ipynb', browser=False, announce=say)"
 )

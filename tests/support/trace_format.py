@@ -10,22 +10,13 @@ from itertools import pairwise
 from stallscope.views.trace import about, events
 
 KEYS = {
-    "X": {"name", "cat", "cname", "pid", "tid", "ts", "dur", "args"},
+    "X": {"name", "cat", "pid", "tid", "ts", "dur", "args"},
     **{key: {"name", "cat", "id", "pid", "tid", "ts", "bp"} for key in "stf"},
     "C": {"name", "pid", "ts", "args"},
     "M": {"name", "pid", "tid", "args"},
 }
 """Required keys of each kind of event."""
 METADATA = ("process_name", "process_sort_index", "thread_name", "thread_sort_index")
-COLOURS = {
-    *("thread_state_uninterruptible", "thread_state_iowait", "thread_state_running"),
-    *("thread_state_runnable", "thread_state_sleeping", "thread_state_unknown"),
-    *("background_memory_dump", "light_memory_dump", "detailed_memory_dump"),
-    *("vsync_highlight_color", "generic_work", "good", "bad", "terrible", "black", "grey"),
-    *("white", "yellow", "olive", "rail_response", "rail_animation", "rail_idle", "rail_load"),
-    "startup",
-}
-"""Names that chrome://tracing knows; it does not open a file with another one."""
 
 
 def trace_of(run):
@@ -74,8 +65,6 @@ def _lacking(trace):
             yield f"{phase} {event['name']!r} has a time that is none"
         elif event.get("dur", 0) < 0:
             yield f"{event['name']!r} ends before it starts"
-        elif event.get("cname", "grey") not in COLOURS:
-            yield f"{event['cname']!r} is no colour"
         elif phase == "M" and event["name"] not in METADATA:
             yield f"{event['name']!r} is no metadata"
 

@@ -19,9 +19,9 @@ from torch.utils.data import DataLoader
 import stallscope as ss
 from stallscope.errors import TraceFileError
 from stallscope.run.result import Settings
-from stallscope.stages import KINDS, LOOP, SAMPLER
+from stallscope.stages import LOOP, SAMPLER
 from stallscope.views import trace as view
-from stallscope.views.trace import CHROME_COLOURS, us
+from stallscope.views.trace import us
 
 MAKING = {"fetch": 5.0, "decode": 40.0, "RandomMask": 70.0, "collate": 5.0}
 USING = {"forward": 20.0, "backward": 11.0, "logging": 2.0, "garbage collection": 1.0}
@@ -81,11 +81,6 @@ class TestFormat:
 
         assert faults(trace) == []
         assert trace["traceEvents"] == trace_of(recorded)["traceEvents"]
-
-    def test_colours_are_there_for_every_kind(self):
-        """Each colour is one that chrome://tracing knows."""
-        assert set(KINDS) <= set(CHROME_COLOURS)
-        assert set(CHROME_COLOURS.values()) <= trace_format.COLOURS
 
     @given(st.integers(0, 1 << 50))
     def test_times_keep_their_nanoseconds(self, time_ns):

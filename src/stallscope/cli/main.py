@@ -123,8 +123,7 @@ def lab(
       stallscope lab train:make_loader --no-browser --port 8890
     """  # noqa: D301
     with output.report_errors():
-        from stallscope.lab.jupyter import open_lab
-        from stallscope.lab.notebooks import copy_notebooks
+        from stallscope.lab.notebooks import copy_notebooks, open_lab
 
         copies = copy_notebooks(folder, target, force=force)
         output.print_note(f"notebooks in {copies.folder}", *copies.notes)

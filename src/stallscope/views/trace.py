@@ -21,7 +21,6 @@ from stallscope.errors import TraceFileError
 from stallscope.files import system_errors_as, whole_file
 from stallscope.model.attribution import begin_ns
 from stallscope.run.summary import used_until_ns
-from stallscope.stages import CHROME_COLOURS as STAGE_COLOURS
 from stallscope.stages import NAMES, PIN, SAMPLER, SEND, STEP
 from stallscope.units import seconds
 
@@ -45,14 +44,6 @@ LOOP, BATCH, SAMPLE = "loop", "batch", "sample"
 """Categories of slices that only hold others: a step of the loop, a batch, a sample."""
 WAIT, STALL = "wait", "stall"
 """Categories of the loop's waits, and of those that matter."""
-CHROME_COLOURS: Final = {
-    **STAGE_COLOURS,
-    WAIT: "thread_state_sleeping",
-    STALL: "terrible",
-    **dict.fromkeys((LOOP, BATCH, SAMPLE), "grey"),
-}
-"""A colour per category. Perfetto colours by name and ignores these."""
-
 MAIN, SENDING, PINNING, DEVICE = "main", "sending", "pinning", "device"
 """Threads: the main thread of a process, and the threads beside it."""
 _BESIDE: Final = {PINNING: 2, SENDING: 3, DEVICE: 4}
@@ -174,7 +165,6 @@ def _slices(
             "tid": tid,
             "name": row["name"],
             "cat": cat,
-            "cname": CHROME_COLOURS[cat],
             "ts": us(start_ns),
             "dur": us(end_ns - start_ns),
             "args": {name: row[name] for name in _ARGS if row[name] is not None},

@@ -7,12 +7,12 @@ running line, and once more to count how often each line runs.
 from __future__ import annotations
 
 import difflib
+import itertools
 import time
 from collections import Counter
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import cycle
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -207,19 +207,16 @@ _WITHIN: Final = 0.02
 """Half width of the intervals at which sampling ends; takes at most 2,400 looks."""
 _LEAST_LOOKS: Final = 200
 """Looks below which a share of 0 or 1 may be chance."""
-_LEAST_S: Final = 0.02
-"""Seconds below which a piece is repeated: the start of a piece takes a millisecond."""
 _LOOKING_SHARE: Final = 0.6
 """Share of the budget for sampling; the rest is for counting, which slows each line down."""
 _NOTABLE_DECODING: Final = 0.1
 """Share of the decode time from which a note names a line."""
 
 
-def _seconds_of(batches: Iterator[Any], repeats: int) -> float:
-    """Time the next batches; the sampler ignores frames above this function."""
+def _seconds_of(batches: Iterator[Any]) -> float:
+    """Time the next batch; the sampler ignores frames above this function."""
     began_ns = time.perf_counter_ns()
-    for _ in range(repeats):
-        next(batches)
+    next(batches)
     return (time.perf_counter_ns() - began_ns) / 1e9
 
 
@@ -247,8 +244,8 @@ class LineMeasurement:
         """Sample the running lines, choose functions, count how often their lines run."""
         self._wanted = wanted
         self._measurement.now("the first samples")
-        self._make(self._pieces.all[0])
-        self._make(self._pieces.all[0], partial(functions_seen, self._modules))
+        self._make()
+        self._make(partial(functions_seen, self._modules))
         self._chosen()  # reports an unknown name before the long part
         self._measurement.now("where the time goes")
         with self._sampler.looking():
@@ -260,19 +257,17 @@ class LineMeasurement:
     def _look(self) -> None:
         """Make the pieces repeatedly, until the shares are precise enough."""
         self._pieces.restart()
-        repeats = 1
-        for number, piece in enumerate(cycle(self._pieces.all)):
+        for number in itertools.count():
             is_whole = number >= len(self._pieces.all)
             is_late = self._looked_at > 0 and self._measurement.has_used(_LOOKING_SHARE)
             if is_late or (is_whole and self._is_enough()):
                 return
-            took_s = self._make(piece, repeats=repeats)
-            if took_s is None:
+            took_s, samples = self._make()
+            if not samples:
                 return
             self._sampler.turn_over()
-            self._looked_at += repeats * self._pieces.count(piece)
+            self._looked_at += samples
             self._wall_s += took_s
-            repeats = self._pieces.times(_LEAST_S * repeats / max(took_s, 1e-9))
 
     def _is_enough(self) -> bool:
         looks = self._sampler.count
@@ -287,32 +282,28 @@ class LineMeasurement:
         self._pieces.restart()
         longest_s = 0.0
         with self._counter.attached():
-            for piece in self._pieces.all:
+            for _ in self._pieces.all:
                 if self._measurement.left_s < longest_s:
                     return
-                took_s = self._make(piece, self._counter.on)
-                if took_s is None:
+                took_s, samples = self._make(self._counter.on)
+                if not samples:
                     return
                 longest_s = max(longest_s, took_s)
-                self._counted += self._pieces.count(piece)
+                self._counted += samples
 
     def _make(
-        self,
-        piece: Any,
-        watching: Callable[[], AbstractContextManager[None]] = nullcontext,
-        *,
-        repeats: int = 1,
-    ) -> float | None:
-        """Make a piece `repeats` times and return the seconds; None: the stream has ended."""
+        self, watching: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> tuple[float, int]:
+        """Make the next piece; return its seconds and samples, no samples if a stream has ended."""
         for _ in range(2):
-            batches = self._pieces.prepare(piece, repeats)
-            try:
+            batches = self._pieces.batches
+            with suppress(StopIteration):
                 with watching():
-                    return _seconds_of(batches, repeats)
-            except StopIteration:
-                self._pieces.restart()
+                    took_s = _seconds_of(batches)
+                return took_s, self._pieces.made()
+            self._pieces.restart()
         self._ended = True
-        return None
+        return 0.0, 0
 
     def _chosen(self) -> FunctionSelector:
         return FunctionSelector(self._wanted, self._parts, self._sampler.shares(), self._modules)

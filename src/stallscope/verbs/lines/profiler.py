@@ -22,7 +22,7 @@ import time
 import tokenize
 from collections import defaultdict
 from contextlib import contextmanager
-from itertools import chain, islice, repeat
+from itertools import chain, cycle, islice, repeat
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -236,33 +236,33 @@ class LineSampler:
 
 PIECES: Final = 8
 """Number of pieces into which enough samples are cut."""
-_MOST_TIMES: Final = 1_000
 
 
 class Pieces:
-    """Samples to make, cut into pieces: whole batches if the batch sampler is the user's own."""
+    """Samples to make again and again, in pieces: whole batches of the user's own batch sampler."""
 
     def __init__(self, loader: DataLoader[Any], samples: int) -> None:
         self._loader = loader
-        self._batches = loader.batch_sampler is not None
-        self.stream = is_stream(loader)
-        """True if samples come in a stream, which cannot repeat them."""
-        self.unit = "sample" if self._batches else "batch"
+        self._is_batched = loader.batch_sampler is not None
+        self._is_stream = is_stream(loader)
+        self.unit = "sample" if self._is_batched else "batch"
         """Meaning of an index: a sample, or an unknown number of samples."""
         self.all: list[Any] = list(self._cut(samples))
         """Indices of each piece, or its single index."""
         if not self.all:
             raise TargetError("the loader's sampler gives no index, so there is no sample to make")
-        self._going: Iterator[Any] | None = None
+        self.restart()
 
     def _cut(self, samples: int) -> Iterator[Any]:
         loader, size = self._loader, max(1, samples // PIECES)
         batch_sampler: Any = loader.batch_sampler
-        if not self._batches:
-            yield from [None] * samples if self.stream else islice(epochs(loader.sampler), samples)
-        elif self.stream or type(batch_sampler) is BatchSampler:
+        if not self._is_batched:
+            yield from (
+                [None] * samples if self._is_stream else islice(epochs(loader.sampler), samples)
+            )
+        elif self._is_stream or type(batch_sampler) is BatchSampler:
             size = min(size, loader.batch_size or size)
-            batches = repeat([None]) if self.stream else epochs(batch_sampler)
+            batches = repeat([None]) if self._is_stream else epochs(batch_sampler)
             indices = list(islice(chain.from_iterable(batches), samples))
             yield from (indices[first : first + size] for first in range(0, len(indices), size))
         else:
@@ -271,31 +271,25 @@ class Pieces:
                 if total >= samples:
                     return
                 yield batch
-                total += self.count(batch)
-
-    def count(self, piece: Any) -> int:
-        """Return the number of samples of a piece; 1 if it has a single index."""
-        return len(piece) if self._batches else 1
+                total += len(batch)
 
     def restart(self) -> None:
-        """Restart a stream with the next piece: a running generator keeps its old code object."""
-        self._going = None
+        """Begin with the first piece, when it is made: a generator keeps its code object."""
+        self._order = cycle(self.all)
+        self._batches: Iterator[Any] | None = None
 
-    def times(self, wanted: float) -> int:
-        """Return how often to repeat a piece; once in a stream."""
-        return 1 if self.stream else max(1, min(round(wanted), _MOST_TIMES))
+    @property
+    def batches(self) -> Iterator[Any]:
+        """Iterator whose next batch is the next piece."""
+        if self._batches is None:
+            here = {"num_workers": 0, "timeout": 0, "prefetch_factor": None, "pin_memory": False}
+            self._batches = iter(copy_of(self._loader, sampler=cycle(self.all), **here))
+        return self._batches
 
-    def prepare(self, piece: Any, repeats: int = 1) -> Iterator[Any]:
-        """Return an iterator whose next batches are this piece; a stream keeps its iterator."""
-        if not self.stream:
-            return iter(self._copy([piece] * repeats))
-        if self._going is None:
-            self._going = iter(self._copy(repeat(piece)))
-        return self._going
-
-    def _copy(self, sampler: Any) -> DataLoader[Any]:
-        here = {"num_workers": 0, "timeout": 0, "prefetch_factor": None, "pin_memory": False}
-        return copy_of(self._loader, sampler=sampler, **here)
+    def made(self) -> int:
+        """Count the piece that was made: its samples, or 1 if it has a single index."""
+        piece = next(self._order)
+        return len(piece) if self._is_batched else 1
 
 
 def source_of(code: CodeType) -> tuple[dict[int, str], str]:
