@@ -47,7 +47,7 @@ ERRORS: Final = {"same": 0.22, "inside": 0.15, "outside": 0.25, "unseen": 0.73}
 the recorded conditions, beyond these, and with workers where none was recorded.
 
 For five loaders on two cores, intervals from 0.22, 0.13, 0.06 and 0.73 covered 93% of the pairs of
-a recording and a setting (`benchmarks/prediction.py --report`, which holds each loader out)."""
+a recording and a setting (`benchmarks/prediction.py`, which holds each loader out)."""
 _LOOP_ERROR: Final = 0.5
 """Relative error of the loop's own work, as a part of that error: every recording holds it."""
 MOST_ERROR: Final = 0.9
