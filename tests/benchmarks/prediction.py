@@ -30,6 +30,7 @@ from tqdm import tqdm
 
 import stallscope as ss
 from stallscope.demo import case_b_loader
+from stallscope.errors import UnsupportedError
 from stallscope.model.settings import Setting, grid, setting_of, with_setting
 from stallscope.model.simulator import ERRORS, MOST_ERROR, error_kind, predict
 from stallscope.verbs.tune.result import smallest
@@ -124,10 +125,9 @@ def main() -> None:
         if any(part in name for part in options.only)
     }
     for name, make in tqdm(wanted.items(), disable=False, unit="loader"):
-        try:
-            _measure(name, *make(), options, pairs, choices)
-        except Exception as error:  # noqa: BLE001 - some cannot be started with other workers
-            print(f"{name} is left out: {type(error).__name__}: {error}"[:160])
+        more_pairs, more_choices = _measured(name, make, options)
+        pairs += more_pairs
+        choices += more_choices
     print("\n\n".join([_errors(pairs), _intervals(pairs), _choices(choices)]))
 
 
@@ -157,14 +157,21 @@ def _with_a_step(make: Callable[[], Any]) -> tuple[Any, Any]:
 # --- measuring ------------------------------------------------------------------------------------
 
 
+def _measured(name: str, make: Make, options: Namespace) -> tuple[list[Pair], list[Choice]]:
+    """Return the pairs and choices of a loader; none where it cannot be measured."""
+    try:
+        return _measure(name, *make(), options)
+    except Exception as error:  # noqa: BLE001 - some cannot be started with other workers
+        print(f"{name} is left out: {type(error).__name__}: {error}"[:160])
+        return [], []
+
+
 def _measure(
-    name: str, loader: Any, step: Any, options: Namespace, pairs: list[Pair], choices: list[Choice]
-) -> None:
-    """Tune, record and measure one loader; adds its pairs and choices."""
-    own = setting_of(loader)
-    if own.multiprocessing_context in SLOW_START:
-        print(f"{name} is left out: its workers are started by {own.multiprocessing_context}")
-        return
+    name: str, loader: Any, step: Any, options: Namespace
+) -> tuple[list[Pair], list[Choice]]:
+    """Tune, record and measure one loader."""
+    if (context := setting_of(loader).multiprocessing_context) in SLOW_START:
+        raise UnsupportedError(f"its workers are started by {context}")
     tuning = ss.tune(loader, step, budget_s=options.budget)
     now, chosen = (_as_forked(tuning.setting(trial)) for trial in (0, tuning.best["trial"]))
     able = {tuning.setting(trial).num_workers for trial in tuning.trials["trial"]}
@@ -187,12 +194,13 @@ def _measure(
     best = max(rates.values())
     named = [("ss.tune", chosen), ("as it is", now)]
     named += [("predicted, not measured", setting) for setting in predicted]
-    choices += [Choice(by, rates[setting] / best, setting.num_workers) for by, setting in named]
-    pairs += [
+    choices = [Choice(by, rates[setting] / best, setting.num_workers) for by, setting in named]
+    pairs = [
         Pair(name, recording, base, setting, rate, rate / rates[base])
         for base, recording in costs.items()
         for setting, rate in rates.items()
     ]
+    return pairs, choices
 
 
 def _as_forked(setting: Setting) -> Setting:

@@ -9,9 +9,10 @@ A trial runs in a process of its own (forked from one that has imported everythi
 else), and leaves one line of JSON in a file; started again, the benchmark goes on where it was.
 Lines that other rules, thresholds or planted loops have left are not counted.
 
-Whether nothing is wrong is no matter of the plan alone: on a slow or busy machine such a loop may
-wait for its workers all the same. So it runs first by itself, without stallscope, and a stopwatch
-says what it waits; more than a tenth of its time, and it is no trial.
+Whether a loop starves is no matter of the plan alone: on a slow or busy machine a healthy one may
+wait for its workers all the same. So each runs first by itself, without stallscope, and a stopwatch
+tells how many times as long as its step a step takes: a healthy one above 1.1, or a planted one
+below, is no trial.
 
 A verdict is right at first choice if it is the planted cause; of a pair, the one that costs more. A
 false alarm is a healthy loop that is said to have a cause. A diagnosis that fails is wrong. Every
@@ -65,9 +66,9 @@ STRENGTH = {
 SHARES = {SINGLE: 0.62, NEAR: 0.23, PAIR: 0.15, HEALTHY: 0.5, AWAY: 0.5}
 """Shares of the planted trials, and of the healthy ones."""
 GRACE_S = 120.0
-ALONE_S, WARM_UP, WAITS = 3.0, 6, 0.1
-"""Seconds of a healthy loop without stallscope, batches before them, and the share of its time in
-`next` from which on it counts as starving."""
+ALONE_S, WARM_UP, STARVES = 3.0, 6, 1.1
+"""Seconds of a loop without stallscope, batches before them, and the duration of a step, relative
+to the step alone, from which on the loop counts as starving."""
 NO_RULES = {"cli", "lab", "charts", "views"}
 """Folders of the package whose code does not decide what a trial says."""
 PRELOADED = ["torchvision", "stallscope.verbs.diagnose.diagnose", "planted"]
@@ -215,26 +216,25 @@ def _tell(there: Connection, trial: Trial, budget_s: float) -> None:
         there.send({"not_planted": str(error)})
         return
     try:
-        waits = waits_alone(planted) if trial.kind in SOUND else 0.0
-        if waits > WAITS:
-            there.send({"not_planted": f"without stallscope it waits {waits:.0%} of its time here"})
+        takes = takes_alone(planted)
+        if (takes > STARVES) == (trial.kind in SOUND):
+            there.send({"not_planted": f"without stallscope it takes {takes:.2f} times its step"})
             return
-        there.send({**diagnosed(planted, budget_s), "waits_alone": waits})
+        there.send({**diagnosed(planted, budget_s), "takes_alone": takes})
     except Exception as error:  # noqa: BLE001 - a line of the table
         there.send({"error": f"{type(error).__name__}: {error}"})
 
 
-def waits_alone(planted: Planted) -> float:
-    """The share of its time that a loop stands in `next`, by a stopwatch."""
+def takes_alone(planted: Planted) -> float:
+    """Return the duration of a step with its wait, relative to the step alone."""
     batches = chain.from_iterable(repeat(planted.loader))
     for batch in islice(batches, WARM_UP):
         planted.step(batch)
-    waited_s, began = 0.0, time.perf_counter()
-    while (before := time.perf_counter()) - began < ALONE_S:
-        batch = next(batches)
-        waited_s += time.perf_counter() - before
-        planted.step(batch)
-    return waited_s / (time.perf_counter() - began)
+    began_s, steps = time.perf_counter(), 0
+    while time.perf_counter() - began_s < ALONE_S:
+        planted.step(next(batches))
+        steps += 1
+    return (time.perf_counter() - began_s) / steps / planted.recipe.step_s
 
 
 def diagnosed(planted: Planted, budget_s: float) -> Line:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from planted.recipe import Op, Recipe, SlowSamples, loop_s
+from support.virtual_loop import a_loop
 
 from stallscope.model.batch_times import LoaderCosts
 from stallscope.model.settings import Setting
@@ -71,33 +71,31 @@ class TestRates:
 
         assert rate(costs(wait_s=slow[:, None], workers=4), 4) == near(4 / 0.2, rel=0.05)
 
-    @pytest.mark.parametrize(
-        "recipe",
-        [
-            Recipe(step_s=0.02, batch=BATCH, workers=2, read_s=0.006),
-            Recipe(step_s=0.02, batch=BATCH, workers=4, read_s=0.006, spread=0.5),
-            Recipe(step_s=0.02, batch=BATCH, workers=2, ops=(Op("Blur", 0.004),)),
-            Recipe(step_s=0.02, batch=BATCH, workers=0, ops=(Op("Blur", 0.004),)),
-            Recipe(
-                step_s=0.02, batch=BATCH, workers=3, read_s=0.001, slow=SlowSamples(40, 0.2, False)
-            ),
-        ],
-        ids=["reading", "uneven reading", "computing", "here", "slow samples"],
-    )
-    def test_agrees_with_another_clock(self, recipe):
-        """The benchmarks' loader in virtual time has the same rate for the same batches."""
-        numbers = range(300)
+    @pytest.mark.parametrize("workers", [0, 2, 4])
+    @pytest.mark.parametrize("batch_ms", ["even", "uneven", "rarely slow"])
+    def test_agrees_with_another_clock(self, workers, batch_ms):
+        """The tests' loader in virtual time has the same rate for the same batches."""
+        draw = np.random.default_rng(1)
+        kinds = {"even": np.full(300, 40.0), "uneven": draw.uniform(10, 70, 300)}
+        kinds["rarely slow"] = np.where(np.arange(300) % 31 == 7, 240.0, 30.0)
+        times_ms = kinds[batch_ms]
+        run = a_loop(
+            lambda number, _: {"Blur": float(times_ms[number])},
+            workers=workers, batches=300, send=0.0, unpickle=0.0, restart=0.0,
+        )  # fmt: skip
         loader_costs = LoaderCosts(
-            (("all", "transform"),),
-            np.array([[recipe.batch_cpu_s(each)] for each in numbers]),
-            np.array([[recipe.batch_wait_s(each, 1)] for each in numbers]),
+            (("Blur", "transform"),),
+            np.zeros((300, 1)),
+            times_ms[:, None] / 1e3,
             np.full(300, float(BATCH)),
-            np.full(300, recipe.step_s),
+            np.full(300, 0.02),
             cores=4.0,
-            workers=max(recipe.workers, 1),
+            workers=max(workers, 1),
         )
+        starts_s = run.all_steps["start_ns"] / 1e9
 
-        assert 1 / rate(loader_costs, recipe.workers) == near(loop_s(recipe, 4), rel=0.06)
+        took_s = (starts_s[-1] - starts_s[20]) / (len(starts_s) - 21)
+        assert 1 / rate(loader_costs, workers) == near(took_s, rel=0.06)
 
 
 class TestPrediction:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from planted import loader
-from planted.recipe import MEAN_BYTES, Op, SlowSamples, amount
+from planted.recipe import MEAN_BYTES, Op, SlowSamples
 from planted.sound import NAMES, Two, few, missing_s, with_work
 from stallscope.errors import UnsupportedError
 from stallscope.units import seconds
@@ -57,7 +57,7 @@ def decode(base: Recipe, conditions: Given) -> Two:
     wanted_s = base.workers * (conditions.strength - _LITTLE)
     batch = max(round(wanted_s * base.step_s / decode_s), 1)
     scaled = replace(base, batch=batch, step_s=batch * decode_s / wanted_s, reads_files=True)
-    healthy = replace(with_work(scaled, _LITTLE, conditions.draw), decode_s=decode_s)
+    healthy = with_work(scaled, _LITTLE, conditions.draw)
     return Two(healthy, replace(healthy, decodes=True))
 
 
@@ -277,51 +277,41 @@ def too_little_prefetch(base: Recipe, conditions: Given) -> Two:
     """
     load = conditions.draw.uniform(0.55, 0.6)
     steady = replace(few(base, conditions.draw, _MOST_WORKERS, load, read=0.9), prefetch=1)
-
-    def spread(by: float) -> Recipe:
-        return replace(steady, spread=by)
-
-    little = spread(amount(spread, conditions.strength, conditions.cores, _WIDEST))
+    little = replace(steady, spread=min(2 * conditions.strength - 1.8, _WIDEST))
     return Two(replace(little, prefetch=_AHEAD), little)
 
 
 def slow_samples(base: Recipe, conditions: Given) -> Two:
     """One sample in some tens takes so long that the loop waits for it, whatever else is ready."""
     healthy = _few(base, conditions, conditions.draw.uniform(0.2, 0.3))
-    every = base.batch * conditions.draw.randint(6, 10)
-    computes = conditions.draw.random() < 0.5
-
-    def slow(extra_s: float) -> Recipe:
-        return replace(healthy, slow=SlowSamples(every, extra_s, computes))
-
-    return Two(
-        healthy, slow(amount(slow, conditions.strength, conditions.cores, 100 * base.step_s))
+    batches = conditions.draw.randint(6, 10)
+    ahead = healthy.workers * healthy.prefetch
+    slow = SlowSamples(
+        every=base.batch * batches,
+        extra_s=((conditions.strength - 1) * batches + ahead) * base.step_s,
+        computes=conditions.draw.random() < 0.5,
     )
+    return Two(healthy, replace(healthy, slow=slow))
 
 
 def slow_worker(base: Recipe, conditions: Given) -> Two:
     """The first worker waits for each of its samples; batches come in turn, so all wait for it."""
     workers = conditions.draw.randint(3, _MOST_WORKERS)  # most of what they do is to wait
     healthy = few(base, conditions.draw, workers, conditions.draw.uniform(0.15, 0.3))
-
-    def slow(more_s: float) -> Recipe:
-        return replace(healthy, slow_worker_s=more_s)
-
-    return Two(healthy, slow(amount(slow, conditions.strength, conditions.cores, 10 * base.step_s)))
+    more_s = missing_s(healthy, conditions.strength) / healthy.batch
+    return Two(healthy, replace(healthy, slow_worker_s=more_s))
 
 
 def start_up(base: Recipe, conditions: Given) -> Two:
     """Workers that take long to start, and start at every short epoch."""
-    healthy = replace(
-        _few(base, conditions, 0.15), epoch=conditions.draw.randint(14, 20), persistent=True
+    epoch = conditions.draw.randint(14, 20)
+    spoilt = replace(
+        _few(base, conditions, 0.15),
+        epoch=epoch,
+        init_s=(conditions.strength - 1) * epoch * base.step_s,
     )
-
-    def starting(init_s: float) -> Recipe:
-        return replace(healthy, init_s=init_s, persistent=False)
-
-    spoilt = starting(amount(starting, conditions.strength, conditions.cores, 100 * base.step_s))
     return Two(replace(spoilt, persistent=True), spoilt)
 
 
-def _few(base: Recipe, conditions: Given, load: float, read: float = 0.35) -> Recipe:
+def _few(base: Recipe, conditions: Given, load: float, read: float = _READ) -> Recipe:
     return few(base, conditions.draw, min(max(base.workers, 2), _MOST_WORKERS), load, read)

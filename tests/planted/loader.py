@@ -307,8 +307,6 @@ def build(recipe: Recipe) -> tuple[DataLoader[Any], Callable[[Any], object]]:
 def _settings(recipe: Recipe) -> dict[str, Any]:
     settings = {"multiprocessing_context": "spawn", **worker_settings(recipe.workers or 1)}
     settings["num_workers"] = recipe.workers
-    if recipe.start_method:
-        settings["multiprocessing_context"] = recipe.start_method
     if recipe.workers:
         settings |= {"prefetch_factor": recipe.prefetch, "persistent_workers": recipe.persistent}
     if recipe.init_s or recipe.threads > 1 or recipe.worker_cores:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from planted import causes
 from planted.loader import build
@@ -95,16 +95,13 @@ class Planted:
         return self.causes[0] if self.causes else HEALTHY_CODE
 
 
-def plant(
-    code: str, seed: int = 0, strength: float = 2.0, *, start_method: str | None = None
-) -> Planted:
+def plant(code: str, seed: int = 0, strength: float = 2.0) -> Planted:
     """A loop with a cause; nothing is started, but what decoding, sending or threads take here.
 
     Args:
         code: of `PLANTED`, or "healthy".
         seed: of the numbers that are drawn: the step, the batch, the work, where the cause sits.
         strength: how many times as long as its step a step with its wait takes, above 1.
-        start_method: how workers are started; None: forked on Linux.
 
     Raises:
         ArgumentError: there is no such cause, or no such strength.
@@ -115,21 +112,14 @@ def plant(
         raise ArgumentError(
             f"{code!r} cannot be planted: give one of {', '.join([HEALTHY_CODE, *PLANTED])}"
         )
-    conditions, sound = _begin(code, seed, strength, start_method)
+    conditions, sound = _begin(code, seed, strength)
     if code == HEALTHY_CODE:
         kind = HEALTHY[seed % len(HEALTHY)]
         return _planted(kind(sound, conditions.draw), ())
     return _with_its_like(PLANTED[code](sound, conditions), (code,))
 
 
-def plant_pair(
-    first: str,
-    second: str,
-    seed: int = 0,
-    strength: float = 2.2,
-    *,
-    start_method: str | None = None,
-) -> Planted:
+def plant_pair(first: str, second: str, seed: int = 0, strength: float = 2.2) -> Planted:
     """A loop with two causes, of which the first costs more.
 
     Args:
@@ -137,7 +127,6 @@ def plant_pair(
         second: costs less.
         seed: see `plant`.
         strength: of the first alone; the second's follows from it (`MINOR`).
-        start_method: see `plant`.
 
     Raises:
         ArgumentError: these two cannot be planted together.
@@ -145,22 +134,12 @@ def plant_pair(
     if (first, second) not in PAIRS:
         pairs = ", ".join(" + ".join(pair) for pair in PAIRS)
         raise ArgumentError(f"{first!r} and {second!r} cannot be planted together: take {pairs}")
-    conditions, sound = _begin(f"{first} {second}", seed, strength, start_method)
-    return _with_its_like(
-        together(PLANTED[first], PLANTED[second], sound, conditions).both, (first, second)
-    )
+    conditions, sound = _begin(f"{first} {second}", seed, strength)
+    both = together(PLANTED[first], PLANTED[second], sound, conditions)
+    return _with_its_like(both, (first, second))
 
 
-class Together(NamedTuple):
-    both: Two
-    """Without any, and with both."""
-    first: Recipe
-    """With the first one alone."""
-    second: Recipe
-    """With the second one alone."""
-
-
-def together(first: Plant, second: Plant, sound: Recipe, conditions: Given) -> Together:
+def together(first: Plant, second: Plant, sound: Recipe, conditions: Given) -> Two:
     """Two causes in one loop.
 
     Args:
@@ -176,20 +155,18 @@ def together(first: Plant, second: Plant, sound: Recipe, conditions: Given) -> T
         for field in fields(major.spoilt)
         if getattr(major.spoilt, field.name) != getattr(major.without, field.name)
     }
-    both = Two(two.without, replace(two.spoilt, **changes))
-    return Together(both, replace(two.without, **changes), two.spoilt)
+    return Two(two.without, replace(two.spoilt, **changes))
 
 
-def _begin(name: str, seed: int, strength: float, start_method: str | None) -> tuple[Given, Recipe]:
+def _begin(name: str, seed: int, strength: float) -> tuple[Given, Recipe]:
     if not strength > 1:  # false for nan, too
         raise ArgumentError(f"strength={strength!r}: give a number above 1")
     conditions = Given(Random(f"{name} {seed}"), usable_cores(), strength)
-    return conditions, replace(base(conditions.draw, conditions.cores), start_method=start_method)
+    return conditions, base(conditions.draw, conditions.cores)
 
 
 def _with_its_like(two: Two, causes: tuple[str, ...]) -> Planted:
-    sound = _planted(two.without, ())
-    return replace(_planted(two.spoilt, causes), taken_away=sound)
+    return replace(_planted(two.spoilt, causes), taken_away=_planted(two.without, ()))
 
 
 def _planted(recipe: Recipe, causes: tuple[str, ...]) -> Planted:

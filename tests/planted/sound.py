@@ -100,7 +100,8 @@ def missing_s(recipe: Recipe, strength: float) -> float:
         recipe: the loop as it is.
         strength: how many times as long as its step a step with its wait is to take.
     """
-    made_s = recipe.batch_wait_s(0, worker=1) + recipe.batch_cpu_s(0)
+    each_s = recipe.read_s + recipe.parse_s + sum(op.cpu_s for op in recipe.ops)
+    made_s = recipe.batch * each_s + recipe.collate_s
     return max(strength * recipe.workers * recipe.step_s - made_s, 0.0)
 
 
