@@ -99,7 +99,7 @@ class Choice(NamedTuple):
     """A setting that was chosen."""
 
     by: str
-    kept: float
+    rate_share: float
     """Its measured rate, of the best measured."""
     workers: int
 
@@ -294,7 +294,8 @@ def _intervals(pairs: list[Pair]) -> str:
         if len(needs) > 1:
             every = [need for own in needs.values() for need in own]
             held = [
-                need <= _enough([each for other in needs if other != name for each in needs[other]])
+                need
+                <= _enough([each for loader in needs if loader != name for each in needs[loader]])
                 for name, own in needs.items()
                 for need in own
             ]
@@ -312,11 +313,11 @@ def _choices(choices: list[Choice]) -> str:
     """Return the quality of each way to choose."""
     rows = []
     for by in dict.fromkeys(choice.by for choice in choices):
-        kept = [choice.kept for choice in choices if choice.by == by]
+        shares = [choice.rate_share for choice in choices if choice.by == by]
         workers = [choice.workers for choice in choices if choice.by == by]
-        good = sum(share >= GOOD for share in kept) / len(kept)
-        shares = f"{good:.0%}", f"{statistics.median(kept):.0%}", f"{min(kept):.0%}"
-        rows.append((by, str(len(kept)), *shares, f"{statistics.fmean(workers):.1f}"))
+        good = sum(share >= GOOD for share in shares) / len(shares)
+        figures = f"{good:.0%}", f"{statistics.median(shares):.0%}", f"{min(shares):.0%}"
+        rows.append((by, str(len(shares)), *figures, f"{statistics.fmean(workers):.1f}"))
     head = ("choice", "of", f"within {1 - GOOD:.0%} of the best", "median", "least", "workers")
     return table(head, rows)
 
