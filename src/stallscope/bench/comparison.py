@@ -10,7 +10,8 @@ Samples are compared in pairs, and their ratio of sums is resampled. Pairs of se
 compared like starts of loops: large blocks of memory can cost one process twice as much as another.
 
 A comparison is tested after each pair, and ends when it is settled. Repeated tests find more false
-differences, so a difference is claimed at a higher level (`CLAIM`) than that of the shown interval.
+differences, so a difference is claimed at a higher level (by `CHANCE`) than that of the shown
+interval.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import polars as pl
 from scipy.special import stdtrit
 
 from stallscope.columns import Column, Schema
+from stallscope.model.thresholds import CHANCE
 from stallscope.stats import DRAWS, LEVEL, SEED
 from stallscope.units import duration, speedup
 
@@ -38,8 +40,6 @@ OPEN: Final = "not settled"
 
 ALIKE: Final = 0.05
 """Largest distance from 1 of a factor that is no difference: starts differ by as much."""
-CLAIM: Final = 0.99
-"""Level at which a difference is claimed: above that of the interval, as each test may err."""
 START_SPREAD: Final = 0.03
 """Standard deviation of the logarithm of the ratio of two starts of the same loader. Set by hand:
 five pairs of starts on two cores gave 0.97, 0.96, 1.07, 1.01 and 1.01."""
@@ -138,7 +138,7 @@ def _reach(error: float, dof: float, level: float = LEVEL) -> float:
 
 
 def _judged(value: float, error: float, dof: float) -> Factor:
-    reach, claimed = _reach(error, dof), _reach(error, dof, CLAIM)
+    reach, claimed = _reach(error, dof), _reach(error, dof, 1 - CHANCE)
     low, high = (math.exp(value + side * min(reach, _FARTHEST)) for side in (-1, 1))
     says = OPEN
     if low >= 1 - ALIKE and high <= 1 + ALIKE:

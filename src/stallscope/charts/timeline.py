@@ -181,7 +181,7 @@ def picture(
 
 def _notes(run: Run, layout: Layout, where: str) -> list[str]:
     excerpt = layout.excerpt
-    steps = excerpt.window.steps
+    steps = excerpt.steps
     window = f"{seconds(excerpt.length_s)} {where}, {count(steps.height, 'step')}"
     batch = "white: no batch in hand · within a batch, times of samples are grouped by kind"
     lines = [f"{window} · {batch}"]
@@ -287,8 +287,8 @@ def _draw_part(ax: Axes, span: dict[str, Any], layout: Layout, colour: str, text
 
 def _number_steps(ax: Axes, layout: Layout) -> None:
     """Write batch numbers under the loop; batches of stalls have priority."""
-    window = layout.excerpt.window
-    steps = window.steps.select("step", "batch", *window.since("end_ns")).rows()
+    excerpt = layout.excerpt
+    steps = zip(excerpt.steps["step"], excerpt.steps["batch"], excerpt.begins_s, strict=True)
     begins = [(batch, begin, layout.awaits(step=step)) for step, batch, begin in steps]
     taken: list[tuple[float, float]] = []
     lines = [(label.at * layout.inch,) * 2 for label in layout.called]

@@ -60,8 +60,6 @@ TIME: Final = (1 << CODE_SHIFT) - 1
 MOST_CODES: Final = 1 << (TAG_SHIFT - CODE_SHIFT)
 MOST_NAMES: Final = 300
 """Most stages of a process; a loop may invent a name for `ss.stage` in each step."""
-LONGEST_NS: Final = 1 << 47
-"""The clock of enter words overflows after 3.2 days; the recorder stops after 1.6 days."""
 INDEX_OFFSET: Final = 1 << 56
 """Added to a sample's index, which may be negative, and to an epoch's key."""
 EXTRA_SHIFT: Final = 40

@@ -21,7 +21,7 @@ from torch.utils.data import Subset
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
 from stallscope.hooks import libraries
-from stallscope.hooks.event_log import LONGEST_NS, Header, Mark, Tag
+from stallscope.hooks.event_log import TIME, Header, Mark, Tag
 from stallscope.hooks.find_ops import Ops
 from stallscope.hooks.library_calls import Libraries
 from stallscope.hooks.loader_access import DatasetOf
@@ -235,7 +235,8 @@ class Hooks:
     def _is_wanted(self, fetcher: Any) -> bool:
         """Count a batch, and return whether it is to be recorded."""
         log = self._recorder.log
-        is_late = self._recorder.clock() - log.started_ns > LONGEST_NS
+        # The clock of enter words overflows after 3.2 days, so the recorder stops after 1.6
+        is_late = self._recorder.clock() - log.started_ns > TIME // 2
         if log.here().header[Header.STOP] or is_late:
             if is_late:
                 self._recorder.note("a worker's clock was full: its later batches are not recorded")

@@ -9,7 +9,7 @@ Nothing here draws: a run in a terminal loads no matplotlib.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
@@ -177,58 +177,109 @@ _BATCH: Final = ("epoch", "batch")
 _ONE_BATCH: Final = ("rank", "pid", "worker", "epoch", "batch")
 
 
-@dataclass(frozen=True)
-class Window:
-    """Part of a run, from the begin of a step to the end of a step."""
+class Timeline:
+    """Events of consecutive steps of a rank, uncut at their ends; seconds from the first begin."""
 
-    begin_ns: int
-    """Begin, from the start of the run."""
-    end_ns: int
-    steps: pl.DataFrame
-    """Steps of the window, columns of `run.result.STEPS`."""
+    def __init__(self, run: Run, rank: int, steps: pl.DataFrame) -> None:
+        begin, end = steps[:1].select(begin_ns()), steps[-1:].select(used_until_ns())
+        self.steps = steps
+        """Columns of `run.result.STEPS`."""
+        self._begin_ns, end_ns = begin.item(), end.item()
+        self.length_s: float = (end_ns - self._begin_ns) / 1e9
+        """From the begin of the first step to the end of the last one."""
+        self._run, self._of_rank = run, pl.col("rank") == rank
+        inside = (pl.col("end_ns") > self._begin_ns) & (pl.col("start_ns") < end_ns)
+        self._shown = self._of_rank & inside
+        """True for a row of the rank whose time overlaps that of the steps."""
+        self.workers = _makers(run, rank)
+        """Processes that make batches, in order; None is the main process."""
 
-    def holds(self) -> pl.Expr:
-        """Return whether a row's time from `start_ns` to `end_ns` overlaps the window."""
-        return (pl.col("end_ns") > self.begin_ns) & (pl.col("start_ns") < self.end_ns)
-
-    def since(self, *columns: str) -> list[pl.Expr]:
-        """Return columns of times as seconds from the window's begin, named `_s`."""
+    def _since(self, *columns: str) -> list[pl.Expr]:
+        """Return columns of times as seconds from the begin, named `_s`."""
         return [
-            ((pl.col(name) - self.begin_ns) / 1e9).alias(name.replace("_ns", "_s"))
+            ((pl.col(name) - self._begin_ns) / 1e9).alias(name.replace("_ns", "_s"))
             for name in columns
         ]
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """Events of a window, uncut at its ends; times in seconds from its begin."""
-
-    window: Window
-    workers: tuple[int | None, ...]
-    """Processes that make batches, in order; None is the main process."""
-    blocks: pl.DataFrame
-    """One row per batch: `worker, epoch, batch, start_s, end_s, recorded` and a column of seconds
-    for each of `WORK_KINDS`, zero in a batch that was not recorded."""
-    sends: pl.DataFrame
-    """`worker, kind, start_s, end_s`: sending (with its worker) and pinning (without)."""
-    uses: pl.DataFrame
-    """Use of the batches by the loop: `epoch, batch, stage, kind, start_s, end_s`."""
-    stalls: pl.DataFrame
-    """`step, worker, epoch, batch, start_s, end_s, stall_s, left_s`, of the awaited batch: `left_s`
-    is the time when it left its worker; null where not seen."""
-    device: pl.DataFrame
-    """Work of an asynchronous device: `kind, start_s, end_s`; empty if the host is the device."""
 
     @property
     def begins_s(self) -> list[float]:
         """Begin of the use of each batch."""
-        ends_s = self.window.steps.select(*self.window.since("end_ns"))
-        return ends_s.to_series().to_list()
+        return self.steps.select(*self._since("end_ns")).to_series().to_list()
 
-    @property
-    def length_s(self) -> float:
-        """Length of the window."""
-        return (self.window.end_ns - self.window.begin_ns) / 1e9
+    @cached_property
+    def blocks(self) -> pl.DataFrame:
+        """Batches in progress: `worker, epoch, batch, start_s, end_s, recorded`.
+
+        A column of seconds for each of `WORK_KINDS`, zero in a batch that was not recorded.
+        """
+        run = self._run
+        shown_batches = run.all_spans.filter(self._shown).select(_ONE_BATCH).unique()
+        wall_s = (pl.col("end_ns") - pl.col("start_ns")) / 1e9
+        works = {kind: wall_s.filter(pl.col("kind") == kind).sum() for kind in WORK_KINDS}
+        spans = run.all_spans.join(shown_batches, on=_ONE_BATCH, how="semi", nulls_equal=True)
+        recorded = spans.group_by(_ONE_BATCH).agg(
+            pl.col("start_ns").min(), pl.col("end_ns").max(), **works
+        )
+        others = run.deliveries.filter(self._of_rank).drop_nulls(["taken_ns", "made_ns"])
+        unrecorded = (
+            others.join(run.batches, on=_ONE_BATCH, how="anti", nulls_equal=True)
+            .with_columns(
+                start_ns="taken_ns", end_ns="made_ns", **dict.fromkeys(WORK_KINDS, pl.lit(0.0))
+            )
+            .filter(self._shown)
+        )
+        both = pl.concat(
+            table.select("worker", *_BATCH, "start_ns", "end_ns", *WORK_KINDS, recorded=is_recorded)
+            for table, is_recorded in ((recorded, True), (unrecorded, False))
+        )
+        return both.with_columns(self._since("start_ns", "end_ns")).sort("worker", "start_ns")
+
+    @cached_property
+    def sends(self) -> pl.DataFrame:
+        """Sending (with its worker) and pinning (without): `worker, kind, start_s, end_s`."""
+        sends = self._run.side_spans.filter(self._shown, pl.col("kind").is_in(["send", "pin"]))
+        return sends.select("worker", "kind", *self._since("start_ns", "end_ns"))
+
+    @cached_property
+    def uses(self) -> pl.DataFrame:
+        """Use of the batches by the loop: `epoch, batch, stage, kind, start_s, end_s`."""
+        of_loop = pl.col("worker").is_null() & pl.col("kind").is_in(_LOOP_KINDS)
+        columns = (*_BATCH, "stage", "kind", "start_ns", "end_ns")
+        spans = self._run.side_spans.filter(self._shown, of_loop).sort("start_ns").select(columns)
+        uses = spans.with_columns(pl.col("stage", "kind").cast(pl.String))
+        # Merge neighbours of one part: garbage collection, say, cuts a part in two
+        same = pl.struct(*_BATCH, "kind", "stage").rle_id()
+        merged = uses.group_by(same.alias("run"), maintain_order=True).agg(
+            pl.col(*_BATCH, "kind", "stage", "start_ns").first(), pl.col("end_ns").last()
+        )
+        return merged.drop("run").with_columns(self._since("start_ns", "end_ns"))
+
+    @cached_property
+    def stalls(self) -> pl.DataFrame:
+        """Stalls with the awaited batch, usually the step's own.
+
+        `step, worker, epoch, batch, start_s, end_s, stall_s, left_s`: `left_s` is the time when the
+        batch left its worker; null where not seen.
+        """
+        run, who, batch = self._run, ("rank", "step"), ("rank", *_BATCH)
+        last = pl.col(*_BATCH).last().name.suffix("_awaited")
+        awaited = run.waits.sort("end_ns").group_by(who).agg(last)
+        left_ns = pl.coalesce("sent_ns", "made_ns")
+        batches = run.deliveries.select(*batch, maker="worker", left_ns=left_ns).unique(batch)
+        names = [pl.coalesce(f"{name}_awaited", name).alias(name) for name in _BATCH]
+        stalls = run.stalls().filter(self._shown)
+        joined = stalls.join(awaited, on=who, how="left").with_columns(names)
+        rows = joined.join(batches, on=batch, how="left", maintain_order="left")
+        worker, times = pl.coalesce("maker", "worker"), self._since("start_ns", "end_ns", "left_ns")
+        return rows.select("step", worker.alias("worker"), *_BATCH, "stall_s", *times)
+
+    @cached_property
+    def device(self) -> pl.DataFrame:
+        """Work of an asynchronous device, else empty: `kind, start_s, end_s`."""
+        times = self._since("start_ns", "end_ns")
+        return self._run.device_work.filter(self._shown).select(
+            pl.col("kind").cast(pl.String), *times
+        )
 
 
 def timeline(run: Run) -> Timeline | None:
@@ -271,14 +322,14 @@ def around(run: Run, rank: int, *favoured: int) -> Timeline:
     among = (whole if whole.height else among).sort("length_s", maintain_order=True)
     typical = among.filter(pl.col("length_s").cum_sum() / pl.col("length_s").sum() > SHORT)
     begin = typical["first"][typical.height // 2]
-    return _timeline_of(run, rank, steps[begin : begin + step_count])
+    return Timeline(run, rank, steps[begin : begin + step_count])
 
 
 def from_step(run: Run, rank: int, step: int, step_count: int) -> Timeline:
     """Return the timeline of `step_count` steps of one rank from a step on, or of the last ones."""
     steps = timed_steps(run, rank)
     begin = int(min((steps["step"] < step).sum(), max(steps.height - step_count, 0)))
-    return _timeline_of(run, rank, steps[begin : begin + step_count])
+    return Timeline(run, rank, steps[begin : begin + step_count])
 
 
 def timed_steps(run: Run, rank: int) -> pl.DataFrame:
@@ -286,71 +337,6 @@ def timed_steps(run: Run, rank: int) -> pl.DataFrame:
     return run.steps().drop_nulls(["start_ns", "end_ns"]).filter(rank=rank)
 
 
-def _timeline_of(run: Run, rank: int, steps: pl.DataFrame) -> Timeline:
-    begin, end = steps[:1].select(begin_ns()), steps[-1:].select(used_until_ns())
-    shown = Window(begin.item(), end.item(), steps)
-    first, times = pl.col("rank") == rank, shown.since("start_ns", "end_ns")
-    side_spans = run.side_spans.filter(first, shown.holds())
-    sends = side_spans.filter(pl.col("kind").is_in(["send", "pin"]))
-    device = run.device_work.filter(first, shown.holds())
-    return Timeline(
-        window=shown,
-        workers=_makers(run, rank),
-        blocks=_blocks(run, first, shown),
-        sends=sends.select("worker", "kind", *times),
-        uses=_uses(side_spans, shown),
-        stalls=_stalls(run.stalls().filter(first), run, shown),
-        device=device.select(pl.col("kind").cast(pl.String), *times),
-    )
-
-
 def _makers(run: Run, rank: int) -> tuple[int | None, ...]:
     ids = [table.filter(rank=rank)["worker"] for table in (run.deliveries, run.batches)]
     return tuple(pl.concat(ids).unique().sort(nulls_last=True))
-
-
-def _blocks(run: Run, first: pl.Expr, shown: Window) -> pl.DataFrame:
-    """Return the batches in progress, with the seconds of each kind of work."""
-    shown_batches = run.all_spans.filter(first, shown.holds()).select(_ONE_BATCH).unique()
-    wall_s = (pl.col("end_ns") - pl.col("start_ns")) / 1e9
-    works = {kind: wall_s.filter(pl.col("kind") == kind).sum() for kind in WORK_KINDS}
-    spans = run.all_spans.join(shown_batches, on=_ONE_BATCH, how="semi", nulls_equal=True)
-    recorded = spans.group_by(_ONE_BATCH).agg(
-        pl.col("start_ns").min(), pl.col("end_ns").max(), **works
-    )
-    timed = run.deliveries.filter(first).drop_nulls(["taken_ns", "made_ns"])
-    unrecorded = timed.join(
-        run.batches.filter(first), on=_ONE_BATCH, how="anti", nulls_equal=True
-    ).with_columns(start_ns="taken_ns", end_ns="made_ns", **dict.fromkeys(WORK_KINDS, pl.lit(0.0)))
-    both = pl.concat(
-        table.select("worker", *_BATCH, "start_ns", "end_ns", *WORK_KINDS, recorded=is_recorded)
-        for table, is_recorded in ((recorded, True), (unrecorded.filter(shown.holds()), False))
-    )
-    return both.with_columns(shown.since("start_ns", "end_ns")).sort("worker", "start_ns")
-
-
-def _uses(side_spans: pl.DataFrame, shown: Window) -> pl.DataFrame:
-    of_loop = pl.col("worker").is_null() & pl.col("kind").is_in(_LOOP_KINDS)
-    columns = (*_BATCH, "stage", "kind", "start_ns", "end_ns")
-    spans = side_spans.filter(of_loop).sort("start_ns").select(columns)
-    uses = spans.with_columns(pl.col("stage", "kind").cast(pl.String))
-    # Merge neighbours of one part: garbage collection, say, cuts a part in two
-    same = pl.struct(*_BATCH, "kind", "stage").rle_id()
-    merged = uses.group_by(same.alias("run"), maintain_order=True).agg(
-        pl.col(*_BATCH, "kind", "stage", "start_ns").first(), pl.col("end_ns").last()
-    )
-    return merged.drop("run").with_columns(shown.since("start_ns", "end_ns"))
-
-
-def _stalls(stalls: pl.DataFrame, run: Run, shown: Window) -> pl.DataFrame:
-    """Return the stalls with the awaited batch: usually the step's own."""
-    who, batch = ("rank", "step"), ("rank", *_BATCH)
-    last = pl.col(*_BATCH).last().name.suffix("_awaited")
-    awaited = run.waits.sort("end_ns").group_by(who).agg(last)
-    left_ns = pl.coalesce("sent_ns", "made_ns")
-    batches = run.deliveries.select(*batch, maker="worker", left_ns=left_ns).unique(batch)
-    names = [pl.coalesce(f"{name}_awaited", name).alias(name) for name in _BATCH]
-    joined = stalls.filter(shown.holds()).join(awaited, on=who, how="left").with_columns(names)
-    rows = joined.join(batches, on=batch, how="left", maintain_order="left")
-    worker, times = pl.coalesce("maker", "worker"), shown.since("start_ns", "end_ns", "left_ns")
-    return rows.select("step", worker.alias("worker"), *_BATCH, "stall_s", *times)

@@ -186,7 +186,7 @@ def timeline_panel(run: Run) -> Panel:
     excerpt = timeline(run)
     if excerpt is None:
         return saying(NO_LOOP)
-    usual = excerpt.window.steps
+    usual = excerpt.steps
     rank = usual["rank"][0]
     steps = timed_steps(run, rank)["step"]
     lengths = sorted({usual.height, *(length for length in _LENGTHS if length < steps.len())})
@@ -194,7 +194,7 @@ def timeline_panel(run: Run) -> Panel:
     def draw(length: int, step: int) -> tuple[Sheet, str]:
         first = min(step, steps[max(steps.len() - length, 0)])
         shown = from_step(run, rank, first, length)
-        return timeline_picture(run, shown, sentence_of_steps(run, rank, shown.window.steps)), ""
+        return timeline_picture(run, shown, sentence_of_steps(run, rank, shown.steps)), ""
 
     choices = slider("From step", usual["step"][0], steps[0], steps[-1])
     return pick(draw, dropdown("Steps", lengths, usual.height), choices)
