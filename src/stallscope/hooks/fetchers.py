@@ -117,9 +117,6 @@ class Hooks:
         self._fetchers, self._inside = Patches(failures), Patches(failures)
         self._libraries = Libraries(recorder, self._inside)
         self._ops = Ops(recorder, self._inside)
-        self._adapters = functools.partial(
-            libraries.hook_imported, recorder, self._fetchers, dict(libraries.ADAPTERS)
-        )
         self._modules_seen = 0
         self._datasets: dict[int, Any] = {}
         self._batches = 0
@@ -131,8 +128,10 @@ class Hooks:
         for cls in (_MapDatasetFetcher, _IterableDatasetFetcher):
             with self.failures.within(_MISSING):
                 self._fetchers.put(cls, "fetch", self._fetch(cls.fetch))
-        with self.failures.within("the stages of the loader's library"):
-            self._adapters()  # before the dataset's iterator is made
+        for module, hook in libraries.ADAPTERS.items():  # before the dataset's iterator is made
+            missing = f"the stages of {module.partition('.')[0]}"
+            put_on = functools.partial(hook, self._recorder, self._fetchers)
+            self._fetchers.when_imported(module, missing, put_on)
         begin_garbage = functools.partial(self._recorder.begin, GARBAGE)
         self._fetchers.add(listeners, self._recorder)
         self._fetchers.add(gc.callbacks, garbage_callback(begin_garbage, self.failures))
@@ -258,7 +257,7 @@ class Hooks:
         """Hook what has been imported by now; costs nothing when nothing has been since."""
         if len(sys.modules) == self._modules_seen:
             return
-        for hook in (self._libraries.hook, self._ops.hook_containers, self._adapters):
+        for hook in (self._libraries.hook, self._ops.hook_containers):
             with self.failures.within("the stages of libraries"):
                 hook()
         self._modules_seen = len(sys.modules)

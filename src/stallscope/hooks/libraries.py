@@ -247,17 +247,6 @@ ADAPTERS: Final[dict[str, Callable[[Recorder, Patches], None]]] = {
 """Function that hooks a library, by the module that must have been imported."""
 
 
-def hook_imported(
-    recorder: Recorder, patches: Patches, waiting: dict[str, Callable[[Recorder, Patches], None]]
-) -> None:
-    """Hook what has been imported by now of these `ADAPTERS`; what is hooked waits no more."""
-    for module in [name for name in waiting if name in sys.modules]:
-        hook = waiting.pop(module)
-        # Of another version: the user's run goes on
-        with recorder.failures.within(f"the stages of {module.partition('.')[0]}"):
-            hook(recorder, patches)
-
-
 def samples(recorder: Recorder, fetcher: Any) -> Any:
     """Return a stand-in for a fetcher's iterator of an iterable dataset, which is recorded."""
     cls, items = type(fetcher.dataset), fetcher.dataset_iter

@@ -55,7 +55,7 @@ _GOLDEN: Final = 0x9E3779B1
 """2**32 over the golden ratio, Fibonacci hashing: Knuth, The Art of Computer Programming, 6.4."""
 _FILE: Final = "failures.lines"
 _MOST_KEPT: Final = 100
-"""Ways to fail that a process keeps apart; each may name a sample."""
+"""Ways to fail that a process keeps apart for a recording; each may name a sample."""
 
 
 def epoch_key(loader: int, epoch: int) -> int:
@@ -268,8 +268,8 @@ class _Failure:
     times: int = 0
 
 
-_met: dict[tuple[Any, ...], _Failure] = {}
-"""Failures of this process and of the one that it was forked from."""
+_met: defaultdict[tuple[Path, int], dict[tuple[str, str], _Failure]] = defaultdict(dict)
+"""Failures of this process and of the one that it was forked from, by recording and process."""
 
 
 @dataclass(frozen=True)
@@ -284,9 +284,9 @@ class Failures:
         What the run is `missing`, or has not all of, is the beginning of a sentence.
         """
         with suppress(Exception):
-            text = _text_of(error) if len(_met) < _MOST_KEPT else "and other errors"
-            key = self.folder, os.getpid(), missing, text
-            failure = _met.get(key) or _met.setdefault(key, _Failure(missing, text))
+            mine = _met[self.folder, os.getpid()]
+            text = _text_of(error) if len(mine) < _MOST_KEPT else "and other errors"
+            failure = mine.setdefault((missing, text), _Failure(missing, text))
             failure.times += 1
             if failure.times & (failure.times - 1) == 0:  # 1, 2, 4, 8: a hot loop may fail for ever
                 descriptor = open_to_append(self.folder / _FILE)  # which may be somebody else's
@@ -344,8 +344,7 @@ class Failures:
             with suppress(ValueError, TypeError, KeyError):  # a file may be anybody's
                 texts = str(line["missing"]), str(line["error"])
                 yield _Failure(*texts, int(line["pid"]), int(line["times"]))
-        mine = self.folder, os.getpid()
-        yield from (failure for key, failure in list(_met.items()) if key[:2] == mine)
+        yield from list(_met[self.folder, os.getpid()].values())
 
 
 def _text_of(error: BaseException) -> str:
