@@ -1,14 +1,16 @@
-"""Story of the notebooks: their shared run, and the speedup of each change.
+"""Story of the notebooks: their shared run, and a staircase of measured changes.
 
 Each notebook has a kernel of its own, so a folder beside the notebooks holds their shared data: one
-run of the target, for the same numbers on every page, and a list of measured changes. Each change
-was measured in turn with the current loader.
+run of the target, for the same numbers on every page, and a list of measured changes. A change that
+is faster is kept: the next one is made to the loader with it, and measured in turn with that one.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
+import math
 import re
 from contextlib import suppress
 from dataclasses import replace
@@ -21,17 +23,23 @@ import stallscope as ss
 from stallscope.bench.comparison import AS_IT_IS, FASTER, OPEN, compared
 from stallscope.bench.loops import InTurns
 from stallscope.bench.measurement import Measurement
-from stallscope.columns import NO_VALUE, Column, Schema
+from stallscope.columns import Column, Schema
 from stallscope.errors import StallscopeError
 from stallscope.files import read_file, whole_file
 from stallscope.isolation import isolated
 from stallscope.loops.cached_loaders import going_on
 from stallscope.loops.training_loop import TimedLoop
-from stallscope.units import share, times
+from stallscope.model.settings import given_settings, setting_of, with_setting
+from stallscope.targets.loaders import copied
+from stallscope.targets.sample import sample_loader
+from stallscope.units import count, share, times
+from stallscope.verbs.orders.pipeline import places
+from stallscope.verbs.orders.result import Orders, op_names
+from stallscope.verbs.tune.result import Tuning
 from stallscope.views.document import Document, Heading, Notes, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from stallscope.run.result import Run
     from stallscope.targets.target import Target
@@ -39,9 +47,10 @@ if TYPE_CHECKING:
 FOLDER: Final = "stallscope-story"
 """Name of the folder beside the notebooks."""
 CHANGES: Final = Schema(
-    "One row per change, oldest first; gains are relative to the current loader.",
+    "One row per change, oldest first; a gain is relative to the loader with the rows before it.",
     Column("change", pl.String, "Name of the change.", "what you changed"),
-    Column("gain_factor", pl.Float64, "Speedup of the loop, measured in turn.", "speedup", times),
+    Column("predicted", pl.Float64, "Predicted speedup; null if unknown.", "predicted", times),
+    Column("gain_factor", pl.Float64, "Speedup of the loop, measured in turn.", "measured", times),
     Column("gain_low", pl.Float64, "Lower end of the 95% interval.", "95% CI", "{:.2f}".format),
     Column("gain_high", pl.Float64, "Upper end of the 95% interval."),
     Column("says", pl.String, "Result of the comparison.", "that is"),
@@ -49,8 +58,9 @@ CHANGES: Final = Schema(
     Column(
         "busy_share", pl.Float64, "Busy share of the device with the change.", "device busy", share
     ),
+    Column("makes", pl.String, "How to make the change again, as JSON; null if only by hand."),
 )
-_NARROW: Final = 0.06
+_NARROW: Final = 0.1
 """Half width of an interval, relative to the gain, that is narrow enough to stop."""
 _BATCHES: Final = 32
 """Batches of a new run: at least eight rounds of two to four workers."""
@@ -66,7 +76,9 @@ class Story:
 
     def __init__(self, target: Target, folder: Path) -> None:
         self._target, self._folder = target, folder
-        self._note = "each change was measured in turn with the current loader"
+        self._notes = ["each change was measured in turn with the loader that has those above it"]
+        self._loader: Any = None
+        """The loader with the changes that were kept; None: not made yet."""
 
     @classmethod
     def open(cls, target: Target, folder: str | Path = FOLDER) -> Story:
@@ -103,24 +115,49 @@ class Story:
                 return loaded
         return self.share(ss.record(self._target, batches=_BATCHES, budget_s=budget_s))
 
-    def try_change(self, name: str, loader: Any, *, budget_s: float = 20.0) -> None:
-        """Measure another loader in turn with the target's own, and add the change to the story.
+    @property
+    def target(self) -> Target:
+        """The target with all changes so far that were faster.
+
+        What can be made again is: arguments of the sample's loader, another row of a compose's ops,
+        and settings of a loader. A loader of your own is known only to the notebook that made it.
+        """
+        if self._loader is None:
+            self._loader = self._target.loader
+            # The file may be edited, or name a folder that is gone
+            with suppress(StallscopeError, AttributeError, LookupError, TypeError, ValueError):
+                self._loader = _with_changes(self._target.loader, self._kept())
+        return replace(self._target, loader=self._loader)
+
+    def try_change(
+        self, name: str, change: Any, predicted: float | None = None, *, budget_s: float = 40.0
+    ) -> None:
+        """Measure a change in turn with the loader so far, and keep it if it is faster.
 
         Args:
             name: name of the change.
-            loader: plain DataLoader with the same batch size.
+            change: `ss.orders` or `ss.tune`'s result, arguments of `sample_loader`, or another
+                plain DataLoader with the same batch size.
+            predicted: speedup that was predicted, for the table.
             budget_s: time limit, seconds; a clear answer ends the measurement earlier.
 
         Raises:
             ArgumentError: `budget_s` is not a positive number.
-            StallscopeError: the loader yielded no batch in its steady state.
         """
         measurement = Measurement("try_change", budget_s)
-        turns = InTurns(measurement, {AS_IT_IS: "as it is", 1: name}, watches_device=True)
-        changed = replace(self._target, loader=loader)
+        others = [row for row in self._saved_changes() if row["change"] != name]
+        if len(others) < self.table().height:  # tried before: the loader so far is one without it
+            self._save(others)
+            self._loader = None
+        makes, so_far = _recipe(change), self.target
+        if isinstance(change, dict):
+            loader = _with_changes(self._target.loader, [*self._kept(), {"makes": makes}])
+        else:
+            loader = change.apply(so_far.loader) if hasattr(change, "apply") else change
+        turns = InTurns(measurement, {AS_IT_IS: "so far", 1: name}, watches_device=True)
         with (
-            isolated(self._target) as target,
-            isolated(changed) as new,
+            isolated(so_far) as target,
+            isolated(replace(so_far, loader=loader)) as new,
             measurement.of(name),
         ):
             turns.add(AS_IT_IS, TimedLoop.in_turns(target, target.loader))
@@ -130,15 +167,17 @@ class Story:
                 factor = compared(turns.blocks, 1)
                 return [1] if factor.says == OPEN or factor.half_width > reach else []
 
-            turns.run(lambda: is_open(2 * _NARROW), lambda: is_open(_NARROW))
+            turns.run(lambda: is_open(math.inf), lambda: is_open(_NARROW))
             factor = compared(turns.blocks, 1)
-        if 1 in turns.failed:
-            raise StallscopeError(f"{name!r} was not measured: {turns.failed[1]}")
         if factor.low is None:
-            self._note = f"{name!r} was not measured: {budget_s:g} s were too short (budget_s)"
+            why = turns.failed.get(1, f"{budget_s:g} s were too short (budget_s)")
+            self._notes.append(f"{name!r} was not measured: {why}")
             return
-        row = (name, *factor, turns.busy.get(AS_IT_IS), turns.busy.get(1))
-        self._keep(dict(zip(CHANGES, row, strict=True)))
+        busy = turns.busy.get(AS_IT_IS), turns.busy.get(1)
+        row = (name, predicted, *factor, *busy, makes)
+        self._save([*others, dict(zip(CHANGES, row, strict=True))])
+        if factor.says == FASTER:
+            self._loader = loader
 
     def table(self) -> pl.DataFrame:
         """Return one row per change; columns of `CHANGES`."""
@@ -154,33 +193,30 @@ class Story:
         except (OSError, ValueError, TypeError, pl.exceptions.PolarsError):
             return []
 
-    def _keep(self, change: Mapping[str, Any]) -> None:
-        """Save a change; it replaces an earlier change of the same name."""
-        rows: list[Mapping[str, Any]] = [
-            row for row in self._saved_changes() if row["change"] != change["change"]
-        ]
+    def _kept(self) -> list[dict[str, Any]]:
+        return [row for row in self._saved_changes() if row["says"] == FASTER]
+
+    def _save(self, rows: Sequence[Mapping[str, Any]]) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         with whole_file(self._folder / "changes.json") as file:
-            file.write(json.dumps([*rows, change], indent=1).encode())
+            file.write(json.dumps(rows, indent=1).encode())
 
     def _document(self) -> Document:
-        rows = self._saved_changes()
+        rows, kept = self._saved_changes(), self._kept()
         if not rows:
-            return Document("story", [Heading("Nothing was changed yet."), Notes([self._note])])
-        faster = [row for row in rows if row["says"] == FASTER]
-        title = "No change is significantly faster so far"
-        if faster:
-            best = max(faster, key=lambda row: row["gain_factor"])
-            before, after = (
-                NO_VALUE if best[name] is None else share(best[name])
-                for name in ("busy_before_share", "busy_share")
-            )
-            title = (
-                f"Best change so far: {best['change']}, {times(best['gain_factor'])} the "
-                f"throughput (device busy {before} without it, {after} with it)"
-            )
-        table = Table.of(CHANGES.shown(), rows)
-        return Document("story", [Heading(title), table, Notes([self._note])])
+            return Document("story", [Heading("Nothing was changed yet."), Notes(self._notes)])
+        title = "No change was faster: keep the loader as it is"
+        if any(row["says"] == OPEN for row in rows):
+            title = "Not settled in the time limit: call try_change with a larger budget_s"
+        if kept:
+            gain = math.prod(row["gain_factor"] for row in kept)
+            title = f"{count(len(kept), 'change')} made the loop {times(gain)} as fast"
+            before, after = kept[0]["busy_before_share"], kept[-1]["busy_share"]
+            if None not in (before, after):
+                title = f"Device busy {share(before)} at the start, {share(after)} now: {title}"
+        return Document(
+            "story", [Heading(title), Table.of(CHANGES.shown(), rows), Notes(self._notes)]
+        )
 
     def __str__(self) -> str:
         return self._document().text()
@@ -188,3 +224,42 @@ class Story:
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         document = self._document()
         return {"text/plain": document.text(), "text/html": str(document.html())}
+
+
+def _recipe(change: Any) -> str | None:
+    """Return how another notebook makes a change again, as JSON; None: it cannot."""
+    if isinstance(change, dict):
+        return json.dumps({"sample": change})
+    if isinstance(change, Tuning) and change.best["trial"]:
+        return json.dumps({"setting": vars(change.setting(change.best["trial"]))})
+    if isinstance(change, Orders) and (best := change.best_variant()) and best.kind == "order":
+        ops = [name for _, name in sorted(op_names(change).items())]
+        return json.dumps({"ops": ops, "order": best.positions})
+    return None
+
+
+def _with_changes(loader: Any, rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Return a loader with the changes that can be made again."""
+    made = [json.loads(row["makes"]) for row in rows if row["makes"]]
+    if arguments := {
+        name: each["sample"][name] for each in made for name in each.get("sample", ())
+    }:
+        loader = sample_loader(**arguments)
+    for each in made:
+        if "setting" in each:
+            *_, setting = given_settings(setting_of(loader), [each["setting"]], ())
+            loader = with_setting(loader, setting)
+        if "order" in each:
+            loader = _reordered(loader, each["ops"], each["order"])
+    return loader
+
+
+def _reordered(loader: Any, names: list[str], order: list[int]) -> Any:
+    """Return a loader whose compose of these ops has them in another order."""
+    for place in places(loader.dataset):
+        ops = getattr(place.value, "transforms", None)
+        if isinstance(ops, (list, tuple)) and [type(op).__name__ for op in ops] == names:
+            compose = copy.copy(place.value)
+            compose.transforms = [ops[position] for position in order]
+            return copied(loader, dataset=place.filled(loader.dataset, compose))
+    return loader

@@ -8,6 +8,7 @@ arguments of `sample_loader` are these fixes.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from torch.utils.data import DataLoader
@@ -25,11 +26,10 @@ from stallscope.targets.images import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 COPIES: Final = 40
 """Entries for each photograph: 48 files make 1,920."""
-BOXES: Final = 10
+BOXES: Final = 20
 """Annotations of each image."""
 HALF: Final = (0.5, 0.5, 0.5)
 """Mean and standard deviation per channel in most tutorials."""
@@ -98,7 +98,7 @@ def sample_loader(
     *,
     indexed: bool = False,
     transform: Callable[[Any], Any] | None = None,
-    folder: Path | None = None,
+    folder: Path | str | None = None,
 ) -> DataLoader[Any]:
     """Return the loader of the target "sample"; each argument fixes one of its mistakes.
 
@@ -113,6 +113,6 @@ def sample_loader(
     Raises:
         StallscopeError: torchvision or the sample data is missing.
     """
-    files = photographs(folder) * COPIES
+    files = photographs(Path(folder) if folder else None) * COPIES
     dataset = Photographs(files, transform or tutorial_pipeline(), indexed=indexed)
     return DataLoader(dataset, 32, shuffle=True, **worker_settings(min(2, usable_cores())))
