@@ -89,11 +89,11 @@ def test_kept_changes_are_made_again_in_the_next_notebook(tmp_path):
     target = ss.target("sample", step=ss.simulated_step(0.05, runs_behind=True))
     names = [type(op).__name__ for op in target.loader.dataset.transform.transforms]
     order = [2, 3, 4, 0, 1]
-    kept = [{"sample": {"indexed": True}}, {"ops": names, "order": order}]
-    kept += [{"setting": {"num_workers": 1}}]
+    recipes = [{"sample": {"indexed": True}}, {"ops": names, "order": order}]
+    recipes += [{"setting": {"num_workers": 1}}]
     busy = {"busy_before_share": 0.3, "busy_share": 0.9}
     row = {"gain_factor": 2.0, "gain_low": 1.9, "gain_high": 2.1, "says": "faster", **busy}
-    rows = [{**row, "change": str(made), "makes": json.dumps(made)} for made in kept]
+    rows = [{**row, "change": str(each), "makes": json.dumps(each)} for each in recipes]
     Story.open(target, tmp_path)._save(rows)
 
     story = Story.open(target, tmp_path)

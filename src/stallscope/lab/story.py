@@ -202,16 +202,16 @@ class Story:
             file.write(json.dumps(rows, indent=1).encode())
 
     def _document(self) -> Document:
-        rows, kept = self._saved_changes(), self._kept()
+        rows, faster = self._saved_changes(), self._kept()
         if not rows:
             return Document("story", [Heading("Nothing was changed yet."), Notes(self._notes)])
         title = "No change was faster: keep the loader as it is"
         if any(row["says"] == OPEN for row in rows):
             title = "Not settled in the time limit: call try_change with a larger budget_s"
-        if kept:
-            gain = math.prod(row["gain_factor"] for row in kept)
-            title = f"{count(len(kept), 'change')} made the loop {times(gain)} as fast"
-            before, after = kept[0]["busy_before_share"], kept[-1]["busy_share"]
+        if faster:
+            gain = math.prod(row["gain_factor"] for row in faster)
+            title = f"{count(len(faster), 'change')} made the loop {times(gain)} as fast"
+            before, after = faster[0]["busy_before_share"], faster[-1]["busy_share"]
             if None not in (before, after):
                 title = f"Device busy {share(before)} at the start, {share(after)} now: {title}"
         return Document(
@@ -240,12 +240,12 @@ def _recipe(change: Any) -> str | None:
 
 def _with_changes(loader: Any, rows: Sequence[Mapping[str, Any]]) -> Any:
     """Return a loader with the changes that can be made again."""
-    made = [json.loads(row["makes"]) for row in rows if row["makes"]]
+    recipes = [json.loads(row["makes"]) for row in rows if row["makes"]]
     if arguments := {
-        name: each["sample"][name] for each in made for name in each.get("sample", ())
+        name: each["sample"][name] for each in recipes for name in each.get("sample", ())
     }:
         loader = sample_loader(**arguments)
-    for each in made:
+    for each in recipes:
         if "setting" in each:
             *_, setting = given_settings(setting_of(loader), [each["setting"]], ())
             loader = with_setting(loader, setting)
