@@ -1,8 +1,7 @@
 """Compare stallscope's numbers of a GPU with independent ones. Needs CUDA, and says so.
 
 Busy share: kernels of a known length, a pause of the host after each. Events: what two of them take
-of the host in each step. Ladder: its top rung against a loop over one batch that lies on the
-device. Copies: its figures against copies between two events, of batches that lie in no cache.
+of the host in each step. Copies: its figures against copies between two events, of batches that lie in no cache.
 Training: the same steps of a ResNet-18 with and without `ss.instrumented` and torch's profiler, in
 turns. Verdicts: planted causes before training steps of a ResNet-50 and a ViT, each so large that
 it takes as long as the loop was planted for.
@@ -59,7 +58,7 @@ def main() -> None:
         __doc__,
         only=Option([*PARTS], ["busy", "events", "copies"], "these"),
         repeats=Option(200, 5, "steps or copies of each measurement"),
-        budget=Option(30.0, 3.0, "of a verdict and a ladder, seconds"),
+        budget=Option(30.0, 3.0, "of a verdict, seconds"),
         causes=Option(12, 1, "planted causes before real steps"),
         blocks=Option(15, 2, "of training under each condition"),
     )
@@ -120,26 +119,6 @@ def events(options: Any) -> str:
     del took_ns[:_UNTIMED]
     mean_us, median_us = mean(took_ns) / 1e3, median(took_ns) / 1e3
     return f"CPU {mean_us:.1f} us a step, median {median_us:.1f} {met(mean_us <= TARGET_US)}"
-
-
-def ladder(options: Any) -> str:
-    """Compare the top rung with a loop over one batch that is on the device."""
-    weight = torch.randn(4096, 4096, device="cuda")
-
-    def step(batch: Any) -> None:
-        for _ in range(8):
-            batch = batch @ weight
-
-    result = ss.ladder(
-        DataLoader(Naps(0.0, values=4096), 256), step, device="cuda", budget_s=options.budget
-    )
-    top = result.table().row(-1, named=True)["samples_per_s"]
-    batch = torch.zeros(256, 4096, device="cuda")
-    truth = 256 / _each_s(lambda: step(batch), options.repeats)
-    off = abs(top / truth - 1)
-    return (
-        f"top {top:,.0f} samples/s, without data {truth:,.0f}, off by {off:.1%} {met(off <= NEAR)}"
-    )
 
 
 def _each_s(call: Callable[[], object], repeats: int, *, untimed: int = 3) -> float:
@@ -278,7 +257,6 @@ def training(model: Any, seconds: float) -> tuple[Callable[[Any], None], float]:
 PARTS = {
     "busy": busy,
     "events": events,
-    "ladder": ladder,
     "copies": copies,
     "training": watched,
     "verdicts": verdicts,

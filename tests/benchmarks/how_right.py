@@ -82,8 +82,10 @@ CPU time of batches without a tool over that with it, taking turns: 1.000 is fre
 ## Predicted throughput
 
 Rates that `ss.tune` predicts for a setting, beside the rate measured with it.""",
-    "flame_truth": "## Functions\n\nFunctions with a planted share of the workers' time.",
-    "lines_truth": "## Lines\n\nLines with a planted share of a sample's time.",
+    "planted_shares": """\
+## Planted shares
+
+Stages, functions and lines with a planted share of a sample's time.""",
     "gpu": "## On a GPU\n\nBusy share, events and copies on a CUDA machine.",
 }
 

@@ -38,7 +38,7 @@ from stallscope.verbs.lines.result import sentence
 
 @pytest.fixture(autouse=True)
 def rough_shares(monkeypatch):
-    """Take few samples: `lines_truth.py` checks the precision of the shares."""
+    """Take few samples: `planted_shares.py` checks the precision of the shares."""
     monkeypatch.setattr(verb, "_WITHIN", 0.1)
     monkeypatch.setattr(verb, "_LEAST_LOOKS", 60)
 
