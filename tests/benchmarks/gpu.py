@@ -1,10 +1,10 @@
 """Compare stallscope's numbers of a GPU with independent ones. Needs CUDA, and says so.
 
 Busy share: kernels of a known length, a pause of the host after each. Events: what two of them take
-of the host in each step. Copies: its figures against copies between two events, of batches that lie in no cache.
-Training: the same steps of a ResNet-18 with and without `ss.instrumented` and torch's profiler, in
-turns. Verdicts: planted causes before training steps of a ResNet-50 and a ViT, each so large that
-it takes as long as the loop was planted for.
+of the host in each step. Copies: its figures against copies between two events, of batches that lie
+in no cache. Training: the same steps of a ResNet-18 with and without `ss.instrumented` and torch's
+profiler, in turns. Verdicts: planted causes before training steps of a ResNet-50 and a ViT, each so
+large that it takes as long as the loop was planted for.
 
     python tests/benchmarks/gpu.py
     python tests/benchmarks/gpu.py --only busy copies
