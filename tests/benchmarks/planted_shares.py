@@ -57,13 +57,13 @@ def main() -> None:
     answers.append(("ss.lines", "none", _lines(DataLoader(data, 4), 4 * options.batches)))
     rows = [
         (
-            *(transform, by, start, f"{planted:.0%}", f"{found.share:.1%}"),
-            "-" if math.isnan(found.low) else f"[{found.low:.1%}, {found.high:.1%}]",
-            "yes" if abs(found.share - planted) <= WITHIN else "NO",
+            *(transform, by, start, f"{planted:.0%}", f"{answer.share:.1%}"),
+            "-" if math.isnan(answer.low) else f"[{answer.low:.1%}, {answer.high:.1%}]",
+            "yes" if abs(answer.share - planted) <= WITHIN else "NO",
         )
         for by, start, shares in answers
         for transform, (_, planted) in PLANTED.items()
-        for found in [shares[transform]]
+        for answer in [shares[transform]]
     ]
     print(table(HEAD, rows))
     print(f"{usable_cores()} cores")
