@@ -6,8 +6,6 @@
 Every line of a Python file counts: blank lines, comments and docstrings, too.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import io

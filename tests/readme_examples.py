@@ -3,8 +3,6 @@
 python tests/readme_examples.py --write
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import contextlib

@@ -8,8 +8,6 @@ Each row is one small pipeline (`support/library_readers.py`), run by itself fir
 around the library, then recorded in two workers, then asked for its verdict.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import os

@@ -7,17 +7,17 @@ Each loader's row is one recording: "full" when every sample that the loop used 
 that all of them go through, "in part" when only batches were seen, else the refusal.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import io
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 os.environ.setdefault("TQDM_DISABLE", "1")
+
+from collections.abc import Callable
 
 import torch
 from support import third_party_loaders
@@ -36,9 +36,6 @@ from torch.utils.data import (
 
 import stallscope as ss
 from stallscope.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ENTRIES = 96 * LONGER
 SIZE = 4

@@ -3,8 +3,6 @@
 The number of a mutation is its seed, so that one that failed can be made again.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

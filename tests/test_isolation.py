@@ -1,7 +1,5 @@
 """Objects that an active experiment puts back."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Limits of the process, from planted control groups."""
 
-from __future__ import annotations
-
 import os
 
 import psutil

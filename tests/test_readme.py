@@ -1,7 +1,5 @@
 """The README and its pages: their examples run, and their lists are complete."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

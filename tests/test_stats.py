@@ -1,7 +1,5 @@
 """The chance of an error, compared with a count of all cases."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from math import comb
 

@@ -3,8 +3,6 @@
 A result that somebody sent is looked at before it is read.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import fields, replace

@@ -1,7 +1,5 @@
 """The private folder of a recording."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Comparisons of planted pairs: factor, interval and verdict."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Loops that run in turns over real workers: stopped workers, failures and cleanup."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -3,8 +3,6 @@
 Costs are planted: each sample is its own duration in seconds.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import count
 

@@ -10,17 +10,17 @@ large that it takes as long as the loop was planted for.
     python tests/benchmarks/gpu.py --only busy copies
 """
 
-from __future__ import annotations
-
 import os
 import time
 from contextlib import nullcontext
 from functools import partial
 from itertools import cycle, islice
 from statistics import mean, median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 os.environ.setdefault("TQDM_DISABLE", "1")
+
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -34,9 +34,6 @@ from torch.utils.data import DataLoader
 import stallscope as ss
 from stallscope.hooks.device_time import Accelerator, Edge, EventClock
 from stallscope.loops.devices import Gpu
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NO_DEVICE = "no CUDA device: nothing measured"
 WITHIN = 0.02

@@ -8,8 +8,6 @@ And the README's three figures: how often it is right, how soon, and what record
 Of each benchmark the page has the newest result, and a line for each older one.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -9,8 +9,6 @@ a row for each.
 With `--html` it leaves what nbconvert makes of them, without widgets, in a folder.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import tempfile

@@ -9,15 +9,15 @@ a different result the same; a missed one calls the same result different.
     python tests/benchmarks/order_truth.py --pipelines 1000 --seed 7
 """
 
-from __future__ import annotations
-
 import os
 import random
 import warnings
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 os.environ.setdefault("TQDM_DISABLE", "1")
+
+from collections.abc import Callable, Sequence
 
 import torch
 from benchkit.command import Option, arguments, table
@@ -34,9 +34,6 @@ from stallscope.verbs.orders.variant import (
     ROUNDING,
     Variant,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 UNSEEN = 48
 """Photographs for the truth; the kit never sees their draws."""

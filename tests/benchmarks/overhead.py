@@ -23,20 +23,21 @@ object whose class the recorder has hooked, minus the bare call: the wrapper, th
 thread and the `finally` included. With a second instance of the class the stage is looked up.
 """
 
-from __future__ import annotations
-
 import gc
 import itertools
 import multiprocessing
 import random
 import tempfile
 import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -61,12 +62,7 @@ from stallscope.hooks.recording_folder import LogPlace
 from stallscope.stages import Stage
 from stallscope.targets.sample import sample_folder
 
-if TYPE_CHECKING:
-    from argparse import Namespace
-    from collections.abc import Callable, Iterator
-    from multiprocessing.connection import Connection
-
-    Loop = Callable[[int], int]
+Loop = Callable[[int], int]
 
 PLAIN, CONTROL, OURS = "nothing", "nothing, again", "stallscope's recorder"
 TARGET = 0.99

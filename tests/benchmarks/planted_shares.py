@@ -7,8 +7,6 @@ spawned workers; `ss.lines` runs in this process.
     python tests/benchmarks/planted_shares.py
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 

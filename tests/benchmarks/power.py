@@ -10,8 +10,6 @@ themselves: nothing may be claimed of these. Their spread is what `bench.compari
     python tests/benchmarks/power.py --only tune-one ladder --tries 3 --neighbour 0
 """
 
-from __future__ import annotations
-
 import math
 import os
 import statistics
@@ -20,9 +18,11 @@ import warnings
 from contextlib import nullcontext
 from functools import cache, partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 os.environ.setdefault("TQDM_DISABLE", "1")
+
+from collections.abc import Callable
 
 import torch
 from benchkit.command import Option, arguments, table
@@ -52,9 +52,6 @@ from stallscope.loops.training_loop import TimedLoop
 from stallscope.machine import usable_cores
 from stallscope.verbs.ladder.result import RUNGS, WARM
 from stallscope.verbs.orders.orders import OrderSearch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 STEP_S = 0.02
 SLOW_STEP_S = 0.2

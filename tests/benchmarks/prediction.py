@@ -9,8 +9,6 @@ that does nothing else.
     python tests/benchmarks/prediction.py --only "slow-worker" "sample data"
 """
 
-from __future__ import annotations
-
 import os
 import random
 import statistics
@@ -18,10 +16,13 @@ import time
 import warnings
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 os.environ.setdefault("TQDM_DISABLE", "1")
 os.environ |= {"SLOW_OP_S": "0.002", "LONGER": "40"}  # of the support table's loaders, as imported
+
+from argparse import Namespace
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from benchkit.command import Option, arguments, met, table
@@ -31,18 +32,13 @@ from tqdm import tqdm
 import stallscope as ss
 from stallscope.demo import case_b_loader
 from stallscope.errors import UnsupportedError
+from stallscope.model.batch_times import LoaderCosts
 from stallscope.model.settings import Setting, grid, setting_of, with_setting
 from stallscope.model.simulator import ERRORS, MOST_ERROR, error_kind, predict
+from stallscope.stats import Estimate
 from stallscope.verbs.tune.result import smallest
 
-if TYPE_CHECKING:
-    from argparse import Namespace
-    from collections.abc import Callable, Iterator
-
-    from stallscope.model.batch_times import LoaderCosts
-    from stallscope.stats import Estimate
-
-    Make = Callable[[], tuple[Any, Callable[[Any], object]]]
+Make = Callable[[], tuple[Any, Callable[[Any], object]]]
 
 STEP_S = 0.005
 """Step seconds of the loaders without a step of their own."""

@@ -8,15 +8,15 @@ included. The kit grades the expert's order, too: a *different* one it never rec
     python tests/benchmarks/published_orders.py --only tutorial monai
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import time
 import warnings
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 os.environ.setdefault("TQDM_DISABLE", "1")
+
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -31,9 +31,6 @@ import stallscope as ss
 from stallscope.demo import case_b_loader, case_b_pipeline
 from stallscope.isolation import seed_everywhere
 from stallscope.targets.sample import photographs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 TOLERANCE = "8-bit rounding"
 SAMPLES, ROUNDS = 24, 8

@@ -10,8 +10,6 @@ each answer, then the rights by kind of cause with Wilson's 95% interval.
     python tests/benchmarks/questions.py --only glob zarr --times 5     # the same cause each time?
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os
@@ -21,20 +19,18 @@ from dataclasses import asdict
 from pathlib import Path
 from statistics import quantiles
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 os.environ.setdefault("TQDM_DISABLE", "1")
 
 from benchkit.command import Option, arguments, table
 from real_questions import all_questions, judge
+from real_questions.question import Question
 
 import stallscope as ss
 from stallscope.units import BUDGET_S
 
-if TYPE_CHECKING:
-    from real_questions.question import Question
-
-    Answered = tuple[judge.Answer, list[tuple[str, ...]]]
+Answered = tuple[judge.Answer, list[tuple[str, ...]]]
 
 SAME_HEAD = ("asked again", "causes", "the same", "of")
 FIX_HEAD = ("question", "verdict", "change", "predicted", "measured", "intervals meet", "says")

@@ -13,8 +13,6 @@ recorded, piece by piece.
     python tests/benchmarks/soak.py
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -22,8 +20,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import psutil
@@ -32,10 +32,6 @@ from benchkit.pairing import ratio
 from tqdm import tqdm
 
 import stallscope as ss
-
-if TYPE_CHECKING:
-    from argparse import Namespace
-    from collections.abc import Iterator
 
 SCRIPT = """
 import json, sys, time

@@ -10,8 +10,6 @@ than a tenth is a failure, whatever it says.
     python tests/benchmarks/storage_truth.py
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -21,10 +19,11 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 
 from benchkit.command import Option, arguments, met, table
@@ -47,9 +46,6 @@ from stallscope.verbs.storage.reads import (
     timed,
 )
 from stallscope.verbs.storage.storage import StorageProbe
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 WITHIN = 0.15
 pread = os.pread

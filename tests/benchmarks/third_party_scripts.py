@@ -9,8 +9,6 @@ the two plain runs differ, the script is not deterministic and nothing is compar
     python tests/benchmarks/third_party_scripts.py --only open_clip chemprop --folder /tmp/scripts
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -20,16 +18,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from benchkit import TESTS
 from benchkit.command import Option, arguments, table
 from PIL import Image
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ROOT = Path(TESTS).parent
 LIMIT_S = 400.0

@@ -23,8 +23,6 @@ miss is printed, and what this machine cannot plant, which is no trial.
     python tests/benchmarks/verdicts.py --neighbour --trials 0 --healthy 60 --file neighbour.jsonl
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -37,9 +35,11 @@ from hashlib import sha256
 from itertools import chain, islice, repeat
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 os.environ.setdefault("TQDM_DISABLE", "1")  # of the trials' own bars; before tqdm is imported
+
+from argparse import Namespace
+from multiprocessing.connection import Connection
 
 from benchkit import TESTS
 from benchkit.command import Option, arguments
@@ -50,10 +50,6 @@ from tqdm import tqdm
 
 import stallscope as ss
 from stallscope.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from argparse import Namespace
-    from multiprocessing.connection import Connection
 
 STRENGTH = {
     SINGLE: (1.6, 3.0),

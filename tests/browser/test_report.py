@@ -1,7 +1,5 @@
 """The report in a real browser: its flamegraph works, and markup in a name does not run."""
 
-from __future__ import annotations
-
 import pytest
 from browser.page import SCREENSHOTS
 from support.build_diagnosis import DECODE, a_diagnosis

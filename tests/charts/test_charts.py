@@ -1,7 +1,5 @@
 """Pictures of a run: the title is the answer, and no text lies on another."""
 
-from __future__ import annotations
-
 import random
 from itertools import pairwise
 

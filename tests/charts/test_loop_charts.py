@@ -1,7 +1,5 @@
 """The pictures of a loop that waits: timeline, exposed time and waits."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import polars as pl

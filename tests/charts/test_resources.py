@@ -1,7 +1,5 @@
 """The picture of the resources, and the line of the table that names the saturated one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import polars as pl

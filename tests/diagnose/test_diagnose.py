@@ -1,7 +1,5 @@
 """Real diagnoses over real workers: measurements, side effects and messages."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

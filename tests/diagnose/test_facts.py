@@ -1,7 +1,5 @@
 """The numbers that the rules ask for, from runs whose times are planted to the millisecond."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import ClassVar
 

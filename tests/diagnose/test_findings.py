@@ -1,7 +1,5 @@
 """Findings: their cost and their evidence."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

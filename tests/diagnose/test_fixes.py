@@ -1,7 +1,5 @@
 """Fixes: predicted for each finding, and measured where the kit can apply them."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pytest

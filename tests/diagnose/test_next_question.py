@@ -1,7 +1,5 @@
 """Choice of the next measurement: it decides between the causes that are still possible."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

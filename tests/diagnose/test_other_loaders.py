@@ -1,7 +1,5 @@
 """Loaders of other libraries: verdicts on them that were once wrong stay right."""
 
-from __future__ import annotations
-
 import multiprocessing
 import random
 import time

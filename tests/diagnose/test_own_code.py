@@ -1,7 +1,5 @@
 """The user's own code in sampled stacks: its function, its lines, and what they do."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import polars as pl

@@ -1,7 +1,5 @@
 """Caches of a dataset that workers fill, and objects that they copy."""
 
-from __future__ import annotations
-
 from functools import cache, lru_cache
 
 import numpy as np

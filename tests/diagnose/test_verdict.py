@@ -1,7 +1,5 @@
 """Verdicts on numbers with a single cause, with several, or with none."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 from itertools import permutations

@@ -1,7 +1,5 @@
 """Experiments on real steps: gains, refusals and restored state."""
 
-from __future__ import annotations
-
 import time
 import warnings
 from itertools import count

@@ -1,7 +1,5 @@
 """Real workers sampled by the real py-spy, and without it where it may not attach."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -1,7 +1,5 @@
 """Stage and shown frames of a raw stack."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

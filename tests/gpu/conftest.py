@@ -4,11 +4,10 @@
 The simulated ones run everywhere; both use the protocol of `hooks.device_time`.
 """
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -16,17 +15,12 @@ from support.gpu_clock import GpuLike
 
 from stallscope.hooks.device_time import Accelerator
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from stallscope.hooks.device_time import AsyncDevice
-
 
 @dataclass
 class Worker:
     """A device and a function that gives it work."""
 
-    device: AsyncDevice
+    device: Accelerator | GpuLike
     launch: Callable[[float], None]
     """Launch work of about this many seconds without waiting for it."""
     is_real: bool

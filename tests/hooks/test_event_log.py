@@ -1,7 +1,5 @@
 """The event log on disk."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

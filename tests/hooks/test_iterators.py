@@ -1,7 +1,5 @@
 """Libraries with iterators of their own: the same batches, their stages by name, nothing left."""
 
-from __future__ import annotations
-
 import functools
 import sys
 from itertools import islice

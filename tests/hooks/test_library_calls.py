@@ -1,7 +1,5 @@
 """Library calls: reading and decoding wherever they happen, transforming calls where unnamed."""
 
-from __future__ import annotations
-
 import sys
 import tarfile
 import zipfile

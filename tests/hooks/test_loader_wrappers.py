@@ -1,7 +1,5 @@
 """Libraries that wrap a loader: the loop waits for the wrapper, which stays unchanged."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from itertools import islice

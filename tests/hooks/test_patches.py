@@ -1,7 +1,5 @@
 """A recording begins and ends while threads of the user's iterate loaders."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import ExitStack
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Every kind of hook puts a planted cost into the right stage, to the nanosecond."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

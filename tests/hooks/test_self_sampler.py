@@ -1,7 +1,5 @@
 """A process that samples its own stacks."""
 
-from __future__ import annotations
-
 import threading
 
 from support import busy_loaders

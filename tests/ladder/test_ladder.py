@@ -1,7 +1,5 @@
 """Ladders over real workers: measured rungs, unchanged loaders, messages."""
 
-from __future__ import annotations
-
 import math
 import pickle
 from itertools import chain, count, islice

@@ -1,7 +1,5 @@
 """Texts of a ladder, from planted block times."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

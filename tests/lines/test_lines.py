@@ -1,7 +1,5 @@
 """Lines of real datasets: the hottest line, unchanged code, messages."""
 
-from __future__ import annotations
-
 import gc
 import random
 import signal

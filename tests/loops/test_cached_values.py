@@ -1,7 +1,5 @@
 """Copies, sizes and changes of samples and batches of any type."""
 
-from __future__ import annotations
-
 from itertools import islice
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Samples cut before their transforms, and finished again."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

@@ -1,7 +1,5 @@
 """Parts of the stalls: the work that the training loop waited for."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Costs of batches, from a run; waiting for a core is not part of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import polars as pl

@@ -1,7 +1,5 @@
 """The loop's time in a sentence."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 from support.build_run import steps_of

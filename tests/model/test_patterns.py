@@ -3,8 +3,6 @@
 All planted times are milliseconds.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pytest

@@ -1,7 +1,5 @@
 """Settings as values: the same batches by another loader, and the line to write."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.utils.data import DataLoader

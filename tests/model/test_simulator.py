@@ -1,7 +1,5 @@
 """Recorded batches through other workers: waiting overlaps, computing shares the cores."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.virtual_loop import a_loop

@@ -1,7 +1,5 @@
 """The notebooks keep their form, and run from top to bottom, also twice in one kernel."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pipelines that `__getitem__` writes as calls: the chains that are found, and their orders."""
 
-from __future__ import annotations
-
 import pickle
 import random
 

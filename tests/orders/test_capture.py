@@ -1,7 +1,5 @@
 """The pipeline of a dataset or a stream, and the samples that were recorded from it."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

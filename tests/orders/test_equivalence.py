@@ -1,7 +1,5 @@
 """Comparison of two pipelines' samples, by digest and value by value."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Searching a faster pipeline over real loaders: what is the same, left alone, and said."""
 
-from __future__ import annotations
-
 import copy
 import io
 import random

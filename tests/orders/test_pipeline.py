@@ -1,7 +1,5 @@
 """The place of a pipeline in a dataset; its row of ops, and the same put together again."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.pipelines import InTurn, Listed, Tensors, halve, middle, triple

@@ -1,7 +1,5 @@
 """The table of orders: what stands first, what is recommended, what is null."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import polars as pl

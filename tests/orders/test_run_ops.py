@@ -1,7 +1,5 @@
 """Trying ops: on the same draws, on copies where needed, and what is found out about them."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,18 +1,14 @@
 """The search over (ops applied, data): what it tries, what it finds, what it leaves."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Sequence
 from itertools import permutations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from stallscope.verbs.orders.equivalence import State
 from stallscope.verbs.orders.run_ops import Outcome
 from stallscope.verbs.orders.search import OrderGraph
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 
 class Numbers:

@@ -1,7 +1,5 @@
 """The words for a variant, the source that makes it, and the parts of its loader."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

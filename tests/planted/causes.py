@@ -1,21 +1,14 @@
 """Each cause, planted into a healthy loop."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from planted import loader
-from planted.recipe import MEAN_BYTES, Op, SlowSamples
-from planted.sound import NAMES, Two, few, missing_s, with_work
+from planted.recipe import MEAN_BYTES, Op, Recipe, Sending, SlowSamples
+from planted.sound import NAMES, Given, Two, few, missing_s, with_work
 from stallscope.errors import UnsupportedError
 from stallscope.units import seconds
-
-if TYPE_CHECKING:
-    from planted.recipe import Recipe, Sending
-    from planted.sound import Given
-
 
 # --- storage that is slow to answer, or gives too few bytes a second ------------------------------
 

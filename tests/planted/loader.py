@@ -4,18 +4,17 @@ Workers that are started can import all of it. What is called CPU time is burned
 waiting is slept, so that a cost is what its recipe says on any machine.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -29,6 +28,7 @@ from torch.utils.data import (
     get_worker_info,
 )
 
+from planted.recipe import Recipe
 from planted.sound import NAMES
 from stallscope.hooks.training_step import stage
 from stallscope.loops.devices import Cpu
@@ -36,12 +36,6 @@ from stallscope.loops.training_loop import TimedLoop, started
 from stallscope.targets.images import torchvision_transforms, worker_settings
 from stallscope.targets.sample import photographs
 from stallscope.targets.target import SimulatedStep, simulated_step
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from planted.recipe import Recipe
-
 
 # --- samples --------------------------------------------------------------------------------------
 

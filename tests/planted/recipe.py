@@ -5,8 +5,6 @@ are CPU seconds and those of waiting are waited, so a recipe costs the same on e
 much of it makes a loop starve depends on the cores, and is worked out where a cause is planted.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import dataclass

@@ -4,16 +4,12 @@ What could be taken for a cause is there in each of `HEALTHY` (waiting, slow sam
 all), and hidden behind the step. All numbers are drawn from a seed.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from random import Random
+from typing import Final, NamedTuple
 
 from planted.recipe import Op, Recipe, SlowSamples
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from random import Random
 
 
 class Two(NamedTuple):

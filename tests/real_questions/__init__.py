@@ -1,7 +1,5 @@
 """Questions that PyTorch users asked in public: a folder a kind of cause, a file a question."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from pkgutil import walk_packages
 

@@ -1,17 +1,12 @@
 """Answers to the questions, judged alike for every tool; needs no tool of its own."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from scipy.stats import binomtest
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from real_questions.question import Question
+from real_questions.question import Question
 
 INPUT_BOUND = "input-bound"
 """Cause of tools that only tell loader from step: accepted for every cause in the loader."""

@@ -1,19 +1,14 @@
 """Parts that several questions use."""
 
-from __future__ import annotations
-
 import http.server
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset, get_worker_info
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def compute(seconds: float) -> None:

@@ -1,14 +1,10 @@
 """Question of a user, rebuilt as a small loader, and how an answer to it is judged."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
+from pathlib import Path
+from typing import Any
 
 ONCE = r"\bonce\b|beforehand|[Kk]eep|cache"
 """Words of an advice to do the work once: several authors did."""

@@ -1,7 +1,5 @@
 """Failures of stallscope itself: the training goes on as without it, and the run names them."""
 
-from __future__ import annotations
-
 import gc
 import os
 import shutil

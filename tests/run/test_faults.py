@@ -1,14 +1,14 @@
 """Workers that hang and die, full disks, interrupts, and unusual user code."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -34,10 +34,6 @@ from torch.utils.data import _utils as torch_utils
 import stallscope as ss
 from stallscope.files import workspace
 from stallscope.run.script import watching
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 
 @pytest.fixture

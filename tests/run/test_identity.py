@@ -1,7 +1,5 @@
 """The user's loop gets the batches of plain iteration, however workers start."""
 
-from __future__ import annotations
-
 import copy
 from contextlib import nullcontext
 from typing import Any

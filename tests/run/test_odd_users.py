@@ -1,7 +1,5 @@
 """Unusual user code that a recording must survive without changing a bit of it."""
 
-from __future__ import annotations
-
 import dataclasses
 import operator
 from typing import Any

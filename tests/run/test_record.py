@@ -1,7 +1,5 @@
 """`ss.record` and `ss.instrumented` over real loaders with real workers."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import os

@@ -1,7 +1,5 @@
 """The sampler beside real work: its readings, its cleanup, and forks in between."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal

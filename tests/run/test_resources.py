@@ -1,7 +1,5 @@
 """Resources: their table, their saturation, and the growth of the workers' memory."""
 
-from __future__ import annotations
-
 import mmap
 import time
 from dataclasses import replace

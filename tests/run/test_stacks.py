@@ -1,7 +1,5 @@
 """Stacks that a training's processes sample themselves while the training is watched."""
 
-from __future__ import annotations
-
 import inspect
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The sentence about the time of a sample."""
 
-from __future__ import annotations
-
 from support.build_run import a_run
 
 from stallscope.run.summary import NOTHING, sentence

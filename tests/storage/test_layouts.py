@@ -1,7 +1,5 @@
 """`ss.layouts`: every layout yields the same samples, and the result names the best layout."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

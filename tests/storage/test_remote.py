@@ -1,7 +1,5 @@
 """Targets behind an address: a web server, a bucket; slow, cut off, or not there."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`ss.storage`: the page cache, timed reads, the loop's demand, and the answer."""
 
-from __future__ import annotations
-
 import io
 import os
 import tarfile

@@ -1,7 +1,5 @@
 """Diagnoses out of built findings, so that a test states only its own numbers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import polars as pl

@@ -1,7 +1,5 @@
 """Experiments with planted laps, waits and copies."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import polars as pl

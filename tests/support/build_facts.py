@@ -1,7 +1,5 @@
 """Facts for the rules of the verdict, from plain numbers: a loop that starves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

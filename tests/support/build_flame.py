@@ -1,7 +1,5 @@
 """Flames with a known truth: stacks that were never sampled."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 

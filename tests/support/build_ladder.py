@@ -1,7 +1,5 @@
 """Ladders with planted blocks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

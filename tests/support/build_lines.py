@@ -1,7 +1,5 @@
 """Lines with planted times."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import polars as pl

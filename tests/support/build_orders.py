@@ -3,8 +3,6 @@
 The pipeline is that of case B: five ops, of which some may change places.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Small runs from plain rows, so that a test states only its own numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

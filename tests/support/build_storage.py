@@ -1,7 +1,5 @@
 """Measurements of storage with planted readings."""
 
-from __future__ import annotations
-
 import polars as pl
 
 from stallscope.verbs.storage.layout_result import MAKES, READS, WRITTEN, LayoutConditions, Layouts

@@ -1,7 +1,5 @@
 """Tunings with planted predictions and measurements."""
 
-from __future__ import annotations
-
 from dataclasses import astuple, replace
 
 import polars as pl

@@ -3,21 +3,17 @@
 With `PYTHONPATH=tests`, `python -m support.busy_loaders 2` trains with two workers for ever.
 """
 
-from __future__ import annotations
-
 import ctypes
 import stat
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from stallscope import pyspy_calls
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _PR_SET_DUMPABLE = 4
 _WITHOUT_PTRACE = """#!{python}

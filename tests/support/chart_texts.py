@@ -1,7 +1,5 @@
 """Texts of a picture, and their places."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg

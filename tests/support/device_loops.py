@@ -1,24 +1,20 @@
 """Loops on a simulated device that works behind the host, with its true idle time."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
 import torch
 from torch.utils.data import Dataset
 
+from stallscope.hooks.device_time import SimulatedDevice
 from stallscope.loops.devices import covered
 from stallscope.model.loop_time import loop_breakdown
+from stallscope.run.result import Run
 from stallscope.targets.target import SimulatedStep
-
-if TYPE_CHECKING:
-    from stallscope.hooks.device_time import SimulatedDevice
-    from stallscope.run.result import Run
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
 """Faults on purpose, for `run/test_faults.py`; some in processes of their own."""
 
-from __future__ import annotations
-
 import random
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,10 +15,6 @@ from torch.utils.data import _utils as torch_utils
 import stallscope as ss
 from stallscope.run.script import watching
 from support.loaders import Slow
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 VERBS = ["record", "given", "all"]
 """Entry points of a recording: `ss.record`, and `ss.instrumented` of one loader and of all."""

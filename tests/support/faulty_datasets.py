@@ -1,7 +1,5 @@
 """Importable datasets, batches and samplers for the tests of faults and of unusual users."""
 
-from __future__ import annotations
-
 import io
 import multiprocessing
 import os

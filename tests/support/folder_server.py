@@ -1,7 +1,5 @@
 """A folder by HTTP, on the loopback; it may cut each answer short."""
 
-from __future__ import annotations
-
 import functools
 import threading
 from contextlib import contextmanager

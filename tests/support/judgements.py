@@ -1,17 +1,13 @@
 """Findings in existing results, without measuring anything."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from stallscope import Flame, Ladder, Run
 from stallscope.verbs.diagnose.facts import Facts, facts, gain_of, with_stacks
+from stallscope.verbs.diagnose.result import Finding
 from stallscope.verbs.diagnose.setup import Setup
 from stallscope.verbs.diagnose.verdict import judge
-
-if TYPE_CHECKING:
-    from stallscope import Flame, Ladder, Run
-    from stallscope.verbs.diagnose.result import Finding
 
 
 def judged(

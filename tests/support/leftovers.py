@@ -3,8 +3,6 @@
 The originals are those at the time this file is imported, before anything was recorded.
 """
 
-from __future__ import annotations
-
 import builtins
 import functools
 import gc
@@ -19,7 +17,7 @@ import threading
 import time
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 import PIL.Image
 import psutil
@@ -29,9 +27,6 @@ from torch.utils.data import DataLoader, dataloader
 from torch.utils.data._utils import fetch, pin_memory, worker
 
 from stallscope.hooks import training_step
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 try:
     from torchvision import transforms as transforms_v1

@@ -1,7 +1,5 @@
 """Other people's libraries, where they are installed, and whether their batches are the same."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

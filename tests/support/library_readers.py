@@ -4,18 +4,14 @@ A reader makes its files once and reads one of them for each sample, as its libr
 does it. It is called through `READERS`, so that nothing but the library's own calls has a name.
 """
 
-from __future__ import annotations
-
 import importlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FILES = 4
 SAMPLES = 96

@@ -1,7 +1,5 @@
 """Importable datasets for the tests that run real workers."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

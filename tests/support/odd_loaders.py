@@ -1,21 +1,16 @@
 """Loaders of the shapes that other libraries give them, without those libraries."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import queue
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from support.loaders import Noise
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import torch
 
 
 class Repeats:

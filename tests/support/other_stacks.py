@@ -4,9 +4,8 @@ CI does not install them. Each builder needs nothing and returns a small loader 
 some milliseconds.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,9 +14,6 @@ from torch.utils.data import DataLoader
 from support.loaders import SLOW_OP_S
 from support.planted_costs import busy
 from support.third_party_loaders import ENTRIES, SIDE, SIZE, WORKERS, photographs, scratch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 def speckled(image: Any) -> torch.Tensor:

@@ -3,12 +3,11 @@
 The truth of each follows from what its ops do, not from a measurement: it stands beside it.
 """
 
-from __future__ import annotations
-
 import os
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -23,9 +22,6 @@ from stallscope.verbs.orders.capture import capture
 from stallscope.verbs.orders.evaluator import OrderEvaluator
 from stallscope.verbs.orders.variant import DIFFERENT, FAILS, IDENTICAL, NEAR, Grade, Variant
 from support.planted_costs import BusyOp
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 WIDTH, HEIGHT = 36, 32
 _STREAMS = 1000

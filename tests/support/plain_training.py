@@ -1,9 +1,8 @@
 """A training over three loaders that goes through every hook; nothing in it knows of stallscope."""
 
-from __future__ import annotations
-
 import gc
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import PIL.Image
@@ -12,9 +11,6 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import stallscope as ss
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Scale:

@@ -1,16 +1,12 @@
 """Datasets, ops and a collate function with a cost that is known beforehand."""
 
-from __future__ import annotations
-
 import hashlib
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import torch
 from torch.utils.data import Dataset, default_collate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _WORK: Final = bytes(8192)
 """`hashlib` lets go of Python's lock for anything larger than 2 kB."""

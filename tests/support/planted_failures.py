@@ -3,27 +3,23 @@
 All functions are found by looking: a hook that is new is among them without being named here.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import mmap
 import pkgutil
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from pathlib import Path
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 import stallscope.hooks
 from stallscope.hooks import hot_path, libraries, recording_folder
 from stallscope.hooks.event_log import TAGS, Mark, ProcessLog
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 OURS = [
     *(

@@ -1,7 +1,5 @@
 """An importable pipeline with planted lines, and the odd forms in which people write code."""
 
-from __future__ import annotations
-
 import functools
 import time
 from typing import Any

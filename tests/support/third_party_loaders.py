@@ -6,8 +6,6 @@ that a test can skip the ones that are not installed; classes and functions that
 at the module's level, so that a spawned worker finds them.
 """
 
-from __future__ import annotations
-
 import atexit
 import functools
 import io
@@ -17,8 +15,9 @@ import shutil
 import tarfile
 import tempfile
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,9 +27,6 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 from support.loaders import LONGER, SLOW_OP_S, Noise
 from support.odd_loaders import PatchQueue
 from support.planted_costs import busy
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ENTRIES = 64 * LONGER
 """Samples of each dataset."""

@@ -1,7 +1,5 @@
 """Rules of the Trace Event Format, and our own rules beyond it."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections import Counter, defaultdict

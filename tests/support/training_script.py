@@ -1,7 +1,5 @@
 """A script that trains, as people write them: nothing in it knows of stallscope."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

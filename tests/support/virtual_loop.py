@@ -4,8 +4,6 @@ It follows torch's own loader: each worker has a queue of tasks, so many are ask
 thread of the worker's sends what it has made, and the loop receives only while it waits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 

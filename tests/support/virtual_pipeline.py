@@ -4,10 +4,9 @@
 assert durations to the nanosecond.
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from torch.utils.data import Dataset, default_collate, default_convert
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
@@ -17,9 +16,6 @@ from stallscope.hooks.fetchers import Hooks
 from stallscope.hooks.hot_path import Recorder
 from stallscope.hooks.recording_folder import LogPlace
 from stallscope.run.decode import Decoded, decode
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 START_NS = 1_000_000
 

@@ -3,15 +3,15 @@
 Nothing here reads a clock or draws without a seed, so that two looks at one of them are the same.
 """
 
-from __future__ import annotations
-
 import tarfile
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import polars as pl
 from support.build_diagnosis import COPY, DECODE, HEALTHY, LOCK, UNKNOWN, a_diagnosis
 from support.build_experiments import some_experiments
 from support.build_flame import CONV, JPEG, a_flame
@@ -24,11 +24,6 @@ from support.build_tuning import HERE, NOW, a_full_tuning, a_tuning
 from support.virtual_loop import a_loop, together
 
 import stallscope as ss
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import polars as pl
 
 SAVED = Path(__file__).parent / "saved"
 LOOP = {"fetch": 5.0, "decode": 40.0, "Mask": 70.0, "collate": 5.0}

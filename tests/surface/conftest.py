@@ -1,7 +1,5 @@
 """Goldens: saved texts and values that users see; `pytest tests/surface --write-golden` updates."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass

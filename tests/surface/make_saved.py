@@ -7,8 +7,6 @@ Run it once for a version whose folders others will open later, then
 be read. Photographs and the training are in /tmp meanwhile, so that no path of a person's is saved.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

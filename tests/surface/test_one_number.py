@@ -1,7 +1,5 @@
 """Each share of the stalls has the same number on every page that shows it."""
 
-from __future__ import annotations
-
 import json
 import re
 

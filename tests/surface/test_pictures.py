@@ -1,7 +1,5 @@
 """The pictures and panels of each result: their names and texts."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The names that programs use: of the package, of its results, of the command line."""
 
-from __future__ import annotations
-
 import inspect
 import runpy
 import sys

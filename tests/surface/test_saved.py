@@ -3,8 +3,6 @@
 `make_saved.py` wrote the folders; an existing folder is never replaced.
 """
 
-from __future__ import annotations
-
 import pytest
 from surface.built import SAVED_FLAMES, SAVED_RUNS, rows, saved_flame, saved_run
 

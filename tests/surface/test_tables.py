@@ -1,7 +1,5 @@
 """The tables of each result: their columns with types, and the planted values in them."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 from surface.built import BUILT, EACH_KIND, built, rows

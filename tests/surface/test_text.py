@@ -1,7 +1,5 @@
 """Texts of results in a terminal, in a notebook and in exported files."""
 
-from __future__ import annotations
-
 import json
 import re
 from html import unescape

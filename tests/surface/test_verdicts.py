@@ -1,10 +1,7 @@
 """Findings of loops with one planted cause, with severity; no clock is read."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING
 
 from support.build_facts import CASES
 from support.build_flame import a_flame
@@ -14,8 +11,7 @@ from support.judgements import judged
 from support.virtual_loop import a_loop
 from surface.built import LOOP, SAVED_RUNS, saved_run
 
-if TYPE_CHECKING:
-    import stallscope as ss
+import stallscope as ss
 
 EVEN = {"fetch": 20.0, "decode": 20.0, "Blur": 20.0, "collate": 20.0}
 FAST = {"decode": 9.0}

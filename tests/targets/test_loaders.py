@@ -1,7 +1,5 @@
 """Loaders that keep iterators: a recording starts new ones, and the user's go on undisturbed."""
 
-from __future__ import annotations
-
 import gc
 
 import psutil

@@ -1,7 +1,5 @@
 """The sliders over the replay: the prediction and the button that measures."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

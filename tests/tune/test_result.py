@@ -1,7 +1,5 @@
 """Results of tuning: the recommended setting is the smallest of the fastest."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """`ss.tune` on real loaders: predictions, measurements, and no change to the user's loader."""
 
-from __future__ import annotations
-
 import random
 import time
 

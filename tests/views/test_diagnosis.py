@@ -3,8 +3,6 @@
 The report asks nobody for anything, and every name in it is only text.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from html.parser import HTMLParser

@@ -1,7 +1,5 @@
 """A pipeline's orders: pictures, table, sentences, and the panel in which orders are tried."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.build_orders import (

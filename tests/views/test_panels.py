@@ -1,7 +1,5 @@
 """The panels: single stalls, and the timeline from any step on."""
 
-from __future__ import annotations
-
 import base64
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Redacted results: they leave out every piece of the user's names, and keep the rest."""
 
-from __future__ import annotations
-
 import getpass
 import platform
 import re

@@ -1,7 +1,5 @@
 """Ladder, lines and tables: picture, text, page and panel agree, and names are text."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

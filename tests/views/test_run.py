@@ -1,7 +1,5 @@
 """A run as a table, in a terminal and in a notebook."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """The trace: it obeys its format, and its slices match the rows of the run's tables."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

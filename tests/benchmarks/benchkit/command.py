@@ -1,7 +1,5 @@
 """A benchmark as a command: its options, `--smoke`, and its tables."""
 
-from __future__ import annotations
-
 import argparse
 import atexit
 import json

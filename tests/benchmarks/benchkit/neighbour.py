@@ -1,16 +1,11 @@
 """Another user of the machine: a process that burns a core in bursts of 0.2 to 3 s."""
 
-from __future__ import annotations
-
 import os
 import random
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import get_context
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @contextmanager

@@ -9,18 +9,14 @@ Outliers do not move them, and no shape of the noise is assumed but its symmetry
 Hollander and Wolfe, "Nonparametric Statistical Methods", sections 3.1 to 3.3.
 """
 
-from __future__ import annotations
-
 import math
 import random
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from tqdm import tqdm
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 T = TypeVar("T")
 

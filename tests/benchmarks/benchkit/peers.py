@@ -5,27 +5,22 @@ every transform and the collate function. A peer that times functions is set up 
 documentation says.
 """
 
-from __future__ import annotations
-
 import copy
 import cProfile
 import importlib
 import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from time import time_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.data import default_collate
+from torchvision.datasets import ImageFolder
 from torchvision.transforms import Compose
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from torchvision.datasets import ImageFolder
-
-    Around = Callable[[str, Callable[[Any], Any]], Callable[[Any], Any]]
+Around = Callable[[str, Callable[[Any], Any]], Callable[[Any], Any]]
 
 
 class Wrapped:

@@ -1,7 +1,5 @@
 """Results of trials with planted causes: tables, shares with their intervals, every miss."""
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from typing import Any

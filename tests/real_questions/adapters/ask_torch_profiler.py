@@ -7,8 +7,6 @@ first three rows. A row of the loader's own, `enumerate(DataLoader)#...`, says t
 for data: any cause in the loader is then accepted. It gives no advice.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -6,8 +6,6 @@ The loop runs under `traceml run` with `trace_step` around each step, as its qui
 input-bound verdict is accepted for any cause in the loader.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,14 +1,10 @@
 """The loop of a question, for tools that watch a script."""
 
-from __future__ import annotations
-
 import sys
 import time
+from collections.abc import Iterator
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Any
 
 
 def target(address: str) -> tuple[Any, Any]:

@@ -3,8 +3,6 @@
 `make_saved.py` runs it under `stallscope run`.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal
