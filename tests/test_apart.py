@@ -36,7 +36,6 @@ class TestAChild:
         assert outer == inner
 
     def test_that_raises(self):
-        """The exception is raised here, with the child's traceback."""
         with pytest.raises(ZeroDivisionError) as caught:
             apart(lambda: 1 / 0)
 

@@ -60,8 +60,6 @@ class TestWatcher:
         assert [12] == [step for _, step in logged]
 
     def test_a_logger_that_fails_is_passed_over(self):
-        """The failure is printed once, and the training goes on."""
-
         def broken(*_):
             raise ConnectionError("the server is away")
 

@@ -54,7 +54,6 @@ class TestCaseB:
     @pytest.mark.parametrize("order", ["published", "crop_first"])
     @pytest.mark.parametrize("mask", [demo.RandomMask, demo.FasterRandomMask])
     def test_every_variant_gives_the_same_data(self, order, mask):
-        """On the same draws both orders and both masks give bit-identical samples."""
         image = Image.effect_noise((800, 533), 50).convert("RGB")
         torch.manual_seed(0)
         expected = demo.case_b_pipeline()(image)

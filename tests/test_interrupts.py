@@ -9,7 +9,6 @@ from stallscope.interrupts import held_back
 
 
 def test_an_interrupt_is_felt_at_the_end_of_the_block():
-    """The block runs to its end, then KeyboardInterrupt comes, once."""
     reached = []
 
     with pytest.raises(KeyboardInterrupt), held_back():

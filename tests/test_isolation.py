@@ -79,7 +79,6 @@ class Net(torch.nn.Module):
 
 
 def test_attributes_of_a_module_are_put_back():
-    """The optimizer, the generator and sums such as a metric's are put back."""
     net = Net()
     net.training_step(torch.rand(8, 4))
     before = str((net.optimizers[0].state_dict(), net.rng.bit_generator.state))
@@ -95,7 +94,6 @@ def test_attributes_of_a_module_are_put_back():
 
 
 def test_a_step_is_searched_to_its_inner_functions():
-    """The search reaches names of closures, comprehensions and keyword defaults."""
     default = torch.nn.Linear(4, 1)
 
     def step(batch: torch.Tensor, *, model: torch.nn.Module = default) -> Any:
@@ -108,7 +106,6 @@ def test_a_step_is_searched_to_its_inner_functions():
 
 
 def test_training_is_undone():
-    """Weights, running statistics, momentum, learning rate, gradients and modes are put back."""
     trainer = Trainer()
     trainer.step(torch.rand(8, 4))
     before = str((vars(trainer), [m.state_dict() for m in vars(trainer).values()]))

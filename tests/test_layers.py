@@ -176,7 +176,6 @@ def test_loads_no_more_than_it_needs(modules, heavy):
 
 
 def test_a_class_has_a_name_of_its_own():
-    """No two classes of the package have the same name."""
     trees = (ast.walk(ast.parse(path.read_text(encoding="utf-8"))) for path in FILES.values())
     names = [node.name for tree in trees for node in tree if isinstance(node, ast.ClassDef)]
 

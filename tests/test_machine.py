@@ -65,7 +65,6 @@ class TestCores:
         ids=["max", "-1", "nonsense", "no controller", "no proc"],
     )
     def test_without_a_quota_the_affinity_counts(self, plant, files):
-        """Without a readable limit, the affinity counts."""
         assert not cpu_groups(plant(files))
         assert float(CORES) == cores_available(plant(files))
 
@@ -77,7 +76,6 @@ class TestCores:
 
 class TestMemory:
     def test_without_a_limit_it_is_the_machines(self, plant):
-        """Without a group's limit, the kernel's available memory counts."""
         unlimited = {"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"}
 
         assert 1 << 20 < memory_available_bytes(plant(version_1() | unlimited))

@@ -18,7 +18,6 @@ def test_the_example_runs():
 
 
 def test_ci_runs_the_command_of_the_readme():
-    """`.ci/run` runs the README's test command; its extra contains the README's."""
     commands = re.findall(r"```sh\n(.*?)\n```", readme_examples.README.read_text(), re.DOTALL)
     script = (readme_examples.ROOT / ".ci" / "run").read_text()
 
@@ -31,7 +30,6 @@ def test_ci_runs_the_command_of_the_readme():
 
 
 def test_it_is_short():
-    """The README has at most 150 lines."""
     assert len(readme_examples.README.read_text().splitlines()) <= 150
 
 
@@ -51,7 +49,6 @@ def test_every_file_that_is_named_is_there():
 
 
 def test_its_pictures_are_there():
-    """Every picture of the README is made by the command, and exists."""
     shown = re.findall(r"!\[[^]]+]\(([^)]+)\)", readme_examples.README.read_text())
 
     assert {f"notebooks/pictures/{name}.png" for name in readme_examples.PICTURES} == set(shown)
@@ -61,7 +58,6 @@ def test_its_pictures_are_there():
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_the_support_table_is_true():
-    """Every row is what a recording finds now (`python tests/support_table.py --write`)."""
     assert support_table.table() == support_table.on_page()
 
 

@@ -94,7 +94,6 @@ class TestRoundTrip:
             assert str(after) == str(before)
 
     def test_the_parts_of_a_diagnosis(self, tmp_path):
-        """A diagnosis's run, ladder and flame have folders of their own, which load alone."""
         folder = built("diagnosis").save(tmp_path / "result")
 
         for part in ("run", "ladder", "flame"):
@@ -144,14 +143,12 @@ class TestHostileFolders:
         refusal(saved, f"of the kind '{other_kind}'")
 
     def test_a_newer_schema(self, saved):
-        """The error lists the versions that can be read."""
         change_head(saved, schema_version=99)
 
         refusal(saved, "schema version 99; this stallscope reads")
 
     @pytest.mark.parametrize("place", ["head", "table"])
     def test_a_link(self, saved, tmp_path, place):
-        """A link is not followed, even to a complete result."""
         file = head_of(saved) if place == "head" else min(saved.glob("*.arrow"))
         file.rename(tmp_path / "elsewhere")
         file.symlink_to(tmp_path / "elsewhere")
@@ -189,7 +186,6 @@ class TestHostileFolders:
 
 class TestSaving:
     def test_a_failure_leaves_the_older_result(self, kind, saved, monkeypatch):
-        """The older result survives any failure while the new one is written."""
         before = everything(saved)
 
         def full(*_, **__):
@@ -202,7 +198,6 @@ class TestSaving:
         assert everything(saved) == before
 
     def test_writes_through_no_link(self, kind, saved, tmp_path):
-        """A link in the place of a table is replaced, and its target is unchanged."""
         theirs = tmp_path / "theirs"
         theirs.write_text("precious")
         for file in saved.glob("*.arrow"):

@@ -11,7 +11,6 @@ from stallscope.files import workspace
 
 
 def test_it_is_private_and_gone_afterwards(tmp_path):
-    """Only the owner can read the folder; it is deleted also when the block fails."""
     with pytest.raises(ZeroDivisionError), workspace(tmp_path) as folder:
         assert 0o700 == folder.stat().st_mode & 0o777
         (folder / "log").write_text("x")
@@ -21,7 +20,6 @@ def test_it_is_private_and_gone_afterwards(tmp_path):
 
 
 def test_the_folder_of_a_killed_process_is_deleted(tmp_path):
-    """The next start deletes a killed process's folder, and none of a living one or of others."""
     code = (
         "import os, pathlib, signal, sys\n"
         "from stallscope.files import workspace\n"
@@ -36,7 +34,6 @@ def test_the_folder_of_a_killed_process_is_deleted(tmp_path):
 
 
 def test_a_forked_child_leaves_its_parents_folder(tmp_path):
-    """A child that leaves the block does not delete its parent's folder."""
     with workspace(tmp_path) as folder:
         if (pid := os.fork()) == 0:
             os._exit(_leave(folder))

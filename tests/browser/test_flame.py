@@ -144,7 +144,6 @@ def test_a_difference_shows_both(page, tmp_path):
 
 @pytest.mark.parametrize("text", [HOSTILE, "</script><script>window.broken=1</script>", "'\"><b>"])
 def test_names_are_shown_as_text(page, tmp_path, text):
-    """Markup in the name of a function, a file or a stage is shown and does not run."""
     page.goto(named(text).export(tmp_path / "flame.html").as_uri())
     page.wait_for_timeout(300)  # for what must not happen there is nothing to wait for
 

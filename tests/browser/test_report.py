@@ -49,7 +49,6 @@ def test_the_flamegraph_works_and_nothing_is_fetched(opened):
 
 
 def test_markup_in_a_name_does_not_run(opened):
-    """Markup in a name is shown as text, also in the flamegraph."""
     finding = Finding("lock", HOSTILE, 0.5, {HOSTILE: 1.0}, 0.5, HOSTILE)
     diagnosis = a_diagnosis(finding, finding, name=HOSTILE, notes=[HOSTILE])
     object.__setattr__(diagnosis, "flame", named(HOSTILE))

@@ -145,7 +145,6 @@ class TestHelp:
         [[], *([name] for name in COMMANDS if name not in ("run", "show"))],
     )
     def test_shows_examples(self, command):
-        """Each help text ends its description with commands to copy."""
         shown = CliRunner().invoke(app, [*command, "--help"]).stdout
 
         assert f"  stallscope {' '.join(command)}" in shown.partition("Examples:\n")[2]
@@ -173,7 +172,6 @@ class TestHelp:
         assert out.stdout.splitlines()[-1] == "[]"
 
     def test_prints_the_version(self):
-        """`--version` prints the name and the version."""
         shown = CliRunner().invoke(app, ["--version"]).stdout
 
         assert shown == f"stallscope {stallscope.__version__}\n"
@@ -236,7 +234,6 @@ class TestNotebooks:
         monkeypatch.setattr(files, "__file__", str(install(here / "site")))
 
     def test_prints_the_paths_of_the_copies(self, here):
-        """Each path is on a line of its own."""
         result = CliRunner().invoke(app, ["notebooks", "x", "--target", "mine:good"])
 
         assert result.stdout == f"{here / 'x' / NAME}\n"
@@ -260,7 +257,6 @@ class TestNotebooks:
         assert "ssh -N -L 8891:127.0.0.1:8891 ada@10.0.0.1\n" in shown.output
 
     def test_lab_opens_the_first_notebook(self, here, monkeypatch):
-        """`lab` copies the notebooks and opens the first one with the given options."""
         asked = {}
         monkeypatch.setattr(
             "stallscope.lab.notebooks.open_lab",
@@ -301,7 +297,6 @@ class TestAnswers:
         ],
     )
     def test_prints_the_answer(self, here, answered, verb, result, words):
-        """The verb gets the simulated step and the budget."""
         asked = answered(verb, result)
 
         done = stallscope_does(verb, "mine:good", "--step", "0.1", "--budget", "9")
@@ -310,7 +305,6 @@ class TestAnswers:
         assert (9, 0.1) == (asked["budget_s"], asked["target"].simulated_step_s)
 
     def test_tuning_as_json(self, here, answered):
-        """The answer, the best setting and all others."""
         answered("tune", a_full_tuning())
 
         printed = json.loads(stallscope_does("tune", "mine:good", "--json").stdout)
@@ -373,7 +367,6 @@ class TestDiagnose:
         assert "ended early" in (here / "r.html").read_text()
 
     def test_passes_its_options_on(self, answer_with):
-        """The verb gets the budget, the device and the simulated step."""
         asked = answer_with(HEALTHY)
         options = ["--budget", "7", "--device", "cpu", "--step", "0.2"]
 
@@ -384,7 +377,6 @@ class TestDiagnose:
         assert "mine:good" == asked["target"].name
 
     def test_writes_a_report(self, here, answer_with):
-        """`--html` writes one file, and still says the verdict."""
         answer_with(DECODE)
 
         result = CliRunner().invoke(app, ["diagnose", "mine:good", "--html", "r.html"])
@@ -420,7 +412,6 @@ class TestDiagnose:
 
 class TestLines:
     def test_prints_the_listings(self, here):
-        """The answer comes first, then the functions with their source."""
         done = stallscope_does("lines", "mine:good", "--samples", "8", "--budget", "2")
 
         assert done.returncode == 0, done.stderr
@@ -428,7 +419,6 @@ class TestLines:
         assert "return float(index)" in done.stdout
 
     def test_an_interrupt_keeps_what_was_timed(self, here):
-        """The samples so far are listed; the exit code is 130."""
         done = stallscope_does("lines", "mine:slow_and_interrupted", "--samples", "32")
 
         assert 130 == done.returncode, done.stderr
@@ -437,7 +427,6 @@ class TestLines:
 
 class TestOrders:
     def test_an_interrupt_keeps_what_was_compared(self, here):
-        """The table has the pairs so far and says so; the exit code is 130."""
         (here / "ops.py").write_text(OPS)
         done = stallscope_does("orders", "ops:stops", "--samples", "2", "--budget", "5")
 

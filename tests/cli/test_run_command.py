@@ -124,7 +124,6 @@ def test_what_a_script_has_written_is_left_alone(tmp_path):
 
 
 def test_a_missing_script_is_one_sentence(tmp_path):
-    """The sentence names the script."""
     done = subprocess.run(
         [*WATCHED, "no.py"], cwd=tmp_path, capture_output=True, text=True, check=False
     )

@@ -36,7 +36,6 @@ def beside_others(run):
 
 class TestWhatChanged:
     def test_a_slower_transform(self):
-        """The comparison finds half the speed, the slower stage, and nothing else."""
         comparison = ss.compare(a_run(40.0), a_run(80.0, seed=1))
 
         speed = comparison.of("samples_per_s")
@@ -72,7 +71,6 @@ class TestWhatChanged:
         assert is_claimed == ss.compare(*fetches).of("workers/fetch_s")["distinguishable"]
 
     def test_a_slower_step(self):
-        """A slower step is not reported as a slower loader."""
         comparison = ss.compare(a_run(5.0), a_run(5.0, 1, using={"forward": 30.0}))
 
         assert comparison.of("forward_s")["distinguishable"]
@@ -98,7 +96,6 @@ class TestWhatElseDiffers:
         assert ("device: CPU → another GPU",) == ss.compare(before, later).differs
 
     def test_a_change_on_a_busier_machine_is_not_claimed(self):
-        """A change that other processes on the cores may explain is not claimed."""
         comparison = ss.compare(a_run(), beside_others(a_run(60.0, seed=1)))
 
         assert not comparison.of("samples_per_s")["distinguishable"]

@@ -88,7 +88,6 @@ class TestResult:
         assert storage.verdict.evidence["stall_share"] > 0.5
 
     def test_the_table_has_a_row_for_each_finding(self, storage):
-        """Rows are the findings in their order, with the promised columns."""
         table = storage.table()
 
         assert TABLE == dict(table.schema)
@@ -104,11 +103,9 @@ class TestResult:
         assert spent["seconds"].sum() <= storage.circumstances.wall_s
 
     def test_it_holds_the_run(self, storage):
-        """The run of the current loop can be examined further."""
         assert storage.run.steps().height >= 12
 
     def test_a_simulated_step_is_called_so(self, storage):
-        """The circumstances and a note say that the step was a timer."""
         assert 0.005 == storage.circumstances.simulated_step_s
         assert any("simulated" in note for note in storage.notes)
 
@@ -153,7 +150,6 @@ class TestTarget:
             ss.diagnose("sample", budget_s=budget_s)
 
     def test_an_invalid_target_is_refused(self):
-        """A target that is no loader is named before anything is measured."""
         with pytest.raises(ss.StallscopeError, match="yields no batches"):
             ss.diagnose(42)
 
@@ -162,7 +158,6 @@ class TestBudget:
     @pytest.mark.slow
     @pytest.mark.usefixtures("only_the_loop")
     def test_a_measurement_that_does_not_fit_is_left_out_and_noted(self):
-        """A measurement that would take longer than what is left is not begun."""
         diagnosis = ss.diagnose(slow_storage(), ss.simulated_step(0.005))
 
         assert ["target", "loop", "stop"] == phases(diagnosis)
@@ -173,7 +168,6 @@ class TestBudget:
 @pytest.mark.usefixtures("only_the_loop")
 class TestLeftAlone:
     def test_generators_and_model_are_unchanged(self):
-        """A diagnosis leaves all generators and the model's weights unchanged."""
         model = nn.Linear(4, 4)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         loader = DataLoader(Noise(64), 4, shuffle=True)
@@ -197,14 +191,12 @@ class TestLeftAlone:
         assert 2 == LOADER.num_workers
 
     def test_an_exception_of_the_users_passes(self):
-        """An exception of the dataset comes out unchanged."""
         with pytest.raises(KeyError, match="no sample 17"):
             ss.diagnose(DataLoader(Fails(), 2), ss.simulated_step(0.001))
 
 
 @pytest.mark.slow
 def test_a_loader_that_fails_with_one_worker_is_noted(monkeypatch):
-    """A note has the error of our copy, and the verdict stands."""
     monkeypatch.setattr(diagnose.Examination, "next_question", one_worker_is_open)
     loader = slow_storage()
     loader.worker_init_fn = needs_two

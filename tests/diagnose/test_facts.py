@@ -89,7 +89,6 @@ class TestExposure:
         assert 0.0 == pytest.approx(exposed.waiting("fetch", "decode", "transform"))
 
     def test_without_stalls_there_are_no_parts(self):
-        """A loop that never waits has nothing to be divided."""
         run = a_run([SAMPLE] * 8, steps=steps_of([0.0, 0.0]))
 
         assert () == exposure(run, MachineUse()).parts
@@ -153,7 +152,6 @@ class TestGain:
 
 class TestUse:
     def test_means_are_of_the_workers(self):
-        """Queueing and threads are those of the workers, not of the loop."""
         resources = resources_of(
             {
                 (WORKER, "100"): 0.5,
@@ -211,7 +209,6 @@ class TestStarts:
         assert 0.5 == pytest.approx(begin.share)
 
     def test_persistent_workers_start_once(self):
-        """Only the first epoch begins slowly."""
         run = a_run([SAMPLE] * 4, steps=steps_of([1.0] + [0.0] * 9))
 
         assert 0.0 == starts(run, 1, persistent=True, epoch_batches=10).share

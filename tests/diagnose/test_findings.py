@@ -54,7 +54,6 @@ def test_a_finding_costs_what_its_remedy_takes_away(facts, severity):
     ids=["transforms", "memory of batches"],
 )
 def test_evidence_has_the_numbers_of_its_rule(code, facts, evidence):
-    """Each number has its own name."""
     (finding,) = (cause for cause in judge(facts) if cause.code == code)
 
     assert evidence == pytest.approx({name: finding.evidence[name] for name in evidence})

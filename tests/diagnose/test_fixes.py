@@ -44,8 +44,6 @@ def fixes_of(*codes, spent=(0.01, 0.04, 0.03, 0.005), now=NOW, **options):
 
 
 class TestPredicted:
-    """Changes that a finding proposes, and their predicted gains."""
-
     @pytest.mark.parametrize(
         ("code", "fix", "gain"),
         [
@@ -87,7 +85,6 @@ class TestPredicted:
         assert best["predicted_gain"] > 1.5
 
     def test_a_healthy_loop_needs_no_fix(self):
-        """No fix is proposed without a finding."""
         assert {} == fixes_of(causes.HEALTHY.code)
 
 
@@ -135,10 +132,7 @@ def test_a_verdict_measures_its_best_fix(monkeypatch, tmp_path):
 
 @pytest.mark.slow
 class TestMeasured:
-    """Changes measured beside the current loader."""
-
     def test_settings_are_predicted_and_measured(self, diagnosis):
-        """Both agree in the direction, and the picture shows both."""
         trial = diagnosis.try_fix({"num_workers": 3}, budget_s=6)
 
         (row,) = (setting for setting in trial.settings().to_dicts() if setting["trial"])
@@ -159,7 +153,6 @@ class TestMeasured:
         assert row["starts"] > 0
 
     def test_what_cannot_be_measured_is_refused(self, diagnosis):
-        """The error names what can be measured."""
         with pytest.raises(StallscopeError, match="samples in memory"):
             diagnosis.try_fix("rewrite it all")
 

@@ -184,8 +184,6 @@ def test_a_generator_that_is_made_anew_is_put_back():
 
 
 class TestProcessesOfTheDataset:
-    """A pool in the dataset makes its samples."""
-
     def run(self):
         """A loop without workers that waits for two processes that compute."""
         steps = steps_of([0.08] * 40, step_s=0.02, worker=None)
@@ -207,7 +205,6 @@ class TestProcessesOfTheDataset:
         return replace(run, all_resources=resources_of({**use, (LOOP, "7"): 0.02}, 4))
 
     def test_are_not_other_processes(self):
-        """The processes of the pool do the loader's work."""
         assert 0.1 > find_saturated(self.run()).others_share
 
     def test_compute_for_the_loader(self):
@@ -220,7 +217,6 @@ class TestProcessesOfTheDataset:
 
 @pytest.mark.slow
 def test_a_pool_in_a_stream_is_the_loaders_own():
-    """The pool has real processes."""
     verdict = ss.diagnose(DataLoader(_Pool(), 4), ss.simulated_step(0.02), budget_s=12).verdict
 
     assert verdict.code in ("one-transform", "cpu-saturated")

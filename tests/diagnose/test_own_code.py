@@ -322,7 +322,6 @@ class TestFinding:
         assert "cpu-saturated" == judge(facts)[0].code
 
     def test_a_place_is_named_in_the_next_step(self):
-        """A verdict about a transform points to where its time goes."""
         flame = a_flame(("Blur", "load (mine.py:7);blur (mine.py:31)", 30))
         transform = known(work={("Blur", "transform"): 1.0}, flame=flame)
 

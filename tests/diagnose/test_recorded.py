@@ -22,7 +22,6 @@ def quick(**options):
 
 class TestARun:
     def test_is_judged_by_the_same_rules(self):
-        """The main cause has its cost; a question that needs a measurement is left open."""
         diagnosis = ss.diagnose(slow())
 
         assert "RandomMask" in diagnosis.verdict.title
@@ -50,7 +49,6 @@ class TestARun:
         assert diagnosis.findings == ss.load(diagnosis.save(tmp_path / "verdict")).findings
 
     def test_has_its_own_step(self):
-        """A step beside a recorded run is refused."""
         with pytest.raises(StallscopeError, match="own step"):
             ss.diagnose(slow(), print)
 
@@ -97,7 +95,6 @@ class TestRanks:
         assert f"stallscope diagnose {tmp_path}" in str(ss.diagnose(tmp_path / "rank1").notes)
 
     def test_equal_ranks_are_not_named(self):
-        """No rank is to blame if all wait alike."""
         diagnosis = ss.diagnose(together(slow(), slow(rank=1)))
 
         assert "RandomMask" in diagnosis.verdict.title

@@ -600,7 +600,6 @@ BESIDE = [
     ("codes", "numbers"), [row[1:] for row in BESIDE], ids=[row[0] for row in BESIDE]
 )
 def test_all_findings_in_their_order(codes, numbers):
-    """The finding with the largest cost comes first."""
     assert codes == [finding.code for finding in judge(known(**numbers))]
 
 
@@ -617,10 +616,7 @@ def test_only_the_verdict_is_called_the_bottleneck():
 
 @pytest.mark.parametrize("code", CASES)
 class TestEveryCause:
-    """Numbers with a single cause."""
-
     def test_is_named_from_its_own_numbers(self, code):
-        """The numbers of a cause give its verdict."""
         assert code == judge(CASES[code])[0].code
 
     def test_a_finding_is_whole(self, code):
@@ -679,7 +675,6 @@ class TestConfidence:
         assert judge(busy)[0].confidence < judge(self.DECODE)[0].confidence
 
     def test_a_ladder_on_a_busy_machine_lowers_it(self):
-        """A gain of 1.5 whose interval reaches below 1 casts doubt."""
         unsure = judge(known(**TINY, gain=Gain(1.5, 0.9, 2.4)))[0]
 
         assert unsure.confidence < judge(known(**TINY))[0].confidence

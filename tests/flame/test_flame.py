@@ -97,7 +97,6 @@ class TestOfALoader:
         assert SAMPLES == dict(samples.schema)
 
     def test_knows_the_stage(self, recorded):
-        """A sample inside of a transform belongs to the stage of that name."""
         inside = recorded.samples.filter(pl.col("stack").str.contains(".sixty (", literal=True))
 
         assert {"Sixty"} == set(inside["stage"])
@@ -164,7 +163,6 @@ class TestRefused:
 class TestOfATrainingThatRuns:
     @pytest.mark.slow
     def test_its_workers(self, training):
-        """The workers below the process have their numbers, and the training goes on."""
         process, workers = training
 
         flame = ss.flame(pid=process.pid, seconds=0.7)

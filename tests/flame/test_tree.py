@@ -75,7 +75,6 @@ def test_files_are_shown_from_their_package_on():
 
 class TestTree:
     def test_merges_equal_beginnings(self):
-        """The hits of a frame are its own and those of all below it."""
         merged = tree(a_flame().samples)
 
         (totals,) = merged.totals()

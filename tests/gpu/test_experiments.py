@@ -54,8 +54,6 @@ def test_a_step_of_many_short_kernels_is_bound_by_launches(worker):
 
 @pytest.mark.gpu
 class TestCuda:
-    """Experiments that need a real device."""
-
     def test_every_experiment_leaves_the_model_as_it_was(self):
         """Weights, strides, cuDNN's setting and torch's debug mode stay unchanged."""
         model = nn.Sequential(nn.Conv2d(4, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 1)).cuda()

@@ -27,7 +27,6 @@ def time_of(run):
     ("batch_s", "synchronises"), [(0.036, False), (0.036, True), (0.024, True)]
 )
 def test_a_slow_loader_leaves_the_device_idle(worker, batch_s, synchronises):
-    """The idle share is the part of a batch's time without a step."""
     run = ss.record(loader(batch_s), worker.step(STEP_S, synchronises=synchronises), batches=25)
     period_s = batch_s if not synchronises else max(batch_s, STEP_S)
     time = time_of(run)
@@ -87,7 +86,6 @@ def test_the_users_own_loop_is_watched(worker):
 
 @pytest.mark.slow
 def test_a_ladder_is_timed_by_the_device(worker):
-    """The top rung is as fast as the kernels, even if the host runs ahead."""
     ladder = ss.ladder(loader(0.03), worker.step(STEP_S), budget_s=8)
     top = ladder.table().filter(pl.col("blocks") > 0).row(-1, named=True)
 
@@ -136,8 +134,6 @@ def test_workers_can_collect_garbage_during_a_recording(worker):
 
 @pytest.mark.gpu
 class TestCuda:
-    """Recordings that need a real device."""
-
     def test_a_model_that_trains_is_restored_and_its_device_detected(self):
         """The parameters name the device, and the recording undoes its training steps."""
         model = torch.nn.Linear(64, 64).cuda()

@@ -27,7 +27,6 @@ def marks_in(pages):
 
 
 def test_words_read_back_while_the_log_is_open(place):
-    """A log can be read before its writer closes the log."""
     log = ProcessLog(place, 3)
     here = log.here()
     for number in (5, 6, 7):
@@ -51,7 +50,6 @@ def test_space_is_reserved_when_the_log_is_made(tmp_path):
 
 
 def test_each_thread_has_a_log(place):
-    """Two threads write their marks into two files; the process shares codes and notes."""
     log = ProcessLog(place, -1)
     begin, end = log.part(FORWARD)
     log.mark(Mark.GOT, 1 << 20, 4)

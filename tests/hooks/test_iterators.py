@@ -63,7 +63,6 @@ def test_batches_are_the_same_and_stages_have_names(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_main_process_is_left_as_it_was(name, monkeypatch):
-    """Without workers the hooks patch this process, and the recording removes every hook."""
     package = library(name)
     monkeypatch.setattr(third_party_loaders, "WORKERS", 0)
     plain, _ = batches_of(name, recorded=False)

@@ -201,7 +201,6 @@ class TestTransforming:
 
 
 def test_file_and_pixels_of_each_sample(photograph, tmp_path):
-    """Each recorded sample has the path and the pixel size of its image."""
     READ[0] = lambda _: Image.open(photograph)
 
     samples = record(Files(None), tmp_path).samples

@@ -68,7 +68,6 @@ def outside_of_inner(run):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_loop_waits_for_the_outermost_iterator(name):
-    """The library's own work counts as wait, and its batches stay the same."""
     library(name)
     third_party_loaders.seed()
     plain = list(islice(iter(third_party_loaders.LIBRARIES[name]()), BATCHES))
@@ -99,7 +98,6 @@ def test_a_prepared_loader_of_accelerate_is_recognized():
 
 class TestAnImportMeanwhile:
     def test_is_hooked_and_left_as_it_was(self, around):
-        """The class is hooked when its module is imported, and has its own method afterwards."""
         with ss.instrumented(warmup=0) as watch:
             loader = around().Around(a_loader())
             hooked = vars(type(loader))["__iter__"]

@@ -43,7 +43,6 @@ def test_names_without_end_are_one_stage(run):
 
 
 def test_a_step_of_a_script_is_split_into_stages():
-    """Passes, optimizer and checkpoints are stages without a change to the script."""
     model = torch.nn.Linear(64, 1)
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
     plain = torch.save

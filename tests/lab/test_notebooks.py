@@ -43,7 +43,6 @@ def rewrite(notebook):
 
 class TestFolder:
     def test_prefers_the_notebooks_inside_the_wheel(self, source):
-        """An installed package finds the notebooks that were installed with it."""
         assert packaged_folder("notebooks") == source.resolve()
 
     @pytest.mark.parametrize("empty", [[], ["src/stallscope/_share/notebooks"]])
@@ -61,7 +60,6 @@ class TestFolder:
         assert packaged_folder("notebooks") == top / "notebooks"
 
     def test_says_where_it_looked(self, tmp_path, monkeypatch):
-        """Missing notebooks are one sentence that names both places."""
         monkeypatch.setattr(files, "__file__", str(tmp_path / "a" / "b" / "files.py"))
 
         with pytest.raises(StallscopeError, match=r"_share.notebooks and .*notebooks"):
@@ -77,14 +75,12 @@ def test_the_first_notebook_is_start_here():
 
 class TestTarget:
     def test_is_the_sample_by_default(self, source):
-        """Without a target the copies use the sample data."""
         assert target_in(copy_notebooks(Path("x")).notebooks[0]) == "sample"
 
     @pytest.mark.parametrize(
         "name", ["plain", "it's", 'say "hi"', "back\\slash", "tür {1}", "a\nb"]
     )
     def test_survives_any_folder_name(self, source, name):
-        """A path with quotes, backslashes, line breaks or umlauts is only made absolute."""
         Path(name).mkdir()
 
         copies = copy_notebooks(Path("x"), name)
@@ -101,13 +97,11 @@ class TestTarget:
         assert Path("x/my_target.py").read_text().endswith("photos'  # yours\n")
 
     def test_makes_shard_patterns_absolute(self, source):
-        """A pattern becomes absolute even if no file matches."""
         copies = copy_notebooks(Path("x"), "../data/x-*.tar")
 
         assert target_in(copies.notebooks[0]) == str(Path.cwd().parent / "data/x-*.tar")
 
     def test_brings_the_folder_of_a_factory(self, source):
-        """A factory's module in the current folder can be imported where the notebook runs."""
         Path("train.py").write_text("def make_loader(): ...")
 
         copy_notebooks(Path("x"), "train:make_loader")
@@ -117,13 +111,11 @@ class TestTarget:
         assert "TARGET = 'train:make_loader'" in module
 
     def test_leaves_an_installed_factory_alone(self, source):
-        """A factory of an installed package needs no folder."""
         copy_notebooks(Path("x"), "package.module:factory")
 
         assert "sys" not in Path("x/my_target.py").read_text()
 
     def test_that_does_not_exist_is_one_sentence(self, source):
-        """A wrong path is an error at once, and nothing is copied."""
         with pytest.raises(StallscopeError, match=r"there is no 'smaple' \(looked in"):
             copy_notebooks(Path("x"), "smaple")
         assert not Path("x").exists()
@@ -136,7 +128,6 @@ class TestTarget:
 
 class TestSecondTime:
     def test_takes_the_target_of_the_last_time(self, source):
-        """Without a target the second call keeps the first one's."""
         Path("photos").mkdir()
         copy_notebooks(Path("x"), "photos")
 
@@ -145,7 +136,6 @@ class TestSecondTime:
         assert target_in(copies.notebooks[0]) == str(Path.cwd() / "photos")
 
     def test_leaves_outputs_where_nothing_changes(self, source):
-        """Running and saving a notebook is no change, and its outputs stay in it."""
         path = copy_notebooks(Path("x")).notebooks[0]
         output = {"output_type": "stream", "name": "stdout", "text": ["a picture"]}
         after_run = {"execution_count": 3, "outputs": [output]}
@@ -157,7 +147,6 @@ class TestSecondTime:
         assert read(path)["cells"][2]["outputs"]
 
     def test_never_replaces_a_notebook_that_the_user_changed(self, source):
-        """A changed notebook stays, even with a new target, which is in a file of its own."""
         path = copy_notebooks(Path("x")).notebooks[0]
         edit(path, rewrite)
         Path("photos").mkdir()
@@ -181,7 +170,6 @@ class TestSecondTime:
         assert str(Path("earlier/my_target.1.py")) in copies.notes[0]
 
     def test_force_puts_changes_aside(self, source):
-        """With `force` a changed notebook is replaced, and every earlier version is kept."""
         path = copy_notebooks(Path("x")).notebooks[0]
         for _ in range(2):
             edit(path, rewrite)
@@ -194,7 +182,6 @@ class TestSecondTime:
 
     @pytest.mark.parametrize("text", ["", "{}", "[1]", "not json", '{"nbformat": 4}'])
     def test_keeps_a_file_that_is_no_notebook(self, source, text):
-        """Any other file with a notebook's name is the user's and stays."""
         Path("x").mkdir()
         path = Path("x") / NAME
         path.write_text(text)
@@ -229,12 +216,10 @@ class TestStrangersFolder:
 
 class TestPlace:
     def test_is_not_the_package(self, source):
-        """The notebooks are not copied onto themselves."""
         with pytest.raises(StallscopeError, match="own notebooks"):
             copy_notebooks(source)
 
     def test_is_a_folder(self, source):
-        """A file in the way is one sentence."""
         Path("x").write_text("")
 
         with pytest.raises(StallscopeError, match=r"cannot be copied into .*x: File exists"):

@@ -77,7 +77,6 @@ def status(address, method="GET", token=None):
 
 
 def test_only_the_token_opens_it(lab):
-    """The notebook opens with its token; without the token, the server asks to log in."""
     _, address = lab
     bare, _, token = address.partition("?token=")
 
@@ -97,7 +96,6 @@ def test_asks_no_question_over_the_answer(lab):
 
 
 def test_listens_on_this_machine_only(lab):
-    """The server listens on 127.0.0.1 alone, whatever the user's settings."""
     process, address = lab
     server = psutil.Process(process.pid)
     heard = [c.laddr for c in server.net_connections("tcp") if c.status == "LISTEN"]

@@ -36,7 +36,6 @@ def target():
 
 
 def test_the_run_is_recorded_once(target, tmp_path):
-    """A second notebook shows the same run, unless it asks for a fresh one."""
     first = Story.open(target, tmp_path).run(budget_s=2)
     again = Story.open(target, tmp_path).run(budget_s=2)
     fresh = Story.open(target, tmp_path).run(budget_s=1, fresh=True)

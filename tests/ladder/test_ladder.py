@@ -175,7 +175,6 @@ class TestOnADeviceWithMemory:
         ("room", "step_bytes", "fit"), [(2, 0, 2), (1, 0, 1), (6, 3, 2), (4, 3, 1)]
     )
     def test_as_many_batches_are_kept_as_there_is_room_for(self, room, step_bytes, fit):
-        """If the step leaves little memory, the rung repeats fewer batches and says so."""
         device = self.device(memory_bytes=room * self.BATCH_BYTES)
         step = Greedy(device, step_bytes * self.BATCH_BYTES)
         ladder = quick(DataLoader(Noise(64), 4), step)
@@ -217,7 +216,6 @@ class TestUnchanged:
         assert all(torch.equal(ours, its) for ours, its in zip(batches, plain, strict=True))
 
     def test_a_step_never_sees_its_own_changes_again(self):
-        """A step's changes in place never reach the next use of a cached batch."""
         spoilt = []
 
         def step(batch: Any) -> None:
@@ -261,7 +259,6 @@ class TestBadInput:
             ss.ladder(DataLoader(Noise(8), 4), **{name: value})
 
     def test_an_interrupt(self):
-        """Ctrl-C passes unchanged and carries the ladder measured so far."""
         steps = count(1)
 
         def step(_: Any) -> None:

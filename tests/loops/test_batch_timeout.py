@@ -43,14 +43,12 @@ class TestWorkersThatHang:
         ("how", "state"), [("stopped", "(stopped)"), ("endless loop", "(running)")]
     )
     def test_for_any_reason(self, monkeypatch, how, state):
-        """The wait ends, and the error says where the worker hangs."""
         error = hanging(monkeypatch, StandsStill(how, bad=0))
 
         assert "owes batch 0 and is in StandsStill.load_for_ever (faulty_data" in str(error)
         assert state in str(error)
 
     def test_the_error_holds_the_stack_and_the_run(self, monkeypatch):
-        """The stack has no frames of stallscope, and the run holds all earlier steps."""
         error = hanging(monkeypatch, StandsStill())
 
         assert "Hangs.__getitem__ (faulty_datasets.py:" in error.notes
@@ -82,7 +80,6 @@ class TestWorkersThatHang:
         mine._shutdown_workers()
 
     def test_with_a_batch_that_cannot_be_pickled(self, monkeypatch):
-        """A batch that cannot be pickled is lost, and its worker waits for the next task."""
         error = hanging(monkeypatch, StandsStill("goes on", bad=0), collate_fn=as_generator)
 
         assert "owes batch 0 and waits for its next task: that batch could not be sent" in str(

@@ -51,7 +51,6 @@ def test_counts_the_samples_of_a_batch(batch, usual, samples):
 
 
 def test_a_fresh_copy_shares_nothing():
-    """A change in place of the copy does not reach the original."""
     batch = a_batch()
     copy = fresh(batch)
 
@@ -133,5 +132,4 @@ class TestFloatsThatFitUint8:
         ],
     )
     def test_other_values_do_not_fit(self, floats):
-        """Values that uint8 changes, may change or makes no smaller are not counted."""
         assert 0 == batch_bytes([floats]).floats

@@ -38,7 +38,6 @@ class TestSimulatedDevice:
 
 class TestSimulatedStep:
     def test_runs_behind_on_request(self):
-        """`runs_behind=True` gives the work to a device; else the host waits."""
         step = ss.simulated_step(5.0, runs_behind=True)
         step(None)
 
@@ -57,7 +56,6 @@ class TestSimulatedStep:
 
 
 def test_only_an_accelerator_works_behind_the_host():
-    """The CPU and torch's meta device do not work behind the host."""
     assert [False, False, False, True, True] == [
         works_behind(where and torch.device(where))
         for where in (None, "cpu", "meta", "cuda", "hpu")

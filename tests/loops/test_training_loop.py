@@ -29,14 +29,12 @@ class TestLimits:
     "wrong", [{"batches": 0}, {"batches": -3}, {"warmup": -1}, {"budget_s": math.nan}]
 )
 def test_a_recording_refuses_wrong_limits_before_it_begins(wrong):
-    """The error names the argument."""
     with pytest.raises(ArgumentError, match=next(iter(wrong))):
         ss.record(DataLoader(Noise(8), 4), **wrong)
 
 
 class TestEnough:
     def test_a_steady_state_that_is_long_enough_ends_the_loop(self):
-        """The loop ends once both the number of batches and their duration are reached."""
         limits = Limits(1000, 60.0, Enough(after=2, batches=3, seconds=0.0))
 
         assert not Replay(steps=4).is_over(limits)
@@ -44,14 +42,12 @@ class TestEnough:
         assert not Replay(steps=5).is_over(replace(limits, enough=Enough(2, 3, 60.0)))
 
     def test_late_fewer_batches_are_enough(self):
-        """A slow loop ends with fewer batches once most of its budget is used."""
         limits = Limits(1000, 60.0, Enough(after=2, batches=30, seconds=4.0, few=3, late_s=0.0))
 
         assert not Replay(steps=4).is_over(limits)
         assert Replay(steps=5).is_over(limits)
 
     def test_a_slow_start_needs_a_second_epoch(self):
-        """A slow start of a loader without a length is measured in a second epoch."""
         limits = Limits(1000, 60.0, Enough(after=2, batches=3, seconds=0.0, begin_share=0.1))
         now_ns = perf_counter_ns()
         loop = Replay(9, 1, began_ns=now_ns - 10_000_000_000, first_ns=now_ns - 8_000_000_000)

@@ -172,7 +172,6 @@ class TestExactSums:
     @settings(deadline=None)
     @given(rows, some_spans, some_spans, st.lists(st.tuples(moments, moments), max_size=5))
     def test_parts_add_up_to_the_stall(self, rows, spans, side_spans, windows):
-        """With any milestones in any order, no time is lost, counted twice or negative."""
         deliveries = [
             (0, *((WORKER, 0) if in_worker else (MAIN, None)), 0, number, *map(ns, times))
             for number, (*times, in_worker) in enumerate(rows)

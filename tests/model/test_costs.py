@@ -72,8 +72,6 @@ def each_worker(**use):
 
 
 class TestLoop:
-    """Work of the loop itself between two batches."""
-
     @pytest.mark.parametrize("workers", [0, 2])
     def test_a_sampler_that_computes_is_no_work_of_the_batches(self, workers):
         """The loop draws the indices of the batches with any number of workers."""
@@ -90,8 +88,6 @@ class TestLoop:
 
 
 class TestCores:
-    """Cores that the workers may use."""
-
     def test_workers_with_fewer_cores_share_them(self):
         """Workers on one core of two queue for it, and more workers are no faster."""
         run = in_two_workers(each_worker(cpu=0.5, queued=0.5, cores=1.0))
@@ -104,8 +100,6 @@ class TestCores:
 
 
 class TestSlowWorker:
-    """Batches of one worker take longer than those of the others."""
-
     @pytest.mark.parametrize("slow_ms", [80.0, 24.0])
     def test_holds_up_the_others_where_batches_come_in_order(self, slow_ms):
         """Each round of batches waits for the slow worker."""

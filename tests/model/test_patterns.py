@@ -180,7 +180,6 @@ class TestWorkersTogether:
 
 class TestSlowWorker:
     def test_is_named(self):
-        """Stalls for the batches of one slow worker name that worker."""
         makes = noisy(40.0)
         makes[2::4] *= 4
 
@@ -216,7 +215,6 @@ class TestSlowWorker:
 
 class TestEpochBoundary:
     def test_first_steps_wait(self):
-        """The first step of an epoch waits if no batch is ready."""
         row = only(looped(noisy(100.0), 50.0, per_epoch=50, restart=300.0))
 
         assert "epoch_boundary" == row["pattern"]
@@ -225,7 +223,6 @@ class TestEpochBoundary:
         assert 0 in row["steps"]
 
     def test_one_epoch_is_no_pattern(self):
-        """A single wait at a single boundary is not reported."""
         assert [] == names(stopped(at([50], 400.0, 100), per_epoch=50))
 
 
@@ -312,7 +309,6 @@ class TestNothing:
         assert PATTERNS == dict(table.schema)
 
     def test_no_steps(self):
-        """An empty run gives an empty table."""
         assert PATTERNS == dict(patterns(stopped([])).schema)
 
 

@@ -38,8 +38,6 @@ class Worker(torch.utils.data.Dataset):
 
 
 class TestTheSameBatches:
-    """Batches of a loader with another setting."""
-
     @pytest.mark.parametrize(
         "setting",
         [
@@ -52,7 +50,6 @@ class TestTheSameBatches:
     )
     @pytest.mark.parametrize("now", [{}, {"num_workers": 2, "timeout": 30}])
     def test_come_in_the_same_order(self, now, setting):
-        """Any number of workers yields the same numbers, and the old loader stays unchanged."""
         old = seeded(**now)
         before = setting_of(old)
 
@@ -83,8 +80,6 @@ class TestTheSameBatches:
 
 
 class TestWords:
-    """Code and name of a setting."""
-
     @pytest.mark.parametrize("now", [Setting(0), Setting(2, 2), Setting(8, 4, True)])
     @pytest.mark.parametrize(
         "new", [Setting(0), Setting(3, 2), Setting(2, 8, True, in_order=False)]
@@ -104,10 +99,7 @@ class TestWords:
 
 
 class TestGrid:
-    """Settings that are predicted."""
-
     def test_goes_up_and_down(self):
-        """The grid has zero, fewer and more workers than now; the current setting comes first."""
         actual = grid(Setting(5, 2), 4.0, pins=False, is_stream=False)
 
         assert Setting(5, 2) == actual[0]
@@ -148,6 +140,5 @@ class TestGrid:
         ids=str,
     )
     def test_invalid_settings_are_refused(self, invalid):
-        """The error names the argument."""
         with pytest.raises(ArgumentError, match="settings"):
             given_settings(Setting(2, 2), invalid, [])

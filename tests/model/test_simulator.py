@@ -34,16 +34,13 @@ class TestRates:
 
     @pytest.mark.parametrize("workers", [1, 2, 5, 16])
     def test_waiting_overlaps(self, workers):
-        """The rate of workers that wait grows with their number, on any cores."""
         assert rate(costs(wait_s=0.1), workers) == near(workers / 0.1)
 
     @pytest.mark.parametrize(("workers", "wanted"), [(1, 1), (2, 2), (3, 2), (8, 2)])
     def test_computing_shares_the_cores(self, workers, wanted):
-        """Workers that compute are no faster than the cores allow."""
         assert rate(costs(compute_s=0.1), workers) == near(wanted / 0.1)
 
     def test_the_step_is_the_ceiling(self):
-        """The loop is no faster than its step."""
         assert rate(costs(compute_s=0.01, use_s=0.05), 2) == near(1 / 0.05)
 
     def test_without_workers_times_add_up(self):
@@ -53,12 +50,10 @@ class TestRates:
         assert rate(loader_costs, 0) == near(1 / 0.06)
 
     def test_receiving_is_part_of_the_loop(self):
-        """Receiving does not overlap the step."""
         assert rate(costs(use_s=0.02, receive_s=0.03, compute_s=0.01), 2) == near(1 / 0.05)
 
     @pytest.mark.parametrize("workers", [0, 2])
     def test_a_sampler_is_part_of_the_loop(self, workers):
-        """The loop draws the indices of each batch, whoever makes it."""
         loader_costs = costs(use_s=0.02, draw_s=0.03, compute_s=0.01)
 
         assert rate(loader_costs, workers) == near(1 / (0.05 + 0.01 * (not workers)))
@@ -97,10 +92,7 @@ class TestRates:
 
 
 class TestPrediction:
-    """Interval, first batch and limits of a prediction."""
-
     def test_the_same_input_gives_the_same_answer(self):
-        """A prediction uses neither an unseeded generator nor a clock."""
         loader_costs = costs(compute_s=np.random.default_rng(1).random((60, 1)))
 
         assert predict(loader_costs, Setting(3, 2)) == predict(loader_costs, Setting(3, 2))
@@ -146,7 +138,6 @@ class TestPrediction:
         ],
     )
     def test_it_says_when_it_extrapolates(self, loader_costs, setting, why):
-        """A prediction beyond the recorded conditions says so."""
         outside = predict(loader_costs, setting).outside
 
         assert why in outside
@@ -163,7 +154,6 @@ class TestPrediction:
         ids=["computing", "waiting", "too few cores", "receiving"],
     )
     def test_the_smallest_sufficient_number_is_returned(self, loader_costs, wanted):
-        """The smallest number of workers without stalls is returned, or none."""
         assert enough_workers(loader_costs, Setting(2, 2)) == wanted
 
     def test_a_stage_may_be_faster(self):
@@ -183,10 +173,7 @@ class TestPrediction:
 
 
 class TestReplay:
-    """One replay, batch by batch."""
-
     def test_torch_hands_batches_out_in_turn(self):
-        """In order, workers take turns, and the loop uses batches as requested."""
         loader_costs = costs(wait_s=np.random.default_rng(0).random((60, 1)))
         replayed = LoopReplay(loader_costs, Setting(3, 2)).replay(
             loader_costs.batch_s.tolist(), [0.01] * 50
@@ -196,7 +183,6 @@ class TestReplay:
         assert replayed.order == list(range(50))
 
     def test_out_of_order_a_free_worker_gets_the_next_batch(self):
-        """Out of order, the loop uses the first batch to arrive, and none is lost."""
         batch_s = [1.0, *[0.1] * 59]
         replayed = LoopReplay(costs(), Setting(2, 1, in_order=False)).replay(batch_s, [0.01] * 12)
 
@@ -204,7 +190,6 @@ class TestReplay:
         assert replayed.worker[1:10] == [1] * 9
 
     def test_prefetch_is_limited(self):
-        """A worker waits while its prefetched batches are unused."""
         replayed = LoopReplay(costs(), Setting(1, 2)).replay([0.01] * 42, [1.0] * 40)
 
         assert all(

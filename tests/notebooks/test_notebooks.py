@@ -80,7 +80,6 @@ def test_keeps_its_form(path):
 @pytest.mark.slow
 @by_notebook
 def test_runs_in_a_kernel(path, tmp_path, monkeypatch):
-    """All cells run, and every plot is a PNG."""
     nbclient = pytest.importorskip("nbclient")
     if shutil.which("chromium") and path.stem[0] not in NOT_IN_CIS_BROWSER:
         pytest.skip("a browser runs it")

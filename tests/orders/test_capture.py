@@ -28,7 +28,6 @@ def names(dataset):
 
 
 def test_a_compose_of_the_users_is_believed_if_it_calls_its_ops_in_turn():
-    """The op is tried on copies."""
     assert ["halve", "middle"] == names(Tensors(InTurn(halve, middle)))
 
 
@@ -40,7 +39,6 @@ class Held(Tensors):
 
 
 def test_a_pipeline_in_a_dictionary():
-    """The pipeline in a dictionary is found by its key, and can be replaced."""
     dataset = Held({"train": v2.Compose([halve, middle]), "val": halve})
 
     site, *_ = captured(dataset)

@@ -181,7 +181,6 @@ class TestInWorkers:
         assert before == vars(loader.dataset)
 
     def test_the_code_makes_the_same_pipeline(self, orders):
-        """The printed code runs, and puts the ops in this order."""
         loader = slow_then_crop()
         code = orders.trials["code"][1]
 
@@ -247,7 +246,6 @@ class Attributes(Tensors):
 
 @pytest.mark.slow
 def test_ops_in_attributes_are_exchanged():
-    """Applied, they give the same bits; the user's dataset holds what it held."""
     loader = DataLoader(Attributes(triple), batch_size=4)
     held = dict(vars(loader.dataset))
 

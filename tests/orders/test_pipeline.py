@@ -28,7 +28,6 @@ def names(value):
     ],
 )
 def test_is_taken_apart_and_put_together(value, kind):
-    """Every kind of compose gives its ops, and a new one of its kind in another order."""
     chain = Chain(value)
     halve_, middle_ = (op.call for op in chain.ops)
 

@@ -101,7 +101,6 @@ def test_finds_what_trying_every_order_finds(seed):
 
 
 def test_gives_as_many_orders_as_asked_for():
-    """The cheapest orders come in the order of their cost, each once."""
     bench = Numbers(adding(1, 10, 100), lambda position, value: 1 + position * value)
 
     orders = bench.found().cheapest(4)["118"]
@@ -111,7 +110,6 @@ def test_gives_as_many_orders_as_asked_for():
 
 
 def test_an_order_that_raises_is_kept_with_its_reason():
-    """An op that cannot be applied is reported with the ops before it and the reason."""
     bench = Numbers([lambda value: value + 1, only_even])
 
     assert [((1,), "7 is odd")] == bench.found().failures()

@@ -51,7 +51,6 @@ def test_as_few_ops_as_possible_are_said_to_move(positions, change):
     ],
 )
 def test_the_source_can_be_run(dataset):
-    """The code puts a pipeline of the same kind in its place, with the ops in the new order."""
     loader = DataLoader(dataset)
     (place,) = places(dataset)
     before = [op.call for op in Chain(place.value).ops]

@@ -64,7 +64,6 @@ class TestPlantedLoops:
 
     @pytest.mark.slow
     def test_copies_are_work_of_the_device(self):
-        """A copy is its own piece of the device's time, and is not idle time."""
         run, step = recorded(
             0.001, 0.004, values=250_000, pinned_bytes_per_s=1e9, pageable_bytes_per_s=1e9
         )
@@ -76,7 +75,6 @@ class TestPlantedLoops:
         assert run.steps()["h2d_s"].median() > 0.003
 
     def test_a_loop_on_the_host_has_no_device_beside_it(self):
-        """Without a device, a stall is the whole wait."""
         run = ss.record(DataLoader(Naps(0.004), 4), ss.simulated_step(0.001), batches=8)
 
         assert run.device is None
@@ -110,7 +108,6 @@ class TestUnknown:
 
 
 def test_the_batches_are_those_of_the_plain_loader():
-    """A device that is watched changes no batch and no generator."""
     loader = DataLoader(Naps(0.0, 32), 4, shuffle=True)
     torch.manual_seed(5)
     plain = [batch.clone() for batch in loader]

@@ -91,7 +91,6 @@ def _unsaid(came: set[str], run: ss.Run) -> list[str]:
 
 
 def test_a_folder_that_is_deleted_in_mid_run(picture):
-    """The training goes on, also where a worker starts later, and the run has a note."""
     plain = train(picture, 1)
     with ss.instrumented(warmup=0) as watch:
         for folder in Path(tempfile.gettempdir()).glob(f"stallscope-{os.getpid()}-*"):

@@ -74,7 +74,6 @@ class TestWorkersThatFail:
         assert "'fetch' of batch 4" in used.notes
 
     def test_a_worker_that_is_killed_from_outside(self, impatient):
-        """Torch's error names the worker; the run keeps the steps before."""
         loader = DataLoader(Slow(64), 2, num_workers=2, multiprocessing_context="fork")
         steps = []
 
@@ -106,7 +105,6 @@ class TestWorkersThatFail:
 
     @pytest.mark.parametrize(("verb", "method"), [("all", "fork"), ("record", None)])
     def test_a_dataset_that_raises(self, verb, method):
-        """The dataset's exception names sample and stage in a note, and the run ends there."""
         context = {"num_workers": 2, "multiprocessing_context": method} if method else {}
         used = use(verb, DataLoader(Fails(), 4, **context))
 
@@ -175,7 +173,6 @@ class TestStepsThatFail:
     @workers
     @pytest.mark.parametrize("verb", ["given", "all"])
     def test_instrumented_lets_it_pass(self, verb, workers):
-        """The exception of a step has no note about workers, and the run is kept."""
         used = use(verb, DataLoader(Noise(48), 4, num_workers=workers), _fails_at(3))
 
         assert ZeroDivisionError is type(used.error)
@@ -187,8 +184,6 @@ class TestStepsThatFail:
         [("record", KeyboardInterrupt), ("given", SystemExit), ("all", KeyboardInterrupt)],
     )
     def test_base_exceptions_pass(self, verb, raised):
-        """Any exception that ends the loop passes, and the run is kept."""
-
         def step(_: Any) -> None:
             raise raised
 
@@ -413,7 +408,6 @@ class TestBlocks:
     @workers
     @pytest.mark.parametrize("verb", ["given", "all"])
     def test_an_iterator_that_goes_on_afterwards(self, verb, workers):
-        """The rest of the iterator's batches are those of plain iteration."""
         loader = DataLoader(Noise(48), 4, shuffle=True, num_workers=workers)
         seeded(3)
         plain, after = list(loader), generators()

@@ -170,7 +170,6 @@ class TestRecord:
     @FEW
     @given(st.sampled_from(KINDS), st.integers(0, 2), st.integers(0, 1000))
     def test_leaves_no_trace_in_the_generators(self, kind, workers, number):
-        """Batches are those of plain iteration; then every generator is put back."""
         plain = [batch.tolist() for batch in a_loader(kind, workers, seeded(number))]
         own, seen = seeded(number), []
         loader = a_loader(kind, workers, own)
@@ -189,7 +188,6 @@ class TestRecord:
         st.booleans(),
     )  # fmt: skip
     def test_the_loop_goes_on_as_without(self, kind, workers, number, persistent, before):
-        """The loop goes on as without the recording: generators, model, optimizer, workers."""
         seen = []
         for recorded in (False, True):
             own = seeded(number)

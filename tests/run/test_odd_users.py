@@ -72,7 +72,6 @@ class TestTheDataStaysTheirs:
         assert values(loader) == seen
 
     def test_a_transform_that_is_replaced_meanwhile(self):
-        """A transform that the user replaces during the recording stays replaced."""
         data = Numbers(plus_one)
         loader = DataLoader(data, 4)
         with ss.instrumented(loader):
@@ -105,8 +104,6 @@ class TestTheDataStaysTheirs:
 class TestTheirCodeRuns:
     @pytest.mark.parametrize("kind", ["static", "class", "builtin", "torch", "frozen", "locked"])
     def test_unusual_ops(self, kind):
-        """The op gives its result, however its `__call__` is defined."""
-
         class Static:
             @staticmethod
             def __call__(x):

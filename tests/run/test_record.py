@@ -24,7 +24,6 @@ PARENT = os.getpid()
 
 class TestTheDataIsNeverChanged:
     def test_persistent_workers_go_on_without_hooks(self):
-        """Workers that live on after the block give the same batches, unrecorded."""
         batches = []
         for instrument in (False, True):
             own = seeded(7)
@@ -45,7 +44,6 @@ class TestTheDataIsNeverChanged:
         assert {0} == set(watch.run.batches["epoch"])
 
     def test_a_counting_sampler_is_put_back(self):
-        """A sampler that counts its epochs has not counted the recording."""
         data = Noise()
         sampler = Backwards(data)
 
@@ -125,7 +123,6 @@ class TestRun:
         assert run.first_batch_s is not None
 
     def test_as_many_batches_as_asked_for(self):
-        """The steady state has the batches asked for, also with more workers than warm-up."""
         run = ss.record(DataLoader(Noise(200), 4, num_workers=6), batches=12, warmup=2)
 
         assert 12 == run.batches.filter("steady").height
@@ -203,7 +200,6 @@ class TestBadInput:
         assert any("nothing to show" in note for note in run.notes)
 
     def test_works_after_a_failed_recording(self):
-        """A failed recording leaves nothing that disturbs the next."""
         with pytest.raises(KeyError):
             ss.record(DataLoader(Fails(), 4, num_workers=2))
 
@@ -220,7 +216,6 @@ class TestBadInput:
             ss.record(DataLoader(Noise(), 4))
 
     def test_other_iterables_show_their_waits(self):
-        """The waits of an iterable that is no DataLoader are recorded, and no worker."""
         run = ss.record([torch.rand(2)] * 3, batches=3, warmup=0)
 
         assert run.steps()["wait_s"].null_count() == 0

@@ -74,8 +74,6 @@ class TestSamples:
         )
 
     def test_of_a_source_that_fails_end_with_a_note(self, place, recorded):
-        """The other readings go on, and nothing is raised."""
-
         def fail(_):
             yield {}
             raise KeyError("no such disk")
@@ -111,7 +109,6 @@ class TestSamples:
 class TestProcess:
     @pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
     def test_ends_with_the_block(self, place, error):
-        """The sampler ends with its block, also when that fails, and gives all files back."""
         files = psutil.Process().num_fds()
         try:
             with Sampler(place):
@@ -146,7 +143,6 @@ class TestProcess:
         assert 2 <= len(samples(place))
 
     def test_that_was_killed_is_a_note(self, place):
-        """The samples before the kill are kept."""
         with Sampler(place):
             wait_for_samples(place)
             ours()[0].kill()
@@ -167,7 +163,6 @@ class TestProcess:
 
 class TestRecording:
     def test_has_the_resources_of_its_workers(self):
-        """The workers' process ids are those in the deliveries."""
         loader = DataLoader(Noise(400), 2, num_workers=2)
 
         run = ss.record(loader, ss.simulated_step(0.02), batches=60, warmup=2)
@@ -179,7 +174,6 @@ class TestRecording:
         assert (steady["end_ns"] <= run.all_steps["end_ns"].max() + 1e9).all()
 
     def test_keeps_its_resources_when_it_is_saved(self, tmp_path):
-        """All rows come back, with their types."""
         run = ss.record(DataLoader(Noise(64), 2), ss.simulated_step(0.02), batches=20)
 
         assert ss.load(run.save(tmp_path / "run")).all_resources.equals(run.all_resources)
@@ -189,7 +183,6 @@ class TestRecording:
 class TestGpu:
     @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
     def test_is_null_where_there_is_none(self):
-        """The rows have no value, and no note is needed."""
         run = ss.record(DataLoader(Noise(16), 2), batches=4)
 
         rows = run.all_resources.filter(run.all_resources["resource"] == stages.GPU)
@@ -221,7 +214,6 @@ class TestGpu:
 
 
 def test_no_room_for_samples_is_no_error(tmp_path):
-    """The recording goes on without samples."""
     with Sampler(place := LogPlace(tmp_path / "gone", 9)):
         pass
     assert [] == [*ours(), *place.failures.sentences()]

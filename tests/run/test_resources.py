@@ -60,7 +60,6 @@ class TestTable:
         assert {"a": 1.0, "b": None} == dict(frame.select("device", "limit").iter_rows())
 
     def test_a_missing_value_is_null(self):
-        """A missing value is one row without a value, never a 0."""
         frame = table_of(sampled(missing=[stages.GPU, stages.GPU_MEMORY]))
 
         assert [(stages.GPU, None), (stages.GPU_MEMORY, None)] == frame.select(
@@ -111,7 +110,6 @@ class TestUsedUp:
         ],
     )
     def test_is_named(self, use, subject):
-        """A resource is named with its device, where it has one."""
         assert sentence(judged(CALM | use)).startswith(f"{subject} was saturated")
 
     @pytest.mark.parametrize(
@@ -141,7 +139,6 @@ class TestNothing:
         ) == sentence(judged(CALM))
 
     def test_is_used_up_and_the_loop_runs(self):
-        """Without stalls, nothing needs to be fixed."""
         title = sentence(judged(CALM, [0.0] * 10))
 
         assert "No resource was saturated, and the loop hardly stalled" == title
@@ -262,7 +259,6 @@ class TestWhereItShows:
         assert "5.0 GB with shared (dashed)" in shown
 
     def test_a_run_says_it_in_its_notes(self):
-        """The terminal shows the growth, too; a heap that settles is not mentioned."""
         grows = str(looked_at([1000, 1100, 1200, 1300], [5000] * 4))
         settles = str(looked_at([1000, 1001, 1002, 1003], [5000] * 4))
 

@@ -164,7 +164,6 @@ class TestWhatAScriptSees:
 
     @pytest.mark.parametrize("flags", [["-O"], ["-Werror"]])
     def test_flags_of_python(self, here, flags):
-        """Options given to Python itself hold for the script."""
         write("see.py", SEEN + "    print(sys.flags, sys.warnoptions, __debug__)\n")
 
         same("see.py", flags=flags)
@@ -181,7 +180,6 @@ class TestWhatAScriptSees:
         same("-m", "pack.go", stdin="one\ntwo\nthree")
 
     def test_the_name_in_its_help(self, here):
-        """Argparse names the program as ever, in its help and in its error."""
         write("train.py", "import argparse; argparse.ArgumentParser().parse_args()")
 
         assert "usage: train.py" in same("train.py", "--help")[0]
@@ -202,7 +200,6 @@ class TestWhatAScriptSees:
 
     @pytest.mark.parametrize("method", ["fork", "spawn"])
     def test_a_child_that_dies_at_its_start(self, here, method):
-        """The exit code is that of plain Python."""
         write("dies.py", DIES)
 
         assert same("dies.py", method)[0] == "7\n"
@@ -254,7 +251,6 @@ class TestHowAScriptEnds:
         [*((case, False) for case in ENDS), *((case, True) for case in MODULES_TOO)],
     )
     def test_same(self, here, case, module):
-        """Output, traceback and exit code are those of plain Python."""
         write("go.py", ENDS[case])
 
         compiles = case != "a syntax error"
@@ -306,8 +302,6 @@ class TestHowAScriptEnds:
 
 
 class TestLeaving:
-    """Errors in saving the run."""
-
     @pytest.mark.parametrize(
         ("trouble", "message"),
         [
@@ -339,7 +333,6 @@ class TestRefused:
         ],
     )
     def test_a_missing_script_is_refused(self, here, command, sentence):
-        """A missing script is refused in one sentence, before anything is watched."""
         write("secret.py", "")
         Path("secret.py").chmod(0)
         if command == ["secret.py"] and os.access("secret.py", os.R_OK):
@@ -360,7 +353,6 @@ def test_loads_nothing_heavy(here):
 
 @pytest.mark.slow
 def test_ranks_of_torchrun(here):
-    """Under torchrun, ranks meet and end as they do without us."""
     write(
         "go.py",
         """

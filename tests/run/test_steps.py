@@ -95,7 +95,6 @@ class TestAStep:
         assert [2, 2] == ms(steps, "other_s")[:2]
 
     def test_parts_are_exclusive(self):
-        """A part inside of another one is subtracted from it."""
         marks = Marks()
         marks.wait(0, takes=1)
         marks(Mark.BEGIN, extra=CODES["forward"], takes=4)
@@ -242,7 +241,6 @@ class TestTheRecordingsOwnLoop:
         assert [(0, 0), (0, 1), (1, 2)] == loop_tables.waits.select("step", "batch").rows()
 
     def test_copies_have_their_own_column(self):
-        """Copies to the device have their own column."""
         marks = Marks()
         self.outer(marks, [0])
         marks.part("h2d", 3)

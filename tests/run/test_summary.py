@@ -40,5 +40,4 @@ class TestHeadline:
         assert sentence_of({"A": 1.0}).endswith("; no reading was seen")
 
     def test_says_that_there_is_nothing(self):
-        """An empty run has a sentence, too."""
         assert NOTHING == sentence(a_run([]).profile)

@@ -87,8 +87,6 @@ class TestWeb:
 
 
 class TestRuns:
-    """Saved runs behind an address."""
-
     @pytest.fixture
     def ranks(self, tmp_path):
         """Yield the address of nine ranks; rank 7 is slow."""

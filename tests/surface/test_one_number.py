@@ -41,7 +41,6 @@ def pages(request):
 
 
 def test_share_of_the_stalls(pages):
-    """The share of the stalls is the same in texts, pages and evidence."""
     run, diagnosis, texts = pages
     time = loop_breakdown(run.steps(), run.stalls())
     shares = {
@@ -57,7 +56,6 @@ def test_share_of_the_stalls(pages):
 
 
 def test_share_of_each_part(pages):
-    """The share of a part is the same in table, verdict, evidence and the run's sentence."""
     run, diagnosis, texts = pages
     texts = texts | {"json": as_json(diagnosis)}
     wrong, seen = {}, set()

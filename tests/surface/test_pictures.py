@@ -30,7 +30,6 @@ def test_names(name, golden):
 
 @pytest.mark.parametrize("name", BUILT)
 def test_words(name, golden):
-    """Each picture has the same words; the first picture is the default."""
     result = built(name)
     drawn = {kind: sorted(words(result.plot(kind))) for kind in kinds(result.plot)}
 

@@ -49,22 +49,18 @@ def signature(member: object) -> str:
 
 
 def test_verbs(golden):
-    """Each verb takes the same arguments, with the same defaults."""
     golden.json("names/verbs.json", {name: signature(getattr(ss, name)) for name in VERBS})
 
 
 def test_classes(golden):
-    """Each result has the same attributes and methods."""
     golden.json("names/classes.json", {name: members(getattr(ss, name)) for name in CLASSES})
 
 
 def test_parts_of_results(golden):
-    """The parts of results have the same attributes."""
     golden.json("names/parts.json", {name: members(type(part())) for name, part in PARTS.items()})
 
 
 def test_results_have_the_same_fields(golden):
-    """The fields of a result keep their names and order."""
     fields_by_class = {
         name: [field.name for field in fields(getattr(ss, name))] for name in CLASSES
     }
@@ -100,7 +96,6 @@ def command_line(monkeypatch):
 
 
 def test_command_line(command_line, golden):
-    """The same commands take the same arguments and options, with the same defaults."""
     commands = {name: parameters(command) for name, command in command_line.commands.items()}
 
     golden.json("names/command_line.json", {"": parameters(command_line), **commands})

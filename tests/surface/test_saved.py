@@ -15,7 +15,6 @@ NEAR = 1e-9
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("name", SAVED_RUNS)
 def test_tables_of_runs(name, table, golden):
-    """Each table has the same rows as before."""
     actual = rows(getattr(saved_run(name), table)())
 
     golden.json(f"saved/{name}/{table}.json", actual, rel_tol=NEAR)
@@ -53,7 +52,6 @@ def test_sums_of_runs(name, golden):
 
 @pytest.mark.parametrize("name", SAVED_RUNS)
 def test_heads_of_runs(name, golden):
-    """The run has the same settings, machine and notes."""
     run = saved_run(name)
     settings = ("name", "num_workers", "batch_size", "warmup")
     actual = {field: getattr(run.settings, field) for field in settings}
@@ -76,7 +74,6 @@ def test_saved_again(name, tmp_path):
 
 @pytest.mark.parametrize("name", SAVED_FLAMES)
 def test_flames(name, golden, tmp_path):
-    """The flame has the same stacks, functions and intervals."""
     flame = saved_flame(name)
     actual = {method: rows(getattr(flame, method)()) for method in ("table", "stacks")}
 

@@ -38,7 +38,6 @@ def tables(kind: str, name: str) -> dict[str, pl.DataFrame]:
 
 @pytest.mark.parametrize("kind", EACH_KIND)
 def test_columns(kind, golden):
-    """The columns have the same names, types and order."""
     columns = {
         name: [[column, str(dtype)] for column, dtype in table.schema.items()]
         for name, table in tables(kind, kind).items()
@@ -60,7 +59,6 @@ def test_columns_do_not_depend_on_what_was_measured(name):
 
 @pytest.mark.parametrize("name", BUILT)
 def test_values(name, golden):
-    """The tables have the same rows in the same order."""
     kind = name.partition("_")[0]
     called = METHODS[kind] - (LONG | {"table"} if kind == "run" else set())
     values = {method: rows(getattr(built(name), method)()) for method in sorted(called)}

@@ -65,7 +65,6 @@ def test_saved_runs(name, golden):
 
 
 def test_report(golden, tmp_path):
-    """The exported page of a diagnosis has the same words."""
     page = built("diagnosis").export(tmp_path / "report.html").read_text(encoding="utf-8")
 
     words = WHEN.sub("(when)", Text(page).lines)
@@ -73,7 +72,6 @@ def test_report(golden, tmp_path):
 
 
 def test_findings_as_json(golden, tmp_path):
-    """The exported JSON of a diagnosis is the same."""
     written = built("diagnosis").export(tmp_path / "found.json").read_text(encoding="utf-8")
     findings = json.loads(written.replace(ss.__version__, "(version)"))
 
@@ -81,14 +79,12 @@ def test_findings_as_json(golden, tmp_path):
 
 
 def test_speedscope(golden, tmp_path):
-    """The exported file for speedscope is the same."""
     written = built("flame").export(tmp_path / "flame.json").read_text(encoding="utf-8")
 
     golden.json("files/speedscope.json", json.loads(written), rel_tol=1e-9)
 
 
 def test_flame_as_page(golden, tmp_path):
-    """The page of a flamegraph has the same words."""
     page = built("flame").export(tmp_path / "flame.html").read_text(encoding="utf-8")
     words = re.sub(r"(?s)<(script|style)\b.*?</\1>", " ", page)
     lines = [" ".join(line.split()) for line in re.sub(r"<[^>]*>", "\n", words).split("\n")]
@@ -97,7 +93,6 @@ def test_flame_as_page(golden, tmp_path):
 
 
 def test_trace(golden, tmp_path):
-    """The trace has the same events."""
     written = built("run_for_a_trace").trace(tmp_path / "trace.json").read_text(encoding="utf-8")
     trace = json.loads(written.replace(ss.__version__, "(version)"))
 

@@ -110,17 +110,14 @@ def scores(findings_by_name) -> dict[str, list[list[object]]]:
 
 
 def test_of_loops(golden):
-    """Loops with planted times have the same findings."""
     golden.json("verdicts/loops.json", scores(of_loops()), rel_tol=1e-6)
 
 
 def test_of_facts(golden):
-    """Numbers with a single cause have the same findings."""
     golden.json("verdicts/facts.json", scores(of_facts()), rel_tol=1e-6)
 
 
 def test_of_saved_runs(golden):
-    """Recordings of real loops have the same findings."""
     names = [name for name in SAVED_RUNS if not name.endswith("ranks")]
     findings_by_name = {name: judged(saved_run(name)) for name in names}
 

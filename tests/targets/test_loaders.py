@@ -49,7 +49,6 @@ KEEPERS = pytest.mark.parametrize("make", [make for _, make in keepers()], ids=d
 
 @KEEPERS
 def test_their_iterator_loses_no_batch(make):
-    """A loader in the middle of an epoch goes on after a recording without a gap."""
     seen = []
     for recorded in (False, True):
         seed()
@@ -92,7 +91,6 @@ def test_a_loop_starts_again_and_again(kind):
 
 
 def test_a_generator_in_the_middle_is_refused():
-    """A started generator is refused in a sentence and loses no batch."""
     loader = Wrapper(None, iter(infinite(num_workers=0)))
     first = next(loader.inner)
 
@@ -148,7 +146,6 @@ class TestAnIterableDatasetOfBatches:
 
 class TestNodes:
     def test_the_waits_are_seen(self):
-        """The node's threads end after the recording, and the node can be iterated again."""
         node = Node([torch.rand(2)] * 9)
 
         run = ss.record(node, batches=4, warmup=0)

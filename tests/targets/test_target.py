@@ -92,7 +92,6 @@ def the_error(spec, **named):
 
 class TestLoaders:
     def test_a_loader_is_used_unchanged(self):
-        """A DataLoader is the target's loader itself, neither read nor built again."""
         loader = DataLoader(Numbers(), 2)
         built, read = Numbers.built, Numbers.read
 
@@ -102,7 +101,6 @@ class TestLoaders:
         assert (Numbers.built, Numbers.read) == (built, read)
 
     def test_taking_a_loader_draws_no_random_number(self):
-        """The generators of torch, numpy and Python are left as they were."""
         loader, before = DataLoader(Numbers(), 2, shuffle=True), generators()
 
         target(loader)
@@ -115,7 +113,6 @@ class TestLoaders:
         assert (loader_target.step, loader_target.device) == (print, torch.device("cpu"))
 
     def test_a_target_is_returned(self):
-        """A target is returned unchanged; only a new step or device replaces its own."""
         original = Target([1], step=print, device="cpu", name="mine", notes=("seen",))
 
         assert target(original) == original
@@ -126,14 +123,12 @@ class TestLoaders:
         assert target([torch.zeros(2)]).name == "list"
 
     def test_an_iterator_is_noted_as_measured_once(self):
-        """An iterator is accepted with a note, and no batch is taken from it."""
         batches = iter([1, 2])
 
         assert "measured once" in target(batches).notes[0]
         assert list(batches) == [1, 2]
 
     def test_a_pair_is_a_loader_and_its_step(self):
-        """A tuple of a loader and a function is a loader with its step."""
         pair_target = target(([1], print))
 
         assert (pair_target.loader, pair_target.step) == ([1], print)
@@ -150,7 +145,6 @@ class TestWrongObjects:
 
     @pytest.mark.parametrize("value", [None, 3, {"a": 1}, torch.zeros(2), Numbers, print, b"x"])
     def test_a_value_without_batches_is_named(self, value):
-        """A value that yields no batches is refused with its type's name."""
         assert f"is a {type(value).__name__}, which yields no batches" in the_error(value)
 
     @pytest.mark.parametrize(
@@ -191,7 +185,6 @@ class TestWrongObjects:
 
 class TestFolders:
     def test_sub_folders_are_classes(self, tmp_path):
-        """Images in sub-folders get the sub-folder's number as their label."""
         a_jpeg(tmp_path / "cat" / "a.JPG")
         a_jpeg(tmp_path / "dog" / "deep" / "b.jpeg")
         a_jpeg(tmp_path / ".thumbs" / "c.jpg")
@@ -267,7 +260,6 @@ class TestShards:
         return [round((value * STD[0] + MEAN[0]) * 25.5) * 10 for value in first_channel]
 
     def test_each_key_gives_its_first_image(self, tmp_path):
-        """A sample is the members of one key, and only its image is used."""
         a_shard(tmp_path / "x.tar", self.MEMBERS)
 
         shard_target = target(tmp_path / "x.tar")
@@ -280,7 +272,6 @@ class TestShards:
 
     @pytest.mark.parametrize("name", ["s-{08..10}.tar", "s-*.tar", "."])
     def test_ranges_globs_and_folders_find_every_shard(self, here, name):
-        """A range with leading zeros, a glob and a folder of shards give the same files."""
         for number in ("08", "09", "10"):
             a_shard(here / f"s-{number}.tar", [("a.jpg", 10)])
 
@@ -308,7 +299,6 @@ class TestShards:
         assert "s-1.tar" in the_error(str(tmp_path / "s-{0..3}.tar"))
 
     def test_a_shard_without_images_says_what_is_there(self, tmp_path):
-        """A tar without images is refused, and the error lists its files."""
         a_shard(tmp_path / "x.tar", [("a.json", b"{}")])
 
         assert "found a.json" in the_error(tmp_path / "x.tar")
@@ -326,7 +316,6 @@ class TestFactories:
     )
 
     def test_a_factory_is_called(self, here):
-        """A factory in the current folder is called without arguments."""
         a_module(
             here, "train_a", self.LOADER + "def make(): return DataLoader(SlowFetchDataset(2))"
         )
@@ -344,7 +333,6 @@ class TestFactories:
         assert target("train_b:make", step=repr).step is repr
 
     def test_a_factory_may_return_a_target(self, here):
-        """A target from a factory keeps its notes and is named as the user named it."""
         a_module(here, "train_c", "import stallscope as ss\ndef make(): return ss.target([1])")
 
         assert target("train_c:make") == Target([1], name="train_c:make")
@@ -379,7 +367,6 @@ class TestWrongFactories:
         ["import no_such_library", "from os import no_such_name", "1 / 0", "raise SystemExit(2)"],
     )
     def test_an_error_of_the_module_is_its_own(self, here, text):
-        """An error of the user's module is named and chained, not reported as a wrong name."""
         a_module(here, "train_i", text)
 
         with pytest.raises(TargetError, match="importing your module 'train_i' raised") as caught:
@@ -389,7 +376,6 @@ class TestWrongFactories:
         assert f"{type(cause).__name__}: {cause}" in str(caught.value)
 
     def test_an_error_of_the_factory_is_named(self, here):
-        """An exception of the factory is named by type and text, and chained."""
         a_module(here, "train_k", "def make(): raise KeyError('root')")
 
         with pytest.raises(
@@ -426,7 +412,6 @@ class TestSample:
 
 class TestWords:
     def test_the_sample_is_built_in(self):
-        """'sample' is the sample loader, and says that it is not the user's."""
         sample_target = target("sample")
 
         assert len(sample_target.loader.dataset) == 1920
@@ -439,7 +424,6 @@ class TestWords:
 
     @pytest.mark.parametrize("text", ["", "nonsense", "two words"])
     def test_a_wrong_word_lists_the_targets(self, text):
-        """The error for a wrong string lists every kind of target."""
         message = the_error(text)
 
         assert f"{text!r} is not a target. A target is" in message
@@ -449,5 +433,4 @@ class TestWords:
         "text", ["no/such/folder", r"C:\data", "C:/data", "~/no_such", "a.zip"]
     )
     def test_a_missing_path_is_named(self, text):
-        """A path that does not exist is named as given; Windows paths are paths."""
         assert f"there is no {text!r}" in the_error(text)

@@ -47,7 +47,6 @@ def rate(board) -> float:
 
 
 def test_each_slider_changes_the_answer(board):
-    """More workers and faster stages raise the rate; a longer step lowers it."""
     rates = [rate(board)]
     for slider, value in ((board.workers, 4), (board.decode, 4.0), (board.reading, 4.0)):
         slider.value = value
@@ -61,7 +60,6 @@ def test_each_slider_changes_the_answer(board):
 
 
 def test_a_stage_that_was_not_recorded_has_a_disabled_slider(board, costs):
-    """The slider of an unrecorded stage is disabled; the others work."""
     without = board_of(replace(costs, stages=(("fetch", "fetch"), ("Blur", "transform"))))
 
     assert (True, False) == (without.decode.disabled, without.reading.disabled)
@@ -83,7 +81,6 @@ def test_the_button_measures_the_chosen_setting(board):
 
 
 def test_without_the_loader_it_says_so():
-    """A loaded tuning shows a note and its picture, without sliders."""
     panel = a_full_tuning().panel()
 
     assert NO_LOADER in panel.children[0].value

@@ -118,12 +118,10 @@ class TestTable:
 
 class TestUse:
     def test_code_is_the_line_to_write(self):
-        """The code is empty if no change is recommended."""
         assert "DataLoader(..., num_workers=4)" == a_full_tuning().code
         assert "" == measured({NOW: STEADY, HERE: times(0.5)}).code
 
     def test_apply_makes_a_new_loader(self):
-        """The new loader has the best setting, or that of the named trial."""
         old, tuning = DataLoader(range(8), 2, num_workers=2), a_full_tuning()
 
         assert 4 == tuning.apply(old).num_workers

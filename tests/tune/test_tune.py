@@ -103,7 +103,6 @@ class TestHeedsTheUser:
     """The user's objects stay unchanged, and only the user's settings are tried."""
 
     def test_state_is_unchanged(self):
-        """Tuning changes neither the generators nor the loader."""
         generator = torch.Generator().manual_seed(1)
         mine = DataLoader(Samples(), 4, shuffle=True, generator=generator, num_workers=0)
 
@@ -118,7 +117,6 @@ class TestHeedsTheUser:
 
     @pytest.mark.slow
     def test_a_setting_that_raises_is_a_row_with_its_reason(self):
-        """An error in another setting does not stop the tuning."""
         tuning = ss.tune(
             loader(wait_s=0.001, fails_in_workers=True), budget_s=20, settings=[{"num_workers": 1}]
         )
@@ -129,7 +127,6 @@ class TestHeedsTheUser:
         assert tuning.best["trial"] == 0
 
     def test_a_setting_that_needs_too_much_memory_is_not_tried(self):
-        """The memory is predicted from the bytes of a batch, and the row says so."""
         tuning = ss.tune(loader(), budget_s=2, settings=[{"num_workers": 4}], max_bytes=300)
 
         row = the_other(tuning)
@@ -188,7 +185,6 @@ class TestHeedsTheUser:
     ids=["its own iterator", "a list", "no budget", "no memory", "no setting"],
 )
 def test_wrong_arguments_are_refused_in_a_sentence(target, arguments, error):
-    """Wrong arguments are refused before the first measurement."""
     with pytest.raises(error) as caught:
         ss.tune(target, **arguments)
 
@@ -196,7 +192,6 @@ def test_wrong_arguments_are_refused_in_a_sentence(target, arguments, error):
 
 
 def test_it_ends_within_its_budget():
-    """Tuning takes at most a tenth more than its budget."""
     began = time.perf_counter()
 
     tuning = ss.tune(DataLoader(Samples(0.002), 4, collate_fn=BusyCollate(0.001)), budget_s=2.5)

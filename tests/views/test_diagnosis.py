@@ -51,7 +51,6 @@ def test_every_text_of_the_picture_has_a_place_of_its_own(name):
 
 @pytest.mark.parametrize("name", ["three findings", "healthy", "simulated"])
 def test_the_verdict_is_the_first_line_everywhere(name):
-    """The verdict comes first in a terminal, in the picture and in a notebook."""
     diagnosis = DIAGNOSES[name]
     title = diagnosis.verdict.title
 
@@ -67,7 +66,6 @@ def test_a_simulated_step_is_called_simulated(view):
 
 
 def test_a_guided_notebook_is_a_link():
-    """The next step opens the notebook that goes deeper, if there is one of that name."""
     step = "see 2_fetch_vs_transform.ipynb, 3_cached_baseline (idle) or 99_none of runs/01_mine"
     page = html(a_diagnosis(Finding("lock", "", 0.1, next_step=step), parts=False))
 
@@ -77,7 +75,6 @@ def test_a_guided_notebook_is_a_link():
 
 
 def test_each_part_of_a_next_step_has_its_own_line():
-    """The parts of a next step are lines of their own; a notebook is a link only if it exists."""
     diagnosis = a_diagnosis(
         Finding("lock", "", 0.1, next_step="hold it; and 4_worker_flamegraphs; a.py:3")
     )
@@ -123,7 +120,6 @@ def test_lines_of_a_terminal_are_not_too_long():
 
 @pytest.mark.parametrize("kind", ["ladder", "timeline", "flame"])
 def test_other_pictures_are_those_of_its_parts(kind):
-    """The pictures are those of the run, the ladder and the flame; a sheet names a missing one."""
     diagnosis = DIAGNOSES["three findings"]
     own = getattr(diagnosis, PICTURE_SOURCES[kind]).plot(kind)
 
@@ -227,7 +223,6 @@ def test_only_its_own_script_may_run(page):
 
 @pytest.mark.slow
 def test_every_name_is_only_text(hostile):
-    """A name that is markup makes no element, in the page and in the flamegraph's data."""
     page = face.page(hostile)
     tags = [tag for tag, _ in Elements(page).found]
     scripts = [tag for tag in tags if tag == "script"]
@@ -259,7 +254,6 @@ class TestRedacted:
         "words", ["dilate", "3 MB/s", "samples/s", "2_fetch_vs_transform.ipynb", DECODE.title]
     )
     def test_keeps_the_rest(self, redacted, words):
-        """The report keeps the verdict, the numbers, and the names of functions and notebooks."""
         assert words in redacted
 
     def test_escapes_as_before(self, hostile):

@@ -42,7 +42,6 @@ class TestPictures:
         check_texts(ORDERS[name].plot(kind))
 
     def test_different_data_is_not_among_the_best(self):
-        """An order with other data, or one that fails, is in no picture of the best."""
         drawn = " ".join(words(ORDERS["full"].plot()))
 
         assert "order (0, 1, 3, 2, 4)" not in drawn
@@ -82,7 +81,6 @@ class TestTable:
         assert "the mask is 256 by 256" in html
 
     def test_the_cost_of_a_cache_is_shown(self):
-        """A cache is the user's decision: its cost is shown, without a recommendation."""
         others = (Other("cache", "all in memory", 2.0, changes="300 MB in each worker"),)
         orders = some_orders(others=others, measured=(0,))
 
@@ -98,7 +96,6 @@ class TestTable:
 
 class TestSentences:
     def test_nothing_faster_is_an_answer(self):
-        """The pipeline as it is can be the best one."""
         assert "Keep the pipeline" in sentence(ORDERS["no others"])
         assert sentence(ORDERS["far off"]).startswith("Keep the pipeline")
 
@@ -125,7 +122,6 @@ class TestSentences:
         )
 
     def test_every_equivalence_is_put_into_words(self):
-        """The words have the number of samples, and the reason if there is one."""
         verdicts = [verdict(variant.grade) for variant in ORDERS["full"].variants]
 
         assert "identical: the same bits on 16 samples" in verdicts
@@ -217,7 +213,6 @@ class TestOrder:
 
 class TestMeasuring:
     def test_the_buttons_move_the_chosen_op(self):
-        """The buttons move an op by one place; at an end they do nothing."""
         board, _ = a_board()
         board.op.value = "RandomCrop"
 

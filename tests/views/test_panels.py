@@ -22,7 +22,6 @@ def controls(panel):
 
 class TestPanel:
     def test_can_be_made_and_used_many_times(self):
-        """Two panels of one run are independent."""
         first, second = STALLING["stalls"].panel(), STALLING["stalls"].panel()
         before = second.children[1].value
         controls(first)[0].value = 3
@@ -68,7 +67,6 @@ class TestStallPanel:
         assert f"Step {longest['step']} waits" in STALLING["stalls"].panel("stalls").still.title
 
     def test_redraws_on_every_step(self):
-        """Each number of the slider is another picture and another table."""
         panel = STALLING["stalls"].panel("stalls")
         (slider,) = controls(panel)
         seen = set()
@@ -107,7 +105,6 @@ class TestTimelinePanel:
         ]
 
     def test_redraws_on_every_step(self):
-        """Each place of the slider is another picture, whose title names its steps."""
         panel = STALLING["stalls"].panel("timeline")
         step_count, slider = controls(panel)
         step_count.value = 6
@@ -136,7 +133,6 @@ class TestStall:
     @pytest.mark.slow
     @pytest.mark.parametrize("name", STALLING)
     def test_is_drawn_with_every_text_in_a_place_of_its_own(self, name):
-        """No text of the first, longest or last stall leaves the sheet or lies on another."""
         stalls = STALLING[name].stalls()
         longest = stalls["stall_s"].arg_max()
 

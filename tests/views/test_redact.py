@@ -152,7 +152,6 @@ def found_in(texts):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [*KINDS])
 def test_no_piece_of_a_name_is_left(planted, kind, tmp_path):
-    """No text, page, JSON, picture, trace or saved file of a result or its parts has a name."""
     before = {mark for _, mark in found_in(everything(planted[kind], tmp_path / "plain"))}
 
     assert kind == "lines" or MARKS - {"hostname"} <= before

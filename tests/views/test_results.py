@@ -69,7 +69,6 @@ def test_every_text_of_the_pictures_has_a_place_of_its_own(name):
 
 @pytest.mark.parametrize("name", ["ladder, full", "lines, many", "lines, hostile", *TABLES[1:]])
 def test_the_answer_comes_first_everywhere(name):
-    """The answer comes first in a terminal and in the first picture; a page opens one listing."""
     result = RESULTS[name]
     page = result._repr_mimebundle_()["text/html"]
 
@@ -114,7 +113,6 @@ def test_an_export_refuses_another_ending(name, ending, tmp_path):
 
 class TestLadder:
     def test_panel_compares_any_two_rungs(self):
-        """The rungs may be in either order, and change more than once."""
         panel = LADDERS["simulated"].panel()
         upper, lower = panel.children[0].children
         text = panel.children[2]

@@ -67,7 +67,6 @@ class TestLoopText:
 
 class TestHtml:
     def test_escapes_names(self):
-        """A stage, a note, a headline and a part of the loop cannot add HTML of their own."""
         run = a_run([{ATTACK: 1.0}] * 4, notes=(ATTACK,))
         loop = a_loop({"fetch": 10.0, ATTACK: 60.0}, using={ATTACK: 9.0})
 

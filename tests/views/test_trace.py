@@ -157,7 +157,6 @@ class TestNames:
         assert "rank 2: worker 3 (pid 103)" in processes.values()
 
     def test_carry_notes_settings_and_machine(self):
-        """The trace carries notes, settings and machine, without values that JSON lacks."""
         run = replace(a_run([], notes=("a note",)), machine={"cores": float("nan")})
 
         about = trace_of(run)["otherData"]
@@ -172,7 +171,6 @@ def short_run():
 class TestWriting:
     @pytest.mark.parametrize("name", ["trace.json", "new/folder/trace.json.gz"])
     def test_gives_the_file_that_was_asked_for(self, short_run, tmp_path, name):
-        """The file is plain or compressed, in new folders; no other file stays."""
         path = short_run.trace(tmp_path / name)
 
         assert tmp_path / name == path
@@ -180,11 +178,9 @@ class TestWriting:
         assert [path] == list(path.parent.iterdir())
 
     def test_of_nothing_is_a_trace(self, tmp_path):
-        """A run in which nothing happened can be opened, too."""
         assert [] == trace_format.read(a_run([]).trace(tmp_path / "trace.json"))["traceEvents"]
 
     def test_that_fails_leaves_what_was_there(self, short_run, tmp_path, monkeypatch):
-        """A failed export leaves no partial trace, and the older one is whole."""
         path = short_run.trace(tmp_path / "trace.json")
         before = path.read_bytes()
 
