@@ -9,16 +9,17 @@ from itertools import count
 import numpy as np
 import pytest
 
+from stallscope.bench import samples
 from stallscope.bench.comparison import known_reach
 from stallscope.bench.measurement import Measurement
-from stallscope.bench.samples import Contest, OwnClock, PairedSamples
+from stallscope.bench.samples import Contest, PairedSamples
 
 UNITS = list(range(64))
 
 
 @pytest.fixture
 def planted(monkeypatch):
-    monkeypatch.setattr(OwnClock, "took_s", lambda _, make: make())
+    monkeypatch.setattr(samples, "own_s", lambda make: make())
 
 
 def costs(usual: float, noise: float = 0.02, seed: int = 0):
@@ -31,7 +32,6 @@ def costs(usual: float, noise: float = 0.02, seed: int = 0):
 def compared(contest: Contest, **named) -> PairedSamples:
     pairs = PairedSamples(Measurement("orders", 20))
     pairs.run({1: contest}, **named)
-    pairs.close()
     return pairs
 
 

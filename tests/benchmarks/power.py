@@ -242,7 +242,6 @@ def _samples_themselves() -> Factor:
     with Measurement("power", SAME_S) as measurement:
         pairs = PairedSamples(measurement)
         pairs.run({1: Contest("itself", read, read, list(islice(range(len(dataset)), 64)))})
-        pairs.close()
     return pairs.factor(1)
 
 

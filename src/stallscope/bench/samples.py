@@ -9,11 +9,10 @@ loops need a minute.
 from __future__ import annotations
 
 import math
-import os
-import sys
 import time
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -47,8 +46,7 @@ _FEWEST, _FEWEST_BATCHES = 16, 6
 """Least samples and least pairs before the first test: fewer are equal by chance."""
 _LOOK_AFTER: Final = 0.25
 """Further pairs until the next test, as a share: frequent tests stop at a chance result."""
-_OF_SCHEDULER: Final = "/proc/thread-self/schedstat"
-_SCHEDULER_BYTES: Final = 96
+_OF_SCHEDULER: Final = Path("/proc/thread-self/schedstat")
 
 
 class SamplePair(NamedTuple):
@@ -74,39 +72,28 @@ class Contest(NamedTuple):
     expected_s: float = 0.0
 
 
-class OwnClock:
-    """Clock for the own time of calls in this thread.
+def own_s(make: Callable[[], object]) -> float:
+    """Call a function, and return its own seconds in this thread.
 
     Own time is computing and waiting for a disk or a network, also by threads of a library, without
-    waiting for a core (schedstat in proc(5)). Without schedstat, the clock gives wall time.
+    waiting for a core (schedstat in proc(5)). Without schedstat, it is wall time.
     """
+    queued_ns, computed_ns = _queued_ns(), time.process_time_ns()
+    began_ns = time.perf_counter_ns()
+    result = make()
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
+    took_ns = time.perf_counter_ns() - began_ns
+    computed_ns = time.process_time_ns() - computed_ns
+    del result
+    return max(took_ns - (_queued_ns() - queued_ns), computed_ns) / 1e9
 
-    def __init__(self) -> None:
-        has_it = sys.platform == "linux" and os.access(_OF_SCHEDULER, os.R_OK)
-        self._file = os.open(_OF_SCHEDULER, os.O_RDONLY) if has_it else None
 
-    def close(self) -> None:
-        """Close the file of the scheduler."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-
-    def took_s(self, make: Callable[[], object]) -> float:
-        """Call a function, and return its own seconds."""
-        queued_ns, computed_ns = self._queued_ns(), time.process_time_ns()
-        began_ns = time.perf_counter_ns()
-        result = make()
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            torch.cuda.synchronize()
-        took_ns = time.perf_counter_ns() - began_ns
-        computed_ns = time.process_time_ns() - computed_ns
-        del result
-        return max(took_ns - (self._queued_ns() - queued_ns), computed_ns) / 1e9
-
-    def _queued_ns(self) -> int:
-        if self._file is None:
-            return 0
-        return int(os.pread(self._file, _SCHEDULER_BYTES, 0).split()[1])
+def _queued_ns() -> int:
+    try:
+        return int(_OF_SCHEDULER.read_text(encoding="ascii").split()[1])
+    except OSError:
+        return 0
 
 
 class PairedSamples:
@@ -114,15 +101,10 @@ class PairedSamples:
 
     def __init__(self, measurement: Measurement) -> None:
         self._measurement = measurement
-        self._clock = OwnClock()
         self._order = np.random.default_rng(SEED)
         self.pairs: list[SamplePair] = []
         self.failed: dict[int, str] = {}
         """Exception of each variant that raised."""
-
-    def close(self) -> None:
-        """Close the clock."""
-        self._clock.close()
 
     def run(
         self, contests: dict[int, Contest], share: float = 1.0, narrow: float = math.inf
@@ -173,7 +155,7 @@ class PairedSamples:
             seed_everywhere(pair)
             make = partial((contest.as_it_is, contest.variant)[place], unit)
             try:
-                took_s[place] += self._clock.took_s(make)
+                took_s[place] += own_s(make)
             except Exception as error:
                 if not place:  # the user's own
                     raise

@@ -10,7 +10,7 @@ and mask, which never exchange places.
 
 from __future__ import annotations
 
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import cycle, groupby, islice
 from statistics import fmean
@@ -435,7 +435,7 @@ class OrderEvaluator:
         pairs = PairedSamples(Measurement("orders", budget_s))
         pairs.pairs += self._pairs.get(variant.positions, [])
         indexed = self.replay.loader if self.replay else self.loader
-        with private_copy(indexed) as mine, self.guarded(), closing(pairs):
+        with private_copy(indexed) as mine, self.guarded():
             dataset = self.site.loader_with(variant, mine).dataset
             indices = first_indices(mine, len(self.samples))
             own, reordered = mine.dataset.__getitem__, dataset.__getitem__

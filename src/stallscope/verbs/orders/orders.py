@@ -8,7 +8,7 @@ pairs of samples, by the original and by the variant. The best is confirmed in t
 from __future__ import annotations
 
 import time
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -248,7 +248,7 @@ class OrderSearch:
         evaluator = self._evaluator
         batches = next_indices(self._loader, _BATCHES)
         self._pairs = pairs = PairedSamples(self._measurement)
-        with evaluator.guarded(), closing(pairs):
+        with evaluator.guarded():
             self._finalists = proposals.choose_finalists(evaluator)
             pairs.run(self._contests(evaluator, self._finalists, batches), _PAIRED)
             evaluator.mark_failed(pairs.failed)

@@ -29,7 +29,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from stallscope.bench.samples import OwnClock
+from stallscope.bench.samples import own_s
 from stallscope.hooks.loader_access import StandIn
 from stallscope.hooks.patches import Patches
 from stallscope.isolation import seed_everywhere
@@ -227,10 +227,10 @@ class ReadTimes(IterableDataset[Any]):
         self._container, self._parts, self._numbers = container, parts, numbers
 
     def __iter__(self) -> Iterator[tuple[int, float]]:
-        clock, received = OwnClock(), list[Any]()
+        received: list[Any] = []
         samples = self._container.read(self._numbers, self._parts)
         while True:
-            seconds = clock.took_s(lambda: received.extend(islice(samples, 1)))
+            seconds = own_s(lambda: received.extend(islice(samples, 1)))
             if not received:
                 return
             yield received.pop()[0], seconds
@@ -366,7 +366,6 @@ class MakeTimes(StandIn, IterableDataset[Any]):
         self._samples = samples
 
     def __iter__(self) -> Iterator[tuple[bool, int, float]]:
-        clock = OwnClock()
         for number, raw, shrunk in self._samples:
             variants = [raw] if shrunk is None else [raw, replace(raw, blobs=tuple(shrunk))]
             took_s = [0.0] * len(variants)
@@ -374,7 +373,7 @@ class MakeTimes(StandIn, IterableDataset[Any]):
                 made_of(self._original, raw)  # the first call in a process imports and allocates
             for place in torch.randperm(len(variants)).tolist():
                 seed_everywhere(number)
-                took_s[place] = clock.took_s(partial(made_of, self._original, variants[place]))
+                took_s[place] = own_s(partial(made_of, self._original, variants[place]))
             yield from ((bool(place), number, each_s) for place, each_s in enumerate(took_s))
 
 
