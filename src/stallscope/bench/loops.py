@@ -41,7 +41,7 @@ from stallscope.units import count as count_of
 from stallscope.units import said_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from stallscope.bench.measurement import Measurement
     from stallscope.loops.training_loop import TimedLoop
@@ -220,8 +220,8 @@ class InTurns:
         self._took_s[variant] = time.perf_counter() - began_s
         if block.samples:  # a batch may be empty
             self.blocks.append(block)
-        if start.lap.reported_share is not None:
-            self.reported[variant] = start.lap.reported_share
+        if start.reported_share is not None:
+            self.reported[variant] = start.reported_share
         if self._together:
             start.stop()
         else:
@@ -312,11 +312,13 @@ class _Running:
             loop = replace(loop, batches=copied(usual, worker_init_fn=dies))
         self._loop = loop
         self._ends = ExitStack()
-        self._batches: Iterator[Any] = iter(())
         self._processes: list[Any] = []
         self._is_stopped = False
         self._stale = 0
-        self.lap = TimedPass()
+        self.lap: TimedPass
+        """Its batches, once it has started."""
+        self.reported_share: float | None = None
+        """Utilisation that the device's driver reports."""
         self.workers = loop.workers
         self.blocks = 0
         self.needs = np.zeros(2)
@@ -324,18 +326,17 @@ class _Running:
 
     def start(self, measurement: Measurement) -> None:
         """Start workers, and use the batches before the steady state."""
-        loop, lap, room = self._loop, self.lap, _room()
+        loop, room = self._loop, _room()
         before = set(multiprocessing.active_children())
-        self._batches = self._ends.enter_context(started(loop, lap))
+        self.lap = self._ends.enter_context(started(loop))
         self._processes = [
             child
             for child in multiprocessing.active_children()
             if child not in before and child.daemon
         ]
         until_ns = measurement.until_ns()
-        for number, batch in enumerate(self._batches, 1):
+        for number, batch in enumerate(self.lap, 1):
             loop.use(batch)
-            lap.used += 1
             if number >= loop.warmup or time.perf_counter_ns() > until_ns:
                 break
         self.needs = room - _room()
@@ -343,29 +344,27 @@ class _Running:
     def block(self, measurement: Measurement, place: tuple[int, int, int]) -> LoopBlock | None:
         """Time some batches of a variant, start and sweep; None: it ends within the first round."""
         self.go_on()
-        loop, lap = self._loop, self.lap
-        for batch in islice(self._batches, self._stale):
+        loop = self._loop
+        for batch in islice(self.lap, self._stale):
             loop.use(batch)
-            lap.used += 1
         until_ns = measurement.until_ns()
         clock, samples, round_ = loop.device.clock(), 0, loop.block
         use, cpu_s = CpuUse.now(), self._cpu_s()
         began_ns, took_ns, steps = time.perf_counter_ns(), 0, 0
         clock.begin()
-        for steps, batch in enumerate(self._batches, 1):
+        for steps, batch in enumerate(self.lap, 1):
             samples += samples_in(batch, loop.batch_size)
             batch = loop.device.move(batch)  # noqa: PLW2901 - the same batch
             clock.step_begins()
             if loop.step is not None:
                 loop.step(batch)
             clock.step_ends()
-            lap.used += 1
             took_ns = time.perf_counter_ns() - began_ns
             whole = steps % round_ == 0
             long_enough = took_ns >= BLOCK_S * 1e9 and steps >= ROUNDS * round_
             if (whole and long_enough) or began_ns + took_ns > until_ns:
                 break
-        lap.reported_share = loop.device.reported_share()
+        self.reported_share = loop.device.reported_share()
         times = clock.read()
         if steps < round_:
             return None
@@ -386,7 +385,7 @@ class _Running:
 
     def busy(self) -> float | None:
         """Return the busy share of the device over a few steps; None where unknown."""
-        return device_busy(self._loop, self._batches)
+        return device_busy(self._loop, self.lap)
 
     def stop(self) -> None:
         """Stop the workers where they are.

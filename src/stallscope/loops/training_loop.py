@@ -37,7 +37,7 @@ from stallscope.stages import H2D, STEP
 from stallscope.targets.loaders import iterators_ended
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from stallscope.hooks.probe import Probe
     from stallscope.loops.devices import Device
@@ -336,38 +336,46 @@ class TimedLoop:
         return max(self.workers, 1)
 
 
-@dataclass
 class TimedPass:
-    """Measurements of one start of a loop; filled while it runs."""
+    """Batches of one start of a loop, and its measurements meanwhile."""
 
-    start_s: float = 0.0
-    """From asking for the batches to the first of them."""
-    used: int = 0
-    """Batches, those before the steady state included."""
-    reported_share: float | None = None
-    """Utilisation that the device's driver reports."""
-    in_loader: bool = False
-    """True while the loop waits for a batch."""
-    source: Any = None
-    """The iterator of the loader's own."""
+    def __init__(self, source: Any, batches: Iterator[Any], began_s: float) -> None:
+        self.source = source
+        """The iterator of the loader's own."""
+        self.start_s = 0.0
+        """From asking for the batches to the first of them."""
+        self.used = 0
+        """Batches, those before the steady state included."""
+        self.in_loader = False
+        """True while the loop waits for a batch."""
+        self._batches, self._began_s = batches, began_s
+
+    def __iter__(self) -> TimedPass:
+        return self
+
+    def __next__(self) -> Any:
+        self.in_loader = True
+        batch = next(self._batches)
+        self.in_loader = False
+        self.start_s = self.start_s or time.perf_counter() - self._began_s
+        self.used += 1
+        return batch
 
 
 @contextmanager
-def started(loop: TimedLoop, lap: TimedPass | None = None) -> Iterator[Iterator[Any]]:
+def started(loop: TimedLoop) -> Iterator[TimedPass]:
     """Yield the batches of one start; afterwards nothing of it lives."""
-    lap, before, began_s = lap or TimedPass(), _children(), time.perf_counter()
+    before, began_s = _children(), time.perf_counter()
     try:
         with iterators_ended(loop.batches):  # the next start would go on with them
             with held_back(), starting(loop.batches):  # an interrupt would leave a worker behind
-                source = lap.source = iter(loop.batches)
+                source = iter(loop.batches)
             batches = limited(source)
             batches = in_one_thread(batches) if loop.in_one_thread else batches
-            watched = _each(batches, lap, began_s)
             try:
-                yield watched
+                yield TimedPass(source, batches, began_s)
             finally:
                 with held_back():
-                    watched.close()
                     batches.close()
                     end(source)
     finally:
@@ -376,19 +384,6 @@ def started(loop: TimedLoop, lap: TimedPass | None = None) -> Iterator[Iterator[
                 gc.collect()  # whoever started workers holds them in a cycle, maybe
             mine = _children() - before  # without workers of another loop, which wait for its turn
             _wait_for_end({child for child in mine if status_of(child) != psutil.STATUS_STOPPED})
-
-
-def _each(source: Iterator[Any], lap: TimedPass, began_s: float) -> Generator[Any, None, None]:
-    """Yield the batches of a loop that began then; the lap knows when one is waited for."""
-    while True:
-        lap.in_loader = True
-        try:
-            batch = next(source)
-        except StopIteration:
-            return
-        lap.in_loader = False
-        lap.start_s = lap.start_s or time.perf_counter() - began_s
-        yield batch
 
 
 def _children() -> set[Any]:
