@@ -60,21 +60,13 @@ class DeferredResult:
         return result if self.item is None else result[self.item]
 
 
-@dataclass(frozen=True)
-class DeferredCall:
-    """One call of an op, without the op."""
-
-    slot: int
-    """Number of the cut's slot."""
-    arguments: Any
-    """Positional and keyword arguments; a `DeferredResult` where a result went in again."""
-
-
 @dataclass
 class Unfinished:
     """A sample before its transforms."""
 
-    calls: list[DeferredCall] = field(default_factory=list)
+    calls: list[tuple[int, Any]] = field(default_factory=list)
+    """Calls of ops: number of the cut's slot, positional and keyword arguments; a `DeferredResult`
+    where a result went in again."""
     sample: Any = None
     """The finished sample with a `DeferredResult` in each place of a result."""
     changed: bool = False
@@ -106,7 +98,7 @@ class Cut:
             before = fresh(arguments)
             result = self._slots[number].value(*args, **named)
             half.changed |= not same(before, arguments)
-            half.calls.append(DeferredCall(number, before))
+            half.calls.append((number, before))
             results.append(result)
             return result
 
@@ -118,17 +110,16 @@ class Cut:
             for slot in self._slots:
                 vars(slot.owner)[slot.name] = slot.value
         half.sample = _by_result(sample, results)
-        inside = leaves([half.sample, *(call.arguments for call in half.calls)])
+        inside = leaves([half.sample, *(arguments for _, arguments in half.calls)])
         used = {leaf.call for leaf in inside if isinstance(leaf, DeferredResult)}
         return sample, half if results and used == set(range(len(results))) else None
 
     def finish(self, half: Unfinished, *, copies: bool) -> Any:
         """Make the sample by calling the ops: on copies, where these may change their input."""
         results: list[Any] = []
-        for call in half.calls:
-            arguments = fresh(call.arguments) if copies else call.arguments
-            args, named = _with_results(arguments, results)
-            results.append(self._slots[call.slot].value(*args, **named))
+        for slot, arguments in half.calls:
+            args, named = _with_results(fresh(arguments) if copies else arguments, results)
+            results.append(self._slots[slot].value(*args, **named))
         return _with_results(half.sample, results)
 
 

@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from stallscope.hooks.event_log import LogPages
 
+    _File: TypeAlias = tuple[LogPages, np.ndarray]
+    """File of a log, and its marks: columns of `MarkRow`, times from the start of the run."""
 
 _TIME: Final = MarkRow._fields.index("time_ns")
 
@@ -166,25 +168,15 @@ class Events:
                 yield _WORKS[edge], start_ns, until_ns
 
 
-class _Marked(NamedTuple):
-    """File of a log with its marks, whose times count from the start of the run."""
-
-    page: LogPages
-    born_ns: int
-    rows: np.ndarray
-    """Columns of `MarkRow`."""
-
-
 def events(pages: Iterable[LogPages], *, rank: int = 0, origin_ns: int = 0) -> Events:
     """Return the events of all threads and processes of a recording that began at `origin_ns`."""
-    files = []
-    for page in pages:
-        files.append(_Marked(page, page.born_ns - origin_ns, rows := marks(page)))
+    files = [(page, marks(page)) for page in pages]
+    for _, rows in files:
         rows[:, _TIME] -= origin_ns
-    of_loop = [file for file in files if file.page.worker < 0]
-    tracks = list(_tracks(of_loop))
+    of_loop = [(page, rows) for page, rows in files if page.worker < 0]
+    tracks = list(_tracks(of_loop, origin_ns))
     tracks.sort(key=lambda track: (not track.waits, [wait.start_ns for wait in track.waits[:1]]))
-    names = {(page.pid, page.started_ns): page.names for page, *_ in of_loop}.values()
+    names = {(page.pid, page.started_ns): page.names for page, _ in of_loop}.values()
     facts = (fact for each in names for fact in each.loaders.items())
     _see_through(tracks, {number for number, fact in facts if fact.get("num_workers")})
     deliveries = _deliveries(files)
@@ -195,12 +187,12 @@ def events(pages: Iterable[LogPages], *, rank: int = 0, origin_ns: int = 0) -> E
     arrived_ns = pl.coalesce("pinning_ns", "arrived_ns")
     deliveries = deliveries.join(pinned, on=["key", "number"], how="left")
     deliveries = deliveries.with_columns(arrived_ns=arrived_ns).sort("key", "number")
-    pid = next((page.pid for page, *_ in of_loop), 0)
+    pid = next((page.pid for page, _ in of_loop), 0)
     devices = [device for each in names for device in each.devices]
     return Events(rank, pid, deliveries, tracks, devices)
 
 
-def _deliveries(files: list[_Marked]) -> pl.DataFrame:
+def _deliveries(files: list[_File]) -> pl.DataFrame:
     what, time_ns = pl.col("what"), pl.col("time_ns")
     schema = dict.fromkeys(MarkRow._fields, pl.Int64)
     marked = [
@@ -208,7 +200,7 @@ def _deliveries(files: list[_Marked]) -> pl.DataFrame:
             pid=pl.lit(page.pid, pl.Int64),
             worker=pl.lit(page.worker if page.worker >= 0 else None, pl.Int64),
         )
-        for page, _, rows in files
+        for page, rows in files
     ]
     none = pl.DataFrame(schema={**schema, "pid": pl.Int64, "worker": pl.Int64})
     asked, is_maker = what == Mark.ASKED, pl.col("worker").is_not_null() | (what == Mark.TAKEN)
@@ -251,37 +243,38 @@ def _see_through(tracks: list[Track], served: set[int]) -> None:
         track.iterators = [(begin, end, key_of(key)) for begin, end, key in track.iterators]
 
 
-def _tracks(files: list[_Marked]) -> Iterator[Track]:
+def _tracks(files: list[_File], origin_ns: int) -> Iterator[Track]:
     """Yield the threads of the loop's processes."""
 
-    def thread_of(file: _Marked) -> tuple[int, ...]:
-        return file.page.pid, file.page.started_ns, file.page.thread
+    def thread_of(file: _File) -> tuple[int, ...]:
+        return file[0].pid, file[0].started_ns, file[0].thread
 
-    in_order = sorted(files, key=lambda file: (*thread_of(file), file.page.turn))
+    in_order = sorted(files, key=lambda file: (*thread_of(file), file[0].turn))
     for _, its in groupby(in_order, thread_of):
-        pieces: list[list[_Marked]] = []
+        pieces: list[list[_File]] = []
         for file in its:
-            if pieces and pieces[-1][-1].page.turn == file.page.turn - 1:
+            if pieces and pieces[-1][-1][0].turn == file[0].turn - 1:
                 pieces[-1].append(file)
             else:
                 pieces.append([file])
         for piece in pieces:
-            track = _track(piece)
+            track = _track(piece, origin_ns)
             track.is_cut = piece is not pieces[-1]
             yield track
 
 
 def _track(  # noqa: C901, PLR0912 - one case for each kind of mark
-    files: list[_Marked],
+    files: list[_File], origin_ns: int
 ) -> Track:
     """Read the marks of a thread, in the order in which it wrote them."""
-    (page, born_ns, _), names = files[0], files[0].page.names.stages
+    page, born_ns = files[0][0], files[0][0].born_ns - origin_ns
     track = Track(page.thread, born_ns, born_ns, is_first=page.turn == 0)
+    names = page.names.stages
     is_known = track.is_first  # behind a gap, the first wait may lie inside of one that is lost
     waits: list[Wait] = []
     parts: list[tuple[Stage, int]] = []
     iter_ns: dict[int, int] = {}
-    rows = np.concatenate([rows for *_, rows in files])
+    rows = np.concatenate([rows for _, rows in files])
     for row in rows[~np.isin(rows[:, 0], list(TIMES))].tolist():
         what, _, key, number, extra, time_ns = MarkRow(*row)
         if what == Mark.DEVICE:
