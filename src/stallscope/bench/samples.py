@@ -140,15 +140,15 @@ class PairedSamples:
             unit = contest.units[pair % len(contest.units)]
             if pair < len(contest.units):
                 contest.as_it_is(unit)  # the first call reads the file and maps pages
-            try:
-                row = self._pair(variant, pair, contest, unit)
-            except _VariantError as error:
-                self.failed[variant] = str(error)
+            row = self._pair(variant, pair, contest, unit)
+            if isinstance(row, str):
+                self.failed[variant] = row
                 return
             mine.append(row)
             self.pairs.append(row)
 
-    def _pair(self, variant: int, pair: int, contest: Contest, unit: Any) -> SamplePair:
+    def _pair(self, variant: int, pair: int, contest: Contest, unit: Any) -> SamplePair | str:
+        """Return the times of a pair, or why the variant has none."""
         took_s = [contest.beside_s] * 2
         # Random: in strict turns, freed memory helps every second call
         for place in self._order.permutation(2):
@@ -160,7 +160,7 @@ class PairedSamples:
                 if not place:  # the user's own
                     raise
                 message = f"{type(error).__name__}: {said_by(error)}"
-                raise _VariantError(f"raises {message:.160}") from error
+                return f"raises {message:.160}"
         return SamplePair(variant, pair, contest.samples, *took_s)
 
     def factor(self, variant: int) -> Factor:
@@ -170,10 +170,6 @@ class PairedSamples:
     def table(self) -> pl.DataFrame:
         """Return the pairs, columns of `PAIRS`."""
         return pl.DataFrame(self.pairs, PAIRS, orient="row")
-
-
-class _VariantError(Exception):
-    """Exception of a variant."""
 
 
 def times(pairs: Iterable[SamplePair], variant: int) -> tuple[list[float], list[float]]:

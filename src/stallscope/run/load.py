@@ -38,7 +38,7 @@ from stallscope.run import steps as loops
 from stallscope.run.loop_events import events
 from stallscope.run.result import DEVICE, LOGS, STARTUP, Run, Settings
 from stallscope.run.stacks import STACKS, read_stacks
-from stallscope.run.steps import Owners, loaders, mark_steady
+from stallscope.run.steps import loaders, mark_steady
 from stallscope.units import MOST_NAMED, count, printable, seconds, without_controls
 
 if TYPE_CHECKING:
@@ -346,7 +346,7 @@ class _Logs:
         return {epoch: start for (loader, epoch), start in pairs if loader == number}
 
     def _first_batch_s(self, number: int) -> float | None:
-        of, waits = Owners(self.events).of, self.events.waits
+        of, waits = self.events.owner, self.events.waits
         began_ns = (self._began_ns(OUTER) or self._began_ns(number)).values()
         arrived = [w.end_ns for w in waits if w.number is not None and of(w.key) == number]
         return (min(arrived) - min(began_ns)) / 1e9 if arrived and began_ns else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby, pairwise
@@ -128,6 +128,25 @@ class Events:
     def iterators(self) -> list[tuple[int, int, int]]:
         """Creations of iterators, see `Track`, of all threads."""
         return [iterator for track in self.tracks for iterator in track.iterators]
+
+    @cached_property
+    def _inside(self) -> dict[int, Counter[int]]:
+        """Loaders inside of each wrapper's epoch, and inside of all of a recording's own loop."""
+        loaders: dict[int, Counter[int]] = defaultdict(Counter)
+        for wait in self.waits:
+            if wait.loader <= OUTER:  # keys of wrappers are below those of the own loop's epochs
+                loaders[min(wait.key, OUTER)].update(inner.loader for inner in wait.inside)
+        return loaders
+
+    def owner(self, key: int) -> int:
+        """Return the loader of an epoch; for a wrapper around a loader, the loader inside."""
+        number = loader_and_epoch(key)[0]
+        inner = self._inside.get(min(key, OUTER)) if number <= OUTER else None
+        return inner.most_common(1)[0][0] if inner else number
+
+    def waits_for_loaders(self, track: Track) -> list[Wait]:
+        """Return the waits of a thread, without those for a wrapper that has no loader inside."""
+        return [wait for wait in track.waits if wait.end_ns and self.owner(wait.key) != AROUND]
 
     @cached_property
     def is_own(self) -> bool:

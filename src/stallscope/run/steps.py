@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import Counter
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import polars as pl
 
 from stallscope import stages
-from stallscope.hooks.recording_folder import AROUND, OUTER, epoch_key, loader_and_epoch
+from stallscope.hooks.recording_folder import AROUND, OUTER, epoch_key
 from stallscope.run.decode import SPANS
 from stallscope.run.loop_events import Interval
 from stallscope.run.result import DELIVERIES, STEPS, WAITS
@@ -51,52 +51,26 @@ class PendingStep(NamedTuple):
 
 def loaders(events: Events) -> list[int]:
     """Return the numbers of the loop's loaders: those for training first, then by time."""
-    owners = Owners(events)
     spent: Counter[int] = Counter()
     trained: Counter[int] = Counter()
     for track in events.tracks:
-        waits = owners.waits(track)
+        waits = events.waits_for_loaders(track)
         starts = [wait.start_ns for wait in waits]
         for wait, until in zip(waits, [*starts[1:], None], strict=False):
-            spent[owners.of(wait.key)] += (until or wait.end_ns) - wait.start_ns
+            spent[events.owner(wait.key)] += (until or wait.end_ns) - wait.start_ns
         for part in track.parts:
             at = bisect_left(starts, part.start_ns) - 1
             if part.stage in _TRAINS and at >= 0:
-                trained[owners.of(waits[at].key)] += 1
+                trained[events.owner(waits[at].key)] += 1
     most = max(trained.values(), default=0)
     return sorted(spent, key=lambda key: (trained[key] * 2 > most, spent[key]), reverse=True)
-
-
-class Owners:
-    """Loader of each wait of the loop, also where it waits for a wrapper around a loader."""
-
-    def __init__(self, events: Events) -> None:
-        self._inner: dict[int, Counter[int]] = defaultdict(Counter)
-        for wait in events.waits:
-            if wait.loader <= OUTER:
-                self._inner[_outer(wait.key)].update(inner.loader for inner in wait.inside)
-
-    def of(self, key: int) -> int:
-        """Return the loader of an epoch; for a wrapper, the loader inside."""
-        number = loader_and_epoch(key)[0]
-        inner = self._inner.get(_outer(key)) if number <= OUTER else None
-        return inner.most_common(1)[0][0] if inner else number
-
-    def waits(self, track: Track) -> list[Wait]:
-        """Return the waits of a thread, without those for a wrapper that has no loader inside."""
-        return [wait for wait in track.waits if wait.end_ns and self.of(wait.key) != AROUND]
-
-
-def _outer(key: int) -> int:
-    """Return one key for all epochs of a recording's own loop, and other keys as they are."""
-    return OUTER if loader_and_epoch(key)[0] == OUTER else key
 
 
 class Steps:
     """Builds the steps of a thread's loop over one loader."""
 
-    def __init__(self, events: Events, owners: Owners, track: Track, loader: int) -> None:
-        self._track, self._owners, self._loader = track, owners, loader
+    def __init__(self, events: Events, track: Track, loader: int) -> None:
+        self._events, self._track, self._loader = events, track, loader
         self._recorded = events.is_own
         self._parts = sorted(part for part in track.parts if part.stage not in _BESIDE)
         # Begins of steps of the recording's own that raised: their time is meaningless
@@ -105,12 +79,12 @@ class Steps:
         self._collections = events.collections
         work = ((start, end) for kind, start, end in events.device_work if kind == "step")
         self._device_busy = sorted(work)
-        self._waits = owners.waits(track)
+        self._waits = events.waits_for_loaders(track)
         self._starts = [wait.start_ns for wait in self._waits]
         self._iterators = sorted(
             iterator
             for iterator in track.iterators
-            if owners.of(iterator[2]) != AROUND and not self._is_waiting(iterator[0])
+            if events.owner(iterator[2]) != AROUND and not self._is_waiting(iterator[0])
         )
 
     def steps(self) -> Iterator[PendingStep]:
@@ -155,7 +129,7 @@ class Steps:
         return begun[at][1] - begun[at][0] if at >= 0 else None
 
     def _is_mine(self, key: int) -> bool:
-        return self._owners.of(key) == self._loader
+        return self._events.owner(key) == self._loader
 
     def _is_waiting(self, at_ns: int) -> bool:
         at = bisect_left(self._starts, at_ns) - 1
@@ -280,9 +254,8 @@ class LoopTables(NamedTuple):
 
 def loop(events: Events, loader: int) -> LoopTables:
     """Return the tables of the loop over one loader, by its number."""
-    owners = Owners(events)
-    tracks = (track for track in events.tracks if owners.waits(track))
-    steps = [step for track in tracks for step in Steps(events, owners, track, loader).steps()]
+    tracks = (track for track in events.tracks if events.waits_for_loaders(track))
+    steps = [step for track in tracks for step in Steps(events, track, loader).steps()]
     first, after = epoch_key(loader, 0), epoch_key(loader + 1, 0)
     mine = events.deliveries.filter(pl.col("key").is_between(first, after, closed="left"))
     deliveries = mine.with_columns(rank=events.rank, epoch=pl.col("key") - first, batch="number")
