@@ -213,8 +213,10 @@ def _wants_room(folder: Path) -> AbstractContextManager[None]:
     return system_errors_as(WorkspaceError, what, f"{needs} disk")
 
 
-def log_capacity(folder: Path, processes: int) -> int:
+def log_capacity(folder: Path, processes: int = 8) -> int:
     """Return the words that each log may have: a quarter of the free space at most.
+
+    By default there must be room for some `processes`, whose number is unknown.
 
     Raises:
         WorkspaceError: too little space is left.

@@ -45,9 +45,7 @@ class Measurement:
 
     def of(self, name: str) -> Self:
         """Show a progress bar with the name of the target."""
-        self._bar = ProgressBar(
-            desc=f"{self.verb} of {name}", total=_PERCENT, leave=False, delay=0.5
-        )
+        self._bar = ProgressBar(desc=f"{self.verb} of {name}", total=_PERCENT)
         return self
 
     # ---- time -------------------------------------------------------------------------------

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 
 _FOREVER_S: Final = 1e6
-_SHOW_EVERY_S: Final = 0.5
 _FEWEST_STEPS: Final = 4
 """Simulated steps that have to fit into a budget; fewer say nothing about a loop."""
 _UNDER_WAY: Final = 2
@@ -191,9 +190,7 @@ def replay(probe: Probe, target: Target, limits: Limits, seen: Replay, title: st
     deadline_ns = perf_counter_ns() + float(limits.budget_s) * 1e9
     device = device_of(target)
     wanted = None if limits.enough else limits.batches
-    bar = ProgressBar(
-        total=wanted, desc=title, unit="batch", leave=False, delay=0.5, mininterval=_SHOW_EVERY_S
-    )
+    bar = ProgressBar(total=wanted, desc=title, unit="batch")
     try:
         with closing(bar):
             while not seen.is_over(limits):
@@ -250,7 +247,8 @@ class ProgressBar(tqdm):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **named: Any) -> None:
         # None: tqdm shows no bar where standard error is a file, as a job's log
-        super().__init__(*args, **{"disable": None, **named})
+        usual = {"disable": None, "leave": False, "delay": 0.5, "mininterval": 0.5}
+        super().__init__(*args, **{**usual, **named})
 
     def display(self, *args: Any, check_delay: bool = True, **named: Any) -> Any:
         """Show the bar as it is now."""

@@ -35,10 +35,6 @@ if TYPE_CHECKING:
     from stallscope.run.result import Run
 
 
-_PROCESSES = 8
-"""Logs that must have room while the number of workers is unknown."""
-
-
 def record(  # noqa: PLR0913 - the public signature
     target: Any,
     step: Callable[[Any], object] | None = None,
@@ -198,8 +194,9 @@ def begin_window(folder: Path, ends: ExitStack, warmup: int) -> LogPlace:
 
 
 def _place(folder: Path, loaders: list[Any] | None) -> LogPlace:
-    processes = sum(max(loader.num_workers, 1) for loader in loaders or ()) or _PROCESSES
-    return LogPlace(folder, log_capacity(folder, processes), samples_stacks=True)
+    processes = sum(max(loader.num_workers, 1) for loader in loaders or ())
+    capacity = log_capacity(folder, processes) if processes else log_capacity(folder)
+    return LogPlace(folder, capacity, samples_stacks=True)
 
 
 def _begin(

@@ -225,7 +225,7 @@ def _begin(ends: ExitStack, logs: Path, name: str, warmup: int, number: int = 0)
         from stallscope.machine import rank
         from stallscope.run.resource_sampler import Sampler
 
-        place = LogPlace(logs, log_capacity(logs, 8), samples_stacks=True)
+        place = LogPlace(logs, log_capacity(logs), samples_stacks=True)
         probe = ends.enter_context(Probe(place, None))
         with place.failures.within("what the run says of itself"):
             about = RecordingInfo(name=name, warmup=warmup, rank=rank(number))
