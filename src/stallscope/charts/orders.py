@@ -15,8 +15,8 @@ from stallscope.charts.bars import Strip, StripPiece
 from stallscope.charts.sheet import LINE, MARGIN, PICTURE, ROW, Sheet, styled
 from stallscope.stages import COLOURS
 from stallscope.stats import INTERVAL
-from stallscope.units import printable, seconds
-from stallscope.verbs.orders.text import factor_text, notes_of, sentence, verdict
+from stallscope.units import printable, seconds, speedup
+from stallscope.verbs.orders.text import notes_of, sentence, verdict
 from stallscope.verbs.orders.variant import CACHE, DIFFERENT, IDENTICAL, NEAR, ROUNDING
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _pieces(row: Variant) -> list[StripPiece]:
 
 
 def _write_names(ax: Axes, row: Variant, *, bold: bool) -> None:
-    fast = _speed(row) if row.grade.compared else f"{factor_text(row.fast)} predicted"
+    fast = _speed(row) if row.grade.compared else f"{speedup(row.fast)} predicted"
     about = "the original" if row.is_original else f"{row.grade.equivalence} · {fast}"
     if not row.grade.works:
         about = fast if row.predicted_s else row.grade.equivalence  # no grade yet, or no speed
@@ -125,10 +125,10 @@ def _chosen(orders: Orders) -> list[Variant]:
 
 def _speed(row: Variant) -> str:
     if row.speedup is None:
-        return f"{factor_text(row.fast)} predicted" if row.fast else "—"
+        return f"{speedup(row.fast)} predicted" if row.fast else "—"
     low, high = row.speedup.low, row.speedup.high
     ends = ", measured once" if low is None else f" ({low:.2f} to {high:.2f})"
-    return f"{factor_text(row.fast)}{ends}"
+    return f"{speedup(row.fast)}{ends}"
 
 
 _GRADES: Final = (IDENTICAL, ROUNDING, NEAR, DIFFERENT)
@@ -174,7 +174,7 @@ def _draw_dot(ax: Axes, row: Variant, place: float, *, is_named: bool) -> None:
     sheet.draw_interval(ax, place, factor, ends, vertical=True)
     ax.plot([place], [factor], "o", ms=7, mfc=colour, mec=sheet.INK, mew=0.8, zorder=4)
     if is_named:
-        name = f"{row.change}, {factor_text(row.fast)}" if row.trial else "as it is"
+        name = f"{row.change}, {speedup(row.fast)}" if row.trial else "as it is"
         is_left = place < len(_GRADES) / 2
         look: dict[str, Any] = {"ha": "left" if is_left else "right", "va": "bottom"}
         text = sheet.fitting(printable(name, 150), 4.2, sheet.TEXT_SIZE)

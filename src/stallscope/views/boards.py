@@ -247,7 +247,7 @@ def _answer(variant: Variant) -> str:
         return f"The pipeline as it is: {seconds(took)} per sample"
     if took is None:
         return f"This order fails: {variant.grade.why}"
-    speed = f"{orders_text.factor_text(variant.fast)} the original's speed (predicted)"
+    speed = f"{speedup(variant.fast)} the original's speed (predicted)"
     if variant.speedup is not None:
         settled = "; not settled: measure longer" if variant.says == OPEN else ", measured"
         interval = orders_text.interval_text(variant.speedup)

@@ -13,7 +13,7 @@ from stallscope.bench.comparison import FASTER, OPEN, SAME, SLOWER
 from stallscope.columns import NO_VALUE, unit_of
 from stallscope.stages import COLOURS
 from stallscope.stats import INTERVAL
-from stallscope.units import count, file_name, printable, seconds, times
+from stallscope.units import count, file_name, printable, seconds, speedup, times
 from stallscope.verbs import compare
 from stallscope.verbs.experiments import result as experiments_result
 from stallscope.verbs.ladder import result as ladder_result
@@ -322,7 +322,7 @@ def _orders(orders: Orders) -> page.Document:
 def _cells(variant: Variant) -> tuple[str, ...]:
     """Write a pipeline as a row of the table, without the last column of `_ORDER_HEADS`."""
     took = variant.measured
-    fast = orders_text.factor_text(variant.fast) if variant.fast else "—"
+    fast = speedup(variant.fast) if variant.fast else "—"
     return (
         printable(variant.change, _LONGEST_CHANGE),
         seconds(variant.predicted_s),

@@ -13,7 +13,7 @@ import types
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from stallscope.hooks import find_ops
 from stallscope.loops.cached_values import bytes_of, fresh
@@ -28,8 +28,8 @@ from stallscope.verbs.orders.deferred_calls import (
     kept_shape,
     shape_of,
 )
-from stallscope.verbs.orders.equivalence import digest
-from stallscope.verbs.orders.pipeline import Op, Place, numbered, one_line
+from stallscope.verbs.orders.equivalence import FEWEST_OF_PICTURE, digest
+from stallscope.verbs.orders.pipeline import DEEPEST, Op, Place, numbered
 from stallscope.verbs.orders.run_ops import OpInput, clocked, states_of
 
 if TYPE_CHECKING:
@@ -38,19 +38,6 @@ if TYPE_CHECKING:
     from stallscope.verbs.orders.variant import Variant
 
     Chain = list[CallSite]
-
-_FEWEST: Final = 2
-"""Calls of a chain."""
-_PLANE: Final = 2
-"""Fewest axes of an image, a mask or boxes."""
-_SIGNAL: Final = 1_024
-"""Fewest values of a signal, which has a single axis; a shorter array holds labels or sizes."""
-_DEEPEST: Final = 4
-"""Datasets nested in one another."""
-_ROUNDS: Final = 4
-"""Times that chains are cut where the code uses a result, and tried again."""
-_LONGEST: Final = 60
-"""Characters of a call's arguments."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,8 +131,9 @@ class RecordedCalls(NoticedCalls):
 
 
 def _is_data(value: Any) -> bool:
+    """Return true for an image, a mask, boxes or a signal; short arrays hold labels or sizes."""
     shape = shape_of(value)
-    return len(shape) >= _PLANE or math.prod(shape) >= _SIGNAL
+    return len(shape) > 1 or math.prod(shape) >= FEWEST_OF_PICTURE
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +201,7 @@ def find_calls(
 
     None: there are no chains. `room_bytes` is for the samples and all intermediate results.
     """
-    for path in (("dataset",) * depth for depth in range(_DEEPEST)):
+    for path in (("dataset",) * depth for depth in range(DEEPEST)):
         inner = Place((path,), None).found_in(dataset)
         if inner is None:
             return None
@@ -248,7 +236,7 @@ def _in_dataset(
         empty = OpInput((), {})
         samples.append(CapturedSample(empty, decode_s=decode_s, fetch_s=fetch_s, finished=finished))
     chains, kept_shapes = _merged(recorded), _kept_shapes(recorded)
-    for _ in range(_ROUNDS):
+    while chains:
         reached = _reached(chains, recorded)
         sites = {site: (n, at) for n, row in enumerate(reached) for at, site in enumerate(row)}
         ordered = OrderedCalls(place.value, sites, {}, kept_shapes)
@@ -281,7 +269,7 @@ def _merged(recorded: list[list[list[CodeCall]]]) -> list[Chain]:
             if id(chain) in used:
                 broken.add(id(chain))
             used.add(id(chain))
-    return [chain for chain in chains if len(chain) >= _FEWEST and id(chain) not in broken]
+    return [chain for chain in chains if len(chain) > 1 and id(chain) not in broken]
 
 
 def _kept_shapes(recorded: list[list[list[CodeCall]]]) -> dict[CallSite, tuple[type, int]]:
@@ -323,7 +311,7 @@ def _tried(
                 piece = []
             piece.append(site)
         pieces.append(piece)
-    return [piece for piece in pieces if len(piece) >= _FEWEST], False
+    return [piece for piece in pieces if len(piece) > 1], False
 
 
 def _as_ops(
@@ -353,4 +341,4 @@ def _as_ops(
 def _arguments(call: CodeCall) -> str:
     values = [repr_of(value) for value in call.args]
     values += [f"{name}={repr_of(value)}" for name, value in call.named.items()]
-    return one_line(", ".join(values), _LONGEST)
+    return ", ".join(values)

@@ -37,7 +37,7 @@ from stallscope.loops.cached_values import bytes_of, fresh, is_image, leaves, ma
 from stallscope.units import count, said_by, size
 from stallscope.verbs.orders.equivalence import digest
 from stallscope.verbs.orders.pipeline import Chain, Chained, places, readers
-from stallscope.verbs.orders.run_ops import OpInput, OpResultError, apply, clocked
+from stallscope.verbs.orders.run_ops import OpInput, OpResultError, apply, clocked, shortest_s
 from stallscope.verbs.orders.variant import FixedCosts, Site, with_column
 
 if TYPE_CHECKING:
@@ -45,13 +45,6 @@ if TYPE_CHECKING:
 
     from stallscope.verbs.orders.pipeline import Place
 
-_CHECKED: Final = 3
-"""Samples on which a row of ops has to give its pipeline's data."""
-_MOST_BATCHES: Final = 1_000
-_ROUNDS: Final = 4
-"""Times that a batch is collated."""
-_SEED: Final = 1_234
-"""Seed of the draws while samples are captured."""
 _END: Final = object()
 
 
@@ -103,7 +96,7 @@ def first_indices(loader: Any, samples: int) -> list[Any]:
     """Return the indices of the first samples of the next batches."""
     if loader.batch_sampler is None:
         return cached_loaders.next_indices(loader, samples)
-    batches = min(-(-samples // (loader.batch_size or 1)), _MOST_BATCHES)
+    batches = -(-samples // (loader.batch_size or 1))
     indices = list(flat.from_iterable(cached_loaders.next_indices(loader, batches)))
     return indices[:samples]
 
@@ -146,7 +139,7 @@ def _ops_of(place: Place, givens: list[OpInput]) -> tuple[Chain, list[str]]:
     if chain.is_known or (len(chain.ops) == 1 and chain.ops[0].call is place.value):
         return chain, []
     try:
-        why_not = "the data differs" * (not _is_replayed(chain, givens[:_CHECKED]))
+        why_not = "the data differs" * (not _is_replayed(chain, givens))
     except OpResultError:
         raise
     except Exception as error:  # noqa: BLE001 - it cannot be copied, or is no row of ops
@@ -195,7 +188,7 @@ def _batch_s(loader: Any, samples: list[Any]) -> float:
         batch = loader.collate_fn(samples if has_batches else samples[0])
         return mapped(batch, _shared) if loader.num_workers else batch
 
-    best_s = min(clocked(make)[1] for _ in range(_ROUNDS))
+    best_s = shortest_s(lambda: clocked(make)[1], 1)
     return best_s / len(samples) if has_batches else best_s
 
 
@@ -376,7 +369,7 @@ def path_to(sample: Any, wanted: Any) -> tuple[Any, ...] | None:
 
 def seeded(dataset: Any, index: Any, number: int) -> Any:
     """Make a sample; `number` seeds the draws outside of its pipeline."""
-    seed_everywhere(_SEED + number)
+    seed_everywhere(number)
     return dataset[index]
 
 
@@ -440,7 +433,7 @@ def replayed(
     copied = stream
     for each in watched:
         copied = each.filled(copied)
-    seed_everywhere(_SEED)
+    seed_everywhere(0)
     iterator, number, whole_s = iter(copied), 0, 0.0
     try:
         while number < samples and room_bytes > 0 and not (number and is_over()):

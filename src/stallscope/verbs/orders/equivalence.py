@@ -48,7 +48,9 @@ if TYPE_CHECKING:
 
 ROUNDING_SHARE: Final = 1e-5
 """Largest difference by floating-point rounding, as a share of the values' range."""
-NEAR_SHARE: Final = 1.5 / 255
+BYTE: Final = 255.0
+"""Range of bytes."""
+NEAR_SHARE: Final = 1.5 / BYTE
 """Largest difference by 8-bit rounding, as a share of the values' range."""
 _PLAIN: Final = (str, bytes, int, float, complex, bool, type(None))
 _HISTORIES: Final = {"applied_transforms", "_applied_operations"}
@@ -223,8 +225,7 @@ def _as_image(value: Any) -> Array | None:
 
 NEAR_PSNR_DB: Final = 48.0
 """Errors that are spread evenly up to 1.5/255 have a PSNR of 49 dB."""
-_BYTE: Final = 255.0
-_FEWEST_OF_PICTURE: Final = 1_024
+FEWEST_OF_PICTURE: Final = 1_024
 """Values of a picture; a smaller array, or one with a single axis, is a table."""
 _FEWEST_SHADES: Final = 64
 """Shades of a picture; a mask has fewer classes."""
@@ -304,7 +305,7 @@ def _steps(values: Array) -> float:
 
 def _is_picture(kind: str, values: Array) -> bool:
     """Return true if values are a picture, which tolerates 8-bit rounding."""
-    if kind.startswith(("Mask ", "PIL P ", "PIL 1 ")) or values.size < _FEWEST_OF_PICTURE:
+    if kind.startswith(("Mask ", "PIL P ", "PIL 1 ")) or values.size < FEWEST_OF_PICTURE:
         return False
     if values.dtype.kind == "f":
         return values.squeeze().ndim >= _SPATIAL
@@ -333,7 +334,7 @@ def _gap(a: Array, b: Array) -> NDArray[np.float64]:
 def _range(values: Sequence[Array]) -> float:
     """Return the largest possible difference: 255 for bytes, else the range of all samples."""
     if values[0].dtype == np.uint8:
-        return _BYTE
+        return BYTE
     ends = [
         (float(finite.min()), float(finite.max()))
         for array in values

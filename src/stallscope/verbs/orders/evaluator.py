@@ -67,13 +67,9 @@ if TYPE_CHECKING:
 _SEARCHED: Final = 5
 """Most samples on which orders are searched; the orders are then compared on all samples, and timed
 on others."""
-_LONGEST: Final = 160
-"""Characters of an error's text."""
-_PICTURES: Final = 4
-QUICK_S: Final = 0.8
-"""Seconds for measuring an order that the user tries by hand; at least one pair is measured."""
-_COMPARED_S: Final = 0.4
-"""Seconds for comparing such an order; at least two samples are compared."""
+_QUICK_S: Final = 0.8
+"""Seconds for measuring an order that the user tries by hand; at least one pair is measured.
+Comparing it takes half of them; at least two samples are compared."""
 _NOISE_S: Final = 1e-9
 """Seconds below which a part of a prediction is rounding."""
 
@@ -195,7 +191,7 @@ class OrderEvaluator:
         except Exception as error:  # noqa: BLE001 - an op may raise anything on unusual input
             text = said_by(error) or "no text"
             sample = described(own_value(op, samples[0]))
-            why = f"{op.name} raises {type(error).__name__} on {sample}: {text[:_LONGEST]}"
+            why = f"{op.name} raises {type(error).__name__} on {sample}: {text:.160}"
             return Outcome(why_not=why)
         if len(applied) == len(group) - 1 and tried.state and tried.state.digest not in self.grades:
             original = self.outcomes[group[-1]].results[: self.searched]
@@ -329,13 +325,12 @@ class OrderEvaluator:
         try:
             new = self._outputs(variant, n)
             grade = self._graded(variant, new)
-            pairs = zip(self.original[:_PICTURES], new, strict=False) if shows else ()
+            pairs = zip(self.original[:2], new, strict=False) if shows else ()
             shown = [pictures(old.value, own.value) for old, own in pairs]
         except NotComparableError as error:
             grade = Grade(DIFFERENT, compared=n, why=str(error))
         except Exception as error:  # noqa: BLE001 - an op may raise anything on unusual input
-            text = said_by(error)[:_LONGEST]
-            grade = Grade(FAILS, why=f"raises {type(error).__name__}: {text}")
+            grade = Grade(FAILS, why=f"raises {type(error).__name__}: {said_by(error):.160}")
         variant = replace(variant, grade=grade, pictures=tuple(filter(None, shown)))
         return variant if grade.works else replace(variant, predicted_s=None)
 
@@ -346,9 +341,9 @@ class OrderEvaluator:
         if digest_of(new) == digest_of(original):
             if unsteady or not any(outcome.is_random for outcome in self.outcomes.values()):
                 return Grade(IDENTICAL, compared=n)
-            whole = Variant(self.as_it_is), len(self.inputs), 1
-            self._again = self._again or self._outputs(*whole)
-            original, new = self._again[:n], self._outputs(variant, n, 1)
+            as_it_is = Variant(self.as_it_is)
+            self._again = self._again or self._outputs(as_it_is, len(self.inputs), again=True)
+            original, new = self._again[:n], self._outputs(variant, n, again=True)
             if digest_of(original) == digest_of(new):
                 return Grade(IDENTICAL, compared=2 * n, why=self.idle_text)
         elif unsteady:
@@ -361,8 +356,8 @@ class OrderEvaluator:
         names = ", ".join(self.idle)
         return f"{names} changed no sample in any draw that was tried" if names else ""
 
-    def _outputs(self, variant: Variant, n: int, turn: int = 0) -> list[OpInput]:
-        """Run a variant on the first samples, in turn 0 on the draws that pipelines share.
+    def _outputs(self, variant: Variant, n: int, *, again: bool = False) -> list[OpInput]:
+        """Run a variant on the first samples, on the draws for comparing orders, or on others.
 
         Raises:
             NotComparableError: an op that keeps a state gets another input than the original's.
@@ -372,9 +367,10 @@ class OrderEvaluator:
             values = [OpInput((variant.draft(x.source()),), {}) for x in self.samples[:n]]
         for position in variant.per_sample:
             unsteady, usual = self.outcomes[position].unsteady, self.inputs_of[position][:n]
-            if unsteady and not turn and digest_of(values) != digest_of(usual):
+            if unsteady and not again and digest_of(values) != digest_of(usual):
                 raise NotComparableError(f"not comparable: {unsteady}")
-            values = self.stream(position, variant.replaced.get(position)).outputs(values, turn)
+            stream = self.stream(position, variant.replaced.get(position))
+            values = stream.outputs(values, again=again)
         return self._on_batch(variant, values) if variant.on_batch else values
 
     def _on_batch(self, variant: Variant, inputs: Sequence[OpInput]) -> list[OpInput]:
@@ -418,13 +414,13 @@ class OrderEvaluator:
         A grade from the search, which uses more samples, stays.
         """
         each_s = max(2 * (variant.predicted_s or 0.0), 1e-6)
-        samples = min(max(int(_COMPARED_S / each_s), 2), len(self.samples))
+        samples = min(max(int(_QUICK_S / 2 / each_s), 2), len(self.samples))
         with self.guarded():
             judged = self.judged(variant, shows=True, samples=samples)
         keeps_grade = variant.grade.compared > judged.grade.compared
         return self._completed(replace(judged, grade=variant.grade) if keeps_grade else judged)
 
-    def measure(self, variant: Variant, budget_s: float = QUICK_S) -> Variant:
+    def measure(self, variant: Variant, budget_s: float = _QUICK_S) -> Variant:
         """Time samples of an order and of the original in turn; a second call adds to the first.
 
         Ends before the budget once the result is significant.

@@ -87,8 +87,6 @@ _BATCHES: Final = 8
 """Batches that are made repeatedly."""
 _CLEAR: Final = 0.1
 """Half width of the interval of the loader's speedup at which measuring ends."""
-_CACHED: Final = 16
-"""Samples that are made repeatedly for a variant that caches them."""
 
 
 def orders(
@@ -283,7 +281,7 @@ class OrderSearch:
                 beside_s = samples * (beside_s - fixed.batch_s)
                 as_it_is, new = partial(_batch, loader), partial(_batch, changed)
             if variant.cached:
-                units = units[:_CACHED]
+                units = units[: len(evaluator.samples)]
                 for index in units:
                     new(index)
             expected_s = 2 * samples * evaluator.whole_s

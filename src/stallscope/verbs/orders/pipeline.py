@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Path = tuple[str | int, ...]
     """Steps from a dataset to an object: names of attributes, numbers of items."""
 
-_DEEPEST: Final = 6
+DEEPEST: Final = 6
 """Nesting of datasets, and of composes."""
 _MOST_ITEMS: Final = 200
 """Ops in a list, or datasets in another; a longer list holds paths of files."""
@@ -141,7 +141,7 @@ def _places(holder: Any, path: Path) -> Iterator[tuple[Path, Any]]:
     for name, value in own_attributes(holder).items():
         here = (*path, name)
         if isinstance(value, Dataset) or name == "dataset":
-            if len(here) < _DEEPEST:
+            if len(here) < DEEPEST:
                 yield from _places(value, here)
         elif name == "datasets" and isinstance(value, (list, tuple)):
             for number, inner in enumerate(value[:_MOST_ITEMS]):
@@ -180,7 +180,7 @@ def _opened(here: Path, value: Any) -> tuple[Path, Any]:
 
     The object's own code stays in place: it runs as before, around the ops.
     """
-    while len(here) < _DEEPEST and not _holder(value) and not find_ops.is_function(value):
+    while len(here) < DEEPEST and not _holder(value) and not find_ops.is_function(value):
         held = own_attributes(value) if _is_users(value) else {}
         inner = [(name, part) for name, part in held.items() if _is_op(part) and _holder(part)]
         if len(inner) != 1:
@@ -400,7 +400,7 @@ def _flattened(value: Any, code: str, depth: int) -> list[tuple[Any, str, bool]]
     if isinstance(value, (list, tuple)):
         items, attribute = list(value), ""
     else:
-        holder = _holder(value) if depth < _DEEPEST else ""
+        holder = _holder(value) if depth < DEEPEST else ""
         if not holder or (depth and not _compose(value)):
             return [(value, code, False)]
         is_sequential = isinstance(value, nn.Sequential)

@@ -23,7 +23,7 @@ from stallscope.loops.cached_values import bytes_of, fresh, is_image
 from stallscope.units import count, repr_of, seconds, size
 from stallscope.verbs.orders.calls import CallOp
 from stallscope.verbs.orders.pipeline import name_of, passed_on
-from stallscope.verbs.orders.run_ops import clocked
+from stallscope.verbs.orders.run_ops import clocked, shortest_s
 from stallscope.verbs.orders.variant import (
     CACHE,
     DIFFERENT,
@@ -49,12 +49,8 @@ _MOST_COMPARED: Final = 50
 """Cheapest orders of one digest, of which those are taken that move the fewest ops."""
 _WORTH: Final = 0.01
 """Share of a sample's time that a change has to save to move more ops, or to be combined."""
-_MEMORY_SHARE: Final = 0.5
-"""Share of the free memory that the caches of all workers may take."""
 _MOST_FINALISTS: Final = 7
 """Variants that are timed."""
-_ROUNDS: Final = 3
-"""Calls whose shortest time counts."""
 _KINDS: Final = ("order", "fused", "alternative", "decode", "batch")
 """Kinds of changes that can be combined; each depends only on those before it."""
 
@@ -237,10 +233,10 @@ def on_batch(evaluator: OrderEvaluator) -> Iterator[Variant]:
         )
 
 
-def _shortest_s(call: Callable[[Any], object], arguments: Iterable[Any]) -> float:
+def _shortest_s(call: Callable[[Any], object], arguments: Sequence[Any]) -> float:
     """Return the mean over the arguments of the shortest call."""
     return statistics.fmean(
-        min(clocked(partial(call, fresh(argument)))[1] for _ in range(_ROUNDS))
+        shortest_s(lambda x=argument: clocked(partial(call, fresh(x)))[1], len(arguments))  # type: ignore[misc]
         for argument in arguments
     )
 
@@ -320,7 +316,7 @@ def cached_head(evaluator: OrderEvaluator) -> Iterator[Variant]:
     entries, workers = len(evaluator.loader.dataset), max(evaluator.loader.num_workers, 1)
     needs_bytes = bytes_of(values) / len(values) * entries
     free_bytes = memory_limit(None, 1.0)
-    fits = needs_bytes * workers < _MEMORY_SHARE * free_bytes
+    fits = needs_bytes * workers < free_bytes / 2
     saved_s = evaluator.fixed.fetch_s + evaluator.fixed.decode_s + evaluator.seconds_of(range(cut))
     last = evaluator.ops[cut - 1].name if cut else "decoding"
     where = f"each of {workers} workers" if workers > 1 else "one process"

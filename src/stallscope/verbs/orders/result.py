@@ -118,8 +118,8 @@ TABLE: Final = Schema(
     Column("why", pl.String, "reason of the grade"),
 )
 
-_PROMISING: Final = 1.05
-"""Smallest predicted speedup for recommending a variant that was not measured."""
+PROMISING: Final = 1.05
+"""Smallest speedup that is worth a word: predicted, of other data, or for memory."""
 
 
 class NoSuchOrderError(StallscopeError, ValueError):
@@ -212,7 +212,7 @@ class Orders(SavedResult):
             return False
         if variant.says is not None:
             return variant.says == FASTER
-        return (variant.predicted_speedup or 0.0) > _PROMISING
+        return (variant.predicted_speedup or 0.0) > PROMISING
 
     @computed_apart
     def table(self) -> pl.DataFrame:

@@ -46,22 +46,16 @@ if TYPE_CHECKING:
     """Number of a sample, and of the draw for it: the random numbers of one call."""
 
 
-_LATER: Final = 1_000_000
-"""First round that is never a telling draw."""
-_STRIDE: Final = 7
 _GLOBAL: Final = (
     torch.default_generator,
     np.random.mtrand._rand,  # noqa: SLF001
     random._inst,  # noqa: SLF001
 )
 _CHEAP_S: Final = 0.02
-"""Ops that take less time than this for all samples are timed more often."""
-_FEWEST_ROUNDS: Final = 2
-_MOST_ROUNDS: Final = 5
+"""Calls that take less time than this for all samples are timed more often."""
+_FEWEST_ROUNDS, _MOST_ROUNDS = 2, 5
 _MOST_DRAWS: Final = 64
 """Draws that are tried to find a telling one."""
-_FEWEST_COUNTED: Final = 3
-"""Calls from which a number that grows by one each time is a count of calls."""
 
 
 class OpResultError(StallscopeError, TypeError):
@@ -99,6 +93,21 @@ def clocked(call: Callable[[], Any]) -> tuple[Any, float]:
     began_ns = time.perf_counter_ns()
     result = call()
     return result, (time.perf_counter_ns() - began_ns) / 1e9
+
+
+def shortest_s(timed: Callable[[], float], samples: int) -> float:
+    """Return the shortest of a few successive calls for one of so many samples, seconds.
+
+    Each result is dropped, so the input is in the cache and memory is reused, as in the pipeline,
+    where the op before has just made the input. `timed` makes a call and returns its seconds.
+    """
+    times_s: list[float] = []
+    with no_collection():
+        while len(times_s) < _FEWEST_ROUNDS or (
+            len(times_s) < _MOST_ROUNDS and sum(times_s) < _CHEAP_S / samples
+        ):
+            times_s.append(timed())
+    return min(times_s)
 
 
 def digest_of(inputs: Sequence[OpInput]) -> str:
@@ -211,18 +220,16 @@ class Stream:
         for generator in self._generators:
             _put(generator, _seed(self.op.position, draw))
 
-    def _draw(self, sample: int, turn: int = 0) -> Draw:
-        """Return a draw of a sample: in turn 0 that on which orders are compared, later others.
+    def _draw(self, sample: int, *, again: bool = False) -> Draw:
+        """Return the draw of a sample on which orders are compared, or another draw.
 
-        An op that rarely acts takes the telling draws of the samples in turn, so that few draws
-        show its effect.
+        An op that rarely acts takes the telling draw of another sample, so that few draws show its
+        effect.
         """
-        if not turn:
+        if not again:
             return sample, self.telling.get(sample, 0)
-        if not self.telling:
-            return sample, _LATER + turn
-        pool = sorted(self.telling.items())
-        return pool[(sample * _STRIDE + turn) % len(pool)]
+        others = sorted(self.telling.items()) or [(sample, _MOST_DRAWS)]
+        return others[(sample + 1) % len(others)]
 
     def _run(self, op_input: OpInput, draw: Draw) -> tuple[OpInput, float]:
         """Call the op on a copy of a sample; return its result, and the seconds."""
@@ -236,9 +243,9 @@ class Stream:
         self.seed(draw)
         return after != states_of(self._generators)
 
-    def outputs(self, inputs: Sequence[OpInput], turn: int = 0) -> list[OpInput]:
-        """Call the op once for each sample, in turn 0 on the draws on which orders are compared."""
-        return [self._run(x, self._draw(n, turn))[0] for n, x in enumerate(inputs)]
+    def outputs(self, inputs: Sequence[OpInput], *, again: bool = False) -> list[OpInput]:
+        """Call the op once for each sample, on the draws for comparing orders, or on others."""
+        return [self._run(x, self._draw(n, again=again))[0] for n, x in enumerate(inputs)]
 
     def measure(self, inputs: Sequence[OpInput]) -> Outcome:
         """Run and time the op on samples, which stay as they are."""
@@ -249,7 +256,7 @@ class Stream:
             first.append(self._run(op_input, draw)[0])
             is_random = is_random or self._has_drawn(draw)
         grown = [now - numbers.get(name, now) for name, now in _whole_numbers(self.call).items()]
-        counts_calls = len(inputs) >= _FEWEST_COUNTED and len(inputs) in grown
+        counts_calls = len(inputs) > 1 and len(inputs) in grown
         second = [self._run(*each)[0] for each in reversed(calls)][::-1]  # the last sample first
         state = state_of(second)
         is_steady = state.digest == digest_of(first)
@@ -262,24 +269,10 @@ class Stream:
         return Outcome(
             results=tuple(second if is_steady else first),
             state=state if is_steady else state_of(first),
-            times_s=tuple(self._shortest_s(*each, _CHEAP_S / len(inputs)) for each in calls),
+            times_s=tuple(shortest_s(lambda at=at: self._run(*at)[1], len(inputs)) for at in calls),  # type: ignore[misc]
             is_random=is_random,
             unsteady=unsteady,
         )
-
-    def _shortest_s(self, op_input: OpInput, draw: Draw, cheap_s: float) -> float:
-        """Return the shortest of a few successive calls for a sample.
-
-        Each result is dropped, so the input is in the cache and memory is reused, as in the
-        pipeline, where the op before has just made the input.
-        """
-        times_s: list[float] = []
-        with no_collection():
-            while len(times_s) < _FEWEST_ROUNDS or (
-                len(times_s) < _MOST_ROUNDS and sum(times_s) < cheap_s
-            ):
-                times_s.append(self._run(op_input, draw)[1])
-        return min(times_s)
 
     def find_telling_draws(
         self,

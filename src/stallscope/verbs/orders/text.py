@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from stallscope.bench.comparison import FASTER, OPEN, SAME, SLOWER, open_title
 from stallscope.stats import INTERVAL
-from stallscope.units import LONGEST_NOTE, count, printable, seconds, share, times
-from stallscope.verbs.orders.result import op_names
+from stallscope.units import LONGEST_NOTE, count, printable, seconds, share, speedup
+from stallscope.verbs.orders.equivalence import BYTE
+from stallscope.verbs.orders.result import PROMISING, op_names
 from stallscope.verbs.orders.variant import (
     CACHE,
     DIFFERENT,
@@ -26,25 +27,11 @@ if TYPE_CHECKING:
     from stallscope.verbs.orders.variant import CostPart, Grade, Variant
 
 
-PIPELINE: Final = 80
-"""Most characters of a pipeline's place."""
-_BYTE: Final = 255
-_SHADE: Final = 0.01
-"""Difference, of 255, below which the text gives it as a share of the range."""
-_FINE: Final = 1.1
-"""Speedup below which two decimals are written."""
-_MUCH_FASTER: Final = 1.05
-"""Speedup over the best from which a variant within 8-bit rounding is named, too."""
 _OUTPUT: Final = {
     IDENTICAL: "identical output",
     ROUNDING: "output that is identical up to rounding",
     NEAR: "output within 8-bit rounding",
 }
-
-
-def factor_text(factor: float) -> str:
-    """Write a factor: '1.8×', '1.04×'."""
-    return times(factor) if factor >= _FINE else f"{factor:.2f}×"
 
 
 def interval_text(factor: Factor | None) -> str:
@@ -63,7 +50,7 @@ def sentence(orders: Orders) -> str:
         return _nothing(orders)
     output = _OUTPUT[best.grade.equivalence]
     if best.speedup is None:
-        return f"{best.change}: {factor_text(best.fast)} faster with {output} (predicted)"
+        return f"{best.change}: {speedup(best.fast)} faster with {output} (predicted)"
     return (
         f"{best.change}: {best.fast:.2f}× faster with {output}{interval_text(best.speedup)}"
         f"{_in_loader(best)}"
@@ -75,7 +62,7 @@ def beyond(orders: Orders) -> str:
     best, near = orders.best_variant(), orders.best_variant(NEAR)
     if near is None or near.grade.equivalence != NEAR or near.speedup is None:
         return ""
-    if best is not None and near.fast < _MUCH_FASTER * best.fast:
+    if best is not None and near.fast < PROMISING * best.fast:
         return ""
     speed = f"{near.fast:.2f}× faster{interval_text(near.speedup)}"
     return f"{near.change}: {speed}, but the output {difference(near.grade)}"
@@ -143,9 +130,9 @@ def _for_memory(orders: Orders) -> str:
     """Return the fastest cache, which costs memory and so is not recommended."""
     cached = [v for v in orders.variants if v.kind == CACHE and v.grade.equivalence == IDENTICAL]
     fast = max(cached, key=lambda v: v.fast * bool(v.speedup), default=None)
-    if fast is None or fast.speedup is None or (fast.speedup.low or 0.0) <= _FINE:
+    if fast is None or fast.speedup is None or (fast.speedup.low or 0.0) <= PROMISING:
         return ""
-    return f"; {fast.change}: {factor_text(fast.fast)} faster"
+    return f"; {fast.change}: {speedup(fast.fast)} faster"
 
 
 def costliest(orders: Orders) -> str:
@@ -199,8 +186,8 @@ def difference(grade: Grade) -> str:
     most = grade.max_difference
     if most is None:
         return "differs"
-    shades = _BYTE * most
-    text = f"{shades:.2f}/255" if shades >= _SHADE else f"{most:.1g} of the values' range"
+    shades = f"{BYTE * most:.2f}"
+    text = f"{most:.1g} of the values' range" if shades == "0.00" else f"{shades}/{BYTE:.0f}"
     psnr = "" if grade.psnr_db is None else f" (PSNR {grade.psnr_db:.0f} dB)"
     return f"differs by at most {text}{psnr}"
 
@@ -221,7 +208,7 @@ def verdict(grade: Grade) -> str:
 def notes_of(orders: Orders) -> list[str]:
     """Return the caveats, a sentence each."""
     about = orders.circumstances
-    where = f" of {printable(about.pipeline, PIPELINE)}" if about.pipeline else ""
+    where = f" of {printable(about.pipeline, 80)}" if about.pipeline else ""
     of = f"compared on {count(about.samples, 'sample')}{where}"
     if orders.pairs.height:
         of += f" · timed on {count(orders.pairs.height, 'pair')} of samples, in one process"
