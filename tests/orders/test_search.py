@@ -112,7 +112,10 @@ def test_gives_as_many_orders_as_asked_for():
 def test_an_order_that_raises_is_kept_with_its_reason():
     bench = Numbers([lambda value: value + 1, only_even])
 
-    assert [((1,), "7 is odd")] == bench.found().failures()
+    graph = bench.found()
+
+    assert [(1,)] == graph.failures()
+    assert ["7 is odd"] == [tried.why_not for _, tried in graph.follow((1,))]
 
 
 def test_the_order_as_it_is_comes_first():

@@ -10,6 +10,7 @@ and mask, which never exchange places.
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import cycle, groupby, islice
@@ -49,6 +50,8 @@ from stallscope.verbs.orders.variant import (
     FETCH,
     IDENTICAL,
     NEAR,
+    NOT_COMPARED,
+    ON_BATCH,
     REDRAWN,
     ROUNDING,
     CostPart,
@@ -70,8 +73,6 @@ on others."""
 _QUICK_S: Final = 0.8
 """Seconds for measuring an order that the user tries by hand; at least one pair is measured.
 Comparing it takes half of them; at least two samples are compared."""
-_NOISE_S: Final = 1e-9
-"""Seconds below which a part of a prediction is rounding."""
 
 
 class OrderEvaluator:
@@ -118,7 +119,6 @@ class OrderEvaluator:
         self.idle: list[str] = []
         self.variants: list[Variant] = []
         self._again: list[OpInput] = []
-        self._rewritten_s: dict[tuple[int, int], float] = {}
         self._pairs: dict[tuple[int, ...], list[SamplePair]] = {}
         # the object keeps its `id`, which is part of the key
         self._streams: dict[tuple[int, int], tuple[Stream, Any]] = {}
@@ -142,12 +142,6 @@ class OrderEvaluator:
                 stream.telling = self.stream(position).telling
             self._streams[key] = stream, op
         return self._streams[key][0]
-
-    def time_rewrite(self, position: int, op: Any, inputs: Sequence[OpInput]) -> float:
-        """Return the seconds per sample of an object that replaces an op."""
-        took_s = self.stream(position, op).measure(inputs).seconds
-        self._rewritten_s[position, id(op)] = took_s
-        return took_s
 
     # ---- orders, op by op ---------------------------------------------------------------------
 
@@ -207,24 +201,21 @@ class OrderEvaluator:
         """Yield each op of an order, its outcome, and its cost on all samples.
 
         The other samples may be larger than the searched ones, so an op's time is scaled by the
-        ratio of both in the original pipeline.
+        ratio of both in the original pipeline. An op that was not tried there costs what it does in
+        the original.
         """
         for graph in self.graphs:
             for position, tried in graph.follow(order):
                 times_s = self.outcomes[position].times_s
                 searched_s = fmean(times_s[: self.searched])
-                took_s = tried.seconds if tried else 0.0
+                took_s = tried.seconds if tried else searched_s
                 scale = fmean(times_s) / searched_s if searched_s else 1.0
                 yield position, tried, took_s * scale
-
-    def seconds_of(self, positions: Iterable[int]) -> float:
-        """Return the seconds per sample of ops in the original pipeline."""
-        return sum(self.outcomes[position].seconds for position in positions)
 
     @property
     def whole_s(self) -> float:
         """Seconds per sample of the original pipeline, including everything around the ops."""
-        return self.fixed.total_s + self.seconds_of(self.as_it_is)
+        return sum(part.seconds for part in self._parts(Variant(self.as_it_is)))
 
     @property
     def beside_s(self) -> float:
@@ -253,15 +244,19 @@ class OrderEvaluator:
                 self.variants[trial] = self._completed(variant)
 
     def _completed(self, variant: Variant) -> Variant:
-        faster = variant.predicted_s is not None and variant.predicted_s < self.whole_s
+        parts, whole_s = self._parts(variant), self.whole_s
+        sum_s = sum(part.seconds for part in parts)
+        works = variant.grade.works or variant.grade is NOT_COMPARED
+        took_s = sum_s if works and not math.isnan(sum_s) else None
         is_near = variant.grade.within(NEAR) and not variant.grade.why
         return replace(
             variant,
             order=" → ".join(filter(None, self._names_in(variant).values())),
-            gains=faster and is_near and variant.kind != CACHE,
+            gains=bool(took_s and took_s < whole_s and is_near and variant.kind != CACHE),
             code=self.site.code_of(variant),
-            parts=self._parts(variant),
-            predicted_speedup=self.whole_s / variant.predicted_s if variant.predicted_s else None,
+            parts=tuple(part for part in parts if part.seconds > 0),
+            predicted_s=took_s,
+            predicted_speedup=whole_s / took_s if took_s else None,
         )
 
     def _names_in(self, variant: Variant) -> dict[int, str]:
@@ -269,51 +264,40 @@ class OrderEvaluator:
         names = {}
         for position in variant.positions:
             replacement = variant.replaced.get(position)
-            on_batch = " (on the batch)" if position in variant.on_batch else ""
+            on_batch = f" ({ON_BATCH})" if position in variant.on_batch else ""
             named = self.ops[position].name if replacement is None else name_of(replacement)
             names[position] = "" if replacement is passed_on else named + on_batch
         return names
 
-    def _parts(self, variant: Variant) -> tuple[CostPart, ...]:
-        """Return the parts of a variant's time, up to the op that raises; (): unknown."""
-        fixed, whole_s, names = self.fixed, variant.predicted_s, self._names_in(variant)
-        if variant.cached:
-            return ()
-        ops = []
-        for position, tried, seconds in self.op_seconds(variant.positions):
-            if whole_s is None and (tried is None or tried.state is None):
-                break
-            if names[position] and position not in variant.on_batch:
-                key = (position, id(variant.replaced.get(position)))
-                took_s = self._rewritten_s.get(key, seconds)
-                ops.append(CostPart(names[position], took_s, "transform"))
-        decode = CostPart(DECODE, fixed.decode_s, "decode")
-        parts = [CostPart(FETCH, fixed.fetch_s, "fetch"), decode, *ops]
-        if whole_s is not None:
-            # the rest is decoding, which a variant may replace, and ops that it moved to the batch
-            left_s = whole_s - fixed.fetch_s - fixed.batch_s - sum(part.seconds for part in ops)
-            decode_s = fixed.decode_s if variant.on_batch else left_s
-            if min(decode_s, left_s - decode_s) < -_NOISE_S:
-                return ()
-            parts[1] = decode._replace(seconds=decode_s)
+    def _parts(self, variant: Variant) -> list[CostPart]:
+        """Return the parts of a variant's time, up to an op that raises; nan: unknown."""
+        costs, names, fixed = variant.costs, self._names_in(variant), self.fixed
+        parts = [
+            CostPart(FETCH, costs.get(FETCH, fixed.fetch_s), "fetch"),
+            CostPart(DECODE, costs.get(DECODE, fixed.decode_s), "decode"),
+        ]
+        for position, tried, seconds in self.op_seconds(variant.per_sample):
+            if tried is not None and tried.state is None:
+                return parts
+            parts.append(CostPart(names[position], costs.get(position, seconds), "transform"))
+        if variant.on_batch:
             moved = ", ".join(self.ops[position].name for position in variant.on_batch)
-            parts.append(CostPart(f"{moved} on the batch", left_s - decode_s, "collate"))
-            parts.append(CostPart(BATCH, fixed.batch_s, "collate"))
-        return tuple(part for part in parts if part.seconds > _NOISE_S)
+            parts.append(CostPart(f"{moved} {ON_BATCH}", costs[ON_BATCH], "collate"))
+        return [*parts, CostPart(BATCH, fixed.batch_s, "collate")]
 
-    def of_order(self, order: tuple[int, ...], why_not: str = "") -> Variant:
-        """Return the variant of an order whose ops were tried, without a grade."""
+    def of_order(self, order: tuple[int, ...]) -> Variant:
+        """Return the variant of an order whose ops were tried, not compared yet unless it fails."""
         rows = ([position for position in order if position in group] for group in self.groups)
         names = [op.name for op in self.ops]
         changed = [change_of(row, names) for row in rows if row != sorted(row)]
         drawing = [position for position in order if self.outcomes[position].is_random]
-        seconds = None if why_not else sum(op_s for _, _, op_s in self.op_seconds(order))
+        reasons = (tried.why_not for _, tried, _ in self.op_seconds(order) if tried)
+        why = next(filter(None, reasons), "")
         return Variant(
             order,
             change="; ".join(changed) or "as it is",
             changes="" if drawing == sorted(drawing) else REDRAWN,
-            predicted_s=None if seconds is None else self.fixed.total_s + seconds,
-            grade=Grade(FAILS, why=why_not or "not compared"),
+            grade=Grade(FAILS, why=why) if why else NOT_COMPARED,
         )
 
     # ---- the data of variants ------------------------------------------------------------------
@@ -331,8 +315,7 @@ class OrderEvaluator:
             grade = Grade(DIFFERENT, compared=n, why=str(error))
         except Exception as error:  # noqa: BLE001 - an op may raise anything on unusual input
             grade = Grade(FAILS, why=f"raises {type(error).__name__}: {said_by(error):.160}")
-        variant = replace(variant, grade=grade, pictures=tuple(filter(None, shown)))
-        return variant if grade.works else replace(variant, predicted_s=None)
+        return replace(variant, grade=grade, pictures=tuple(filter(None, shown)))
 
     def _graded(self, variant: Variant, new: list[OpInput]) -> Grade:
         """Grade a variant's outputs on the first samples."""
@@ -405,8 +388,7 @@ class OrderEvaluator:
             with self.guarded():
                 for graph in self.graphs:
                     graph.walk(order)
-        reasons = (tried.why_not for _, tried, _ in self.op_seconds(order) if tried)
-        return self._completed(self.of_order(order, next(filter(None, reasons), "")))
+        return self._completed(self.of_order(order))
 
     def compare(self, variant: Variant) -> Variant:
         """Grade an order that the user tries, with pictures, on as many samples as take a moment.

@@ -26,10 +26,13 @@ from stallscope.verbs.orders.pipeline import name_of, passed_on
 from stallscope.verbs.orders.run_ops import clocked, shortest_s
 from stallscope.verbs.orders.variant import (
     CACHE,
+    DECODE,
     DIFFERENT,
     EQUIVALENCES,
+    FETCH,
     IDENTICAL,
     NEAR,
+    ON_BATCH,
     Draft,
     Grade,
     ResizedCrop,
@@ -58,7 +61,7 @@ _KINDS: Final = ("order", "fused", "alternative", "decode", "batch")
 def add_original(evaluator: OrderEvaluator) -> None:
     """Add the original pipeline, which has to be the first variant."""
     same = Grade(IDENTICAL, compared=len(evaluator.samples))
-    evaluator.add(Variant(evaluator.as_it_is, predicted_s=evaluator.whole_s, grade=same))
+    evaluator.add(Variant(evaluator.as_it_is, grade=same))
 
 
 # ---- rewrites of ops -----------------------------------------------------------------------------
@@ -78,9 +81,8 @@ def add_alternatives(evaluator: OrderEvaluator, rewrites: Iterable[tuple[int, An
             )
         )
         if variant.grade.works:
-            took_s = evaluator.time_rewrite(position, op, evaluator.inputs_of[position])
-            saved_s = evaluator.outcomes[position].seconds - took_s
-            variant = replace(variant, predicted_s=evaluator.whole_s - saved_s)
+            outcome = evaluator.stream(position, op).measure(evaluator.inputs_of[position])
+            variant = replace(variant, costs={position: outcome.seconds})
         evaluator.add(variant)
 
 
@@ -138,8 +140,8 @@ def add_orders(evaluator: OrderEvaluator, is_over: Callable[[], bool]) -> None:
             left[grade] -= 1
             if left[grade] >= 0 and not is_over():
                 _add_order(evaluator, _simplest_first(orders, evaluator.whole_s)[0])
-        for beginning, why in graph.failures()[: 2 * _MOST_OTHERS]:
-            evaluator.add(evaluator.of_order(evaluator.whole_order(beginning), why))
+        for beginning in graph.failures()[: 2 * _MOST_OTHERS]:
+            evaluator.add(evaluator.of_order(evaluator.whole_order(beginning)))
 
 
 def _simplest_first(
@@ -187,14 +189,13 @@ def fused(evaluator: OrderEvaluator) -> Iterator[Variant]:
             continue
         op = ResizedCrop(first.call, last.call)
         # in the crop's place, so that it draws from the crop's stream
-        took_s = evaluator.time_rewrite(last.position, op, inputs)
-        saved_s = evaluator.seconds_of((first.position, last.position)) - took_s
+        took_s = evaluator.stream(last.position, op).measure(inputs).seconds
         yield Variant(
             evaluator.as_it_is,
             "fused",
             f"{first.name} and {last.name} in one",
             replaced={first.position: passed_on, last.position: op},
-            predicted_s=evaluator.whole_s - saved_s,
+            costs={first.position: 0.0, last.position: took_s},
         )
 
 
@@ -228,9 +229,7 @@ def on_batch(evaluator: OrderEvaluator) -> Iterator[Variant]:
             batch_s = _shortest_s(site.batch_ops(variant), [torch.stack(values)]) / len(values)
         except Exception:  # noqa: BLE001 - an op that takes no batch
             return
-        yield replace(
-            variant, predicted_s=evaluator.whole_s - evaluator.seconds_of(moved) + batch_s
-        )
+        yield replace(variant, costs={ON_BATCH: batch_s})
 
 
 def _shortest_s(call: Callable[[Any], object], arguments: Sequence[Any]) -> float:
@@ -255,6 +254,7 @@ def smaller_decoding(evaluator: OrderEvaluator) -> Iterator[Variant]:
         return
     name, width, height = wanted
     draft, samples, own = Draft(width, height), evaluator.samples, evaluator.site.reader
+    part, part_s = (FETCH, evaluator.fixed.fetch_s) if own else (DECODE, evaluator.fixed.decode_s)
     if own is not None:
         is_possible = all(sample.input.value.mode == "RGB" for sample in samples)
     else:
@@ -274,7 +274,7 @@ def smaller_decoding(evaluator: OrderEvaluator) -> Iterator[Variant]:
         f"JPEG decoded at the smallest size that {name} can use (Image.draft)",
         f"{name} starts from an image that libjpeg has shrunk, so pixels differ slightly",
         draft=draft,
-        predicted_s=evaluator.whole_s - saved_s,
+        costs={part: max(part_s - saved_s, 0.0)},
     )
 
 
@@ -317,7 +317,8 @@ def cached_head(evaluator: OrderEvaluator) -> Iterator[Variant]:
     needs_bytes = bytes_of(values) / len(values) * entries
     free_bytes = memory_limit(None, 1.0)
     fits = needs_bytes * workers < free_bytes / 2
-    saved_s = evaluator.fixed.fetch_s + evaluator.fixed.decode_s + evaluator.seconds_of(range(cut))
+    saved_s = evaluator.fixed.fetch_s + evaluator.fixed.decode_s
+    saved_s += sum(evaluator.outcomes[position].seconds for position in range(cut))
     last = evaluator.ops[cut - 1].name if cut else "decoding"
     where = f"each of {workers} workers" if workers > 1 else "one process"
     effect = f"too much for the {size(free_bytes)} that are free, so it was not timed"
@@ -330,7 +331,7 @@ def cached_head(evaluator: OrderEvaluator) -> Iterator[Variant]:
         f"everything up to {last} kept in memory",
         f"{size(needs_bytes)} for {count(entries, 'sample')} in {where}; {effect}",
         cached=cut + 1,
-        predicted_s=evaluator.whole_s - saved_s if fits else None,
+        costs=dict.fromkeys((FETCH, DECODE, *range(cut)), 0.0 if fits else math.nan),
     )
 
 
@@ -395,7 +396,6 @@ def add_together(evaluator: OrderEvaluator, measured: Mapping[int, float]) -> li
         kind="order" if {variant.kind for variant in picked} == {"order"} else "together",
         change="; ".join(variant.change for variant in picked),
         changes="; ".join(dict.fromkeys(v.changes for v in picked if v.changes)),
-        predicted_s=whole_s - sum(whole_s - (v.predicted_s or whole_s) for v in picked),
     )
     return [evaluator.add(evaluator.judged(together)).trial]
 
@@ -425,6 +425,7 @@ def _joined(evaluator: OrderEvaluator, before: Variant, change: Variant) -> Vari
         positions=(*(position for position in positions if position not in moved), *moved),
         replaced={**before.replaced, **change.replaced},
         names={**before.names, **change.names},
+        costs={**before.costs, **change.costs},
         on_batch=moved,
         draft=before.draft or change.draft,
     )

@@ -171,8 +171,8 @@ class OrderGraph:
 
         return to_go(self.start)
 
-    def failures(self) -> list[tuple[tuple[int, ...], str]]:
-        """Return beginnings of orders that fail, the shortest for each reason, and the reason."""
+    def failures(self) -> list[tuple[int, ...]]:
+        """Return beginnings of orders that fail, the shortest for each reason."""
         failed = [
             ((*self.reached_by[node], position), tried.why_not)
             for node, edges in self.edges.items()
@@ -183,7 +183,7 @@ class OrderGraph:
         shortest: dict[tuple[int, str], tuple[int, ...]] = {}
         for order, why in failed:
             shortest.setdefault((order[-1], why), order)
-        return sorted((order, why) for (_, why), order in shortest.items())
+        return sorted(shortest.values())
 
 
 def usual_orders(

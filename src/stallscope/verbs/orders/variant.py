@@ -45,6 +45,7 @@ TOLERANCES: Final = (IDENTICAL, ROUNDING, NEAR)
 
 FETCH: Final = "fetch"
 DECODE: Final = "decode"
+ON_BATCH: Final = "on the batch"
 BATCH: Final = "collate and send"
 """Names of the parts of a sample's time outside of the ops."""
 CACHE: Final = "cache"
@@ -107,7 +108,7 @@ class FixedCosts:
         return self.fetch_s + self.decode_s + self.batch_s
 
 
-_NOT_COMPARED: Final = Grade(FAILS, why="not compared")
+NOT_COMPARED: Final = Grade(FAILS, why="not compared")
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,15 +133,18 @@ class Variant:
     """Decoder of the images; None: the dataset's own."""
     cached: int = 0
     """Number of first ops whose result is cached, plus 1; 0: no cache."""
+    costs: Mapping[int | str, float] = field(default_factory=dict)
+    """Seconds per sample of what the change makes faster: ops by position, other parts by name;
+    nan: unknown. Everything else costs what it does in the original, or in this order."""
     trial: int = 0
     """Number in the result; 0 is the original pipeline."""
     order: str = ""
     """Names of the ops in their order."""
     predicted_s: float | None = None
-    """Predicted seconds per sample; None: it fails."""
+    """Predicted seconds per sample, the sum of its parts; None: it fails, or unknown."""
     parts: tuple[CostPart, ...] = ()
-    """Parts of `predicted_s` in their order; (): unknown."""
-    grade: Grade = _NOT_COMPARED
+    """Parts of its time in their order, up to an op that raises; (): unknown."""
+    grade: Grade = NOT_COMPARED
     """Grade of its data against the original's."""
     pictures: tuple[tuple[Picture, Picture], ...] = ()
     """A few samples, original and new, uint8 of shape (height, width, 3)."""
