@@ -44,12 +44,11 @@ if TYPE_CHECKING:
 
 _SHARDS: Final = 8
 """Tar shards of the samples; a worker without one would have nothing to do."""
-_SHARD_SAMPLES: Final = 1_000
-"""Samples of a shard of a whole dataset."""
 _SIMULATED: Final = 20_000
 """Samples of the epoch that is simulated for `shuffle_share`."""
-SHUFFLE_BUFFER: Final = 1_000
-"""Samples in a stream's shuffle buffer, as in webdataset's documentation."""
+_BUFFER: Final = 1_000
+"""Samples in a stream's shuffle buffer, as in webdataset's documentation, and in a shard of a whole
+dataset."""
 _PAGE: Final = 4096
 _MOST_BYTES: Final = 64 << 20
 """Largest file that can be a single sample's."""
@@ -206,9 +205,9 @@ def shuffle_share(kind: type[Container], samples: int) -> float:
     if kind.is_random or samples < 2:  # noqa: PLR2004 - one sample has no order
         return 1.0
     number = min(samples, _SIMULATED)
-    room = max(SHUFFLE_BUFFER * number / samples, 1.0)
+    room = max(_BUFFER * number / samples, 1.0)
     rng = np.random.default_rng(0)
-    shards = np.array_split(np.arange(number), min(max(_SHARDS, samples // _SHARD_SAMPLES), number))
+    shards = np.array_split(np.arange(number), min(max(_SHARDS, samples // _BUFFER), number))
     stream = np.concatenate([shards[at] for at in rng.permutation(len(shards))])
     # Drawn with chance 1 / room at each step, a sample stays for so many steps on average; before
     # the buffer is full, none is drawn

@@ -42,14 +42,13 @@ if TYPE_CHECKING:
 
 # ---- files and their places ----------------------------------------------------------------------
 
-_MOST_FOLDERS, _MOST_ENTRIES, _LOOK_S = 32, 20_000, 2.0
-"""Folders that are listed, entries in each, and seconds for all of them."""
+_LOOK_S: Final = 2.0
+"""Seconds for listing the folders of all files."""
 _MOST_FILES: Final = 4_000
-"""Files that stand for the data, beside those that were read."""
-_MOST_MEMBERS: Final = 2_000
-"""Members of an archive that tell how large a sample in it is."""
-_CONTAINER_BYTES: Final = 64 << 10
-"""Smallest open file that can be a container of samples."""
+"""Files that stand for the data, beside those that were read; members of an archive that tell how
+large a sample in it is."""
+CONTAINER_BYTES: Final = 64 << 10
+"""Smallest file that can be a container of samples."""
 _CODE: Final = re.compile(
     r"\.(so(\.\d+)*|pyc?|pyd|mo|cache|log|ipynb|whl|zip\.py)$|locale-archive$"
 )
@@ -91,22 +90,15 @@ def data_files(read: Iterable[str]) -> list[DataFile]:
     for path in files:
         folders.setdefault(str(Path(path).parent), set()).add(Path(path).suffix)
     until_s, most = time.monotonic() + _LOOK_S, len(files) + _MOST_FILES
-    for folder, suffixes in islice(folders.items(), _MOST_FOLDERS):
-        for path in _paths_in(folder, suffixes, until_s):
-            if len(files) >= most:
-                break
-            if path not in files and (file := _file(path)):
-                files[path] = file
+    for folder, suffixes in folders.items():
+        with suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if len(files) >= most or time.monotonic() > until_s:
+                    break
+                is_new = Path(entry.name).suffix in suffixes and entry.path not in files
+                if is_new and (file := _file(entry.path)):
+                    files[entry.path] = file
     return [files[path] for path in sorted(files)]
-
-
-def _paths_in(folder: str, suffixes: set[str], until_s: float) -> Iterator[str]:
-    with suppress(OSError), os.scandir(folder) as entries:
-        for entry in islice(entries, _MOST_ENTRIES):
-            if time.monotonic() > until_s:
-                return
-            if Path(entry.name).suffix in suffixes:
-                yield entry.path
 
 
 def _file(path: str, *, was_read: bool = False) -> DataFile | None:
@@ -134,7 +126,7 @@ def open_containers() -> list[DataFile]:
                 if mapping.path.startswith("/") and "x" not in mapping.perms
             }
     files = (_file(path, was_read=True) for path in sorted(paths) if not _is_code(path))
-    return [file for file in files if file and file.size >= _CONTAINER_BYTES]
+    return [file for file in files if file and file.size >= CONTAINER_BYTES]
 
 
 def tar_sample_bytes(files: Iterable[DataFile]) -> float | None:
@@ -147,7 +139,7 @@ def tar_sample_bytes(files: Iterable[DataFile]) -> float | None:
         if not file.path.endswith(".tar"):
             continue
         with suppress(tarfile.TarError, OSError), tarfile.open(file.path, "r:") as archive:
-            members = [each for each in islice(archive, _MOST_MEMBERS) if each.isfile()]
+            members = [each for each in islice(archive, _MOST_FILES) if each.isfile()]
             if members:
                 last, samples = members[-1], {_sample_of(each.name) for each in members}
                 return (last.offset_data + last.size - members[0].offset) / len(samples)
@@ -310,8 +302,6 @@ LARGE_BYTES: Final = 1 << 20
 MOST_BYTES: Final = 48 << 20
 """Bytes that one reading requests at most."""
 _MOST_REQUESTS: Final = 2_000
-_STRIDE_BYTES: Final = 1 << 20
-"""Distance of random pieces, except small ones, so that the kernel's readahead misses the next."""
 _MOST_OPEN: Final = 256
 """Files that are held open while pieces of them are read."""
 
@@ -354,7 +344,8 @@ def requests(files: Sequence[DataFile], access: str, length: int, seed: int) -> 
             for file in (*files[first:], *files[:first])
             for offset in range(0, file.size, length)
         )
-    stride = max(length, _STRIDE_BYTES if length > SMALL_BYTES else 4 * SMALL_BYTES)
+    # so far apart that the kernel's readahead misses the next
+    stride = max(length, LARGE_BYTES if length > SMALL_BYTES else 4 * SMALL_BYTES)
     cells = []
     for file in files:
         if file.size >= length:

@@ -78,8 +78,6 @@ RESIDENT: Final = 0.95
 """Share in the page cache from which a loop is no measurement of a first epoch."""
 _AMPLE: Final = 1.5
 """Storage this many times as fast as the loader is not the loader's bottleneck."""
-_AS_FAST: Final = 0.97
-"""Fewer readers are recommended if they reach this share of the highest rate."""
 
 
 @dataclass(frozen=True)

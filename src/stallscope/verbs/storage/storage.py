@@ -50,13 +50,8 @@ _READING_S, _SHORTEST_S = 0.4, 0.05
 """Seconds of one reading, at most and at least."""
 _MOST_READERS, _MOST_WORKERS = 8, 64
 """Most readers at once, and where the loader has more workers."""
-_RESIDENCY_FILES: Final = 512
-_FEWEST_UNREAD: Final = 8
+_RESIDENCY_FILES, _FEWEST_UNREAD = 512, 8
 """Files whose page cache state is looked up, and how many it takes to stand for the rest."""
-_PART_SLACK_BYTES: Final = 64 << 10
-"""Smaller files cannot be told from parts of a container."""
-_USUAL_BYTES: Final = 128 << 10
-"""Bytes of a container's sample, where unknown."""
 
 
 def storage(
@@ -216,7 +211,7 @@ class StorageProbe:
         self._is_whole = (
             of_shards is None
             and mean_bytes is not None
-            and (sample_bytes is None or mean_bytes <= 2 * sample_bytes + _PART_SLACK_BYTES)
+            and (sample_bytes is None or mean_bytes <= 2 * sample_bytes + reads.CONTAINER_BYTES)
         )
         if not self._is_whole:
             self._demand["sample_bytes"] = sample_bytes
@@ -273,7 +268,7 @@ class StorageProbe:
         """Yield the access patterns, the most telling first."""
         length = 0
         if not self._is_whole:
-            usual = self._demand["sample_bytes"] or _USUAL_BYTES
+            usual = self._demand["sample_bytes"] or reads.CONTAINER_BYTES
             length = int(min(max(usual, reads.SMALL_BYTES), reads.LARGE_BYTES))
         readers = {1, 2, 4, _MOST_READERS, min(max(self._target.num_workers, 1), _MOST_WORKERS)}
         yield from (AccessPattern(SAMPLE, length, number, COLD) for number in sorted(readers))
