@@ -279,7 +279,9 @@ class OrderEvaluator:
         for position, tried, seconds in self.op_seconds(variant.per_sample):
             if tried is not None and tried.state is None:
                 return parts
-            parts.append(CostPart(names[position], costs.get(position, seconds), "transform"))
+            if position in costs and (usual_s := self.outcomes[position].seconds):
+                seconds *= costs[position] / usual_s  # noqa: PLW2901 - also in another order
+            parts.append(CostPart(names[position], seconds, "transform"))
         if variant.on_batch:
             moved = ", ".join(self.ops[position].name for position in variant.on_batch)
             parts.append(CostPart(f"{moved} {ON_BATCH}", costs[ON_BATCH], "collate"))

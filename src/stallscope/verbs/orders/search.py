@@ -173,16 +173,12 @@ class OrderGraph:
 
     def failures(self) -> list[tuple[int, ...]]:
         """Return beginnings of orders that fail, the shortest for each reason."""
-        failed = [
-            ((*self.reached_by[node], position), tried.why_not)
-            for node, edges in self.edges.items()
-            for position, tried in edges.items()
-            if tried.state is None
-        ]
-        failed.sort(key=lambda failure: len(failure[0]))
         shortest: dict[tuple[int, str], tuple[int, ...]] = {}
-        for order, why in failed:
-            shortest.setdefault((order[-1], why), order)
+        for node, edges in sorted(self.edges.items(), key=lambda item: len(item[0].applied)):
+            for position, tried in edges.items():
+                if tried.state is None:
+                    order = (*self.reached_by[node], position)
+                    shortest.setdefault((position, tried.why_not), order)
         return sorted(shortest.values())
 
 
