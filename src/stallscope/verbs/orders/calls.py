@@ -12,6 +12,7 @@ import time
 import types
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -25,17 +26,17 @@ from stallscope.verbs.orders.deferred_calls import (
     CodeCall,
     NoticedCalls,
     OrderedCalls,
+    PlannedCall,
     kept_shape,
     shape_of,
 )
 from stallscope.verbs.orders.equivalence import FEWEST_OF_PICTURE, digest
 from stallscope.verbs.orders.pipeline import DEEPEST, Op, Place, numbered
 from stallscope.verbs.orders.run_ops import OpInput, clocked, states_of
+from stallscope.verbs.orders.variant import Variant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from stallscope.verbs.orders.variant import Variant
 
     Chain = list[CallSite]
 
@@ -49,6 +50,8 @@ class CallOp:
     """Arguments of the first sample."""
     call_site: tuple[str, int]
     """File and line."""
+    kept_shape: tuple[type, int] | None
+    """Result of `kept_shape` if it is the same for all samples, else None."""
     function: Any = None
     """Function that replaces the called one; None: not replaced."""
 
@@ -142,9 +145,8 @@ class CallsPlace:
 
     place: Place
     """Place of the dataset in the loader's dataset."""
-    chains: tuple[tuple[Op, ...], ...]
-    kept_shapes: Mapping[CallSite, tuple[type, int]]
-    """Calls that keep the shape in all samples, each with the result of `kept_shape`."""
+    ops: tuple[Op, ...]
+    """Of all chains; those of one are a group."""
     where: None = None
     reader: None = None
 
@@ -155,17 +157,23 @@ class CallsPlace:
         return f"{name}.__getitem__, {count(len(self.chains), 'chain')} of calls"
 
     @property
-    def ops(self) -> tuple[Op, ...]:
-        """Ops of all chains."""
-        return tuple(op for chain in self.chains for op in chain)
+    def chains(self) -> list[list[Op]]:
+        """Ops of each chain."""
+        return [list(chain) for _, chain in groupby(self.ops, lambda op: op.group)]
 
     def loader_with(self, variant: Variant, loader: Any) -> Any:
         """Return a loader whose dataset makes its calls in the variant's order."""
-        places = {op.call.site: (op.group, variant.positions.index(op.position)) for op in self.ops}
-        replaced = {op.site: op.function for op in variant.replaced.values()}
-        inner = self.place.found_in(loader.dataset)
-        ordered = OrderedCalls(inner, places, replaced, self.kept_shapes)
+        ordered = self.ordered(self.place.found_in(loader.dataset), variant)
         return copied(loader, dataset=self.place.filled(loader.dataset, ordered))
+
+    def ordered(self, dataset: Any, variant: Variant) -> OrderedCalls:
+        """Return a dataset that makes its calls in the variant's order."""
+        plan = {}
+        for op in self.ops:
+            call = variant.replaced.get(op.position, op.call)
+            place = variant.positions.index(op.position)
+            plan[call.site] = PlannedCall(op.group, place, call.function, call.kept_shape)
+        return OrderedCalls(dataset, plan)
 
     def found_in(self, loader: Any) -> tuple[CallsPlace | None, list[str]]:
         """Find the same code in another loader; also return the name of that loader's code."""
@@ -235,16 +243,18 @@ def _in_dataset(
         recorded.append(rows)
         empty = OpInput((), {})
         samples.append(CapturedSample(empty, decode_s=decode_s, fetch_s=fetch_s, finished=finished))
-    chains, kept_shapes = _merged(recorded), _kept_shapes(recorded)
-    while chains:
-        reached = _reached(chains, recorded)
-        sites = {site: (n, at) for n, row in enumerate(reached) for at, site in enumerate(row)}
-        ordered = OrderedCalls(place.value, sites, {}, kept_shapes)
+    by_sample = [{call.site: call for row in rows for call in row} for rows in recorded]
+    chains = _merged(recorded)
+    while reached := [chain for chain in chains if _is_reached(chain, by_sample)]:
+        found = CallsPlace(place, _as_ops(reached, by_sample))
+        ordered = found.ordered(place.value, Variant(tuple(range(len(found.ops)))))
         make = partial(seeded, place.filled(dataset, ordered))
         chains, is_right = _tried(reached, ordered, make, zip(indices, samples, strict=False))
         if is_right:
-            ops = _as_ops(chains, recorded, samples)
-            return (CallsPlace(place, ops, kept_shapes), samples) if ops else None
+            for sample, beside in zip(samples, by_sample, strict=True):
+                firsts = [next(beside[site] for site in row if site in beside) for row in chains]
+                sample.input = OpInput(tuple(call.argument for call in firsts), {}, beside)
+            return found, samples
     return None
 
 
@@ -272,18 +282,9 @@ def _merged(recorded: list[list[list[CodeCall]]]) -> list[Chain]:
     return [chain for chain in chains if len(chain) > 1 and id(chain) not in broken]
 
 
-def _kept_shapes(recorded: list[list[list[CodeCall]]]) -> dict[CallSite, tuple[type, int]]:
-    """Return how calls keep the shape, of those that do so in the same way in all samples."""
-    by_site: dict[CallSite, set[tuple[type, int] | None]] = {}
-    for call in (call for rows in recorded for row in rows for call in row):
-        by_site.setdefault(call.site, set()).add(call.kept_shape)
-    return {site: shape for site, (shape, *others) in by_site.items() if shape and not others}
-
-
-def _reached(chains: list[Chain], recorded: list[list[list[CodeCall]]]) -> list[Chain]:
-    """Return the chains that no sample skips as a whole: each sample needs a value for each."""
-    sites = [{call.site for row in rows for call in row} for rows in recorded]
-    return [chain for chain in chains if all(not each.isdisjoint(chain) for each in sites)]
+def _is_reached(chain: Chain, by_sample: list[dict[CallSite, CodeCall]]) -> bool:
+    """Return false if a sample skips the whole chain: each sample needs a value for it."""
+    return all(not calls.keys().isdisjoint(chain) for calls in by_sample)
 
 
 def _tried(
@@ -314,27 +315,17 @@ def _tried(
     return [piece for piece in pieces if len(piece) > 1], False
 
 
-def _as_ops(
-    chains: list[Chain],
-    recorded: list[list[list[CodeCall]]],
-    samples: list[CapturedSample],
-) -> tuple[tuple[Op, ...], ...]:
-    """Return the calls of each chain as ops; give each sample a value for each chain."""
-    by_sample = [{call.site: call for row in rows for call in row} for rows in recorded]
-    names = numbered([site.name for chain in chains for site in chain])
-    ops: list[tuple[Op, ...]] = []
-    for number, chain in enumerate(chains):
-        calls = [next(calls[site] for calls in by_sample if site in calls) for site in chain]
-        start = sum(map(len, ops))
-        ops.append(
-            tuple(
-                Op(at, names[at], CallOp(call.site, _arguments(call), call.line), group=number)
-                for at, call in enumerate(calls, start)
-            )
-        )
-    for sample, beside in zip(samples, by_sample, strict=True):
-        firsts = [next(beside[site] for site in chain if site in beside) for chain in chains]
-        sample.input = OpInput(tuple(call.argument for call in firsts), {}, beside)
+def _as_ops(chains: list[Chain], by_sample: list[dict[CallSite, CodeCall]]) -> tuple[Op, ...]:
+    """Return the calls of all chains as ops."""
+    rows = [(group, site) for group, chain in enumerate(chains) for site in chain]
+    names = numbered([site.name for _, site in rows])
+    ops = []
+    for position, (group, site) in enumerate(rows):
+        first, *others = [calls[site] for calls in by_sample if site in calls]
+        is_same = all(call.kept_shape == first.kept_shape for call in others)
+        shape = first.kept_shape if is_same else None
+        call = CallOp(site, _arguments(first), first.line, shape)
+        ops.append(Op(position, names[position], call, group=group))
     return tuple(ops)
 
 

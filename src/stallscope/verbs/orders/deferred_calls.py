@@ -43,6 +43,18 @@ class CallSite(NamedTuple):
     """Name of the called function."""
 
 
+class PlannedCall(NamedTuple):
+    """What becomes of a call in another order of the calls."""
+
+    chain: int
+    place: int
+    """In the new order."""
+    function: Any
+    """Replaces the called one; None: not replaced."""
+    kept_shape: tuple[type, int] | None
+    """Result of `kept_shape` if it is the same for all samples, else None."""
+
+
 @dataclass(eq=False)
 class CodeCall:
     """One call in the user's code."""
@@ -263,9 +275,9 @@ class Waiting:
     def _stallscope_result(self) -> Any:
         self._cut(self._next)
         if not self._is_done:
-            ordered, value = self._ordered, self._value
-            for call in sorted(self._calls, key=lambda call: ordered.places[call.site][1]):
-                value = call.made(value, ordered.replaced.get(call.site))
+            plan, value = self._ordered.plan, self._value
+            for call in sorted(self._calls, key=lambda call: plan[call.site].place):
+                value = call.made(value, plan[call.site].function)
             self._result, self._is_done = value, True
         return self._result
 
@@ -274,11 +286,11 @@ class Waiting:
             self._ordered.cuts.add((self._calls[-1].site, after))
 
     def __getattr__(self, name: str) -> Any:
-        by_site, sites = self._ordered.kept_shapes, [call.site for call in self._calls]
-        shapes = [by_site[site] for site in sites if site in by_site]
-        if name in _SHAPE and not self._is_done and len(shapes) == len(sites):
-            shape = _rolled(shape_of(self._value), sum(roll for _, roll in shapes))
-            return getattr(_of_shape(shapes[-1][0], shape), name)
+        shapes = [self._ordered.plan[call.site].kept_shape for call in self._calls]
+        known = [shape for shape in shapes if shape is not None]
+        if name in _SHAPE and not self._is_done and len(known) == len(shapes):
+            shape = _rolled(shape_of(self._value), sum(roll for _, roll in known))
+            return getattr(_of_shape(known[-1][0], shape), name)
         return getattr(self._stallscope_result(), name)
 
     def __array__(self, *args: Any, **named: Any) -> Any:
@@ -317,34 +329,26 @@ class OrderedCalls(NoticedCalls):
 
     Args:
         dataset: the user's.
-        places: chain and place in the new order, of each call.
-        replaced: functions that replace the called ones.
-        kept_shapes: of the calls that keep the shape, see `kept_shape`.
+        plan: of the calls of chains; any other call is made at once.
 
     Attributes:
         cuts: pairs of calls between which the code used the result.
     """
 
-    def __init__(
-        self,
-        dataset: Any,
-        places: Mapping[CallSite, tuple[int, int]],
-        replaced: Mapping[CallSite, Any],
-        kept_shapes: Mapping[CallSite, tuple[type, int]],
-    ) -> None:
+    def __init__(self, dataset: Any, plan: Mapping[CallSite, PlannedCall]) -> None:
         super().__init__(dataset)
-        self.places, self.replaced, self.kept_shapes = places, replaced, kept_shapes
+        self.plan = plan
         self.cuts: set[tuple[CallSite, CallSite]] = set()
 
     def called(self, call: CodeCall) -> Any:
         """Defer a call of a chain; make any other call."""
         first, call.first = call.first, None
         call.args, call.named = looked_at(call.args), looked_at(call.named)
-        if call.site not in self.places:
+        if call.site not in self.plan:
             return call.made(looked_at(first))
         if type(first) is Waiting:
             last = first._calls[-1].site  # noqa: SLF001 - of the same file
-            if self.places[last][0] == self.places[call.site][0]:
+            if self.plan[last].chain == self.plan[call.site].chain:
                 longer = first._stallscope_next(call)  # noqa: SLF001
                 if longer is not None:
                     return longer
