@@ -232,7 +232,7 @@ class CapturedSample:
     """Place of the function that read the image from a path; None: there is none."""
 
     def source(self) -> Any:
-        """Return what a `Draft` decodes: the path, or the image as the pipeline got it."""
+        """Return what `variant.drafted` decodes: the path, or the image as the pipeline got it."""
         if self.reader is not None:
             return self.file
         return Image.open(io.BytesIO(self.file) if isinstance(self.file, bytes) else self.file)

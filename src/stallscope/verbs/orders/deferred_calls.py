@@ -44,7 +44,7 @@ class CallSite(NamedTuple):
 
 
 class PlannedCall(NamedTuple):
-    """What becomes of a call in another order of the calls."""
+    """Plan of a call, in another order of the calls."""
 
     chain: int
     place: int

@@ -33,11 +33,11 @@ from stallscope.verbs.orders.variant import (
     IDENTICAL,
     NEAR,
     ON_BATCH,
-    Draft,
     Grade,
     ResizedCrop,
     Variant,
     can_be_one,
+    drafted,
     moved_ops,
 )
 
@@ -253,7 +253,8 @@ def smaller_decoding(evaluator: OrderEvaluator) -> Iterator[Variant]:
     if wanted is None:
         return
     name, width, height = wanted
-    draft, samples, own = Draft(width, height), evaluator.samples, evaluator.site.reader
+    samples, own = evaluator.samples, evaluator.site.reader
+    draft = partial(drafted, (width, height))
     part, part_s = (FETCH, evaluator.fixed.fetch_s) if own else (DECODE, evaluator.fixed.decode_s)
     if own is not None:
         is_possible = all(sample.input.value.mode == "RGB" for sample in samples)

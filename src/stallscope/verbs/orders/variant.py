@@ -10,6 +10,7 @@ import math
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -20,7 +21,7 @@ from stallscope.targets.loaders import copied
 from stallscope.verbs.orders.pipeline import Chain, Chained, OuterDataset
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -129,8 +130,8 @@ class Variant:
     """Expressions for the objects in `replaced`."""
     on_batch: tuple[int, ...] = ()
     """Ops that run on whole batches, after collating; the last of `positions`."""
-    draft: Draft | None = None
-    """Decoder of the images; None: the dataset's own."""
+    draft: Callable[[Any], Any] | None = None
+    """Decoder of the images, see `drafted`; None: the dataset's own."""
     cached: int = 0
     """Number of first ops whose result is cached, plus 1; 0: no cache."""
     costs: Mapping[int | str, float] = field(default_factory=dict)
@@ -232,8 +233,8 @@ class Site(NamedTuple):
             dataset = self.place.filled(dataset, self.chain.put_together(ops))
         clone = copied(loader, dataset=dataset)
         if variant.on_batch:
-            batch_ops = BatchOps(clone.collate_fn, self.batch_ops(variant), self.where or ())
-            vars(clone)["collate_fn"] = batch_ops
+            ops_on_batch = self.batch_ops(variant), self.where or ()
+            vars(clone)["collate_fn"] = partial(collated, clone.collate_fn, *ops_on_batch)
         return clone
 
     def found_in(self, loader: Any) -> tuple[Site | None, list[str]]:
@@ -312,19 +313,9 @@ def moved_ops(positions: Sequence[int]) -> set[int]:
 # ---- parts of changed loaders --------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class BatchOps:
-    """Collate function that also runs some ops, on the whole batch."""
-
-    collate: Any
-    """The user's."""
-    ops: Chained
-    where: tuple[Any, ...]
-    """Keys that lead to their column of the batch."""
-
-    def __call__(self, samples: Any) -> Any:
-        """Return the batch, after the ops."""
-        return with_column(self.collate(samples), self.where, self.ops)
+def collated(collate: Any, ops: Chained, where: tuple[Any, ...], samples: Any) -> Any:
+    """Return the user's batch of samples, after some ops on its column at `where`."""
+    return with_column(collate(samples), where, ops)
 
 
 class CachedPrefix(OuterDataset):
@@ -387,25 +378,18 @@ def with_column(value: Any, where: tuple[Any, ...], change: Any) -> Any:
     return type(value)(parts) if isinstance(value, (list, tuple)) else parts
 
 
-@dataclass(frozen=True)
-class Draft:
-    """Decoder of a JPEG at the smallest of its sizes that is at least this large, pixels.
+def drafted(size: tuple[int, int], image: Any) -> Any:
+    """Decode a JPEG at the smallest of its sizes that is at least this large (width, height).
 
     Stands before the ops, or in the place of a function that reads an RGB image from a path.
     """
-
-    width: int
-    height: int
-
-    def __call__(self, image: Any) -> Any:
-        """Return the image, decoded."""
-        if not is_image(image):
-            with Image.open(image) as opened:
-                return self(opened).convert("RGB")
-        if getattr(image, "tile", None):
-            image.draft(image.mode, (self.width, self.height))
-        image.load()
-        return image
+    if not is_image(image):
+        with Image.open(image) as opened:
+            return drafted(size, opened).convert("RGB")
+    if getattr(image, "tile", None):
+        image.draft(image.mode, size)
+    image.load()
+    return image
 
 
 _REACH: Final = 3
