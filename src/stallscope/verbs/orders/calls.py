@@ -146,7 +146,7 @@ class CallsPlace:
     place: Place
     """Place of the dataset in the loader's dataset."""
     ops: tuple[Op, ...]
-    """Of all chains; those of one are a group."""
+    """Calls of all chains; those of one chain are a group."""
     where: None = None
     reader: None = None
 
