@@ -246,15 +246,15 @@ def _in_dataset(
     by_sample = [{call.site: call for row in rows for call in row} for rows in recorded]
     chains = _merged(recorded)
     while reached := [chain for chain in chains if _is_reached(chain, by_sample)]:
-        found = CallsPlace(place, _as_ops(reached, by_sample))
-        ordered = found.ordered(place.value, Variant(tuple(range(len(found.ops)))))
+        candidate = CallsPlace(place, _as_ops(reached, by_sample))
+        ordered = candidate.ordered(place.value, Variant(tuple(range(len(candidate.ops)))))
         make = partial(seeded, place.filled(dataset, ordered))
         chains, is_right = _tried(reached, ordered, make, zip(indices, samples, strict=False))
         if is_right:
             for sample, beside in zip(samples, by_sample, strict=True):
                 firsts = [next(beside[site] for site in row if site in beside) for row in chains]
                 sample.input = OpInput(tuple(call.argument for call in firsts), {}, beside)
-            return found, samples
+            return candidate, samples
     return None
 
 

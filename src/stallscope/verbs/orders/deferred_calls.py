@@ -287,10 +287,10 @@ class Waiting:
 
     def __getattr__(self, name: str) -> Any:
         shapes = [self._ordered.plan[call.site].kept_shape for call in self._calls]
-        known = [shape for shape in shapes if shape is not None]
-        if name in _SHAPE and not self._is_done and len(known) == len(shapes):
-            shape = _rolled(shape_of(self._value), sum(roll for _, roll in known))
-            return getattr(_of_shape(known[-1][0], shape), name)
+        steps = [shape for shape in shapes if shape is not None]
+        if name in _SHAPE and not self._is_done and len(steps) == len(shapes):
+            shape = _rolled(shape_of(self._value), sum(roll for _, roll in steps))
+            return getattr(_of_shape(steps[-1][0], shape), name)
         return getattr(self._stallscope_result(), name)
 
     def __array__(self, *args: Any, **named: Any) -> Any:
