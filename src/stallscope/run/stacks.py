@@ -49,21 +49,16 @@ STACKS: Final = Schema(
 
 WORKER_LOOP: Final = "torch/utils/data/_utils/worker.py"
 """File of torch's worker loop, as `short` returns it."""
-_OURS: Final = tuple(
-    f"stallscope/{name}"
-    for name in (
-        *("hooks/", "targets/", "isolation.py", "loops/", "run/", "bench/", "verbs/", "cli/"),
-        "__main__.py",
-    )
-)
-_PIPELINES: Final = tuple(
-    f"stallscope/targets/{name}.py" for name in ("images", "sample", "target")
-)
+
+
+def _ours(names: str) -> tuple[str, ...]:
+    return tuple(f"stallscope/{name}" for name in names.split())
+
+
+_OURS: Final = _ours("hooks/ targets/ isolation.py loops/ run/ bench/ verbs/ cli/ __main__.py")
+_PIPELINES: Final = _ours("targets/images.py targets/sample.py targets/target.py")
 """Datasets and steps of ours that count as the user's."""
-_WATCHING: Final = tuple(
-    f"stallscope/{name}"
-    for name in ("hooks/self_sampler.py", "verbs/flame/pyspy.py", "pyspy_calls.py", "run/resource_")
-)
+_WATCHING: Final = _ours("hooks/self_sampler.py verbs/flame/pyspy.py pyspy_calls.py run/resource_")
 """Files of threads that measure, and are not part of the measured code."""
 _STARTS_THREADS: Final = "threading.py"
 _SHELL: Final = "IPython/core/interactiveshell.py"
