@@ -82,6 +82,13 @@ def share(value: float | None) -> str:
     return f"{value:.0%}"
 
 
+def used_of(took_s: float, budget_s: float) -> str:
+    """Return how much of a budget was used: '16 s of at most 60 s', or that it took longer."""
+    if round(took_s) > round(budget_s):
+        return f"{seconds(took_s)}, longer than its budget of {seconds(budget_s)}"
+    return f"{seconds(took_s)} of at most {seconds(budget_s)}"
+
+
 def count(value: int, noun: str) -> str:
     """Return a number and its noun in the right form: `count(2, "batch")` is '2 batches'."""
     return f"{value:,} {noun}{'' if value == 1 else plural(noun)}"

@@ -143,7 +143,7 @@ class OrderBoard(_Board):
         self.on_click(self.run, self._measure, _LONG_S)
         self._show()
         by_keyboard = [self.op, self.earlier, self.later]
-        self.tolerance.layout.width, self.op.layout.width = "22em", "18em"  # else words are cut
+        self.tolerance.layout.width, self.op.layout.width = "28em", "18em"  # else words are cut
         controls = ipywidgets.HBox(
             [self.tolerance, *by_keyboard, self.run], layout={"flex_flow": "row wrap"}
         )

@@ -17,7 +17,16 @@ from stallscope.model.thresholds import CLEAR, LIKELY, OTHERS, SMALL, WORTH_A_LI
 from stallscope.run.resources import find_saturated
 from stallscope.stages import COLOURS, STALL_COLOUR
 from stallscope.stats import INTERVAL
-from stallscope.units import LONGEST_TITLE, count, duration, printable, seconds, share, times
+from stallscope.units import (
+    LONGEST_TITLE,
+    count,
+    duration,
+    printable,
+    seconds,
+    share,
+    times,
+    used_of,
+)
 from stallscope.verbs.diagnose.causes import HEALTHY, INCONCLUSIVE, START_UP
 from stallscope.verbs.diagnose.result import IN_MEMORY, STORE, number_text, with_tried
 
@@ -289,7 +298,7 @@ def took(diagnosis: Diagnosis) -> str:
     circumstances = diagnosis.circumstances
     if not is_measured(diagnosis):
         return f"{circumstances.wall_s:.0f} s recorded"
-    return f"{circumstances.wall_s:.0f} s of at most {circumstances.budget_s:.0f} s"
+    return used_of(circumstances.wall_s, circumstances.budget_s)
 
 
 def phases(diagnosis: Diagnosis) -> list[Phase]:

@@ -20,7 +20,7 @@ from stallscope.columns import NAME, PATH, Column, Schema
 from stallscope.result import LoopConditions, SavedResult
 from stallscope.stats import INTERVAL
 from stallscope.store import stored
-from stallscope.units import count, seconds, share, size, times
+from stallscope.units import count, seconds, share, size, times, used_of
 from stallscope.verbs.storage.reads import COLD, MEMORY, SAMPLE, SEQUENTIAL, WARM
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class LoopDemand(LoopConditions):
 
     def budget_note(self) -> str:
         """Return the time that was used, and the limit."""
-        return f"took {seconds(self.took_s)} of at most {seconds(self.budget_s)}"
+        return f"took {used_of(self.took_s, self.budget_s)}"
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from stallscope.result import LoopConditions, SavedResult
 from stallscope.run.result import Run  # noqa: TC001 - a field's type, for loading
 from stallscope.stats import INTERVAL, Estimate
 from stallscope.store import stored
-from stallscope.units import count, printable, rate, seconds, share, size, speedup
+from stallscope.units import count, printable, rate, share, size, speedup, used_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -450,7 +450,6 @@ def notes_of(tuning: Tuning) -> list[str]:
     notes += [fit(tuning)] if tuning.settings()["starts"].sum() else []
     workers = count(about.num_workers, "worker") if about.num_workers else "no workers"
     notes.append(
-        f"now: {workers} · {about.cores:g} cores · {seconds(about.took_s)} of at most "
-        f"{seconds(about.budget_s)}"
+        f"now: {workers} · {about.cores:g} cores · {used_of(about.took_s, about.budget_s)}"
     )
     return [printable(note, 600) for note in (*notes, *tuning.notes)]
