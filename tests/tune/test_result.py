@@ -69,7 +69,10 @@ class TestBest:
     @pytest.mark.parametrize(
         ("blocks", "words"),
         [
-            (STEADY, r"No setting is significantly faster .* \(best: num_workers=4, 1.00× \("),
+            (
+                STEADY,
+                r"Keep the .*: no other is faster; the next best, num_workers=4, gives 1.00× \(",
+            ),
             ([100, 420, 130, 390, 210, 180], r"Not settled: num_workers=4 gives .* budget_s to"),
         ],
     )

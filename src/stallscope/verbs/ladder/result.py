@@ -205,7 +205,12 @@ def _costs(ladder: Ladder, what: str) -> str:
     if gain["says"] == OPEN:
         names = list(ladder.rates)
         budget = duration(budget_for(ladder.compared(names[-1], names[0]), ladder.took_s))
-        return f"{what} costs up to {factor}, not settled; set budget_s to {budget}"
+        costs = (
+            f"costs up to {factor}"
+            if gain["factor"] > 1
+            else f"is not seen to cost time ({factor})"
+        )
+        return f"{what} {costs}, not settled; set budget_s to {budget}"
     first = gains.filter(says=FASTER).sort("factor", descending=True).head(1).to_dicts()
     if not first or gains.height == 1:
         return f"{what} costs up to {factor}"

@@ -373,8 +373,7 @@ def _stay(tuning: Tuning, own: dict[str, Any]) -> str:
         return open_title("setting", best["setting"], factor, highs, took_s)
     if best["says"] == FASTER:  # but its batches come in another order
         return f"No setting is faster in the same order ({best['setting']}: {_gain(best)})"
-    than = f"(best: {best['setting']}, {_gain(best)})"
-    return f"No setting is significantly faster than the current one {than}"
+    return f"{_KEEP}: no other is faster; the next best, {best['setting']}, gives {_gain(best)}"
 
 
 def _unmeasured(tuning: Tuning, others: list[dict[str, Any]]) -> str:
