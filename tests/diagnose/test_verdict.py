@@ -663,7 +663,7 @@ class TestConfidence:
 
     def test_a_rule_that_is_just_met_is_less_sure(self):
         """At its limit a rule is half as sure as far beyond it."""
-        parts = parts_of({("decode", "decode"): thresholds.DOMINATES, ("A", "transform"): 0.25})
+        parts = parts_of({("decode", "decode"): thresholds.MOSTLY, ("A", "transform"): 0.25})
         just = replace(self.DECODE, exposure=Exposure(parts))
 
         assert judge(just)[0].confidence < judge(self.DECODE)[0].confidence

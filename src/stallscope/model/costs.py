@@ -24,7 +24,7 @@ from stallscope.model.batch_times import (
 )
 from stallscope.model.exposure import waiting_share
 from stallscope.model.simulator import predict
-from stallscope.model.thresholds import HARDLY
+from stallscope.model.thresholds import HARDLY, MENTIONED, SEVERAL
 from stallscope.run.resources import find_saturated
 from stallscope.stages import END_OF_EPOCH, WORK_KINDS, WORKER_MEMORY
 
@@ -40,12 +40,8 @@ if TYPE_CHECKING:
 
 _QUICK: Final = 0.25
 """Quantile of the seconds of a handover: without competition for cores."""
-_FEWEST: Final = 3
-"""Least batches for an estimate."""
 _LEAST_OWN: Final = 0.5
 """Least share of the loop's time for a batch that is not waiting for a core."""
-_CROWDED: Final = 0.1
-"""Share of a worker's time waiting for a core, from which on its cores are saturated."""
 _UNSURE: Final = 0.05
 """Share of the waiting for a core that may be another kind of waiting."""
 _START_S: Final = 0.03
@@ -250,11 +246,11 @@ class _Recording:
         """Return the seconds to send a batch, and to receive one."""
         batches = self._delivered
         sent_s = ((batches["sent_ns"] - batches["made_ns"]) / 1e9).drop_nulls().to_numpy()
-        send_s = float(np.quantile(sent_s, _QUICK)) if sent_s.size >= _FEWEST else _SEND_S
+        send_s = float(np.quantile(sent_s, _QUICK)) if sent_s.size >= SEVERAL else _SEND_S
         # A batch that arrived while the loop waited for an earlier one was received then
         here = batches.filter(pl.col("arrived_ns") >= pl.col("start_ns"))
         lay_there = here.filter(pl.col("sent_ns") < pl.col("start_ns"))
-        is_usual = lay_there.height >= _FEWEST
+        is_usual = lay_there.height >= SEVERAL
         here = lay_there if is_usual else here.drop_nulls("sent_ns")
         begin_ns = pl.max_horizontal("sent_ns", "start_ns")
         took = here.select((pl.col("arrived_ns") - begin_ns) / 1e9).to_series()
@@ -262,7 +258,7 @@ class _Recording:
         if not received_s.size:
             return max(send_s, 0.0), 0.0
         # A worker's thread sends: where threads wait for cores, only the quickest had a core
-        is_usual = is_usual and (self._used.queued_share or 0.0) < _CROWDED
+        is_usual = is_usual and (self._used.queued_share or 0.0) < MENTIONED
         return max(send_s, 0.0), float(np.quantile(received_s, _QUICK if is_usual else 0.0))
 
     def take_ends_out(self) -> float:
@@ -323,7 +319,7 @@ class _Recording:
         if each is None or each >= self._cores:
             return math.inf
         active = self._making.workers if self._making else 1
-        if (used.queued_share or 0.0) >= _CROWDED:  # the workers use all their cores
+        if (used.queued_share or 0.0) >= MENTIONED:  # the workers use all their cores
             return max((used.worker_cpu or 0.0) * active, each)
         return min(active * each, self._cores)
 

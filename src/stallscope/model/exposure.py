@@ -18,7 +18,7 @@ from stallscope.model import attribution
 from stallscope.model.attribution import EXPOSED
 from stallscope.model.batch_times import Pace, awaited_batches, making, use
 from stallscope.model.loop_time import is_own
-from stallscope.model.thresholds import KEEPS_UP, SELDOM
+from stallscope.model.thresholds import KEEPS_UP, SEVERAL
 from stallscope.stages import BATCH, GARBAGE, GETITEM, WORK_KINDS
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def exposure(run: RunTables, used: MachineUse, busy_share: float | None = None) 
         for key, row in stages.items()
         if row["busy_share"]
         and key[1] in WORK_KINDS
-        and (key[0] != GARBAGE.name or row["count"] >= SELDOM)
+        and (key[0] != GARBAGE.name or row["count"] >= SEVERAL)
     }
     exposed_s: dict[tuple[str, str | None], float] = {}
     for row in attribution.table(run.parts()).iter_rows(named=True):

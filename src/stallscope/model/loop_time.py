@@ -11,7 +11,7 @@ from stallscope import stages
 from stallscope.model import attribution
 from stallscope.model.attribution import hidden_known
 from stallscope.model.batch_times import WAITED_S
-from stallscope.model.thresholds import DOMINATES, HARDLY, LEADING_SHARE, LEADS, ONE_OF_MANY, STARTS
+from stallscope.model.thresholds import HARDLY, LEADS, MOSTLY, ONE_OF_MANY, OWN_PART
 from stallscope.units import count, seconds, share
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ class Starts:
     @property
     def is_drawing(self) -> bool:
         """True: most of the cost is drawing indices (in a stream: making iterators)."""
-        return self.drawn_s > 0 and self.drawn_s >= DOMINATES * self.extra_s
+        return self.drawn_s > 0 and self.drawn_s >= MOSTLY * self.extra_s
 
     @property
     def is_filling(self) -> bool:
@@ -218,7 +218,7 @@ class Starts:
     @property
     def slow_share(self) -> float:
         """`share` where it is large enough for a finding, else 0."""
-        return self.share if self.share >= STARTS else 0.0
+        return self.share if self.share >= HARDLY else 0.0
 
 
 def starts(run: RunTables, workers: int, *, persistent: bool, epoch_batches: int | None) -> Starts:
@@ -345,7 +345,7 @@ def _largest(exposed: pl.DataFrame, where: str, name: Callable[[str], str]) -> s
 
 def leading(patterns: pl.DataFrame) -> dict[str, Any] | None:
     """Return the claimed pattern with the largest share, if the share is large enough."""
-    claimed = patterns.filter(pl.col("chance").is_not_null(), pl.col("share") >= LEADING_SHARE)
+    claimed = patterns.filter(pl.col("chance").is_not_null(), pl.col("share") >= OWN_PART)
     return next(claimed.head(1).iter_rows(named=True), None)
 
 

@@ -19,7 +19,7 @@ import polars as pl
 
 from stallscope.columns import Column, Schema
 from stallscope.model.reasons import (
-    SPIKE,
+    CLEARLY,
     Explained,
     Residual,
     StepSeries,
@@ -27,7 +27,7 @@ from stallscope.model.reasons import (
     ordinal,
     wait_reasons,
 )
-from stallscope.model.thresholds import CHANCE
+from stallscope.model.thresholds import CHANCE, MENTIONED, MOSTLY, SEVERAL, STANDS_OUT
 from stallscope.stats import LEAST, log_binomial_bound
 from stallscope.units import count, seconds, share
 
@@ -36,20 +36,12 @@ if TYPE_CHECKING:
 
     from stallscope.model.reasons import Evidence, Reason
 
-FEWEST: Final = 3
-"""Fewest events of a rhythm, and fewest irregular stalls."""
-TYPICAL: Final = 0.5
-"""Least share of events with another event exactly a period earlier or later."""
-CLEARER: Final = 2.0
-"""Least ratio of the frequency of a period to that of the distances around it."""
 NEARLY_ALL: Final = 0.9
 """Least share of waiting steps for a constant wait."""
 MOST_EPISODES: Final = 0.75
 """Share of waiting steps of the null hypothesis: at most as many."""
 ALIKE: Final = 3.0
 """Largest ratio of the upper to the lower quartile of waits that count as equal."""
-SUBSTANTIAL: Final = 0.1
-"""Least share of all stalled time for irregular stalls to be mentioned."""
 TOGETHER: Final = 0.5
 """Workers finish together when the batches of one round are ready within this share of the time for
 a batch."""
@@ -147,7 +139,7 @@ def _best(candidates: list[Explained], seconds: np.ndarray) -> Explained:
 
     def stands_out(each: Explained) -> bool:
         rest = most.named & ~each.all
-        far_s = SPIKE * np.median(seconds[rest]) if rest.any() else np.inf
+        far_s = STANDS_OUT * np.median(seconds[rest]) if rest.any() else np.inf
         is_other = (each.code, each.subject) != (most.code, most.subject)
         return is_other and bool(np.median(seconds[each.all]) >= far_s)
 
@@ -197,11 +189,11 @@ def rhythm(flags: np.ndarray, free: np.ndarray, period: int) -> tuple[float, np.
     events[places[flagged & ~np.append(False, flagged[:-1])]] = True
     pair = events[period:] & events[:-period]
     starts = np.append(pair, np.zeros(period, bool)) | np.append(np.zeros(period, bool), pair)
-    if np.count_nonzero(starts) < max(FEWEST, TYPICAL * np.count_nonzero(events)):
+    if np.count_nonzero(starts) < max(SEVERAL, MOSTLY * np.count_nonzero(events)):
         return 1.0, starts
     hits, rooms = _pairs(events, 2 * period), _pairs(free, 2 * period)
     hit, own, tries, room = hits[period], rooms[period], hits[2:].sum(), rooms[2:].sum()
-    if hit / own < CLEARER * (tries - hit) / max(room - own, 1):
+    if hit / own < CLEARLY * (tries - hit) / max(room - own, 1):
         return 1.0, starts
     [log_chance] = log_binomial_bound(*np.array([[hit], [tries], [own / room]]))
     return max(float(np.exp(log_chance)), LEAST), starts
@@ -256,7 +248,7 @@ def _constant(left: Residual) -> Explained | None:
 def _irregular(left: Residual, total_s: float) -> list[Explained]:
     """Return the unexplained stalls where they are long enough; they have no p-value."""
     lengths = np.sort(left.seconds[left.flags])[::-1]
-    if lengths.size < FEWEST or lengths.sum() < SUBSTANTIAL * total_s:
+    if lengths.size < SEVERAL or lengths.sum() < MENTIONED * total_s:
         return []
     few = max(round(HEAVY * lengths.size), 1)
     longest = "longest one is" if few == 1 else f"longest {few} of them are"

@@ -14,13 +14,7 @@ import polars as pl
 
 from stallscope.model.attribution import covered_s, find_stalls, hidden_known
 from stallscope.model.batch_times import Quartiles, compare_workers, worker_quartiles
-from stallscope.model.thresholds import (
-    CAUSE_SHARE,
-    CHANCE,
-    LONGER_S,
-    SLOW_SAMPLE,
-    USUAL_SAMPLE,
-)
+from stallscope.model.thresholds import CHANCE, MENTIONED, MOSTLY, STALL_S, STANDS_OUT, USUAL_SAMPLE
 from stallscope.stages import GARBAGE
 from stallscope.stats import hypergeometric_tail, rank_sum_tail
 from stallscope.units import MOST_NAMED, count, seconds
@@ -31,12 +25,9 @@ if TYPE_CHECKING:
 
 BATCH: Final = ("epoch", "batch")
 _TABLES: Final = ("steps", "parts", "samples", "deliveries", "side_spans")
-LIFT: Final = 2.0
-"""Ratio of stall frequency at marked steps to elsewhere, from which on most are no coincidence."""
-SPIKE: Final = 3.0
-"""Least ratio of a spike to the median, ..."""
 FENCE: Final = 3.0
-"""... or least distance from the median in quartile distances (J. Tukey's far out) ..."""
+"""Least distance from the median, in quartile distances, of a wait that stands out beside
+`STANDS_OUT` (J. Tukey's far out) ..."""
 ABOVE: Final = 1.5
 """... with at least this ratio to the median."""
 HIGH: Final = 0.9
@@ -44,12 +35,11 @@ HIGH: Final = 0.9
 SHARD: Final = 4.0
 """Least mean number of successive samples of a file that is a shard."""
 CLEARLY: Final = 2.0
-"""Least ratio of a file's first sample to its others for a note on the first."""
+"""Least ratio of a frequency, or of a time, to that elsewhere to be no coincidence: of stalls at
+marked steps, of pairs at a period, of a file's first sample."""
 A_THIRD: Final = 1 / 3
 """Least share of a stall that a slow worker's extra time explains: where no worker is fast enough,
 the loop waits for the slow worker, too."""
-NOTICED: Final = 0.1
-"""Least share of a wait for a note on the loader's restart."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +167,7 @@ class Residual:
             return []
         low, middle, high = (float(limit) for limit in np.quantile(lengths, (0.25, 0.5, 0.75)))
         fence = max(middle + FENCE * (high - low), ABOVE * middle)
-        limits = (0.0, min(fence, SPIKE * middle), float(np.quantile(lengths, HIGH)) / 2)
+        limits = (0.0, min(fence, STANDS_OUT * middle), float(np.quantile(lengths, HIGH)) / 2)
         chosen = {mask.tobytes(): mask for mask in (self.seconds > limit for limit in limits)}
         return [mask for mask in chosen.values() if mask.any()]
 
@@ -220,7 +210,7 @@ class Reason:
     """Mask of the steps where it could be observed; None: all."""
     enough_s: np.ndarray | None = None
     """Longest delay of the loop by it at each step, seconds; None: unknown."""
-    enough: float = CAUSE_SHARE
+    enough: float = MOSTLY
     """Least share of a stall that the delay has to cover."""
     subject: str = ""
     """Identity within its kind."""
@@ -243,7 +233,7 @@ class Reason:
             int(np.count_nonzero(mask & testable))
             for mask in (testable, self.marked, stalled, self.marked & stalled)
         )
-        if both * (total - marked) < LIFT * (drawn - both) * marked:
+        if both * (total - marked) < CLEARLY * (drawn - both) * marked:
             return 1.0
         return hypergeometric_tail(total=total, marked=marked, drawn=drawn, both=both)
 
@@ -306,7 +296,7 @@ def _garbage(loop: StepSeries, evidence: Evidence) -> list[Reason]:
     totals = exposed.group_by("step").agg(pl.col("exposed_s").sum())
     rows = loop.keys.join(totals, on="step", how="left", maintain_order="left")
     there_s = rows["exposed_s"].fill_null(0.0).to_numpy()
-    there = (loop.stall_s > 0) & (there_s >= CAUSE_SHARE * loop.stall_s)
+    there = (loop.stall_s > 0) & (there_s >= MOSTLY * loop.stall_s)
     testable = np.isfinite(loop.made_s)
 
     def title(took_s: np.ndarray, where: str) -> Callable[[np.ndarray, np.ndarray], str]:
@@ -318,7 +308,7 @@ def _garbage(loop: StepSeries, evidence: Evidence) -> list[Reason]:
     here = title(here_s, "in the main process")
     code = "garbage_collection"
     return [
-        Reason(code, here_s > LONGER_S / 2, here, subject="main process", enough_s=here_s),
+        Reason(code, here_s > MOSTLY * STALL_S, here, subject="main process", enough_s=here_s),
         Reason(
             code,
             there,
@@ -338,7 +328,7 @@ def _epochs(loop: StepSeries) -> list[Reason]:
     def title(named: np.ndarray, stall_s: np.ndarray) -> str:
         waits_s, restart_s = stall_s[named], float(np.median(loop.restart_s[named]))
         begins = f"{count(waits_s.size, 'epoch')} begin with a wait of {_median(waits_s)}"
-        noticed = restart_s >= NOTICED * float(np.median(waits_s))
+        noticed = restart_s >= MENTIONED * float(np.median(waits_s))
         restart = f" (iter(loader) takes {seconds(restart_s)} of it)" if noticed else ""
         return f"{begins}: no batch is ready{restart}"
 
@@ -376,8 +366,8 @@ def _new_files(loop: StepSeries, samples: pl.DataFrame) -> list[Reason]:
 def slow_sample_limit(took_s: np.ndarray) -> tuple[float, float]:
     """Return the median time of samples, and the least time of a slow sample."""
     median_s, usual_s = (float(np.quantile(took_s, share)) for share in (0.5, USUAL_SAMPLE))
-    far_s = median_s + SLOW_SAMPLE * (usual_s - median_s)
-    return median_s, max(SLOW_SAMPLE * median_s, far_s)
+    far_s = median_s + STANDS_OUT * (usual_s - median_s)
+    return median_s, max(STANDS_OUT * median_s, far_s)
 
 
 def _slow_samples(loop: StepSeries, samples: pl.DataFrame) -> list[Reason]:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from stallscope.model.thresholds import HARDLY, OTHERS, STALL_S, STALL_SHARE
+from stallscope.model.thresholds import HARDLY, MENTIONED, OTHERS, STALL_S, STALL_SHARE
 from stallscope.stats import ENDS, SEED, Estimate, t_quantile
 
 if TYPE_CHECKING:
@@ -55,8 +55,6 @@ _LEAST_CORES: Final = 0.5
 """Least cores of the loop beside other processes."""
 _THREADED: Final = 1.25
 """Least cores per worker for a note about the libraries' threads."""
-_NOTICED: Final = 0.1
-"""Share of a batch's time in waiting from which on more workers may wait longer."""
 
 
 @dataclass(frozen=True)
@@ -483,11 +481,11 @@ def _outside(costs: LoaderCosts, setting: Setting) -> str:
             "the workers' libraries use threads, and more threads were not recorded",
         ),
         (
-            workers > costs.cores and recorded <= costs.cores and waits < 1 - _NOTICED,
+            workers > costs.cores and recorded <= costs.cores and waits < 1 - MENTIONED,
             f"more workers than the {costs.cores:g} cores, which was not recorded",
         ),
         (
-            workers > recorded and waits > _NOTICED,
+            workers > recorded and waits > MENTIONED,
             f"{workers} workers may wait longer than the {recorded} that were recorded",
         ),
         (setting.threads is not None, "other threads in the workers were not recorded"),

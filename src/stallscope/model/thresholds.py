@@ -21,13 +21,9 @@ STALL_RULE: Final = f"waits over {STALL_S * 1e3:g} ms and over {STALL_SHARE:.0%}
 HARDLY: Final = 0.1
 """Share of stalled time below which a loop hardly waits, so that no loader can gain more. Other
 tools warn from similar shares on (TraceML at 10%; XProf calls 5% to 20% moderate): smaller shares
-can come from passing batches between processes, which no change to a dataset fixes."""
+can come from passing batches between processes, which no change to a dataset fixes. The begin of
+epochs costs as little below this share of an epoch."""
 
-LONGER_S: Final = 0.001
-"""Seconds of a garbage collection, half of which make it a possible reason of a stall."""
-
-SLOW_SAMPLE: Final = 3.0
-"""Least ratio of a slow sample to the median, and of its excess to that of a usual sample."""
 USUAL_SAMPLE: Final = 0.9
 """Quantile of the times of usual samples."""
 SLOW_WORKER: Final = 1.4
@@ -37,17 +33,26 @@ SLOW_WORKER: Final = 1.4
 SMALL: Final = 0.01
 """Share of a whole below which a part is not worth a row, a name or a line: it joins the others."""
 MOSTLY: Final = 0.5
-"""Share of a whole from which on a part is most of it."""
-CAUSE_SHARE: Final = 0.5
-"""Least share of a stall that its cause took."""
-LEADING_SHARE: Final = 0.2
-"""Least share of all stalled time that a pattern has to explain."""
+"""Share of a whole from which on a part is most of it, so that no other part is larger: of the
+stalls, of a stall, of a function's samples, of a device's time."""
+ALONE: Final = 0.7
+"""Share of the stalls from which on there is next to nothing but one thing: two equal workers have
+half each, and more workers would only wait for storage in parallel."""
+MENTIONED: Final = 0.1
+"""Share of a time from which on a part of it is mentioned, or not left out of an account: waiting
+for a core, for another worker, irregular stalls."""
 CHANCE: Final = 0.01
 """Significance level: nothing with a higher chance of being an accident is claimed."""
 
-SELDOM: Final = 3
-"""Least garbage collections that count as a cost of every batch: among few recorded batches, a
-single collection would represent all others."""
+STANDS_OUT: Final = 3.0
+"""Least ratio to the median of a sample or a wait that stands out, and of a slow sample's excess to
+that of a usual one."""
+SEVERAL: Final = 3
+"""Least events that are no accident, and least values of which one can stand out: garbage
+collections (a single one would represent all batches that were not recorded), slow samples, stalls
+in a rhythm."""
+FEWEST_SAMPLES: Final = 10
+"""Samples, of a dataset or of stacks, below which nothing is said of their shares or times."""
 
 SATURATED: Final = 0.9
 """Share of a capacity from which on it is saturated: requests already queue (waiting grows as
@@ -61,13 +66,9 @@ OTHERS: Final = 0.2
 
 WORTH_A_LINE: Final = 1.02
 """Least predicted speedup of a change in the list of fixes."""
-WORTH: Final = 0.05
-"""Least cost of a finding beside the verdict, as a share of the loop's time."""
 PASSING: Final = 0.08
 """Least share of the loop's time for a finding on sending and receiving batches: every loop with
 fast workers pays less."""
-DOMINATES: Final = 0.5
-"""Least share of the stalls of a cause that is named alone: no other cause is larger."""
 UNEVEN: Final = 0.42
 """Least share of all work for a group that should change even with saturated cores: of four equal
 groups each has a quarter, and the largest of an even mix up to 40%."""
@@ -76,12 +77,10 @@ LEADS: Final = 0.3
 AHEAD: Final = 1.6
 """... and its least ratio to the next stage."""
 NOTED: Final = 0.15
-"""Least share of the stalls of a part that is a further finding."""
+"""Least share of the stalls of a part that is a further finding; and of a worker's time waiting for
+a core, which is a few per cent with a core for each worker."""
 UNEXPLAINED: Final = 0.2
 """Largest share of unexplained stalls for a verdict."""
-WAITS_ALONE: Final = 0.7
-"""Share of the stalls waiting for storage from which on more workers are no separate fix: they
-would only wait in parallel."""
 UNSEEN: Final = 0.7
 """Highest confidence that the dataset's own code waits for storage, where no read was recorded:
 the wait may be for a network, a lock or a sleep."""
@@ -90,30 +89,20 @@ ONE_OF_MANY: Final = 0.6
 KEEPS_UP: Final = 0.9
 """Largest load of workers that keep up: queues grow without limit at 1, and stalls below 0.9 are no
 lack of speed."""
-QUEUES: Final = 0.15
-"""Least share of a worker's time waiting for a core for a note: with a core for each worker, the
-share is a few per cent."""
 CORES_SHORT: Final = 0.75
 """Share of the cores in use from which on cores are short: below, at least a quarter of them is
 idle while the loop stalls."""
 BEARABLE: Final = 1.1
 """Confidence in a measurement, before the share of time that workers wait for cores of other
 processes is subtracted: at 0.8 a third is left, hardly enough for a verdict."""
-LOOP_QUEUES: Final = 0.05
-"""Share of the loop's time waiting for a core from which on its step is measured with and without
-workers."""
 LARGE_MEGAPIXELS: Final = 1.0
 """Megapixels of a large image: networks usually use 224 to 640 pixels a side."""
 SHARED: Final = 1.2
 """Least ratio of the waiting of several workers, per batch, to that of a single worker, for a
 shared resource; without one, waiting does not grow with the workers ..."""
-SHARED_NOTED: Final = 0.1
-"""... and least excess waiting, as a share of a batch's time."""
 REPEATED: Final = 0.85
 """CPU time per batch, as a share of (workers x one worker alone), from which on all do the same
 work: 1 if so; two threads that share a core take up to 1.6x as long as one alone."""
-WAITS_FOR_IT: Final = 0.7
-"""Least share of the stalls at a slow worker's batches; two equal workers have half each."""
 EXTRA_THREADS: Final = 0.3
 """Least share of a worker's CPU time in threads other than its main thread that matters; sending
 takes a few per cent."""
@@ -123,9 +112,9 @@ CROWDS_OF_THREADS: Final = 16.0
 """Threads per core from which on half of `EXTRA_THREADS` matters: the main thread's share of the
 work then differs from run to run, by the scheduler."""
 OWN_PART: Final = 0.2
-"""Least share of the loop's time for a finding on a part besides waits and the model."""
-STARTS: Final = 0.1
-"""Least share of an epoch for a finding on the start of workers."""
+"""Share of a whole from which on a part counts by itself: a part of the loop besides waits and the
+model, a pattern of the stalls, a line of a function, stacks at a lock (where workers compute under
+it, at most half wait)."""
 SHORT_EPOCH_S: Final = 5.0
 """Longest epoch, in seconds, that may be dominated by the start of its workers."""
 HARDLY_AN_EPOCH: Final = 2
@@ -133,13 +122,11 @@ HARDLY_AN_EPOCH: Final = 2
 TAKEN_BEFORE: Final = 20
 """Least batches taken before the first step for a note."""
 NOTABLE: Final = 0.05
-"""Least share of a part that a title names: of the stalls, or of a sample's time (a line, a
-function, hidden decode)."""
+"""Least share of a part that a title names (of the stalls, or of a sample's time: a line, a
+function, hidden decode), and of the loop's time for a finding beside the verdict."""
 WELL_USED: Final = 0.8
 """Least busy share of a device that is well used: below, it waits for its host, or the step is slow
 by itself (small kernels, copies)."""
-IDLE_DEVICE: Final = 0.5
-"""Busy share below which a device waits for the host, if no batch is missing."""
 FEWEST_STEPS: Final = 12
 """Least steps of the steady state for a verdict: with fewer, the interval of a share is wider than
 any threshold."""
@@ -150,12 +137,6 @@ SURE: Final = 0.9
 WAITS_FOR_EACH_OTHER: Final = 0.25
 """Share of the stalls in waiting from which on a lock shared by workers is tested: of two workers
 that share a lock all the time, each waits half of it."""
-LOCK_FRAMES: Final = 0.2
-"""Least share of stacks at a lock; where workers compute under a lock, at most half wait."""
-FEWEST_SPIKES: Final = 3
-"""Least slow samples for a finding."""
-ALL_COMPUTING: Final = 0.9
-"""Share of computing time above which a step may be the model itself, on the CPU."""
 SMALL_SAMPLE_S: Final = 2e-5
 """Seconds of a sample below which it is a lookup in an array: calls, lists and copies per sample
 take at least as long."""

@@ -157,7 +157,7 @@ LOCK_OF_DATABASE: Final = LOCK._replace(
 )
 """Variant for a database that the workers slow down for each other."""
 _LADDER: Final = Limit.trust("ladder_trust")
-_GROUP: Final = (NOTED, thresholds.DOMINATES + 0.15)
+_GROUP: Final = (NOTED, thresholds.MOSTLY + 0.15)
 """Limits of a group of work: a finding from `NOTED` on, certain where it clearly dominates."""
 DECODE: Final = Cause(
     "decode",
@@ -355,7 +355,7 @@ FEW_CORES: Final = Cause(
     "the workers: an import, taskset, OMP_PROC_BIND, KMP_AFFINITY",
     "workers may run on only some of the cores, and wait for those",
     "the affinity set back in worker_init_fn",
-    limits=(Limit("queued_share", thresholds.QUEUES, 0.3),),
+    limits=(Limit("queued_share", thresholds.NOTED, 0.3),),
     evidence=("queued_share", "worker_cores_count"),
 )
 CPU_SATURATED: Final = Cause(
@@ -422,7 +422,7 @@ COMPUTES: Final = MAIN_PROCESS._replace(
 IDLE_DEVICE: Final = MAIN_PROCESS._replace(
     title="The main process is the bottleneck: batches are ready, but the {device} is busy only "
     "{busy_share} of the time{code}",
-    limits=(Limit("busy_share", thresholds.IDLE_DEVICE, 0.2),),
+    limits=(Limit("busy_share", thresholds.MOSTLY, 0.2),),
     evidence=("gpu_busy_share", "device_busy_share"),
     costs="idle_share",
 )
@@ -463,7 +463,7 @@ SLOW_WORKER: Final = Cause(
     "its shard, its file or its core inspected",
     limits=(
         Limit("slow_worker_ratio", 1.0, 1.2),
-        Limit("slow_worker_stall_share", thresholds.WAITS_FOR_IT, 0.9),
+        Limit("slow_worker_stall_share", thresholds.ALONE, 0.9),
     ),
     evidence=("slow_worker_stall_share", "slow_worker_batch_s", "others_batch_s"),
     costs="slow_worker_share",
@@ -476,7 +476,7 @@ START_UP: Final = Cause(
     "persistent_workers=True; less work at import and in worker_init_fn; one iterator instead of "
     "next(iter(loader)) in each step (2x to 3x faster)",
     "continuous-thought-machines #19, pvnet #436",
-    limits=(Limit("start_share", thresholds.STARTS, 0.3), Limit.trust("start_trust")),
+    limits=(Limit("start_share", thresholds.HARDLY, 0.3), Limit.trust("start_trust")),
     evidence=("start_share", "start_s", "first_sample_s", "epoch_s", "epochs_seen_count"),
     costs="start_share",
     waits=False,

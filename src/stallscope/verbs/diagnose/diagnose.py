@@ -29,7 +29,7 @@ from stallscope.loops.training_loop import Enough, Limits, TimedLoop, check_step
 from stallscope.machine import machine, require_single_rank
 from stallscope.model.batch_times import making, use
 from stallscope.model.exposure import computed_s, waiting_s
-from stallscope.model.thresholds import STARTS
+from stallscope.model.thresholds import HARDLY
 from stallscope.run.record import record_target
 from stallscope.run.resources import LONG_LOOK_S, memory_growth
 from stallscope.targets import target as targets
@@ -258,7 +258,7 @@ class Examination:
             min(_STEADY_S, left_s / 8),
             few=fewest_steps(self._setup) + 1,  # one may lack its record
             late_s=left_s * _LOOP_SHARE,
-            begin_share=STARTS if self._setup.epoch_batches is None else math.inf,
+            begin_share=HARDLY if self._setup.epoch_batches is None else math.inf,
         )
         limits = Limits(_MOST_BATCHES, max(left_s * _MOST_SHARE, 0.1), enough)
         try:

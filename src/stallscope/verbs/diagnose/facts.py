@@ -24,7 +24,15 @@ from stallscope.model.loop_time import MODEL, LoopBreakdown, Starts, loop_breakd
 from stallscope.model.reasons import slow_sample_limit
 from stallscope.model.settings import Setting
 from stallscope.model.simulator import enough_workers
-from stallscope.model.thresholds import HARDLY, MOSTLY, OTHERS, SLOW_SAMPLE, SLOWED
+from stallscope.model.thresholds import (
+    FEWEST_SAMPLES,
+    HARDLY,
+    MOSTLY,
+    OTHERS,
+    SEVERAL,
+    SLOWED,
+    STANDS_OUT,
+)
 from stallscope.run.resources import LONG_LOOK_S, MemoryGrowth, find_saturated, memory_growth
 from stallscope.stats import stall_interval
 from stallscope.units import seconds
@@ -40,10 +48,6 @@ if TYPE_CHECKING:
     from stallscope.verbs.ladder.result import Ladder
 
 
-_FEWEST_SAMPLES: Final = 10
-"""Samples below which nothing is said of their differences or their rate."""
-_SEVERAL: Final = 3
-"""Samples of a batch of which one can stand out."""
 _USUAL_THREADS: Final = 3
 """Threads of every worker of torch: one makes batches, one sends, one hands out memory."""
 _NOTED_THREADS: Final = 0.1
@@ -256,7 +260,7 @@ class Facts:
         if self.alone_waiting_s is None or self.making is None:
             return None
         more_s = self.waiting_s - self.alone_waiting_s
-        is_noted = more_s >= thresholds.SHARED_NOTED * self.making.usual_s
+        is_noted = more_s >= thresholds.MENTIONED * self.making.usual_s
         return is_noted and self.waiting_s >= thresholds.SHARED * self.alone_waiting_s
 
     @property
@@ -346,7 +350,7 @@ class Facts:
     @property
     def slow_stage(self) -> str:
         """The stage in which slow samples are most of all work; '' where they are less."""
-        largest = self.largest if self.spikes.share >= thresholds.DOMINATES else None
+        largest = self.largest if self.spikes.share >= thresholds.MOSTLY else None
         return largest.stage if largest else ""
 
     def each(self, stage: str) -> str:
@@ -468,11 +472,11 @@ def spikes(run: Run) -> Spikes:
     """
     samples = run.samples().drop_nulls("total_s")
     took_s = samples["total_s"].to_numpy()
-    if took_s.size < _FEWEST_SAMPLES:
+    if took_s.size < FEWEST_SAMPLES:
         return Spikes()
     median_s, limit_s = slow_sample_limit(took_s)
     together = pl.col("total_s").median().over(_BATCH)
-    outside = (pl.len().over(_BATCH) < _SEVERAL) | (pl.col("total_s") > SLOW_SAMPLE * together)
+    outside = (pl.len().over(_BATCH) < SEVERAL) | (pl.col("total_s") > STANDS_OUT * together)
     slow = samples.filter((pl.col("total_s") > limit_s) & outside)["total_s"].to_numpy()
     if not slow.size:
         return Spikes(usual_s=median_s)
@@ -491,7 +495,7 @@ def _fetch_speed(run: Run) -> tuple[float | None, float | None]:
     steps, recorded = run.steps(), samples.select(_BATCH).n_unique()
     length_s = steps.select((pl.col("end_ns").max() - pl.col("start_ns").min()) / 1e9).item()
     rate = None
-    if sized.height >= _FEWEST_SAMPLES and length_s:
+    if sized.height >= FEWEST_SAMPLES and length_s:
         of_each = max(steps.height / max(recorded, 1), 1.0)  # not every batch is recorded
         rate = float(sized["bytes"].sum()) * of_each / length_s
     return float(np.median(fetched["fetch_s"].to_numpy())), rate

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from stallscope.model.thresholds import ONE_OF_MANY
+from stallscope.model.thresholds import FEWEST_SAMPLES, MOSTLY, ONE_OF_MANY, OWN_PART
 from stallscope.stages import GETITEM, READING_WORDS, SEND, UNPACK
 from stallscope.units import MOST_NAMED, share
 from stallscope.verbs.flame.classify import (
@@ -32,12 +32,6 @@ from stallscope.verbs.flame.classify import (
 if TYPE_CHECKING:
     from stallscope.verbs.flame.result import Flame
 
-_HOLDS: Final = 0.5
-"""Share of a stage's samples from which on a function holds it; of those, the deepest is named."""
-_FEWEST: Final = 10
-"""Samples of a stage below which nothing is said of it."""
-_A_LINE: Final = 0.2
-"""Share of a function's samples from which on one of its lines is named."""
 _SHOWS: Final = 1 / 3
 """Share of a function's samples that show a kind of call, from which on it is what the function
 does: what is compiled is often sampled without the frame of the library that called it."""
@@ -354,7 +348,7 @@ def loop_code(samples: pl.DataFrame) -> OwnCode | None:
     hits = _hits(samples)
     rest = Counter({stack: number for stack, number in hits.items() if not _MODEL.search(stack)})
     holder = _holder(rest, is_own=True)
-    if holder is None or holder.share < _HOLDS:
+    if holder is None or holder.share < MOSTLY:
         return None
     return replace(holder, share=holder.share * rest.total() / hits.total())
 
@@ -390,7 +384,7 @@ def _hits(samples: pl.DataFrame) -> Counter[str]:
 
 def _holder(hits: Counter[str], *, is_own: bool) -> OwnCode | None:
     """Find the deepest function that holds most of the stacks; the user's, or any library's."""
-    if hits.total() < _FEWEST:
+    if hits.total() < FEWEST_SAMPLES:
         return None
     hits_of, depth = Counter[StackFunction](), Counter[StackFunction]()
     for stack, number in hits.items():
@@ -403,7 +397,7 @@ def _holder(hits: Counter[str], *, is_own: bool) -> OwnCode | None:
             hits_of[function] += number
     if not hits_of:
         return None
-    holders = [function for function in hits_of if hits_of[function] >= _HOLDS * hits.total()]
+    holders = [function for function in hits_of if hits_of[function] >= MOSTLY * hits.total()]
     named = max(
         holders or hits_of,
         key=lambda function: (depth[function] if holders else 0, hits_of[function]),
@@ -422,7 +416,7 @@ def _beside(named: StackFunction, hits: Counter[str]) -> str:
         parts[function] += hits[stack]
     function, number = next(iter(parts.most_common(1)), (named, 0))
     part = number / hits.total()
-    if part < _A_LINE:
+    if part < OWN_PART:
         return ""
     stacks = Counter({stack: hits[stack] for stack in innermost if innermost[stack] == function})
     also = _described(function, stacks, part)
@@ -445,7 +439,7 @@ def lock_share(flame: Flame) -> float | None:
     """
     inside = flame.samples.filter(pl.col("stage").cast(pl.String) != SEND.name)
     count = int(inside["hits"].sum())
-    if count < _FEWEST:
+    if count < FEWEST_SAMPLES:
         return None
     waits = [_waits_at_lock(stack) for stack in inside["stack"]]
     return float(inside.filter(pl.Series(waits, dtype=pl.Boolean))["hits"].sum()) / count
@@ -480,11 +474,11 @@ def _described(named: StackFunction, hits: Counter[str], part: float) -> OwnCode
             called[each] += number if package(each) else 0
             depth[each] = max(depth[each], place)
     whole = lines.total()
-    most = [line for line, number in lines.most_common(MOST_NAMED) if number >= _A_LINE * whole]
+    most = [line for line, number in lines.most_common(MOST_NAMED) if number >= OWN_PART * whole]
     shown = tuple(sorted(most or [lines.most_common(1)[0][0]]))
     kinds = (call for call, number in calls.most_common() if number >= _SHOWS * whole)
     call = next((each for each in kinds if each is not OTHER), OTHER)
-    holders = [each for each, number in called.items() if number >= _HOLDS * whole]
+    holders = [each for each, number in called.items() if number >= MOSTLY * whole]
     deepest = max(holders, key=lambda each: depth[each], default=None)
     inner = f"{package(deepest)}.{deepest.function}" if deepest else ""
     return OwnCode(named.function, named.file, shown, part, call, inner)

@@ -19,7 +19,7 @@ from stallscope.errors import ArgumentError
 from stallscope.files import is_address
 from stallscope.hooks.self_sampler import WINDOW_HZ, WINDOW_S
 from stallscope.model.loop_time import loop_breakdown
-from stallscope.model.thresholds import HARDLY
+from stallscope.model.thresholds import FEWEST_SAMPLES, HARDLY
 from stallscope.run.load import is_result, load
 from stallscope.run.result import Run
 from stallscope.store import contents_of
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 _MOSTLY: Final = 0.8
 """Share of steps in which one rank waits longest."""
-_FEWEST_STACKS: Final = 20
-"""Samples below which stacks answer nothing."""
 
 
 def recorded_run(target: Any) -> Run | None:
@@ -149,7 +147,7 @@ def _with_own_stacks(run: Run, collected: Facts, phase: str) -> Facts | None:
     chosen = is_loop if phase == LOOP_STACKS else pl.col("stage").is_not_null()
     waiting = phase == WAITING_STACKS
     rows = run.stacks().filter(chosen, pl.lit(waiting) | ~pl.col("waits"))
-    if int(rows["hits"].sum()) < _FEWEST_STACKS:
+    if int(rows["hits"].sum()) < FEWEST_SAMPLES:
         return None
     if phase == LOOP_STACKS:
         return replace(collected, loop_code=loop_code(rows))

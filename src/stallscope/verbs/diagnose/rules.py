@@ -268,7 +268,7 @@ def numbers(facts: Facts) -> Numbers:
         "epoch_s": begin.epoch_s,
         "epochs_seen_count": begin.epochs,
         "taken_before_count": begin.before,
-        "start_trust": 1.0 if begin.epochs > 1 or begin.share > thresholds.DOMINATES else 0.8,
+        "start_trust": 1.0 if begin.epochs > 1 or begin.share > thresholds.MOSTLY else 0.8,
     }
     return values | _of_slow_worker(facts)
 
@@ -298,7 +298,7 @@ def _of_slow_worker(facts: Facts) -> Numbers:
     enough_s = KEEPS_UP * making.workers * making.use_s / facts.pace.queue_free
     # Its stalls would not end if it were as fast as the others, who take their time, too
     extra = part * max(1 - rest_s / own_s, 0.0)
-    is_late = own_s > enough_s and (rest_s <= enough_s or extra >= thresholds.DOMINATES)
+    is_late = own_s > enough_s and (rest_s <= enough_s or extra >= thresholds.MOSTLY)
     return {
         **dict(zip(names, (part, own_s, rest_s), strict=True)),
         "slow_worker": slow,
@@ -310,7 +310,7 @@ def _of_slow_worker(facts: Facts) -> Numbers:
 def _never_pauses(facts: Facts) -> bool:
     """Return whether the training process computes, or wants a core, for all of its step."""
     wanted = (facts.use.loop_cpu or 0.0) + (facts.use.loop_queued_share or 0.0)
-    return wanted > thresholds.ALL_COMPUTING * facts.own_parts.get("step", 0.0)
+    return wanted > thresholds.SATURATED * facts.own_parts.get("step", 0.0)
 
 
 def _least_threads(facts: Facts) -> Limit:
@@ -469,7 +469,7 @@ def _code(facts: Facts, helps: str) -> Words:
 def _oversubscription(facts: Facts) -> Words | None:
     """Hold where threads beside the workers' own take a good part of their CPU time."""
     is_much = _least_threads(facts).is_met(facts.extra_threads_share)
-    is_much &= facts.lost_share >= thresholds.WORTH
+    is_much &= facts.lost_share >= thresholds.NOTABLE
     return {} if facts.setup.num_workers and facts.use.threads is not None and is_much else None
 
 
@@ -516,7 +516,7 @@ def _slow_samples(facts: Facts) -> Words | None:
     spikes = facts.spikes
     without = facts.pace.free_load * (1 - spikes.share)
     waited = spikes.share <= 1 - facts.pace.queue_free
-    if spikes.count < thresholds.FEWEST_SPIKES or without > 1.0 or waited:
+    if spikes.count < thresholds.SEVERAL or without > 1.0 or waited:
         return None
     which = facts.titles.get("slow_samples", "").partition(":")[2]
     own = facts.own_code(facts.slow_stage)

@@ -182,7 +182,7 @@ def _is_worth(each: Finding) -> bool:
 
     That workers keep up is no cause beside another one; memory that grows costs no time yet.
     """
-    costs = each.severity >= thresholds.WORTH or each.cause == causes.MEMORY_GROWS
+    costs = each.severity >= thresholds.NOTABLE or each.cause == causes.MEMORY_GROWS
     return costs and each.confidence >= JUST and each.cause != causes.TOO_LITTLE_PREFETCH
 
 
@@ -196,7 +196,7 @@ def too_short(facts: Facts) -> str:
     wanted = fewest_steps(facts.setup)
     if facts.time is None:
         return "no step of the loop was seen"
-    if facts.steps >= wanted or facts.starts.share >= thresholds.DOMINATES:
+    if facts.steps >= wanted or facts.starts.share >= thresholds.MOSTLY:
         return ""
     return f"{count(facts.steps, 'step')} after the warm-up, and {wanted} are needed"
 
@@ -234,7 +234,7 @@ def _first(facts: Facts, by_cause: ByCause) -> Finding:
     if own is not None and (facts.setup.num_workers or own.severity > facts.stall_share):
         beside.append(own)
     if facts.has_needless_workers:  # without them none is started, though indices are drawn
-        starts = facts.starts.is_drawing or facts.starts.share >= thresholds.DOMINATES
+        starts = facts.starts.is_drawing or facts.starts.share >= thresholds.MOSTLY
         rest = (each for each in beside if starts or each.cause != causes.START_UP)
         return max((by_cause[causes.SENDING], *rest), key=lambda each: each.severity)
     costly = max(beside, key=lambda each: _of_an_epoch(each, facts).severity, default=None)
@@ -251,7 +251,7 @@ def _first(facts: Facts, by_cause: ByCause) -> Finding:
         cores = by_cause.get(causes.CPU_SATURATED) if facts.is_slowed else None
         return by_cause.get(causes.OVERSUBSCRIPTION) or cores or grows or healthy(facts)
     verdict = rank_findings(facts, by_cause)
-    is_little = verdict is None or verdict.severity < thresholds.WORTH
+    is_little = verdict is None or verdict.severity < thresholds.NOTABLE
     if _is_near(facts) and is_little and not (facts.gain and facts.gain.is_above(HARDLY)):
         return grows or healthy(facts)  # what waits longest is next to nothing
     if verdict is not None:
@@ -303,7 +303,7 @@ def _of_parts(facts: Facts, by_cause: ByCause) -> Finding | None:
     if not facts.setup.num_workers and not facts.has_helpers:
         return by_cause.get(causes.MAIN_PROCESS)
     # Crowded or not: what is left of a part that a busy machine makes longer has to be much, too
-    least = max(thresholds.DOMINATES * (1 - facts.exposure.of(CROWDED)), thresholds.LEADS)
+    least = max(thresholds.MOSTLY * (1 - facts.exposure.of(CROWDED)), thresholds.LEADS)
     here = least
     # The training process computes more than any of its workers does
     is_busy = (facts.use.loop_cpu or 0.0) >= (facts.use.worker_cpu or 1.0)
@@ -312,8 +312,8 @@ def _of_parts(facts: Facts, by_cause: ByCause) -> Finding | None:
     parts: tuple[tuple[Group, Cause, float], ...] = (
         ("main", causes.MAIN_PROCESS, here),
         ("sending", causes.SENDING, least),
-        ("pin", causes.COPY, thresholds.DOMINATES),
-        ("start", causes.START_UP, thresholds.DOMINATES),
+        ("pin", causes.COPY, thresholds.MOSTLY),
+        ("start", causes.START_UP, thresholds.MOSTLY),
     )
     most = [cause for part, cause, limit in parts if facts.exposure.of(part) >= limit]
     return next((by_cause[cause] for cause in most if cause in by_cause), None)
@@ -326,9 +326,9 @@ def _that_keeps_up(facts: Facts, by_cause: ByCause) -> Finding | None:
     queued, crowded = facts.use.queued_share or 0.0, facts.exposure.of(CROWDED)
     # Batches that compute may take different times only because others have the cores at times
     batch_s = facts.making.batch_s if facts.making else 0.0
-    computes = facts.waiting_s < thresholds.DOMINATES * batch_s
+    computes = facts.waiting_s < thresholds.MOSTLY * batch_s
     varies = computes and facts.others_share >= OTHERS
-    if queued < thresholds.QUEUES and crowded < thresholds.LEADS and not varies:
+    if queued < thresholds.NOTED and crowded < thresholds.LEADS and not varies:
         return by_cause.get(causes.TOO_LITTLE_PREFETCH)
     if causes.CPU_SATURATED in by_cause:
         return None  # what uses the cores comes first
@@ -373,12 +373,12 @@ def _storage(facts: Facts, by_cause: ByCause) -> Finding | None:
     """
     waits = by_cause.get(causes.STORAGE_LATENCY) or by_cause.get(causes.STORAGE_BANDWIDTH)
     waiting = facts.exposure.waiting(*READING)
-    enough = causes.TOO_FEW_WORKERS in by_cause and waiting < thresholds.WAITS_ALONE
+    enough = causes.TOO_FEW_WORKERS in by_cause and waiting < thresholds.ALONE
     if waits is None or enough:
         return None
     lead = leading(facts)
     is_ahead = lead in READING and lead not in own_groups(facts)
-    return waits if is_ahead or waiting >= thresholds.DOMINATES else None
+    return waits if is_ahead or waiting >= thresholds.MOSTLY else None
 
 
 class Question(NamedTuple):
@@ -476,6 +476,6 @@ def _is_open(facts: Facts, verdict: Finding) -> bool:
     may_be_healthy = claims and _is_near(facts) and facts.stall_low < HARDLY
     # The step may be slower for the workers beside it
     queued = facts.use.loop_queued_share or 0.0
-    crowd = facts.threads_per_core >= thresholds.MANY_THREADS or queued >= thresholds.LOOP_QUEUES
+    crowd = facts.threads_per_core >= thresholds.MANY_THREADS or queued >= thresholds.NOTABLE
     may_be_slowed = facts.setup.num_workers > 0 and facts.stall_share < HARDLY and crowd
     return unsure or unclear or may_be_healthy or may_be_slowed

@@ -61,7 +61,7 @@ def findings_of_work(facts: Facts) -> Iterator[Finding]:
 def _lock(facts: Facts) -> Words:
     stage = max(facts.exposure.parts, key=lambda part: part.share * part.waiting).stage
     in_file, how = facts.use.file_lock_share or 0.0, ""
-    if in_file >= thresholds.LOCK_FRAMES:
+    if in_file >= thresholds.OWN_PART:
         how = f"; they wait at a lock of a file {share(in_file)} of their time"
     elif facts.is_shared:
         how = f"; {_alone(facts)}"
@@ -91,10 +91,10 @@ def is_unseen(facts: Facts) -> bool:
 
 def _is_lock(facts: Facts) -> bool:
     """Return whether workers wait for a lock: it was seen, or it is concluded."""
-    if (facts.use.file_lock_share or 0.0) >= thresholds.LOCK_FRAMES or _is_database(facts):
+    if (facts.use.file_lock_share or 0.0) >= thresholds.OWN_PART or _is_database(facts):
         return True
     if facts.lock_frames is not None:
-        return facts.lock_frames >= thresholds.LOCK_FRAMES
+        return facts.lock_frames >= thresholds.OWN_PART
     reads = facts.exposure.waiting(*READING)
     return (
         facts.is_shared is True and facts.exposure.waiting("transform", "collate", "decode") > reads
@@ -118,7 +118,7 @@ def own_groups(facts: Facts) -> tuple[Group, ...]:
     """Return transforms, and what of the dataset's own code computes and does not wait."""
 
     def computes(group: Group) -> bool:
-        return facts.exposure.waiting(group) < thresholds.DOMINATES * facts.exposure.of(group)
+        return facts.exposure.waiting(group) < thresholds.MOSTLY * facts.exposure.of(group)
 
     return ("transform", *(group for group in READING if computes(group)))
 
@@ -192,7 +192,7 @@ def resize_of_large_images(facts: Facts) -> StagePart | None:
     most, decodes = next(resizes, None), facts.exposure.of("decode")
     if most is None or min(most.share, decodes) < thresholds.NOTED:
         return None
-    is_most = most.share + decodes >= thresholds.DOMINATES * facts.exposure.of(*_ALL)
+    is_most = most.share + decodes >= thresholds.MOSTLY * facts.exposure.of(*_ALL)
     return most if is_most and (facts.megapixels or 0.0) >= thresholds.LARGE_MEGAPIXELS else None
 
 

@@ -69,8 +69,6 @@ _MEMORY_SHARE: Final = 0.5
 need the same."""
 _HANDED_AT_ONCE: Final = 4
 """Copies of a batch that exist at a time while it is handed over."""
-_FULL: Final = 0.9
-"""Busy share of the cores from which on more workers are not tried: the loop needs the rest."""
 _FULL_CORES: Final = "workers and loop keep all cores busy: more workers would share them"
 _MOST: Final = 5
 """Most settings to measure beside the current loader."""
