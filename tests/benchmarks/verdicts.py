@@ -6,8 +6,8 @@ ones near the threshold, and pairs of causes; and loops in which nothing is wron
 start, or a planted loop whose cause was taken away.
 
 A trial runs in a process of its own (forked from one that has imported everything and nothing
-else), and leaves one line of JSON in a file; started again, the benchmark goes on where it was.
-Lines that other rules, thresholds or planted loops have left are not counted.
+else), and leaves one line of JSON in a file; started again with that file, the benchmark goes on
+where it was. Other rules need a new file.
 
 Whether a loop starves is no matter of the plan alone: on a slow or busy machine a healthy one may
 wait for its workers all the same. So each runs first by itself, without stallscope, and a stopwatch
@@ -26,31 +26,42 @@ miss is printed, and what this machine cannot plant, which is no trial.
 import json
 import os
 import random
+import statistics
 import tempfile
 import time
 import warnings
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from hashlib import sha256
 from itertools import chain, islice, repeat
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("TQDM_DISABLE", "1")  # of the trials' own bars; before tqdm is imported
 
 from argparse import Namespace
 from multiprocessing.connection import Connection
 
-from benchkit import TESTS
-from benchkit.command import Option, arguments
+from benchkit.command import Option, arguments, table
 from benchkit.neighbour import neighbour
-from benchkit.verdict_tables import AWAY, FAILED, HEALTHY, NEAR, PAIR, SINGLE, SOUND, Line, report
 from planted import HEALTHY_CODE, PAIRS, PLANTED, Planted, plant, plant_pair
+from scipy.stats import binomtest
 from tqdm import tqdm
 
 import stallscope as ss
 from stallscope.errors import UnsupportedError
 
+Line = dict[str, Any]
+"""Record of a trial."""
+SINGLE, NEAR, PAIR, HEALTHY, AWAY = "single", "near", "pair", "healthy", "taken away"
+"""Kinds of trials."""
+PLANTED_KINDS, SOUND = (SINGLE, NEAR, PAIR), (HEALTHY, AWAY)
+FAILED = "no verdict"
+"""Verdict of a diagnosis that failed or did not end."""
+NO_ALARM = (HEALTHY_CODE, "inconclusive", FAILED)
+OVER = 1.1
+"""Multiple of the budget after which a verdict is late."""
 STRENGTH = {
     SINGLE: (1.6, 3.0),
     NEAR: (1.2, 1.4),
@@ -65,8 +76,6 @@ GRACE_S = 120.0
 ALONE_S, WARM_UP, STARVES = 3.0, 6, 1.1
 """Seconds of a loop without stallscope, batches before them, and the duration of a step, relative
 to the step alone, from which on the loop counts as starving."""
-NO_RULES = {"cli", "lab", "charts", "views"}
-"""Folders of the package whose code does not decide what a trial says."""
 PRELOADED = ["torchvision", "stallscope.verbs.diagnose.diagnose", "planted"]
 """Modules that take seconds to import, loaded once for all trials."""
 
@@ -108,18 +117,10 @@ def main() -> None:
     )
     beside = neighbour() if options.neighbour else nullcontext()
     with beside, tempfile.TemporaryDirectory(prefix="benchmark-verdicts-") as folder:
-        run_and_report(options, Path(options.file or f"{folder}/verdicts.jsonl"))
-
-
-def run_and_report(options: Namespace, file: Path) -> None:
-    """Run what the file does not have, if that is asked for, and print the tables."""
-    rules = rules_digest()
-    if not options.report:
-        run(trials(options), file, rules, options.budget)
-    lines, others = read(file, rules, options.budget)
-    print(report(lines, options.budget))
-    if others:
-        print(f"\n{others} lines of other rules or budgets are not counted")
+        file = Path(options.file or f"{folder}/verdicts.jsonl")
+        if not options.report:
+            run(trials(options), file, options.budget)
+        print(report(read(file), options.budget))
 
 
 def trials(options: Namespace) -> list[Trial]:
@@ -152,32 +153,18 @@ def _draw(
     ]
 
 
-def rules_digest() -> str:
-    """Return a digest of all rules and thresholds that judge these loops."""
-    package, loops = Path(ss.__file__).parent, Path(TESTS, "planted")
-    files = chain(
-        (
-            file
-            for file in package.rglob("*.py")
-            if not NO_RULES & {*file.relative_to(package).parts}
-        ),
-        (file for file in loops.glob("*.py") if not file.name.startswith("test_")),
-    )
-    return sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()[:12]
-
-
 # --- running --------------------------------------------------------------------------------------
 
 
-def run(wanted: list[Trial], file: Path, rules: str, budget_s: float) -> None:
+def run(wanted: list[Trial], file: Path, budget_s: float) -> None:
     """Run the trials that the file does not have yet."""
-    done = {line["name"] for line in read(file, rules, budget_s)[0]}
+    done = {line["name"] for line in read(file)}
     left = [trial for trial in wanted if trial.name not in done]
     done_before = len(wanted) - len(left)
     bar = tqdm(left, initial=done_before, total=len(wanted), unit="trial", disable=False)
     for trial in bar:
         bar.set_postfix_str(trial.name)
-        about = {"rules": rules, "budget_s": budget_s, "name": trial.name, **asdict(trial)}
+        about = {"name": trial.name, **asdict(trial)}
         line = {**about, "load": os.getloadavg()[0], **_in_a_fresh_process(trial, budget_s)}
         with file.open("a", encoding="utf-8") as lines:
             lines.write(json.dumps(line) + "\n")
@@ -246,17 +233,96 @@ def diagnosed(planted: Planted, budget_s: float) -> Line:
         "evidence": dict(diagnosis.verdict.evidence),
         "phases": diagnosis.spent["phase"].to_list(),
         "took_s": took_s,
-        "rules": rules_digest(),  # those that judged, which may have changed since the start
     }
 
 
-def read(file: Path, rules: str, budget_s: float) -> tuple[list[Line], int]:
-    """The lines of these rules and of this budget, and how many there are of others."""
-    if not file.exists():
-        return [], 0
-    every = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    same = [line for line in every if (line["rules"], line.get("budget_s")) == (rules, budget_s)]
-    return list({line["name"]: line for line in same}.values()), len(every) - len(same)
+def read(file: Path) -> list[Line]:
+    """Return the lines of a file, the latest of each trial."""
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    return list({line["name"]: line for line in map(json.loads, lines)}.values())
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def report(lines: list[Line], budget_s: float) -> str:
+    """Return all tables, and every miss."""
+    done = [line for line in lines if "found" in line]
+    others = [f"- {line['name']}: {line['not_planted']}" for line in lines if "found" not in line]
+    if not done:
+        return "\n".join(["no trial yet", *others])
+    parts = [
+        _confusion(done),
+        _shares(done),
+        _times(done, budget_s),
+        "\n".join(["misses:", *(_miss(line) for line in done if not _is_right(line))]),
+        "\n".join(["not planted here:", *others]) if others else "",
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _confusion(lines: list[Line]) -> str:
+    """Return the table cause by verdict; of a pair, by the cause that costs more."""
+    counts = Counter((_truth(line), line["found"][0]) for line in lines)
+    verdicts = sorted({verdict for _, verdict in counts})
+    rows = [
+        (truth, *(str(counts[truth, verdict] or "·") for verdict in verdicts))
+        for truth in sorted({truth for truth, _ in counts})
+    ]
+    return table(("planted \\ said", *verdicts), rows)
+
+
+def _shares(lines: list[Line]) -> str:
+    """Return the shares of right verdicts, each with its interval."""
+    groups = {kind: [line for line in lines if line["kind"] == kind] for kind in PLANTED_KINDS}
+    groups["all planted"] = [line for line in lines if line["kind"] not in SOUND]
+    rows = []
+    for name, group in groups.items():
+        first = [_is_right(line) for line in group]
+        second = [_truth(line) in line["found"][:2] for line in group]
+        rows.append((f"{name}: right at first choice", *_share(first)))
+        rows.append((f"{name}: among the first two", *_share(second)))
+    both = [{*line["causes"]} <= {*line["found"][:2]} for line in groups[PAIR]]
+    rows.append(("pairs: both among the first two", *_share(both)))
+    healthy = [line for line in lines if line["kind"] in SOUND]
+    alarms = [line["found"][0] not in NO_ALARM for line in healthy]
+    rows.append(("healthy: said to be", *_share([_is_right(line) for line in healthy])))
+    rows.append(("healthy: false alarms", *_share(alarms)))
+    return table(("", "of", "share", "95% interval (Wilson)"), rows)
+
+
+def _share(hits: list[bool]) -> tuple[str, str, str]:
+    if not hits:
+        return "0", "", ""
+    interval = binomtest(sum(hits), len(hits)).proportion_ci(method="wilson")
+    share = f"{sum(hits) / len(hits):.1%}"
+    return str(len(hits)), share, f"[{interval.low:.1%}, {interval.high:.1%}]"
+
+
+def _times(lines: list[Line], budget_s: float) -> str:
+    took = sorted(line["took_s"] for line in lines)
+    late = sum(seconds > OVER * budget_s for seconds in took)
+    return (
+        f"time to the verdict: median {statistics.median(took):.1f} s, 95% within "
+        f"{took[int(0.95 * (len(took) - 1))]:.1f} s, longest {took[-1]:.1f} s; {late} of "
+        f"{len(took)} over {OVER:g} × {budget_s:g} s"
+    )
+
+
+def _truth(line: Line) -> str:
+    return HEALTHY_CODE if line["kind"] in SOUND else line["causes"][0]
+
+
+def _is_right(line: Line) -> bool:
+    return line["found"][0] == _truth(line)
+
+
+def _miss(line: Line) -> str:
+    numbers = ", ".join(f"{name} {value:.3g}" for name, value in line["evidence"].items())
+    return (
+        f"- {line['name']} (load {line['load']:.1f}): said {', '.join(line['found'][:3])}; "
+        f"{line['title']} [{numbers}; {line['took_s']:.0f} s: {' '.join(line['phases'])}]"
+    )
 
 
 if __name__ == "__main__":
