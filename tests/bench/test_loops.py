@@ -125,8 +125,11 @@ def test_a_worker_that_dies_while_stopped_fails_its_variant():
 KILLED = """
 import os, signal, sys
 sys.path.insert(0, {tests!r})
+from torch.utils.data import _utils as torch_utils
 from bench.test_loops import Computes, loop, psutil, turns_of, until, workers
 from stallscope.bench.measurement import Measurement
+
+torch_utils.worker.MP_STATUS_CHECK_INTERVAL = 0.2  # how often a worker looks for its parent
 
 def step(_):
     states = workers()

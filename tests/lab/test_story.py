@@ -36,8 +36,8 @@ def target():
 
 
 def test_the_run_is_recorded_once(target, tmp_path):
-    first = Story.open(target, tmp_path).run(budget_s=2)
-    again = Story.open(target, tmp_path).run(budget_s=2)
+    first = Story.open(target, tmp_path).run(budget_s=1)
+    again = Story.open(target, tmp_path).run(budget_s=1)
     fresh = Story.open(target, tmp_path).run(budget_s=1, fresh=True)
 
     assert first.stages().equals(again.stages())
@@ -61,7 +61,7 @@ def test_a_change_is_measured_and_kept(target, tmp_path):
     story = Story.open(target, tmp_path)
     assert "Nothing was changed yet" in str(story)
 
-    story.try_change("no wait", changed, budget_s=4)
+    story.try_change("no wait", changed, budget_s=1)
     story.try_change("no wait", changed, budget_s=4)
 
     row = Story.open(target, tmp_path).table().to_dicts()

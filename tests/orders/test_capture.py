@@ -92,7 +92,7 @@ class Stream(IterableDataset):
 
 
 def orders_of(dataset: Any, **named: Any) -> ss.Orders:
-    return ss.orders(DataLoader(dataset, batch_size=4, **named), samples=8, budget_s=8)
+    return ss.orders(DataLoader(dataset, batch_size=4, **named), samples=8, budget_s=4)
 
 
 @pytest.mark.parametrize("shuffles", [False, True])
@@ -143,7 +143,7 @@ def test_the_arguments_of_webdataset_steps(tmp_path):
     """Case A: the pipeline is an argument of `map_tuple`."""
     pytest.importorskip("webdataset")
     loader = case_a_loader(make_shards(tmp_path, 1, 8), num_workers=0)
-    orders = ss.orders(loader, samples=4, budget_s=12)
+    orders = ss.orders(loader, samples=4, budget_s=6)
 
     assert {"Resize", "CenterCrop"} <= set(orders.ops["name"])
     code = orders.code() if orders.best() else ""
