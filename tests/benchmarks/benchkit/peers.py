@@ -83,31 +83,30 @@ def torch_profiler() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def cprofile() -> Iterator[None]:
-    """The standard library's profiler."""
-    profiler = cProfile.Profile()
-    profiler.enable()
-    try:
-        yield
-    finally:
-        profiler.disable()
-
-
-def viztracer(**settings: Any) -> Callable[[], Any]:
-    """VizTracer, started and stopped; its events are thrown away."""
-    tracer = importlib.import_module("viztracer").VizTracer(verbose=0, **settings)
+def _switch(start: Callable[[], object], *stops: Callable[[], object]) -> Callable[[], Any]:
+    """Return a switch that starts a peer and stops it; what it gathered is thrown away."""
 
     @contextmanager
     def switch() -> Iterator[None]:
-        tracer.start()
+        start()
         try:
             yield
         finally:
-            tracer.stop()
-            tracer.clear()
+            for stop in stops:
+                stop()
 
     return switch
+
+
+def cprofile() -> Any:
+    """Return a switch of the standard library's profiler, a new one each time."""
+    profiler = cProfile.Profile()
+    return _switch(profiler.enable, profiler.disable)()
+
+
+def viztracer(**settings: Any) -> Callable[[], Any]:
+    tracer = importlib.import_module("viztracer").VizTracer(verbose=0, **settings)
+    return _switch(tracer.start, tracer.stop, tracer.clear)
 
 
 def line_profiler(folder: ImageFolder) -> Callable[[], Any]:
@@ -118,41 +117,15 @@ def line_profiler(folder: ImageFolder) -> Callable[[], Any]:
     for op in folder.transform.transforms:
         cls = type(op)
         profiler.add_function(getattr(cls, "forward", cls.__call__))
-
-    @contextmanager
-    def switch() -> Iterator[None]:
-        profiler.enable_by_count()
-        try:
-            yield
-        finally:
-            profiler.disable_by_count()
-
-    return switch
+    return _switch(profiler.enable_by_count, profiler.disable_by_count)
 
 
 def pyinstrument() -> Callable[[], Any]:
-    """Start pyinstrument at its own rate, one sample a millisecond."""
-    module = importlib.import_module("pyinstrument")
-
-    @contextmanager
-    def switch() -> Iterator[None]:
-        with module.Profiler():
-            yield
-
-    return switch
+    """Return pyinstrument at its own rate, one sample a millisecond."""
+    return importlib.import_module("pyinstrument").Profiler
 
 
 def yappi() -> Callable[[], Any]:
-    """Start yappi on the CPU clock."""
+    """Return yappi on the CPU clock."""
     module = importlib.import_module("yappi")
-
-    @contextmanager
-    def switch() -> Iterator[None]:
-        module.start()
-        try:
-            yield
-        finally:
-            module.stop()
-            module.clear_stats()
-
-    return switch
+    return _switch(module.start, module.stop, module.clear_stats)
