@@ -143,8 +143,6 @@ def test_generators_of_the_users_are_put_back():
 
 
 class Pair(NamedTuple):
-    """A sample of two."""
-
     image: Any
     label: Any
 

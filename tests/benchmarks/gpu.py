@@ -50,7 +50,6 @@ PERIOD_S = 0.02
 
 
 def main() -> None:
-    """Measure what was asked for."""
     options = arguments(
         __doc__,
         only=Option([*PARTS], ["busy", "events", "copies"], "these"),

@@ -89,7 +89,6 @@ Stages, functions and lines with a planted share of a sample's time.""",
 
 
 def main() -> None:
-    """Write the page."""
     options = arguments(__doc__, page=Option(str(PAGE), os.devnull, "file to write"))
     parts = [INTRODUCTION]
     for name, about in SECTIONS.items():

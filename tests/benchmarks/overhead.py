@@ -88,7 +88,6 @@ class Condition:
 
 
 def main() -> None:
-    """Measure, and print the table."""
     options = arguments(
         __doc__,
         files=Option(2000, 12, "JPEG files to make"),
@@ -254,7 +253,6 @@ class _Maker:
         return taken
 
     def end(self) -> None:
-        """End the process."""
         self._pipe.send(None)
         self._process.join()
 

@@ -34,7 +34,6 @@ class Found(NamedTuple):
 
 
 def main() -> None:
-    """Measure, and print the table."""
     options = arguments(
         __doc__,
         seconds=Option(20.0, 0.4, "of each flame"),

@@ -81,7 +81,6 @@ class Pair(NamedTuple):
         return low <= (self.rate if self.setting == self.recorded else self.gain) <= high
 
     def rate_error(self) -> float:
-        """Return the relative error of the predicted rate."""
         predicted = predict(self.costs, self.setting).samples_per_s.value
         return abs(predicted / float(self.costs.samples.mean()) / self.rate - 1)
 
@@ -306,7 +305,6 @@ def _enough(needs: list[float]) -> float:
 
 
 def _choices(choices: list[Choice]) -> str:
-    """Return the quality of each way to choose."""
     rows = []
     for by in dict.fromkeys(choice.by for choice in choices):
         shares = [choice.rate_share for choice in choices if choice.by == by]

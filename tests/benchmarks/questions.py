@@ -38,7 +38,6 @@ fork = multiprocessing.get_context("fork")
 
 
 def main() -> None:
-    """Ask each question, and print the answers."""
     options = arguments(
         __doc__,
         budget=Option(BUDGET_S, 1.0, "of each, seconds"),

@@ -66,7 +66,6 @@ Piece = dict[str, float]
 
 
 def main() -> None:
-    """Measure, and print the table."""
     options = arguments(
         __doc__,
         steps=Option(100_000, 60, "of each run"),

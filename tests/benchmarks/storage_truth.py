@@ -85,7 +85,6 @@ class Planted:
         self._slots, self._wire = threading.Semaphore(at_once), threading.Lock()
 
     def read(self, file: int, length: int, offset: int) -> bytes:
-        """Answer a request."""
         with self._slots:
             time.sleep(self.latency_s)
             with self._wire:
@@ -110,8 +109,6 @@ class Planted:
 
 
 class Files(Dataset[int]):
-    """A file for each sample."""
-
     def __init__(self, folder: Path) -> None:
         self.paths = sorted(folder.iterdir())
 
@@ -123,7 +120,6 @@ class Files(Dataset[int]):
 
 
 def main() -> None:
-    """Measure, and print."""
     options = arguments(
         __doc__ or "",
         budget=Option(30.0, 1.0, "seconds for each planted device"),

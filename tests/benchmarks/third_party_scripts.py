@@ -266,8 +266,6 @@ def install(packages: tuple[str, ...], python: Path) -> str:
 
 
 class Outcome(NamedTuple):
-    """Outcome of a script's run."""
-
     took_s: float
     left: tuple[str, str] = ("", "")
     """Compared result in words, and its hash or text."""

@@ -82,8 +82,6 @@ PRELOADED = ["torchvision", "stallscope.verbs.diagnose.diagnose", "planted"]
 
 @dataclass(frozen=True)
 class Trial:
-    """One loop."""
-
     kind: str
     causes: tuple[str, ...]
     seed: int
@@ -95,7 +93,6 @@ class Trial:
         return f"{self.kind} {'+'.join(self.causes)} {self.seed} {self.strength}"
 
     def plant(self) -> Planted:
-        """The loop."""
         if self.kind == PAIR:
             return plant_pair(*self.causes, self.seed, self.strength)
         planted = plant(self.causes[0], self.seed, self.strength)
@@ -103,7 +100,6 @@ class Trial:
 
 
 def main() -> None:
-    """Run what is missing, and print the tables."""
     options = arguments(
         __doc__,
         trials=Option(212, 1, "with causes"),

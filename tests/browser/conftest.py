@@ -129,7 +129,6 @@ def page(browser):
 
 @pytest.fixture
 def lab(address, browser):
-    """A page of its own on the running JupyterLab."""
     page = browser.new_page()
     page.set_default_timeout(120_000)
     yield LabPage(page, address)

@@ -32,8 +32,6 @@ _PICTURES = ".jp-OutputArea-output img, .jp-OutputArea-output svg, .jp-OutputAre
 
 
 class LabPage:
-    """One browser page with JupyterLab in it."""
-
     def __init__(self, page, address):
         self.page = page
         self._base, _, self._token = address.partition("?")

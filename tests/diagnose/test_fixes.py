@@ -92,8 +92,6 @@ NOT_TRIED = (None, None, None, None)
 
 
 class Slow(Dataset):
-    """Samples that wait."""
-
     def __init__(self, each_s: float = 0.004) -> None:
         self.each_s = each_s
 

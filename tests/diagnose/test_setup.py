@@ -50,7 +50,6 @@ class OfFunctions(Counts):
 
     @cache  # noqa: B019 - that is what it is about
     def read(self, index):
-        """Read one."""
         return index
 
 
@@ -59,7 +58,6 @@ class OfFew(Counts):
 
     @lru_cache(maxsize=8)  # noqa: B019 - that is what it is about
     def read(self, index):
-        """Read one."""
         return index
 
 
@@ -74,14 +72,12 @@ class Fitted(Dataset):
         return 4
 
     def fit(self):
-        """Learn the categories."""
         self.encoders["kind"] = 1
 
     def __getitem__(self, index):
         return self.load(index)
 
     def load(self, index):
-        """Read a row."""
         return index + self.encoders["kind"]
 
 
@@ -89,7 +85,6 @@ class Caches(Fitted):
     """Keeps what a method reads that reading calls."""
 
     def load(self, index):
-        """Read a row once."""
         if index not in self.rows:
             self.rows[index] = super().load(index)
         return self.rows[index]
@@ -121,8 +116,6 @@ def test_a_cache_is_what_the_class_stores_samples_in(dataset, named):
 
 
 class Coco:
-    """An index of annotations, as its library keeps it."""
-
     def __init__(self, count):
         self.anns = {number: {"bbox": [0, 0, 1, 1]} for number in range(count)}
 

@@ -70,7 +70,6 @@ def compute(_batch):
 
 
 def stages(flame):
-    """Return the stages that have samples."""
     return set(flame.samples["stage"].drop_nulls())
 
 

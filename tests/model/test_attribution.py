@@ -46,12 +46,10 @@ def span(stage, begin, end, *, batch=0, kind=None, pid=WORKER, worker=0):
 
 
 def beside(stage, begin, end, *, batch=0, kind="other"):
-    """A span of the main process."""
     return span(stage, begin, end, batch=batch, kind=kind, pid=MAIN, worker=None)
 
 
 def stall(begin, end, *, batch=0, step=0, epoch=0):
-    """A row of the stalls."""
     return (0, step, epoch, batch, 0, ns(begin), ns(end), (end - begin) / 1e3, 0.0)
 
 
@@ -199,7 +197,6 @@ class TestExactSums:
 
 
 def step(wait_ms, *, start_ms=0, restart_ms=None, step_ms=10.0, number=0):
-    """A row of the steps."""
     seconds = (wait_ms / 1e3, None, None, step_ms / 1e3, None)
     window = (ns(start_ms), ns(start_ms + wait_ms))
     restart_s = None if restart_ms is None else restart_ms / 1e3

@@ -128,7 +128,6 @@ def looped(makes, busy=5.0, *, workers=4, per_epoch=STEPS, restart=0.0) -> Evide
 
 
 def together(*ranks: Evidence) -> Evidence:
-    """Return several ranks as one."""
     tables = ("steps", "parts", "samples", "deliveries", "side_spans")
     joined = {name: pl.concat([getattr(rank, name) for rank in ranks]) for name in tables}
     return Evidence(**joined, num_workers=ranks[0].num_workers)

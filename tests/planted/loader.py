@@ -231,8 +231,6 @@ class Collate:
 
 @dataclass(frozen=True)
 class Start:
-    """Start of a worker."""
-
     wait_s: float
     """Waits, as for an import from slow storage, seconds."""
     threads: int

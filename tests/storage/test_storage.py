@@ -188,7 +188,6 @@ class TestPlaces:
 
 
 def measured(loader, budget_s=60.0):
-    """Measure with a simulated step."""
     return ss.storage(loader, ss.simulated_step(0.005), budget_s=budget_s)
 
 

@@ -58,7 +58,6 @@ def _row(pattern, number, latency_s):
 
 
 def warm_storage() -> Storage:
-    """Files in memory, of which nothing can be read cold."""
     return a_storage({}, medium=MEMORY, resident_share=None, notes=("a note",))
 
 

@@ -18,8 +18,6 @@ SAMPLES = 96
 
 
 class Reader(NamedTuple):
-    """A library, and how a sample comes through it."""
-
     module: str
     """Modules that must be importable."""
     reads: str

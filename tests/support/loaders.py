@@ -114,8 +114,6 @@ class Dies(Noise):
 
 
 class Slow(Noise):
-    """Takes its time."""
-
     def __getitem__(self, index: int) -> torch.Tensor:
         time.sleep(0.02)
         return super().__getitem__(index)

@@ -51,8 +51,6 @@ class Bulk(Items):
 
 
 class Stream(IterableDataset):
-    """A stream with one slow line."""
-
     def __init__(self, entries: int = 1000, sleep_s: float = 0.005) -> None:
         self.entries = entries
         self.sleep_s = sleep_s

@@ -14,8 +14,6 @@ SLOW_S, QUICK_S = 0.02, 0.001
 
 
 class Waiting(Dataset):
-    """Samples that take a while."""
-
     def __init__(self, wait_s):
         self.wait_s = wait_s
 

@@ -47,8 +47,6 @@ OPS: dict[str, str] = {}
 
 
 def library(name: str, op: str = "Speckle") -> Callable[[Any], Any]:
-    """Know a builder by a name, and an op of its loader."""
-
     def register(build: Callable[[], Any]) -> Callable[[], Any]:
         LIBRARIES[name], OPS[name] = build, op
         return build

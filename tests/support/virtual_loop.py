@@ -47,7 +47,6 @@ class Loop:
 
 
 def a_loop(making, **how) -> Run:
-    """A run of a loop, as `Loop` describes it."""
     return Simulation(Loop(making, **how)).run()
 
 

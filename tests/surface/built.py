@@ -142,7 +142,6 @@ EACH_KIND = [name for name in BUILT if "_" not in name]
 
 @cache
 def built(name: str) -> Any:
-    """The result of this name."""
     return BUILT[name]()
 
 
@@ -171,5 +170,4 @@ def saved_run(name: str) -> ss.Run:
 
 @cache
 def saved_flame(name: str) -> ss.Flame:
-    """Stacks that were saved."""
     return ss.Flame.load(SAVED / name)

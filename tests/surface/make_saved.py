@@ -30,7 +30,6 @@ FLAME_S = 1.0
 
 
 def main() -> None:
-    """Record everything anew."""
     saved = HERE / ss.__version__
     shutil.rmtree(saved, ignore_errors=True)
     saved.mkdir(parents=True)

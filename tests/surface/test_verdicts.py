@@ -88,13 +88,11 @@ LOOPS = {
 
 @cache
 def of_loops() -> dict[str, tuple]:
-    """Return the findings of each loop."""
     return {name: judge() for name, judge in LOOPS.items()}
 
 
 @cache
 def of_facts() -> dict[str, tuple]:
-    """Return the findings for the numbers of each cause."""
     return {code: judged(facts) for code, facts in CASES.items()}
 
 

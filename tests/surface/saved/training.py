@@ -55,7 +55,6 @@ class Photographs(Dataset):
 
 
 def loader(folder: Path, entries: int, workers: int = 2) -> DataLoader:
-    """Batches of four."""
     return DataLoader(Photographs(folder, entries), 4, num_workers=workers)
 
 
