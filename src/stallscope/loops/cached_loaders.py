@@ -104,7 +104,7 @@ class Cut:
 
         try:
             for number, slot in enumerate(self._slots):  # past the class's own `__setattr__`
-                vars(slot.owner)[slot.name] = _OpOfCut(slot.value, partial(call, number))
+                vars(slot.owner)[slot.name] = WatchedOp(slot.value, partial(call, number))
             sample = get()
         finally:
             for slot in self._slots:
@@ -132,7 +132,7 @@ def _ops(dataset: Any) -> Iterator[Slot]:
             yield slot
 
 
-class _OpOfCut(StandIn):
+class WatchedOp(StandIn):
     """Answers as the op that it stands in for, but is called through a watcher."""
 
     def __init__(self, op: Any, call: Callable[..., Any]) -> None:
@@ -140,6 +140,7 @@ class _OpOfCut(StandIn):
         self._call = call
 
     def __call__(self, *args: Any, **named: Any) -> Any:
+        """Return what the watcher returns."""
         return self._call(*args, **named)
 
 

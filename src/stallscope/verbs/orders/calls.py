@@ -300,9 +300,6 @@ def _tried(
             is_same &= digest(make(index, number)) == digest(sample.finished)
         except Exception:  # noqa: BLE001, PERF203 - the code may do anything with a deferred result
             is_same = False
-    if not ordered.cuts:
-        # the code uses a result in a way that no cut explains: leave that chain out
-        return (chains, True) if is_same else (chains[:-1], False)
     pieces: list[Chain] = []
     for chain in chains:
         piece: Chain = []
@@ -312,6 +309,10 @@ def _tried(
                 piece = []
             piece.append(site)
         pieces.append(piece)
+    if pieces == chains:
+        # the code may use a result in a way that no cut explains: leave that chain out
+        is_right = is_same and not ordered.cuts
+        return (chains if is_right else chains[:-1]), is_right
     return [piece for piece in pieces if len(piece) > 1], False
 
 

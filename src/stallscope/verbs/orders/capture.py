@@ -30,7 +30,6 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from stallscope.errors import StallscopeError
 from stallscope.hooks.find_ops import own_attributes
-from stallscope.hooks.loader_access import StandIn
 from stallscope.isolation import seed_everywhere
 from stallscope.loops import cached_loaders
 from stallscope.loops.cached_values import bytes_of, fresh, is_image, leaves, mapped
@@ -258,10 +257,12 @@ class Watched:
     def filled(self, dataset: Any) -> Any:
         """Return a copy of a dataset with watched ops in the place; the first gets the sample."""
         ops = self.place.value
-        if not isinstance(ops, (list, tuple)):
-            return self.place.filled(dataset, _WatchedOp(ops, self.calls))
-        watched = [_WatchedOp(op, self.calls, is_first=not n) for n, op in enumerate(ops)]
-        return self.place.filled(dataset, type(ops)(watched))
+        is_row = isinstance(ops, (list, tuple))
+        watched = [
+            cached_loaders.WatchedOp(op, partial(_recorded, op, self.calls, number))
+            for number, op in enumerate(ops if is_row else [ops])
+        ]
+        return self.place.filled(dataset, type(ops)(watched) if is_row else watched[0])
 
     def add(
         self, finished: Any, rest_s: float = 0.0, reads: Sequence[Watched] = ()
@@ -298,32 +299,20 @@ def watch(dataset: Any, indices: list[Any]) -> list[Watched]:
     return pipelines
 
 
-class _WatchedOp(StandIn):
-    """Wrapper of an op that records its inputs and results.
-
-    Args:
-        op: the user's.
-        calls: extended by each call; the last call gets the result of every op.
-        is_first: the op gets the sample.
-    """
-
-    def __init__(self, op: Any, calls: list[CapturedSample], *, is_first: bool = True) -> None:
-        super().__init__(op)
-        self._calls, self._is_first = calls, is_first
-
-    def __call__(self, *args: Any, **named: Any) -> Any:
-        began_ns = time.perf_counter_ns()
-        if self._is_first:
-            encoded = decoded((args, named))
-            arguments = OpInput(*fresh((args, named)))
-            self._calls.append(CapturedSample(arguments, next(iter(args), None), *encoded))
-        result = self._original(*args, **named)
-        if self._calls:
-            call = self._calls[-1]
-            call.result = result
-            call.ops += 1
-            call.took_s += (time.perf_counter_ns() - began_ns) / 1e9
-        return result
+def _recorded(op: Any, calls: list[CapturedSample], place: int, /, *args: Any, **named: Any) -> Any:
+    """Call an op, and note its time and result in the last of `calls`; op 0 adds the sample."""
+    began_ns = time.perf_counter_ns()
+    if not place:
+        encoded = decoded((args, named))
+        arguments = OpInput(*fresh((args, named)))
+        calls.append(CapturedSample(arguments, next(iter(args), None), *encoded))
+    result = op(*args, **named)
+    if calls:
+        call = calls[-1]
+        call.result = result
+        call.ops += 1
+        call.took_s += (time.perf_counter_ns() - began_ns) / 1e9
+    return result
 
 
 def decoded(value: Any) -> tuple[str, Any, float]:
