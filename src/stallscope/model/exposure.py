@@ -18,7 +18,7 @@ from stallscope.model import attribution
 from stallscope.model.attribution import EXPOSED
 from stallscope.model.batch_times import Pace, awaited_batches, making, use
 from stallscope.model.loop_time import is_own
-from stallscope.model.thresholds import KEEPS_UP, SEVERAL
+from stallscope.model.thresholds import AHEAD, KEEPS_UP, LEADS, MOSTLY, SEVERAL, UNEVEN
 from stallscope.stages import BATCH, GARBAGE, GETITEM, WORK_KINDS
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ Group = Literal[WorkGroup, "sending", "pin", "main", "start", "unattributed", "w
 """Group of stages, or of other parts of the stalls."""
 WORK: Final[tuple[WorkGroup, ...]] = get_args(WorkGroup)
 """Groups that make a batch."""
+READING: Final[tuple[Group, ...]] = ("fetch", "getitem")
+"""Groups that hold reading; in `getitem` reading that no hook could name."""
 CROWDED: Final = "waiting for a core"
 _GROUP_OF_PART: Final[dict[str, Group]] = {
     **dict.fromkeys((attribution.QUEUED, attribution.SEND, attribution.UNPICKLE), "sending"),
@@ -88,6 +90,38 @@ class Exposure:
             for part in self.parts
         )
         return replace(self, parts=tuple(parts))
+
+    @property
+    def own(self) -> tuple[Group, ...]:
+        """Transforms, and of the groups that hold reading those that compute for most of it."""
+        computing = (group for group in READING if self.waiting(group) < MOSTLY * self.of(group))
+        return ("transform", *computing)
+
+    @property
+    def leading(self) -> Group | None:
+        """The group of work that dominates, or whose longest stage is well ahead; None: none does.
+
+        Shares are of the work alone: what threads waited for cores is the same for all of it. What
+        the dataset computes around its transforms counts with them, as it does in their finding.
+        """
+        parts = [part for part in self.parts if part.group in (*WORK, "sending")]
+        whole = sum(part.share for part in parts)
+        if not whole:
+            return None
+        groups = {part.group: self.of(part.group) for part in parts}
+        transforms, own = self.of("transform"), self.of("getitem")
+        if "getitem" in self.own and transforms > own:
+            groups["transform"] += groups.pop("getitem", 0.0)
+        most = min(groups, key=lambda group: _first(groups[group], group))
+        if groups[most] >= UNEVEN * whole:
+            return most
+        first, second = (*(part.share for part in parts[:2]), 0.0)[:2]
+        is_ahead = first >= LEADS * whole and first >= AHEAD * second
+        return parts[0].group if is_ahead else None
+
+    def longest(self, *groups: Group) -> StagePart:
+        """Return the longest stage of these groups."""
+        return next(part for part in self.parts if part.group in groups)
 
     def leads(self, group: Group) -> bool:
         """Return whether this group is the largest, except for waiting for a core."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stallscope.model import thresholds
+from stallscope.model.exposure import READING
 from stallscope.model.thresholds import HARDLY, KEEPS_UP, NOTED, OWN_PART
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from stallscope.model.exposure import Group
 
 
-READING: Final[tuple[Group, ...]] = ("fetch", "getitem")
-"""Groups that hold reading; in `getitem` reading that no hook could name."""
 WAITING: Final[tuple[Group, ...]] = (*READING, "transform", "collate", "decode")
 """Groups of work that may wait for something that is no core."""
 

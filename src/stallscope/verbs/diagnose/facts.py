@@ -24,15 +24,7 @@ from stallscope.model.loop_time import MODEL, LoopBreakdown, Starts, loop_breakd
 from stallscope.model.reasons import slow_sample_limit
 from stallscope.model.settings import Setting
 from stallscope.model.simulator import enough_workers
-from stallscope.model.thresholds import (
-    FEWEST_SAMPLES,
-    HARDLY,
-    MOSTLY,
-    OTHERS,
-    SEVERAL,
-    SLOWED,
-    STANDS_OUT,
-)
+from stallscope.model.thresholds import HARDLY, MOSTLY, OTHERS
 from stallscope.run.resources import LONG_LOOK_S, MemoryGrowth, find_saturated, memory_growth
 from stallscope.stats import stall_interval
 from stallscope.units import seconds
@@ -252,7 +244,7 @@ class Facts:
         two threads makes it longer, too, but not by so much.
         """
         step_s = self.pace.free_use_s * max(self.setup.num_workers, 1)
-        return self.computed_s > SLOWED * step_s > 0
+        return self.computed_s > thresholds.SLOWED * step_s > 0
 
     @property
     def is_shared(self) -> bool | None:
@@ -472,12 +464,13 @@ def spikes(run: Run) -> Spikes:
     """
     samples = run.samples().drop_nulls("total_s")
     took_s = samples["total_s"].to_numpy()
-    if took_s.size < FEWEST_SAMPLES:
+    if took_s.size < thresholds.FEWEST_SAMPLES:
         return Spikes()
     median_s, limit_s = slow_sample_limit(took_s)
     together = pl.col("total_s").median().over(_BATCH)
-    outside = (pl.len().over(_BATCH) < SEVERAL) | (pl.col("total_s") > STANDS_OUT * together)
-    slow = samples.filter((pl.col("total_s") > limit_s) & outside)["total_s"].to_numpy()
+    is_outside = pl.col("total_s") > thresholds.STANDS_OUT * together
+    is_outside |= pl.len().over(_BATCH) < thresholds.SEVERAL
+    slow = samples.filter(pl.col("total_s") > limit_s, is_outside)["total_s"].to_numpy()
     if not slow.size:
         return Spikes(usual_s=median_s)
     part = float((slow - median_s).sum() / took_s.sum())
@@ -495,7 +488,7 @@ def _fetch_speed(run: Run) -> tuple[float | None, float | None]:
     steps, recorded = run.steps(), samples.select(_BATCH).n_unique()
     length_s = steps.select((pl.col("end_ns").max() - pl.col("start_ns").min()) / 1e9).item()
     rate = None
-    if sized.height >= FEWEST_SAMPLES and length_s:
+    if sized.height >= thresholds.FEWEST_SAMPLES and length_s:
         of_each = max(steps.height / max(recorded, 1), 1.0)  # not every batch is recorded
         rate = float(sized["bytes"].sum()) * of_each / length_s
     return float(np.median(fetched["fetch_s"].to_numpy())), rate

@@ -39,21 +39,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stallscope.model import thresholds
-from stallscope.model.exposure import CROWDED, DIGITS
+from stallscope.model.exposure import CROWDED, DIGITS, READING
 from stallscope.model.loop_time import UNKNOWN
 from stallscope.model.thresholds import HARDLY, OTHERS
 from stallscope.units import capital, count, share
 from stallscope.verbs.diagnose import causes
-from stallscope.verbs.diagnose.causes import CAUSES, READING, WAITING
+from stallscope.verbs.diagnose.causes import CAUSES, WAITING
 from stallscope.verbs.diagnose.own_code import unhooked_code
 from stallscope.verbs.diagnose.rules import IN_WORKERS, JUST, finding, findings, late_begin
 from stallscope.verbs.diagnose.work import (
     conversions,
     findings_of_work,
     is_unseen,
-    leading,
     of_calling_code,
-    own_groups,
     resize_of_large_images,
 )
 
@@ -281,7 +279,7 @@ def rank_findings(facts: Facts, by_cause: ByCause) -> Finding | None:
     if facts.others_share >= OTHERS and _is_left(facts) < HARDLY:
         return _disturbed(facts, by_cause)
     works = [each for each in by_cause.values() if each.cause.groups]
-    leads = "decode" if resize_of_large_images(facts) else leading(facts)
+    leads = "decode" if resize_of_large_images(facts) else facts.exposure.leading
     return (
         first(causes.MEMORY_PRESSURE, causes.SHM, causes.IDLE_WORKERS, causes.REPEATED_WORK)
         or first(causes.FEW_CORES)
@@ -376,8 +374,8 @@ def _storage(facts: Facts, by_cause: ByCause) -> Finding | None:
     enough = causes.TOO_FEW_WORKERS in by_cause and waiting < thresholds.ALONE
     if waits is None or enough:
         return None
-    lead = leading(facts)
-    is_ahead = lead in READING and lead not in own_groups(facts)
+    lead = facts.exposure.leading
+    is_ahead = lead in READING and lead not in facts.exposure.own
     return waits if is_ahead or waiting >= thresholds.MOSTLY else None
 
 
@@ -431,7 +429,7 @@ def _has_lines(facts: Facts, verdict: Finding) -> bool:
         verdict.cause in _HAS_LINES
         or _makes_batches_here(verdict)
         or (is_about_work and facts.exposure.of("getitem") >= thresholds.NOTED)
-        or (is_about_work and facts.runs_often is not None and leading(facts) is None)
+        or (is_about_work and facts.runs_often is not None and facts.exposure.leading is None)
         or (verdict.cause == causes.DECODE and facts.megapixels is None)
         or (verdict.cause == causes.SLOW_SAMPLES and bool(facts.slow_stage))
     )

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from stallscope import stages
 from stallscope.model import thresholds
-from stallscope.model.exposure import DIGITS, WORK
+from stallscope.model.exposure import READING, WORK
 from stallscope.model.thresholds import SATURATED
 from stallscope.units import MOST_NAMED, capital, seconds, share, size
 from stallscope.verbs.diagnose import causes
-from stallscope.verbs.diagnose.causes import READING, WAITING
+from stallscope.verbs.diagnose.causes import WAITING
 from stallscope.verbs.diagnose.facts import MAKES_SMALLER
 from stallscope.verbs.diagnose.own_code import CALLS, COLLECTS, OTHER, calling_code, reading_call
 from stallscope.verbs.diagnose.rules import AT_ONCE, finding
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from stallscope.verbs.diagnose.rules import Numbers, Words
 
 
-_ALL: Final[tuple[Group, ...]] = (*WORK, "sending")
 _LESS_TO_DECODE: Final = (
     "decode only what is used, or use a faster decoder; store smaller images, sound in pieces, "
     "video with more key frames"
@@ -54,7 +53,7 @@ def findings_of_work(facts: Facts) -> Iterator[Finding]:
         if group in ("decode", "collate", "sending"):
             cause, words = _OF_GROUP[group](facts)
             yield finding(cause, facts, **words)
-        elif group in own_groups(facts):
+        elif group in facts.exposure.own:
             yield _of_transforms(facts)
 
 
@@ -114,36 +113,6 @@ def _alone(facts: Facts) -> str:
     return f"one worker alone takes {seconds(facts.alone_s)} per batch, {each}"
 
 
-def own_groups(facts: Facts) -> tuple[Group, ...]:
-    """Return transforms, and what of the dataset's own code computes and does not wait."""
-
-    def computes(group: Group) -> bool:
-        return facts.exposure.waiting(group) < thresholds.MOSTLY * facts.exposure.of(group)
-
-    return ("transform", *(group for group in READING if computes(group)))
-
-
-def leading(facts: Facts) -> Group | None:
-    """Return the group of work that dominates, or whose longest stage is well ahead.
-
-    Shares are of the work alone: what threads waited for cores is the same for all of it. What the
-    dataset computes around its transforms counts with them, as it does in their finding.
-    """
-    parts = [part for part in facts.exposure.parts if part.group in _ALL]
-    whole = sum(part.share for part in parts)
-    groups = {name: part for name, part in facts.exposure.groups().items() if name in _ALL}
-    if not whole:
-        return None
-    if "getitem" in own_groups(facts) and groups.get("transform", 0.0) > groups.get("getitem", 0.0):
-        groups["transform"] += groups.pop("getitem", 0.0)
-    most = max(groups, key=lambda name: round(groups[name], DIGITS))  # of equal ones the first
-    if groups[most] >= thresholds.UNEVEN * whole:
-        return most
-    first, second = (*(part.share for part in parts[:2]), 0.0)[:2]
-    is_ahead = first >= thresholds.LEADS * whole and first >= thresholds.AHEAD * second
-    return parts[0].group if is_ahead else None
-
-
 def _decode(facts: Facts) -> tuple[Cause, Words]:
     own, words = _longest_stage(facts, "decode")
     if resize := resize_of_large_images(facts):
@@ -181,7 +150,7 @@ _OF_GROUP: Final = {"decode": _decode, "collate": _collate, "sending": _sending}
 
 def _longest_stage(facts: Facts, group: Group) -> tuple[OwnCode | None, Words]:
     """Return the user's function in the longest stage of a group, and words about that."""
-    stage = _longest(facts, (group,)).stage
+    stage = facts.exposure.longest(group).stage
     return facts.own_code(stage), {"stage": stage}
 
 
@@ -192,17 +161,17 @@ def resize_of_large_images(facts: Facts) -> StagePart | None:
     most, decodes = next(resizes, None), facts.exposure.of("decode")
     if most is None or min(most.share, decodes) < thresholds.NOTED:
         return None
-    is_most = most.share + decodes >= thresholds.MOSTLY * facts.exposure.of(*_ALL)
+    is_most = most.share + decodes >= thresholds.MOSTLY * facts.exposure.of(*WORK, "sending")
     return most if is_most and (facts.megapixels or 0.0) >= thresholds.LARGE_MEGAPIXELS else None
 
 
 def _of_transforms(facts: Facts) -> Finding:
     """Make a finding of work on samples: by own code, by one transform, or by all of them."""
-    groups = own_groups(facts)
+    groups = facts.exposure.own
     own_part = facts.exposure.of(*groups[1:])
     whole = own_part + facts.exposure.of("transform")
     if own_part >= thresholds.ONE_OF_MANY * whole:
-        words = _own_code(facts, _longest(facts, groups[1:]).stage, own_part)
+        words = _own_code(facts, facts.exposure.longest(*groups[1:]).stage, own_part)
         return finding(causes.OWN_CODE, facts, _one_of(facts, own_part, whole), **words)
     if facts.holds_scaled_bytes and (converts := conversions(facts)):
         whole = facts.exposure.of("transform", "getitem")
@@ -211,7 +180,7 @@ def _of_transforms(facts: Facts) -> Finding:
         words = {"stages": f"{names} take{'s' * (len(converts) == 1)}"}
         return finding(causes.CONVERSION, facts, _one_of(facts, part, whole), **words)
     groups = tuple(group for group in groups if group != "fetch")
-    part, most = facts.exposure.of(*groups), _longest(facts, groups)
+    part, most = facts.exposure.of(*groups), facts.exposure.longest(*groups)
     if most.share >= thresholds.ONE_OF_MANY * part:
         cause, words = _one_transform(facts, most)
         return finding(cause, facts, _one_of(facts, most.share, part), **words)
@@ -304,7 +273,3 @@ def conversions(facts: Facts) -> list[StagePart]:
     whole = facts.exposure.of("transform", "getitem")
     is_most = sum(part.share for part in parts) >= thresholds.ONE_OF_MANY * whole
     return parts if is_most else []
-
-
-def _longest(facts: Facts, groups: tuple[Group, ...]) -> StagePart:
-    return next(part for part in facts.exposure.parts if part.group in groups)
