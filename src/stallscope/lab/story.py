@@ -41,6 +41,7 @@ from stallscope.views.document import Document, Heading, Notes, Table
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from stallscope.bench.comparison import LoopBlock
     from stallscope.run.result import Run
     from stallscope.targets.target import Target
 
@@ -60,6 +61,8 @@ CHANGES: Final = Schema(
     ),
     Column("makes", pl.String, "How to make the change again, as JSON; null if only by hand."),
 )
+_NOT_MADE: Final = (StallscopeError, AttributeError, LookupError, TypeError, ValueError)
+"""Exceptions of changes that cannot be made again: edited, or of a folder that is gone."""
 _NARROW: Final = 0.1
 """Half width of an interval, relative to the gain, that is narrow enough to stop."""
 _BATCHES: Final = 32
@@ -124,8 +127,7 @@ class Story:
         """
         if self._loader is None:
             self._loader = self._target.loader
-            # The file may be edited, or name a folder that is gone
-            with suppress(StallscopeError, AttributeError, LookupError, TypeError, ValueError):
+            with suppress(*_NOT_MADE):
                 self._loader = _with_changes(self._target.loader, self._kept())
         return replace(self._target, loader=self._loader)
 
@@ -133,6 +135,9 @@ class Story:
         self, name: str, change: Any, predicted: float | None = None, *, budget_s: float = 40.0
     ) -> None:
         """Measure a change in turn with the loader so far, and keep it if it is faster.
+
+        Then the earlier changes that were not faster are measured again: without the slower part,
+        they may be.
 
         Args:
             name: name of the change.
@@ -144,17 +149,37 @@ class Story:
         Raises:
             ArgumentError: `budget_s` is not a positive number.
         """
-        measurement = Measurement("try_change", budget_s)
+        Measurement("try_change", budget_s)  # raises for a bad budget, before anything is saved
         others = [row for row in self._saved_changes() if row["change"] != name]
         if len(others) < self.table().height:  # tried before: the loader so far is one without it
             self._save(others)
             self._loader = None
-        makes, so_far = _recipe(change), self.target
+        makes = _recipe(change)
         if isinstance(change, dict):
-            loader = _with_changes(self._target.loader, [*self._kept(), {"makes": makes}])
+            loader = self._made_again(str(makes))
         else:
-            loader = change.apply(so_far.loader) if hasattr(change, "apply") else change
-        turns = InTurns(measurement, {AS_IT_IS: "so far", 1: name}, watches_device=True)
+            loader = change.apply(self.target.loader) if hasattr(change, "apply") else change
+        if not self._measure(name, loader, makes, predicted, budget_s):
+            return
+        for row in self._saved_changes():  # what was hidden by a slower part may count now
+            if row["says"] != FASTER and row["makes"]:
+                with suppress(*_NOT_MADE):
+                    loader = self._made_again(row["makes"])
+                    self._measure(row["change"], loader, row["makes"], row["predicted"], budget_s)
+
+    def _made_again(self, makes: str) -> Any:
+        """Return the loader so far with one more change that can be made again."""
+        row = {"makes": makes}
+        if "sample" in json.loads(makes):
+            return _with_changes(self._target.loader, [*self._kept(), row])
+        return _with_changes(self.target.loader, [row])
+
+    def _measure(
+        self, name: str, loader: Any, makes: str | None, predicted: float | None, budget_s: float
+    ) -> bool:
+        """Measure a loader in turn with the one so far; return whether it is faster and kept."""
+        measurement, so_far = Measurement("try_change", budget_s), self.target
+        turns = InTurns(measurement, {AS_IT_IS: "so far", 1: name})
         with (
             isolated(so_far) as target,
             isolated(replace(so_far, loader=loader)) as new,
@@ -172,12 +197,14 @@ class Story:
         if factor.low is None:
             why = turns.failed.get(1, f"{budget_s:g} s were too short (budget_s)")
             self._notes.append(f"{name!r} was not measured: {why}")
-            return
-        busy = turns.busy.get(AS_IT_IS), turns.busy.get(1)
+            return False
+        busy = _busy(turns.blocks, AS_IT_IS), _busy(turns.blocks, 1)
         row = (name, predicted, *factor, *busy, makes)
+        others = [each for each in self._saved_changes() if each["change"] != name]
         self._save([*others, dict(zip(CHANGES, row, strict=True))])
         if factor.says == FASTER:
             self._loader = loader
+        return factor.says == FASTER
 
     def table(self) -> pl.DataFrame:
         """Return one row per change; columns of `CHANGES`."""
@@ -206,8 +233,8 @@ class Story:
         if not rows:
             return Document("story", [Heading("Nothing was changed yet."), Notes(self._notes)])
         title = "No change was faster: keep the loader as it is"
-        if any(row["says"] == OPEN for row in rows):
-            title = "Not settled in the time limit: call try_change with a larger budget_s"
+        if unsettled := [row["change"] for row in rows if row["says"] == OPEN]:
+            title = f"Tried, and tried again after the next faster change: {', '.join(unsettled)}"
         if faster:
             gain = math.prod(row["gain_factor"] for row in faster)
             title = f"{count(len(faster), 'change')} made the loop {times(gain)} as fast"
@@ -224,6 +251,14 @@ class Story:
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         document = self._document()
         return {"text/plain": document.text(), "text/html": str(document.html())}
+
+
+def _busy(blocks: Sequence[LoopBlock], variant: int) -> float | None:
+    """Return the share of a variant's time in which a step ran; None: no step."""
+    mine = [block for block in blocks if block.variant == variant]
+    if any(block.step_s is None for block in mine):
+        return None
+    return sum(block.step_s or 0.0 for block in mine) / sum(block.seconds for block in mine)
 
 
 def _recipe(change: Any) -> str | None:

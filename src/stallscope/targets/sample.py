@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 COPIES: Final = 40
 """Entries for each photograph: 48 files make 1,920."""
-BOXES: Final = 40
+BOXES: Final = 80
 """Annotations of each image."""
 HALF: Final = (0.5, 0.5, 0.5)
 """Mean and standard deviation per channel in most tutorials."""
