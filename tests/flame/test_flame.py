@@ -109,12 +109,6 @@ class TestOfALoader:
         assert any(stack.startswith("_worker_loop (torch/utils/data/_utils/") for stack in stacks)
         assert not [stack for stack in stacks if "<module>" in stack]
 
-    def test_goes_through_a_file(self, recorded, tmp_path):
-        loaded = ss.Flame.load(recorded.save(tmp_path / "flame"))
-
-        assert recorded.samples.equals(loaded.samples)
-        assert (recorded.circumstances, recorded.notes) == (loaded.circumstances, loaded.notes)
-
     @pytest.mark.slow
     def test_the_process_that_trains_is_sampled_beside_its_workers(self, loader):
         """Stacks of the step begin at the loop, without the calling test."""

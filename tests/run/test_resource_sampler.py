@@ -173,12 +173,6 @@ class TestRecording:
         assert {stages.CORE, stages.MEMORY, stages.LOOP} <= set(every["resource"])
         assert (steady["end_ns"] <= run.all_steps["end_ns"].max() + 1e9).all()
 
-    def test_keeps_its_resources_when_it_is_saved(self, tmp_path):
-        run = ss.record(DataLoader(Noise(64), 2), ss.simulated_step(0.02), batches=20)
-
-        assert ss.load(run.save(tmp_path / "run")).all_resources.equals(run.all_resources)
-        assert run.all_resources.height
-
 
 class TestGpu:
     @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
