@@ -22,7 +22,7 @@ from stallscope.model.thresholds import AHEAD, KEEPS_UP, LEADS, MOSTLY, SEVERAL,
 from stallscope.stages import BATCH, GARBAGE, GETITEM, WORK_KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from stallscope.model.batch_times import MachineUse, RunTables
 
@@ -276,24 +276,17 @@ def waiting_share(cpu_share: float, used: MachineUse, stage: str = "") -> float:
     return 1 - min(min(cpu_share, 1.0) * crowding, 1.0)
 
 
-def waiting_s(run: RunTables, used: MachineUse) -> float:
-    """Return the mean seconds that a worker waits for anything but a core, for each step."""
-    return _for_each_batch(run, lambda cpu: waiting_share(cpu, used))
-
-
-def computed_s(run: RunTables) -> float:
-    """Return the mean CPU seconds of a worker for each step."""
-    return _for_each_batch(run, float)
-
-
-def _for_each_batch(run: RunTables, share: Callable[[float], float]) -> float:
-    """Return the mean seconds for a step of a share of the work, by its CPU share."""
+def work_of_batch(run: RunTables, used: MachineUse) -> tuple[float, float]:
+    """Return mean seconds of a worker for each step: of CPU time, and of waiting but for a core."""
     rows = run.work_stages.drop_nulls("cpu_share").filter(pl.col("kind").is_in(WORK_KINDS))
-    pairs = rows.select("busy_s", "cpu_share").iter_rows()
-    whole_s = sum(busy_s * share(cpu) for busy_s, cpu in pairs)
+    busy_s, cpu_shares = rows["busy_s"].to_list(), rows["cpu_share"].to_list()
     batches, steps = run.batches.filter("steady").height, run.steps().height
     each = awaited_batches(run).height / steps if steps else 1.0
-    return float(whole_s) / max(batches, 1) * each
+    computed_s, waited_s = (
+        sum(whole_s * part for whole_s, part in zip(busy_s, parts, strict=True))
+        for parts in (cpu_shares, [waiting_share(cpu, used) for cpu in cpu_shares])
+    )
+    return computed_s / max(batches, 1) * each, waited_s / max(batches, 1) * each
 
 
 def group_of(stage: str, kind: str | None) -> Group:

@@ -28,7 +28,7 @@ from stallscope.loops.devices import device_of
 from stallscope.loops.training_loop import Enough, Limits, TimedLoop, check_step_s, started
 from stallscope.machine import machine, require_single_rank
 from stallscope.model.batch_times import making, use
-from stallscope.model.exposure import computed_s, waiting_s
+from stallscope.model.exposure import work_of_batch
 from stallscope.model.thresholds import HARDLY
 from stallscope.run.record import record_target
 from stallscope.run.resources import LONG_LOOK_S, memory_growth
@@ -325,8 +325,8 @@ class Examination:
             # Such a loader is ours, not the user's, whose own one has just worked
             raised = f"with one worker the loader raises {type(error).__name__}: {said_by(error)}"
             raise StallscopeError(raised) from error
-        batches, waits_s, computes_s = apart(
-            lambda: (making(run, 1), waiting_s(run, use(run, 1)), computed_s(run))
+        batches, (computes_s, waits_s) = apart(
+            lambda: (making(run, 1), work_of_batch(run, use(run, 1)))
         )
         if batches is None:
             return facts

@@ -19,7 +19,7 @@ from stallscope.model import thresholds
 from stallscope.model.attribution import covered_ns
 from stallscope.model.batch_times import BatchTimes, MachineUse, Pace, making, use
 from stallscope.model.costs import costs_of
-from stallscope.model.exposure import WORK, Exposure, computed_s, waiting_s
+from stallscope.model.exposure import WORK, Exposure, work_of_batch
 from stallscope.model.loop_time import MODEL, LoopBreakdown, Starts, loop_breakdown, starts
 from stallscope.model.reasons import slow_sample_limit
 from stallscope.model.settings import Setting
@@ -145,6 +145,8 @@ class Facts:
     """Stages that work on a whole batch at once: their times are a batch's."""
     threads_compute: bool = False
     """True: who makes batches waits for own threads, as of a video codec, or processes."""
+    has_helpers: bool = False
+    """True: processes that the dataset started itself compute for most of its waiting."""
     stalled_by_worker: dict[int, float] = field(default_factory=dict)
     """Share of the stalls that waited for a batch of each worker."""
     spikes: Spikes = field(default_factory=Spikes)
@@ -204,14 +206,6 @@ class Facts:
         if growth.copied or not growth.may_settle:
             return True
         return growth.looked_s >= min(epoch_s or LONG_LOOK_S, LONG_LOOK_S)
-
-    @property
-    def has_helpers(self) -> bool:
-        """True: processes that the dataset started itself compute for most of its waiting."""
-        if self.making is None or not self.waiting_s:
-            return False
-        waited_s = self.waiting_s * (1 - self.others_share)  # without what they wait for a core
-        return self.use.helper_cores * self.making.period_s >= MOSTLY * waited_s
 
     @property
     def begin_share(self) -> float:
@@ -389,9 +383,12 @@ def facts(run: Run, setup: Setup) -> Facts:
     pixels = pixels.to_series().median()
     resources = find_saturated(run)
     others = resources.others_share or 0.0
-    waited_s, extra = waiting_s(run, used), _extra_threads(run, used, batches)
-    # Threads that waited for a core cannot be seen to wait
-    threads_compute = _is_for_threads(waited_s * (1 - others), extra, used, batches)
+    (own_s, waited_s), extra = work_of_batch(run, used), _extra_threads(run, used, batches)
+    # What waited for a core cannot be seen to wait
+    wanted_s = waited_s * (1 - others)
+    helped_s = used.helper_cores * batches.period_s if batches else 0.0
+    has_helpers = 0 < MOSTLY * wanted_s <= helped_s
+    threads_compute = has_helpers or _is_for_threads(wanted_s, extra, used, batches)
     fetch_s, bytes_per_s = _fetch_speed(run)
     collected = Facts(
         setup=setup,
@@ -399,6 +396,7 @@ def facts(run: Run, setup: Setup) -> Facts:
         stall_low=low,
         stall_high=high,
         threads_compute=threads_compute,
+        has_helpers=has_helpers,
         making=batches,
         use=used,
         starts=starts(
@@ -425,13 +423,10 @@ def facts(run: Run, setup: Setup) -> Facts:
         megapixels=pixels and pixels / 1e6,
         extra_threads_share=extra,
         waiting_s=waited_s,
-        computed_s=computed_s(run),
+        computed_s=own_s,
         exposure=run.exposure.computing() if threads_compute else run.exposure,
         **_of_spans(run),
     )
-    if collected.has_helpers and not threads_compute:
-        parts = run.exposure.computing()
-        collected = replace(collected, threads_compute=True, exposure=parts)
     return replace(collected, enough_workers=_enough_workers(run, collected))
 
 

@@ -303,17 +303,11 @@ def smallest(rated: Iterable[tuple[float, Setting]]) -> Setting:
 def _best(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the row of the smallest setting that is as fast as the fastest.
 
-    Settings that change the order, and fixes that are no setting (`@...`), are excluded. Without
-    measurements, the predicted speedup has to reach `PROMISING`.
+    Settings that change the order are excluded. Without measurements, the predicted speedup has to
+    reach `PROMISING`.
     """
     own = _own(rows)
-    fair = [
-        row
-        for row in rows
-        if row["trial"]
-        and row["in_order"] == own["in_order"]
-        and not row["setting"].startswith("@")
-    ]
+    fair = [row for row in rows if row["trial"] and row["in_order"] == own["in_order"]]
     if own["measured_per_s"] is None:
         key, alike = "predicted_gain", []
         predicted = [row for row in fair if row["status"] == PREDICTED and row[key]]

@@ -314,7 +314,7 @@ class SettingSearch:
         possible = [trial for trial in self.trials[1:] if not trial.failed]
         predicted = [trial for trial in possible if trial.per_s]
         if self._given or not predicted:
-            return possible if self._given else possible[:_MOST], []
+            return possible, []
         # The same batches in the same order, from equal threads
         order_of = attrgetter("in_order", "pin_memory", "threads")
         same = [trial for trial in predicted if order_of(trial.setting) == order_of(now)]
