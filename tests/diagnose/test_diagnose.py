@@ -26,7 +26,7 @@ def short():
     """These tests look at what is measured, and not at how well."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(diagnose, "_STEADY_S", 0.2)
-        patch.setattr(diagnose, "_BATCHES", 14)
+        patch.setattr(diagnose, "MANY_STEPS", 14)
         patch.setattr(diagnose, "_LADDER_S", 1.5)
         patch.setattr(diagnose, "_STACKS_S", 0.5)
         patch.setattr(diagnose, "_ALONE_S", 0.2)

@@ -130,6 +130,8 @@ by itself (small kernels, copies)."""
 FEWEST_STEPS: Final = 12
 """Least steps of the steady state for a verdict: with fewer, the interval of a share is wider than
 any threshold."""
+MANY_STEPS: Final = 30
+"""Steps from which on a run is not short; so many are recorded, if the budget allows it."""
 ROUNDS: Final = 3
 """Fewest batches of each worker."""
 SURE: Final = 0.9

@@ -227,14 +227,14 @@ GARBAGE: Final = OWN_TRANSFORM._replace(
     "time{each}{does}"
 )
 """Variant for a worker that collects garbage, by itself or on request."""
-_AS_UINT8: Final = (
+AS_UINT8: Final = (
     "{first}return uint8 from the dataset and convert it to float in the step, on the device; "
     "scale and normalise there, so that the model sees the same values; 4_worker_flamegraphs"
 )
+"""Advice of rows whose title names `{floats}`, where there are any."""
 CONVERSION: Final = ONE_TRANSFORM._replace(
     title="Converting to floats is the bottleneck: {stages} {transform_exposed_share} of the stall "
     "time{floats}",
-    advice=_AS_UINT8,
     limits=(ONE_TRANSFORM.limits[0], _LADDER),
 )
 """Variant for batches of floats that uint8 would hold."""
@@ -272,7 +272,6 @@ COLLATE: Final = Cause(
     kind="collate",
     groups=("collate",),
 )
-COLLATE_FLOATS: Final = COLLATE._replace(advice=_AS_UINT8)
 SENDING: Final = Cause(
     "sending",
     "Sending batches to the main process is the bottleneck: {sending_exposed_share} of the stall "
@@ -289,7 +288,6 @@ SENDING: Final = Cause(
     kind="send",
     groups=("sending",),
 )
-SENDING_FLOATS: Final = SENDING._replace(advice=_AS_UINT8)
 RELEASES: Final = SENDING._replace(
     title="Sending batches is the bottleneck: freeing the shared memory of one ({batch_bytes}) "
     "takes the loop {batch_release_s}, {release_share} of its time{floats}",
@@ -298,7 +296,6 @@ RELEASES: Final = SENDING._replace(
     costs="released_share",
     waits=False,
 )
-RELEASES_FLOATS: Final = RELEASES._replace(advice=_AS_UINT8)
 NEEDLESS_WORKERS: Final = SENDING._replace(
     title="Sending costs more than the workers save: receiving a batch takes the loop "
     "{batch_receive_s}, and making it takes {batch_make_s}",

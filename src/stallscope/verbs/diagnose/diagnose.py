@@ -29,7 +29,7 @@ from stallscope.loops.training_loop import Enough, Limits, TimedLoop, check_step
 from stallscope.machine import machine, require_single_rank
 from stallscope.model.batch_times import making, use
 from stallscope.model.exposure import work_of_batch
-from stallscope.model.thresholds import HARDLY
+from stallscope.model.thresholds import HARDLY, MANY_STEPS
 from stallscope.run.record import record_target
 from stallscope.run.resources import LONG_LOOK_S, memory_growth
 from stallscope.targets import target as targets
@@ -68,9 +68,8 @@ if TYPE_CHECKING:
 
 _STEADY_S: Final = 4.0
 """Seconds of the loop: eight of the half-second windows in which resources are judged."""
-_BATCHES: Final = 30
-"""Fewest batches of the loop; and the fewest rounds of the workers:"""
 _ROUNDS: Final = 4
+"""Fewest rounds of the workers."""
 _LOOP_SHARE: Final = 0.5
 """Share of the time left that a slow loop may take for more than the fewest batches ..."""
 _MOST_SHARE: Final = 0.9
@@ -254,7 +253,7 @@ class Examination:
         left_s, workers = self._left_s, max(self._setup.num_workers, 1)
         enough = Enough(
             max(WARMUP, workers),
-            max(_BATCHES, _ROUNDS * workers),
+            max(MANY_STEPS, _ROUNDS * workers),
             min(_STEADY_S, left_s / 8),
             few=fewest_steps(self._setup) + 1,  # one may lack its record
             late_s=left_s * _LOOP_SHARE,
@@ -293,7 +292,7 @@ class Examination:
                 sizes = [batch_bytes(batch) for batch in islice(batches, 1)]
             return replace(facts, batch=sizes[0] if sizes else None)
         if phase == verdict.MEMORY:
-            enough = Enough(WARMUP, _BATCHES, _MEMORY_S)
+            enough = Enough(WARMUP, MANY_STEPS, _MEMORY_S)
             run = record_target(target, Limits(_MOST_BATCHES, left_s, enough))
             growth = apart(lambda: memory_growth(run, self._setup.num_workers))
             return replace(facts, memory_growth=growth)

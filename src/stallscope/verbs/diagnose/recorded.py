@@ -67,7 +67,6 @@ def recorded_run(target: Any) -> Run | None:
     return loaded
 
 
-_MANY_SAMPLES: Final = 16
 _SAME_SAMPLES: Final = 0.9
 """Share of a rank's samples that another rank reads too; a shuffle of each rank's own gives less
 in a window of an epoch."""
@@ -221,7 +220,7 @@ def _read_twice(ranks: dict[int, Run]) -> list[str]:
         rank
         for rank, samples in samples_of.items()
         if rank != first
-        and len(samples) >= _MANY_SAMPLES
+        and len(samples) >= FEWEST_SAMPLES
         and len(samples & samples_of[first]) >= _SAME_SAMPLES * len(samples)
     ]
     if not same:

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 JUST: Final = 0.5
 """Confidence of a rule that is only just met."""
-_MANY_STEPS: Final = 30
-"""From so many steps on, a run is no longer called short."""
 AT_ONCE: Final = (
     "take all samples of a batch by one index: __getitems__(indices) in the dataset, or "
     "sampler=BatchSampler(...) with batch_size=None"
@@ -58,7 +56,7 @@ def trust(facts: Facts) -> float:
 
     It is short, or something else had the cores, or it does not explain the stalls.
     """
-    short = min(facts.steps / _MANY_STEPS, 1.0)
+    short = min(facts.steps / thresholds.MANY_STEPS, 1.0)
     disturbed = max(facts.others_share - OTHERS, 0.0)
     # Of a worker that hardly ever has a core, it cannot be told what it waits for
     is_sure = not disturbed or facts.computes_too_much
@@ -103,7 +101,8 @@ def finding(
         "remedy": own.call.remedy if own else "",
     }
     texts = {name: number_text(name, value) for name, value in values.items()} | usual | words
-    advice = cause.advice.format(**texts)
+    names_floats = bool(texts["floats"]) and "{floats}" in cause.title
+    advice = (causes.AS_UINT8 if names_floats else cause.advice).format(**texts)
     evidence = {
         "stall_share": facts.stall_share if facts.time else None,
         **{name: values[name] for name in cause.evidence},
@@ -374,7 +373,7 @@ def _rows(facts: Facts) -> Iterator[tuple[Cause, Words | None]]:
     yield causes.NEEDLESS_WORKERS, {} if handed_over else None
     lets_go = facts.batch is not None and not handed_over
     yield (
-        causes.RELEASES_FLOATS if facts.holds_scaled_bytes else causes.RELEASES,
+        causes.RELEASES,
         {"less": " (uint8 images)" if facts.has_images else ""} if lets_go else None,
     )
 

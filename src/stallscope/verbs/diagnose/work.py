@@ -128,7 +128,7 @@ def _decode(facts: Facts) -> tuple[Cause, Words]:
 def _collate(facts: Facts) -> tuple[Cause, Words]:
     own, words = _longest_stage(facts, "collate")
     if facts.holds_scaled_bytes and (own is None or own.call is OTHER):
-        return causes.COLLATE_FLOATS, words
+        return causes.COLLATE, words
     words["floats"] = ""
     if own:
         return causes.COLLATE, words | {"where": f", in {own.place}: {own.does}"}
@@ -140,7 +140,7 @@ def _sending(facts: Facts) -> tuple[Cause, Words]:
     own, words = _longest_stage(facts, "sending")
     is_known = own is not None and own.call is not OTHER
     if facts.holds_scaled_bytes and not is_known:
-        return causes.SENDING_FLOATS, words
+        return causes.SENDING, words
     less = " (uint8 images)" if facts.has_images else ""
     return causes.SENDING, words | {"floats": "", "less": less}
 
