@@ -27,7 +27,7 @@ from stallscope.model.reasons import (
     ordinal,
     wait_reasons,
 )
-from stallscope.model.thresholds import CHANCE, MENTIONED, MOSTLY, SEVERAL, STANDS_OUT
+from stallscope.model.thresholds import CHANCE, MENTIONED, MOSTLY, NEARLY_ALL, SEVERAL, STANDS_OUT
 from stallscope.stats import LEAST, log_binomial_bound
 from stallscope.units import count, seconds, share
 
@@ -36,15 +36,8 @@ if TYPE_CHECKING:
 
     from stallscope.model.reasons import Evidence, Reason
 
-NEARLY_ALL: Final = 0.9
-"""Least share of waiting steps for a constant wait."""
 MOST_EPISODES: Final = 0.75
 """Share of waiting steps of the null hypothesis: at most as many."""
-ALIKE: Final = 3.0
-"""Largest ratio of the upper to the lower quartile of waits that count as equal."""
-TOGETHER: Final = 0.5
-"""Workers finish together when the batches of one round are ready within this share of the time for
-a batch."""
 HEAVY: Final = 0.1
 """Share of the stalls that count as the longest."""
 NEARLY: Final = 0.8
@@ -219,7 +212,8 @@ def _round(loop: StepSeries, starts: np.ndarray) -> str:
     ready_ns = loop.ready_ns[rounds[rounds[:, -1] < loop.size]]
     ready_ns = ready_ns[np.isfinite(ready_ns).all(axis=1)]
     spread_s = np.ptp(ready_ns, axis=1) / 1e9
-    if spread_s.size and float(np.median(spread_s)) <= TOGETHER * takes_s:
+    # Together: all batches of a round are ready within half the time for one
+    if spread_s.size and float(np.median(spread_s)) <= MOSTLY * takes_s:
         return f": the {workers} workers finish together, then all are awaited"
     return (
         f", once in a round of the {count(workers, 'worker')}: each takes {seconds(takes_s)} to "
@@ -237,7 +231,7 @@ def _constant(left: Residual) -> Explained | None:
     log_chance = log_binomial_bound(hits, tries, np.array([MOST_EPISODES]))[0]
     chance = max(float(np.exp(log_chance)), LEAST)
     low_s, median_s, high_s = (float(limit) for limit in np.quantile(lengths, (0.25, 0.5, 0.75)))
-    if chance >= CHANCE or high_s > ALIKE * low_s:
+    if chance >= CHANCE or high_s > STANDS_OUT * low_s:
         return None
     who = f"{share(lengths.size / steps)} of the steps wait"
     who = "Every step waits" if lengths.size == steps else who

@@ -14,7 +14,7 @@ import polars as pl
 
 from stallscope.model.attribution import covered_s, find_stalls, hidden_known
 from stallscope.model.batch_times import Quartiles, compare_workers, worker_quartiles
-from stallscope.model.thresholds import CHANCE, MENTIONED, MOSTLY, STALL_S, STANDS_OUT, USUAL_SAMPLE
+from stallscope.model.thresholds import CHANCE, MENTIONED, MOSTLY, STALL_S, STANDS_OUT, USUAL
 from stallscope.stages import GARBAGE
 from stallscope.stats import hypergeometric_tail, rank_sum_tail
 from stallscope.units import MOST_NAMED, count, seconds
@@ -30,8 +30,6 @@ FENCE: Final = 3.0
 `STANDS_OUT` (J. Tukey's far out) ..."""
 ABOVE: Final = 1.5
 """... with at least this ratio to the median."""
-HIGH: Final = 0.9
-"""Quantile of lengths whose half is another level."""
 SHARD: Final = 4.0
 """Least mean number of successive samples of a file that is a shard."""
 CLEARLY: Final = 2.0
@@ -167,7 +165,7 @@ class Residual:
             return []
         low, middle, high = (float(limit) for limit in np.quantile(lengths, (0.25, 0.5, 0.75)))
         fence = max(middle + FENCE * (high - low), ABOVE * middle)
-        limits = (0.0, min(fence, STANDS_OUT * middle), float(np.quantile(lengths, HIGH)) / 2)
+        limits = (0.0, min(fence, STANDS_OUT * middle), float(np.quantile(lengths, USUAL)) / 2)
         chosen = {mask.tobytes(): mask for mask in (self.seconds > limit for limit in limits)}
         return [mask for mask in chosen.values() if mask.any()]
 
@@ -365,7 +363,7 @@ def _new_files(loop: StepSeries, samples: pl.DataFrame) -> list[Reason]:
 
 def slow_sample_limit(took_s: np.ndarray) -> tuple[float, float]:
     """Return the median time of samples, and the least time of a slow sample."""
-    median_s, usual_s = (float(np.quantile(took_s, share)) for share in (0.5, USUAL_SAMPLE))
+    median_s, usual_s = (float(np.quantile(took_s, share)) for share in (0.5, USUAL))
     far_s = median_s + STANDS_OUT * (usual_s - median_s)
     return median_s, max(STANDS_OUT * median_s, far_s)
 

@@ -24,14 +24,17 @@ tools warn from similar shares on (TraceML at 10%; XProf calls 5% to 20% moderat
 can come from passing batches between processes, which no change to a dataset fixes. The begin of
 epochs costs as little below this share of an epoch."""
 
-USUAL_SAMPLE: Final = 0.9
-"""Quantile of the times of usual samples."""
+USUAL: Final = 0.9
+"""Quantile of the times of usual samples, and of usual waits among the stalls."""
 SLOW_WORKER: Final = 1.4
 """Least ratio of a slow worker's time for a batch to the others': equal workers differed by up to
 1.2 on a busy machine."""
 
 SMALL: Final = 0.01
 """Share of a whole below which a part is not worth a row, a name or a line: it joins the others."""
+NEARLY_ALL: Final = 0.9
+"""Share of a whole from which on next to nothing else is left: of steps that wait alike, of samples
+that two ranks read (a shuffle of each rank's own gives less in a window of an epoch)."""
 MOSTLY: Final = 0.5
 """Share of a whole from which on a part is most of it, so that no other part is larger: of the
 stalls, of a stall, of a function's samples, of a device's time."""
@@ -79,8 +82,6 @@ AHEAD: Final = 1.6
 NOTED: Final = 0.15
 """Least share of the stalls of a part that is a further finding; and of a worker's time waiting for
 a core, which is a few per cent with a core for each worker."""
-UNEXPLAINED: Final = 0.2
-"""Largest share of unexplained stalls for a verdict."""
 UNSEEN: Final = 0.7
 """Highest confidence that the dataset's own code waits for storage, where no read was recorded:
 the wait may be for a network, a lock or a sleep."""
@@ -113,8 +114,8 @@ CROWDS_OF_THREADS: Final = 16.0
 work then differs from run to run, by the scheduler."""
 OWN_PART: Final = 0.2
 """Share of a whole from which on a part counts by itself: a part of the loop besides waits and the
-model, a pattern of the stalls, a line of a function, stacks at a lock (where workers compute under
-it, at most half wait)."""
+model, a pattern of the stalls, what of them nothing explains, a line of a function, stacks at a
+lock (where workers compute under it, at most half wait)."""
 SHORT_EPOCH_S: Final = 5.0
 """Longest epoch, in seconds, that may be dominated by the start of its workers."""
 HARDLY_AN_EPOCH: Final = 2

@@ -19,7 +19,7 @@ from stallscope.errors import ArgumentError
 from stallscope.files import is_address
 from stallscope.hooks.self_sampler import WINDOW_HZ, WINDOW_S
 from stallscope.model.loop_time import loop_breakdown
-from stallscope.model.thresholds import FEWEST_SAMPLES, HARDLY
+from stallscope.model.thresholds import FEWEST_SAMPLES, HARDLY, NEARLY_ALL
 from stallscope.run.load import is_result, load
 from stallscope.run.result import Run
 from stallscope.store import contents_of
@@ -65,11 +65,6 @@ def recorded_run(target: Any) -> Run | None:
         kind = type(loaded).__name__.lower()
         raise ArgumentError(f"{target} is a result of ss.{kind}, and no run: ss.load reads it")
     return loaded
-
-
-_SAME_SAMPLES: Final = 0.9
-"""Share of a rank's samples that another rank reads too; a shuffle of each rank's own gives less
-in a window of an epoch."""
 
 
 def diagnose_run(run: Run) -> Diagnosis:
@@ -221,7 +216,7 @@ def _read_twice(ranks: dict[int, Run]) -> list[str]:
         for rank, samples in samples_of.items()
         if rank != first
         and len(samples) >= FEWEST_SAMPLES
-        and len(samples & samples_of[first]) >= _SAME_SAMPLES * len(samples)
+        and len(samples & samples_of[first]) >= NEARLY_ALL * len(samples)
     ]
     if not same:
         return []

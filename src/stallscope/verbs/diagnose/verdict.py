@@ -269,7 +269,7 @@ def rank_findings(facts: Facts, by_cause: ByCause) -> Finding | None:
         return next((by_cause[cause] for cause in wanted if cause in by_cause), None)
 
     unexplained = facts.exposure.of("unattributed")
-    if unexplained > thresholds.UNEXPLAINED:
+    if unexplained > thresholds.OWN_PART:
         if facts.flame and (code := unhooked_code(facts.flame)):
             words = {"own": share(code.share), "does": f", computing: {code.does}"}
             unhooked = finding(causes.UNHOOKED_CODE, facts, None, code, **words)
@@ -436,7 +436,7 @@ def _has_lines(facts: Facts, verdict: Finding) -> bool:
 
 
 def _is_unseen_work(facts: Facts, verdict: Finding) -> bool:
-    unseen = facts.exposure.of("unattributed") > thresholds.UNEXPLAINED
+    unseen = facts.exposure.of("unattributed") > thresholds.OWN_PART
     return verdict.cause == causes.INCONCLUSIVE and facts.time is not None and unseen
 
 
