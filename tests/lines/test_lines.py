@@ -110,7 +110,7 @@ class TestTheHottestLine:
             (plain, "plain"),
             (closing_over(0.003), "closing_over.<locals>.waits"),
             (Decorated(), "Decorated.__call__"),
-                (lambda value: time.sleep(0.003) or value, "lambda (test_lines.py:"),
+            (lambda value: time.sleep(0.003) or value, "lambda (test_lines.py:"),
         ],
         ids=["function", "closure", "decorated", "lambda"],
     )

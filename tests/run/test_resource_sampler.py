@@ -112,6 +112,7 @@ class TestProcess:
         files = psutil.Process().num_fds()
         try:
             with Sampler(place):
+                wait_for_samples(place)  # its process has its name by then
                 assert 1 == len(ours())
                 if error:
                     raise error
