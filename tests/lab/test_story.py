@@ -89,6 +89,17 @@ def test_a_change_that_was_not_settled_is_tried_again_after_a_faster_one(target,
     assert (0.5, 2.0) != (again["gain_low"], again["gain_high"])
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are stopped on Linux")
+def test_arguments_of_a_loader_are_a_change(target, tmp_path):
+    story = Story.open(target, tmp_path)
+
+    story.try_change("no workers", {"num_workers": 0}, budget_s=4)
+
+    (row,) = story.table().to_dicts()
+    assert '{"setting": {"num_workers": 0}}' == row["makes"]
+    assert (0 if row["says"] == "faster" else 1) == story.target.loader.num_workers
+
+
 def test_a_slower_change_is_not_kept(target, tmp_path):
     """The next change is made to the loader without it, and the headline says so."""
     story = Story.open(target, tmp_path)

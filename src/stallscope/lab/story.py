@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import re
+import warnings
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from stallscope.files import read_file, whole_file
 from stallscope.isolation import isolated
 from stallscope.loops.cached_loaders import going_on
 from stallscope.loops.training_loop import TimedLoop
-from stallscope.model.settings import given_settings, setting_of, with_setting
+from stallscope.model.settings import Setting, given_settings, setting_of, with_setting
 from stallscope.targets.loaders import copied
 from stallscope.targets.sample import sample_loader
 from stallscope.units import count, share, times
@@ -141,8 +142,8 @@ class Story:
 
         Args:
             name: name of the change.
-            change: `ss.orders` or `ss.tune`'s result, arguments of `sample_loader`, or another
-                plain DataLoader with the same batch size.
+            change: `ss.orders` or `ss.tune`'s result, arguments of a DataLoader as for `ss.tune`,
+                those of `sample_loader`, or another plain DataLoader with the same batch size.
             predicted: speedup that was predicted, for the table.
             budget_s: time limit, seconds; a clear answer ends the measurement earlier.
 
@@ -181,10 +182,13 @@ class Story:
         measurement, so_far = Measurement("try_change", budget_s), self.target
         turns = InTurns(measurement, {AS_IT_IS: "so far", 1: name})
         with (
+            warnings.catch_warnings(),
             isolated(so_far) as target,
             isolated(replace(so_far, loader=loader)) as new,
             measurement.of(name),
         ):
+            # A simulated device is no accelerator to torch, though its copies are faster, too
+            warnings.filterwarnings("ignore", "'pin_memory' argument is set")
             turns.add(AS_IT_IS, TimedLoop.in_turns(target, target.loader))
             turns.add(1, TimedLoop.in_turns(new, going_on(new.loader)))
 
@@ -264,7 +268,8 @@ def _busy(blocks: Sequence[LoopBlock], variant: int) -> float | None:
 def _recipe(change: Any) -> str | None:
     """Return how another notebook makes a change again, as JSON; None: it cannot."""
     if isinstance(change, dict):
-        return json.dumps({"sample": change})
+        is_setting = change.keys() <= vars(Setting()).keys()
+        return json.dumps({"setting" if is_setting else "sample": change})
     if isinstance(change, Tuning) and change.best["trial"]:
         return json.dumps({"setting": vars(change.setting(change.best["trial"]))})
     if isinstance(change, Orders) and (best := change.best_variant()) and best.kind == "order":
