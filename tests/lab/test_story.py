@@ -107,6 +107,7 @@ def test_a_slower_change_is_not_kept(target, tmp_path):
     story._save([{**row, "makes": '{"setting": {"num_workers": 2}}'}])
 
     assert "No change was faster" in str(story)
+    assert "the device is simulated: a timer of 1.0 ms a batch" in str(story)
     assert 1 == story.target.loader.num_workers
 
 

@@ -33,7 +33,7 @@ from stallscope.loops.training_loop import TimedLoop
 from stallscope.model.settings import Setting, given_settings, setting_of, with_setting
 from stallscope.targets.loaders import copied
 from stallscope.targets.sample import sample_loader
-from stallscope.units import count, share, times
+from stallscope.units import count, seconds, share, times
 from stallscope.verbs.orders.pipeline import places
 from stallscope.verbs.orders.result import Orders, op_names
 from stallscope.verbs.tune.result import Tuning
@@ -81,6 +81,9 @@ class Story:
     def __init__(self, target: Target, folder: Path) -> None:
         self._target, self._folder = target, folder
         self._notes = ["each change was measured in turn with the loader that has those above it"]
+        if target.simulated_step_s is not None:
+            timer = f"a timer of {seconds(target.simulated_step_s)} a batch"
+            self._notes.append(f"the device is simulated: {timer}")
         self._loader: Any = None
         """The loader with the changes that were kept; None: not made yet."""
 
