@@ -540,7 +540,7 @@ SHM: Final = MEMORY_PRESSURE._replace(
 )
 MEMORY_GROWS: Final = Cause(
     "memory-growth",
-    "Memory of the workers grows: {rate}{back}",
+    "Memory of the workers grows: {rate}",
     "look for what grows: a list, a cache without a limit (lru_cache takes maxsize=), tensors that "
     "keep their graph, or cycles of references while gc is disabled; 4_worker_flamegraphs shows "
     "its lines",
@@ -553,7 +553,7 @@ MEMORY_GROWS: Final = Cause(
     waits=False,
 )
 MEMORY_COPIES: Final = MEMORY_GROWS._replace(
-    title="The workers copy what they share with the main process: {rate}{back}",
+    title="The workers copy what they share with the main process: {rate}",
     advice="store the dataset's lists, dicts and strings as NumPy arrays, tensors, Arrow columns "
     "or one byte buffer; reading a Python object changes its reference count, and copies its page",
 )

@@ -500,14 +500,12 @@ def _few_cores(facts: Facts) -> Words | None:
 
 
 def _growth(facts: Facts) -> Words | None:
-    """Hold where memory grows; workers that end with the epoch give it back."""
-    growth, epoch_s, back = facts.memory_growth, facts.epoch_s, ""
+    """Hold where memory grows; workers that end with their epoch before give it back."""
+    growth, epoch_s = facts.memory_growth, facts.epoch_s
     if growth is None or not growth.matters or not facts.growth_lasts:
         return None
-    if epoch_s and growth.left_s and epoch_s < growth.left_s and not facts.setup.persistent:
-        limit = f"in {duration(epoch_s)} at most"
-        back = f"; but the workers end with the epoch, {limit}, and free it"
-    return {"rate": growth.rate(), "back": back}
+    ends_before = growth.left_s and epoch_s and epoch_s < growth.left_s
+    return None if ends_before and not facts.setup.persistent else {"rate": growth.rate()}
 
 
 def _slow_samples(facts: Facts) -> Words | None:
