@@ -16,7 +16,7 @@ from stallscope.model import thresholds
 from stallscope.model.batch_times import compare_workers
 from stallscope.model.exposure import READING, WORK
 from stallscope.model.thresholds import HARDLY, KEEPS_UP, OTHERS, OWN_PART, SLOW_WORKER
-from stallscope.units import count, duration, seconds, share, size, times
+from stallscope.units import count, seconds, share, size, times
 from stallscope.verbs.diagnose import causes
 from stallscope.verbs.diagnose.causes import WAITING, Limit
 from stallscope.verbs.diagnose.own_code import OTHER
