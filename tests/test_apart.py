@@ -75,7 +75,7 @@ TWO_RECORDINGS = """
 run = ss.record(loader, batches=4)
 str(run), run.samples(), run.stages(), run.exposed(), run.plot("naive")
 story = Story.open(ss.target(loader))
-story._keep({"change": "crop first", "gain_factor": 2.0, "says": "faster"})
+story._save([{"change": "crop first", "gain_factor": 2.0, "says": "faster"}])
 str(story), story.table()
 print(polars_runs(), ss.record(loader, batches=4).samples().height)
 """

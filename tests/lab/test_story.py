@@ -136,6 +136,30 @@ def test_kept_changes_are_made_again_in_the_next_notebook(tmp_path):
     )
 
 
+def test_a_notebook_begins_without_its_own_change(tmp_path):
+    target = ss.target("sample", step=ss.simulated_step(0.05, runs_behind=True))
+    names = [type(op).__name__ for op in target.loader.dataset.transform.transforms]
+    recipes = [{"sample": {"indexed": True}}, {"ops": names, "order": [2, 3, 4, 0, 1]}]
+    row = {"gain_factor": 2.0, "gain_low": 1.9, "gain_high": 2.1, "says": "faster"}
+    story = Story.open(target, tmp_path)
+    story._save([{**row, "change": str(each), "makes": json.dumps(each)} for each in recipes])
+
+    dataset = story.without("order").loader.dataset
+
+    assert dataset.by_image
+    assert names == [type(op).__name__ for op in dataset.transform.transforms]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are stopped on Linux")
+def test_another_value_of_an_argument_replaces_the_first(target, tmp_path):
+    story = Story.open(target, tmp_path)
+
+    story.try_change("two workers", {"num_workers": 2}, budget_s=3)
+    story.try_change("three workers", {"num_workers": 3}, budget_s=3)
+
+    assert ["three workers"] == story.table()["change"].to_list()
+
+
 @pytest.mark.parametrize("makes", ["{", "[]", '{"sample": {"x": 1}}', '{"setting": {"x": 1}}'])
 def test_a_damaged_change_is_left_out(target, tmp_path, makes):
     story = Story.open(target, tmp_path)

@@ -10,5 +10,5 @@ def all_questions(name_contains: str = "") -> list[Question]:
     """Return the questions by cause and name; the libraries of others are imported when made."""
     found = walk_packages(__path__, f"{__name__}.")
     modules = [import_module(module.name) for module in found if "__main__" not in module.name]
-    questions = [one for module in modules for one in vars(module).values()]
-    return [one for one in questions if isinstance(one, Question) and name_contains in one.name]
+    values = [value for module in modules for value in vars(module).values()]
+    return [each for each in values if isinstance(each, Question) and name_contains in each.name]

@@ -28,15 +28,15 @@ class Answer:
     wall_s: float
 
 
-def judged(question: Question, said: Mapping[str, str], wall_s: float) -> Answer:
+def judged(question: Question, answer: Mapping[str, str], wall_s: float) -> Answer:
     """Judge an answer by the question's accepted ones.
 
     Args:
         question: that was asked.
-        said: `code` of the cause, `title`, and `next_step`, each '' where the tool says nothing.
+        answer: `code` of the cause, `title`, and `next_step`, each '' where the tool says nothing.
         wall_s: from the start of the tool to its answer, seconds.
     """
-    code, title, next_step = (said.get(part, "") for part in ("code", "title", "next_step"))
+    code, title, next_step = (answer.get(part, "") for part in ("code", "title", "next_step"))
     if code == INPUT_BOUND and question.causes != ("healthy",):
         code = question.causes[0]
     missed = question.missed_by(code, title, next_step)
@@ -57,7 +57,7 @@ def text(question: Question, answer: Answer) -> str:
 def rows(answers: list[Answer]) -> list[tuple[str, ...]]:
     """Return the rights by kind of cause and of all, under `HEAD`."""
     kinds = sorted({answer.kind for answer in answers})
-    of_kinds = [_row(kind, [one for one in answers if one.kind == kind]) for kind in kinds]
+    of_kinds = [_row(kind, [each for each in answers if each.kind == kind]) for kind in kinds]
     return [*of_kinds, _row("all", answers)]
 
 

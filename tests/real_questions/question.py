@@ -12,7 +12,7 @@ ONCE = r"\bonce\b|beforehand|[Kk]eep|cache"
 
 @dataclass(frozen=True)
 class Question:
-    """What was asked, and what an answer has to say.
+    """A question, and which answers to it are right.
 
     A maintainer named the cause there, or a change worked. The dataset is written as its author
     wrote it, as far as can be told, and small enough for two cores.

@@ -130,10 +130,19 @@ class Story:
         and settings of a loader. A loader of your own is known only to the notebook that made it.
         """
         if self._loader is None:
-            self._loader = self._target.loader
-            with suppress(*_NOT_MADE):
-                self._loader = _with_changes(self._target.loader, self._kept())
+            self._loader = self.without("").loader
         return replace(self._target, loader=self._loader)
+
+    def without(self, argument: str) -> Target:
+        """Return the target with the changes that were faster, but for those of one argument.
+
+        A notebook measures what it has changed before without that, so that a second run of it
+        gives the same answer: "order" of the ops, "folder" of the sample.
+        """
+        rows = [row for row in self._kept() if argument not in _arguments(row["makes"])]
+        with suppress(*_NOT_MADE):
+            return replace(self._target, loader=_with_changes(self._target.loader, rows))
+        return self._target
 
     def try_change(
         self, name: str, change: Any, predicted: float | None = None, *, budget_s: float = 40.0
@@ -154,11 +163,12 @@ class Story:
             ArgumentError: `budget_s` is not a positive number.
         """
         Measurement("try_change", budget_s)  # raises for a bad budget, before anything is saved
-        others = [row for row in self._saved_changes() if row["change"] != name]
-        if len(others) < self.table().height:  # tried before: the loader so far is one without it
+        makes = _recipe(change)
+        rows = self._saved_changes()
+        others = [row for row in rows if not _is_replaced(row, name, makes)]
+        if len(others) < len(rows):  # tried before: the loader so far is one without it
             self._save(others)
             self._loader = None
-        makes = _recipe(change)
         if isinstance(change, dict):
             loader = self._made_again(str(makes))
         else:
@@ -279,6 +289,20 @@ def _recipe(change: Any) -> str | None:
         ops = [name for _, name in sorted(op_names(change).items())]
         return json.dumps({"ops": ops, "order": best.positions})
     return None
+
+
+def _arguments(makes: str | None) -> set[str]:
+    """Return the names of what a change sets, from how it is made again; empty if only by hand."""
+    with suppress(ValueError, AttributeError):
+        recipe = json.loads(makes or "{}")
+        return set(recipe.get("sample") or recipe.get("setting") or recipe)
+    return set()
+
+
+def _is_replaced(row: Mapping[str, Any], name: str, makes: str | None) -> bool:
+    """Return whether a change takes the place of an earlier one, as another order does."""
+    arguments = _arguments(makes)
+    return row["change"] == name or (bool(arguments) and _arguments(row["makes"]) == arguments)
 
 
 def _with_changes(loader: Any, rows: Sequence[Mapping[str, Any]]) -> Any:

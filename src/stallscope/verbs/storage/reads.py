@@ -47,7 +47,7 @@ _LOOK_S: Final = 2.0
 _MOST_FILES: Final = 4_000
 """Files that stand for the data, beside those that were read; members of an archive that tell how
 large a sample in it is."""
-CONTAINER_BYTES: Final = 64 << 10
+_CONTAINER_BYTES: Final = 64 << 10
 """Smallest file that can be a container of samples."""
 _CODE: Final = re.compile(
     r"\.(so(\.\d+)*|pyc?|pyd|mo|cache|log|ipynb|whl|zip\.py)$|locale-archive$"
@@ -91,6 +91,8 @@ def data_files(read: Iterable[str]) -> list[DataFile]:
         folders.setdefault(str(Path(path).parent), set()).add(Path(path).suffix)
     until_s, most = time.monotonic() + _LOOK_S, len(files) + _MOST_FILES
     for folder, suffixes in folders.items():
+        if time.monotonic() > until_s:  # opening a folder of a server takes time by itself
+            break
         with suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 if len(files) >= most or time.monotonic() > until_s:
@@ -126,7 +128,7 @@ def open_containers() -> list[DataFile]:
                 if mapping.path.startswith("/") and "x" not in mapping.perms
             }
     files = (_file(path, was_read=True) for path in sorted(paths) if not _is_code(path))
-    return [file for file in files if file and file.size >= CONTAINER_BYTES]
+    return [file for file in files if file and file.size >= _CONTAINER_BYTES]
 
 
 def tar_sample_bytes(files: Iterable[DataFile]) -> float | None:

@@ -52,6 +52,8 @@ _MOST_READERS, _MOST_WORKERS = 8, 64
 """Most readers at once, and where the loader has more workers."""
 _RESIDENCY_FILES, _FEWEST_UNREAD = 512, 8
 """Files whose page cache state is looked up, and how many it takes to stand for the rest."""
+_USUAL_BYTES: Final = 64 << 10
+"""Bytes of a container's sample, where unknown; files that are larger by less are no containers."""
 
 
 def storage(
@@ -211,7 +213,7 @@ class StorageProbe:
         self._is_whole = (
             of_shards is None
             and mean_bytes is not None
-            and (sample_bytes is None or mean_bytes <= 2 * sample_bytes + reads.CONTAINER_BYTES)
+            and (sample_bytes is None or mean_bytes <= 2 * sample_bytes + _USUAL_BYTES)
         )
         if not self._is_whole:
             self._demand["sample_bytes"] = sample_bytes
@@ -268,7 +270,7 @@ class StorageProbe:
         """Yield the access patterns, the most telling first."""
         length = 0
         if not self._is_whole:
-            usual = self._demand["sample_bytes"] or reads.CONTAINER_BYTES
+            usual = self._demand["sample_bytes"] or _USUAL_BYTES
             length = int(min(max(usual, reads.SMALL_BYTES), reads.LARGE_BYTES))
         readers = {1, 2, 4, _MOST_READERS, min(max(self._target.num_workers, 1), _MOST_WORKERS)}
         yield from (AccessPattern(SAMPLE, length, number, COLD) for number in sorted(readers))
