@@ -33,7 +33,7 @@ class TestHeadline:
         """Unnamed computing is the dataset's own code."""
         text = sentence_of({"getitem": 8.0, "A": 1.0}, cpu_share={"getitem": 0.9})
 
-        assert "mostly computing: code of the dataset's own that no hook can name" in text
+        assert "mostly computing: the dataset's own code; ss.lines names its lines" in text
 
     def test_says_when_no_reading_was_seen(self):
         """A stage without times is not zero."""

@@ -279,5 +279,5 @@ def _nature(stage: StageTimes, profile: Profile) -> str:
     if _is_getitem(stage):
         if mostly_waiting:
             return f"{text}: probably reading through an open file object"
-        return f"{text}: code of the dataset's own that no hook can name"
+        return f"{text}: the dataset's own code; ss.lines names its lines"
     return text if mostly_waiting or stage.stage == kinds.FETCH.name else ""

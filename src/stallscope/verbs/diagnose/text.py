@@ -169,7 +169,8 @@ def words(finding: Finding, diagnosis: Diagnosis) -> FindingText:
 def all_words(diagnosis: Diagnosis) -> list[FindingText]:
     """Return every finding as text, the verdict first; its first step is what proved to help.
 
-    What samples in memory gain comes after the verdict's own first step: it is no change to keep.
+    What samples in memory gain comes last: it is no change to keep, and steps of one remedy belong
+    together.
     """
     texts = [words(each, diagnosis) for each in diagnosis.findings]
     run = diagnosis.run
@@ -179,8 +180,9 @@ def all_words(diagnosis: Diagnosis) -> list[FindingText]:
         beside = f"other processes had {share(others)} of the cores: read shares, not milliseconds"
         texts[0] = replace(texts[0], sure=f"{texts[0].sure}; {beside}")
     if proved := proof(diagnosis):
-        steps, place = texts[0].steps, int(proved.startswith(STORE))
-        texts[0] = replace(texts[0], steps=(*steps[:place], proved, *steps[place:]))
+        steps = texts[0].steps
+        steps = (*steps, proved) if proved.startswith(STORE) else (proved, *steps)
+        texts[0] = replace(texts[0], steps=steps)
     return texts
 
 
