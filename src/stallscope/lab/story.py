@@ -149,20 +149,20 @@ class Story:
     ) -> None:
         """Measure a change in turn with the loader so far, and keep it if it is faster.
 
-        Then the earlier changes that were not faster are measured again: without the slower part,
-        they may be.
+        Then the earlier changes that were not faster are measured again, in what is left of the
+        budget: without the slower part, they may be.
 
         Args:
             name: name of the change.
             change: `ss.orders` or `ss.tune`'s result, arguments of a DataLoader as for `ss.tune`,
                 those of `sample_loader`, or another plain DataLoader with the same batch size.
             predicted: speedup that was predicted, for the table.
-            budget_s: time limit, seconds; a clear answer ends the measurement earlier.
+            budget_s: time limit of all, seconds; clear answers end it earlier.
 
         Raises:
             ArgumentError: `budget_s` is not a positive number.
         """
-        Measurement("try_change", budget_s)  # raises for a bad budget, before anything is saved
+        whole = Measurement("try_change", budget_s)
         makes = _recipe(change)
         rows = self._saved_changes()
         others = [row for row in rows if not _is_replaced(row, name, makes)]
@@ -176,10 +176,10 @@ class Story:
         if not self._measure(name, loader, makes, predicted, budget_s):
             return
         for row in self._saved_changes():  # what was hidden by a slower part may count now
-            if row["says"] != FASTER and row["makes"]:
+            if row["says"] != FASTER and row["makes"] and not whole.has_used(0.5):
                 with suppress(*_NOT_MADE):
-                    loader = self._made_again(row["makes"])
-                    self._measure(row["change"], loader, row["makes"], row["predicted"], budget_s)
+                    loader, left_s = self._made_again(row["makes"]), whole.left_s
+                    self._measure(row["change"], loader, row["makes"], row["predicted"], left_s)
 
     def _made_again(self, makes: str) -> Any:
         """Return the loader so far with one more change that can be made again."""
