@@ -1,5 +1,6 @@
 """Loops that run in turns over real workers: stopped workers, failures and cleanup."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from stallscope.bench import loops
 from stallscope.bench.comparison import blocks_of, compared, rate
 from stallscope.bench.loops import InTurns
 from stallscope.bench.measurement import Measurement
@@ -120,6 +122,34 @@ def test_a_worker_that_dies_while_stopped_fails_its_variant():
     assert killed
     assert 1 in turns.failed
     assert "exited unexpectedly" in turns.failed[1] or "killed" in turns.failed[1]
+
+
+class Locks(Computes):
+    """From its 40th sample on, a worker holds a file's lock while it makes one."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path, self.made, self.file = path, 0, None
+
+    def __getitem__(self, index):
+        self.file = self.file or self.path.open("w")
+        self.made += 1
+        fcntl.flock(self.file, fcntl.LOCK_EX if self.made > 40 else fcntl.LOCK_UN)
+        sample = super().__getitem__(index)
+        fcntl.flock(self.file, fcntl.LOCK_UN)
+        return sample
+
+
+def test_a_loop_that_waits_for_stopped_workers_gets_its_own_turn(monkeypatch, tmp_path):
+    monkeypatch.setattr(loops, "_USUAL_START_S", 0.5)
+    with Measurement("ladder", 20.0) as measurement:
+        turns = turns_of(measurement, *(loop(Locks(tmp_path / "lock")) for _ in range(2)))
+        turns.run(until(turns, 6))
+
+    assert not turns.failed
+    assert any("wait for stopped ones" in note for note in measurement.notes)
+    assert {0, 1} == {block.variant for block in turns.blocks}
+    assert not workers()
 
 
 KILLED = """

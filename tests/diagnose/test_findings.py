@@ -69,6 +69,14 @@ def test_without_a_step_no_title_mentions_a_step():
     assert "cpu_load_factor" not in full.evidence
 
 
+def test_batches_that_carry_the_state_of_their_dataset_name_its_setting():
+    facts = known(**TINY)
+    verdict = judge(replace(facts, setup=replace(facts.setup, sends_state=True)))[0]
+
+    assert verdict.title.endswith("each batch carries the dataset's state")
+    assert verdict.next_step.startswith("snapshot_every_n_steps")
+
+
 def test_an_untested_rule_says_so():
     """Pinning that holds half of the loop's time is named, and that the rule is not tested."""
     assert not judge(known(stalled=0.5, work={("pin", "pin"): 1.0}))[0].tested

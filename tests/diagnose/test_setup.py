@@ -5,9 +5,10 @@ from functools import cache, lru_cache
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import DataLoader, Dataset, Subset
 
-from stallscope.verbs.diagnose.setup import cache_of, holds_objects
+from stallscope.targets.target import Target
+from stallscope.verbs.diagnose.setup import cache_of, holds_objects, setup_of
 
 
 class Kept(Dataset):
@@ -139,3 +140,23 @@ def test_objects_that_workers_would_copy_are_found(contents, expected):
     dataset.itself = dataset
 
     assert holds_objects(dataset) is expected
+
+
+class WithState(Kept):
+    """A dataset that can go on where it stopped."""
+
+    def state_dict(self):
+        return {"kept": self.kept}
+
+
+@pytest.mark.parametrize(
+    ("dataset", "every", "sends"),
+    [(WithState({}), 1, True), (WithState({}), 100, False), (Kept({}), 1, False)],
+    ids=["each batch", "each 100th", "no state"],
+)
+def test_a_loader_that_sends_the_state_of_its_dataset_is_found(dataset, every, sends):
+    """torchdata's StatefulDataLoader does so with each batch by default."""
+    loader = DataLoader(dataset, num_workers=2)
+    loader.snapshot_every_n_steps = every
+
+    assert setup_of(Target(loader, None)).sends_state is sends

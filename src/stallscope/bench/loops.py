@@ -30,6 +30,7 @@ import polars as pl
 import psutil
 
 from stallscope.bench.comparison import AS_IT_IS, BLOCKS, LoopBlock
+from stallscope.errors import NoBatchError
 from stallscope.hooks.loader_access import ask_to_end
 from stallscope.loops.batch_timeout import status_of, waits_at_most
 from stallscope.loops.cached_loaders import is_plain
@@ -42,6 +43,7 @@ from stallscope.units import said_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from stallscope.bench.measurement import Measurement
     from stallscope.loops.training_loop import TimedLoop
@@ -207,7 +209,15 @@ class InTurns:
         try:
             start = running.get(variant) or self._started(variant, running)
             began_s = time.perf_counter()
-            block = start.block(self._measurement, (variant, self._start, sweep))
+            with self._a_lock_ends(variant, running):
+                block = start.block(self._measurement, (variant, self._start, sweep))
+        except NoBatchError as error:
+            if self._together and running.keys() - {variant}:
+                self._one_by_one("its workers wait for stopped ones", running)
+                self._measure(variant, sweep, running)
+            else:
+                self._fail(variant, error, running)
+            return
         except Exception as error:  # noqa: BLE001 - `_fail` lets the user's own pass
             self._fail(variant, error, running)
             return
@@ -233,10 +243,9 @@ class InTurns:
         loop = self._loops[variant]
         if others and self._together and loop.workers and self._lacks_room(others):
             self._one_by_one("memory is too small for all workers at once", running)
-        most_s = _USUAL_START_S + _TIMES_START * self._start_s(AS_IT_IS)
         start = _Running(loop)
         try:
-            with waits_at_most(most_s if running and loop.workers else math.inf):
+            with self._a_lock_ends(variant, running):
                 start.start(self._measurement)
         except BaseException as error:
             start.end()
@@ -248,6 +257,18 @@ class InTurns:
         running[variant] = start
         self.starts_s.setdefault(variant, []).append(start.lap.start_s)
         return start
+
+    def _a_lock_ends(
+        self, variant: int, running: Mapping[int, _Running]
+    ) -> AbstractContextManager[None]:
+        """Limit waits for a batch that stopped workers may hold up.
+
+        They may hold a lock, or have asked this process for a tensor of their indices: its thread
+        then answers nobody else.
+        """
+        most_s = _USUAL_START_S + _TIMES_START * self._start_s(AS_IT_IS)
+        may_wait = any(each != variant for each in running) and self._loops[variant].workers
+        return waits_at_most(most_s if may_wait else math.inf)
 
     def _lacks_room(self, others: list[_Running]) -> bool:
         needs = np.max([start.needs for start in others], axis=0)

@@ -275,8 +275,8 @@ COLLATE: Final = Cause(
 SENDING: Final = Cause(
     "sending",
     "Sending batches to the main process is the bottleneck: {sending_exposed_share} of the stall "
-    "time{each}{floats}",
-    "send less: smaller types{less}, fewer objects per batch, tensors instead of lists; "
+    "time{each}{floats}{carries}",
+    "{rarer}send less: smaller types{less}, fewer objects per batch, tensors instead of lists; "
     "4_worker_flamegraphs",
     "the batch is made and still on its way; workers pause",
     "one tensor instead of hundreds in objects; the file_system sharing strategy; "
@@ -298,9 +298,9 @@ RELEASES: Final = SENDING._replace(
 )
 NEEDLESS_WORKERS: Final = SENDING._replace(
     title="Sending costs more than the workers save: receiving a batch takes the loop "
-    "{batch_receive_s}, and making it takes {batch_make_s}",
-    advice="num_workers=0{at_once}; to keep the workers, send less: fewer objects per batch, "
-    "tensors instead of lists",
+    "{batch_receive_s}, and making it takes {batch_make_s}{carries}",
+    advice="{rarer}num_workers=0{at_once}; to keep the workers, send less: fewer objects per "
+    "batch, tensors instead of lists",
     limits=(Limit("needless_share", thresholds.PASSING, 0.2), _LADDER),
     evidence=("num_workers_count", "batch_make_s", "batch_receive_s"),
     costs="handover_share",

@@ -86,7 +86,11 @@ def finding(
     setup, gain, stage = facts.setup, facts.gain, words.get("stage", "")
     own, values = code or facts.own_code(stage), numbers(facts) | (extra or {})
     line, beside = words.get("line") or (own.place if own else ""), own.beside if own else ""
+    state = ("each batch carries the dataset's state", "snapshot_every_n_steps=100; ")
+    carries, rarer = state if setup.sends_state else ("", "")
     usual = {
+        "carries": carries and f"; {carries}",
+        "rarer": rarer,
         "workers": count(setup.num_workers, "worker"),
         "num_workers": str(setup.num_workers),
         "cores": f"{setup.cores:g}",

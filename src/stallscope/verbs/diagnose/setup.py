@@ -72,6 +72,8 @@ class Setup:
     """Class of the sampler that draws indices, torch's or the user's; empty: not known."""
     inside: str = ""
     """Words for the place of the loader with these workers, where the dataset owns it."""
+    sends_state: bool = False
+    """True: each batch carries its dataset's state, as torchdata's StatefulDataLoader has it."""
 
     @property
     def keep_alive(self) -> str:
@@ -102,6 +104,7 @@ def setup_of(target: Target) -> Setup:
         sampler=next(filter(None, map(_place_of_iter, _drawing(target))), ""),
         drawn_by=next((type(sampler).__name__ for sampler in samplers), ""),
         inside="" if serving else " of the loader inside the dataset",
+        sends_state=any(map(_sends_state, serving)),
     )
 
 
@@ -127,6 +130,11 @@ def _drawing(target: Target) -> Iterator[Any]:
     for loader in target.loaders:
         of_batches = value_of(loader, "batch_sampler")
         yield from (of_batches, value_of(of_batches, "sampler"), value_of(loader, "sampler"))
+
+
+def _sends_state(loader: Any) -> bool:
+    keeps_state = hasattr(type(value_of(loader, "dataset")), "state_dict")
+    return keeps_state and value_of(loader, "snapshot_every_n_steps") == 1
 
 
 def _place_of_iter(drawing: Any) -> str:
