@@ -104,6 +104,7 @@ def main() -> None:
     options = arguments(
         __doc__,
         only=Option([""], ["healthy 4"], "loaders with one of these in their name"),
+        every=Option(1, 1, "measure every k-th loader"),
         budget=Option(15.0, 1.5, "of ss.tune, seconds"),
         workers=Option([0, 1, 2, 3, 4, 8], [0, 2], "numbers measured beside what is chosen"),
         recorded=Option([0, 8], [0], "and those with which it is recorded beside its own"),
@@ -119,7 +120,7 @@ def main() -> None:
         for name, make in loaders(options.seed).items()
         if any(part in name for part in options.only)
     }
-    for name, make in tqdm(wanted.items(), disable=False, unit="loader"):
+    for name, make in tqdm([*wanted.items()][:: options.every], disable=False, unit="loader"):
         more_pairs, more_choices = _measured(name, make, options)
         pairs += more_pairs
         choices += more_choices

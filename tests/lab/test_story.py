@@ -59,7 +59,7 @@ def test_a_change_is_measured_and_kept(target, tmp_path):
     changed = loader(0.001)
     state = changed.generator.get_state()
     story = Story.open(target, tmp_path)
-    assert "Nothing was changed yet" in str(story)
+    assert "No change was tried yet" in str(story)
 
     story.try_change("no wait", changed, budget_s=1)
     story.try_change("no wait", changed, budget_s=4)

@@ -248,7 +248,8 @@ class Story:
     def _document(self) -> Document:
         rows, faster = self._saved_changes(), self._kept()
         if not rows:
-            return Document("story", [Heading("Nothing was changed yet."), Notes(self._notes)])
+            title = "No change was tried yet; the next notebooks keep each that is faster"
+            return Document("story", [Heading(title)])
         title = "No change was faster: keep the loader as it is"
         if unsettled := [row["change"] for row in rows if row["says"] == OPEN]:
             title = f"Tried, and tried again after the next faster change: {', '.join(unsettled)}"
