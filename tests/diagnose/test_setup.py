@@ -155,7 +155,7 @@ class WithState(Kept):
     ids=["each batch", "each 100th", "no state"],
 )
 def test_a_loader_that_sends_the_state_of_its_dataset_is_found(dataset, every, sends):
-    """torchdata's StatefulDataLoader does so with each batch by default."""
+    """Torchdata's StatefulDataLoader does so with each batch by default."""
     loader = DataLoader(dataset, num_workers=2)
     loader.snapshot_every_n_steps = every
 
