@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 - a field's type, which is checked on loading
 from dataclasses import dataclass, field
-from functools import cached_property
 from importlib import import_module
 from math import isnan
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import polars as pl
 
-from stallscope.apart import computed_apart
+from stallscope.apart import computed_apart, computed_once
 from stallscope.columns import NAME, Column, Schema, unit_of
 from stallscope.errors import StallscopeError
 from stallscope.result import LoopConditions, SavedResult
@@ -154,18 +153,14 @@ class Diagnosis(SavedResult):
         """The first finding."""
         return self.findings[0]
 
-    @cached_property
-    @computed_apart
-    def _table(self) -> pl.DataFrame:
+    @computed_once
+    def table(self) -> pl.DataFrame:
+        """One row per finding, the verdict first; columns of `TABLE`."""
         rows = []
         for finding in self.findings:
             numbers = ", ".join(f"{name} {value:.3g}" for name, value in finding.evidence.items())
             rows.append({name: getattr(finding, name) for name in TABLE} | {"evidence": numbers})
         return pl.DataFrame(rows, TABLE)
-
-    def table(self) -> pl.DataFrame:
-        """One row per finding, the verdict first; columns of `TABLE`."""
-        return self._table
 
     def try_fix(self, fix: Any, *, budget_s: float = 30.0) -> Tuning:
         """Measure a change beside the current loader, and compare with the prediction.

@@ -8,14 +8,13 @@ of confidence limits about effect measures", Statistics in Medicine 27, 2008).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from math import hypot
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 import polars as pl
 
-from stallscope.apart import computed_apart
+from stallscope.apart import computed_apart, computed_once
 from stallscope.columns import CODE_FILE, NAME, Column, Schema
 from stallscope.model.thresholds import NOTABLE
 from stallscope.result import Conditions, Result, SavedResult, named
@@ -109,14 +108,10 @@ class Flame(_Flamegraph, SavedResult):
             .sort("hits", descending=True, maintain_order=True)
         )
 
-    @cached_property
-    @computed_apart
-    def _table(self) -> pl.DataFrame:
-        return classify.table(self.samples)
-
+    @computed_once
     def table(self) -> pl.DataFrame:
         """Return a row for each function of the user's own; columns of `flame.classify.TABLE`."""
-        return self._table
+        return classify.table(self.samples)
 
     def diff(self, before: Flame) -> FlameDifference:
         """Return the changes since another recording, `before`."""

@@ -8,12 +8,11 @@ up, also in a recursive function.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, ClassVar, Final
 
 import polars as pl
 
-from stallscope.apart import computed_apart
+from stallscope.apart import computed_once
 from stallscope.columns import CODE, CODE_FILE, NAME, Column, Schema
 from stallscope.model.thresholds import NOTABLE
 from stallscope.result import Conditions, SavedResult
@@ -81,9 +80,9 @@ class Lines(SavedResult):
     notes: tuple[str, ...] = ()
     """Caveats, in sentences."""
 
-    @cached_property
-    @computed_apart
-    def _table(self) -> pl.DataFrame:
+    @computed_once
+    def table(self) -> pl.DataFrame:
+        """Return one row per line that ran, the hottest first; columns of `lines.result.TABLE`."""
         wall_s = self.circumstances.wall_s
         about = self.functions.select("function", "file", "stage", "kind")
         return (
@@ -93,10 +92,6 @@ class Lines(SavedResult):
             .sort("own_share", "share", descending=True, maintain_order=True)
             .select([pl.col(name).cast(kind) for name, kind in TABLE.items()])
         )
-
-    def table(self) -> pl.DataFrame:
-        """Return one row per line that ran, the hottest first; columns of `lines.result.TABLE`."""
-        return self._table
 
 
 KEY: Final = (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import polars as pl
 
-from stallscope.apart import computed_apart
+from stallscope.apart import computed_once
 from stallscope.bench.comparison import (
     AS_FAST,
     BLOCKS,
@@ -179,21 +179,17 @@ class Tuning(SavedResult):
     bench: Any = field(default=None, repr=False)
     """Loader for further measurements (`tune.TuneBench`); None in a loaded result."""
 
-    @cached_property
-    @computed_apart
-    def _settings(self) -> pl.DataFrame:
-        return _settings_table(self)
-
+    @computed_once
     def settings(self) -> pl.DataFrame:
         """Return a row for each setting, the recommended one first; columns of `SETTINGS`."""
-        return self._settings
+        return _settings_table(self)
 
     table = settings
 
     @cached_property
     def best(self) -> dict[str, Any]:
         """Row of the best setting in `settings`; the current loader where no setting helps."""
-        rows = self._settings.to_dicts()
+        rows = self.settings().to_dicts()
         return rows[0] if rows[0]["status"] == RECOMMENDED else _own(rows)
 
     @property
