@@ -692,6 +692,14 @@ class TestConfidence:
         assert "inconclusive" == finding.code
         assert finding.title.endswith("4 steps after the warm-up, and 12 are needed")
 
+    def test_few_steps_are_enough_for_a_loop_that_always_waits(self):
+        """The verdict is that of many steps, and less sure."""
+        long = known(stall_low=0.9)
+        short = judge(replace(long, time=replace(long.time, steps=8)))[0]
+
+        assert judge(long)[0].code == short.code
+        assert judge(long)[0].confidence > short.confidence
+
 
 def test_garbage_collection_of_the_main_process_belongs_to_the_loop():
     """Garbage collection in workers counts as work on samples."""

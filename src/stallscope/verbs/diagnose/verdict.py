@@ -194,7 +194,9 @@ def too_short(facts: Facts) -> str:
     wanted = fewest_steps(facts.setup)
     if facts.time is None:
         return "no step of the loop was seen"
-    if facts.steps >= wanted or facts.starts.share >= thresholds.MOSTLY:
+    # A loop whose interval lies above that waits, and each sample of its batches was timed
+    waits = facts.stall_low >= thresholds.MOSTLY
+    if waits or facts.steps >= wanted or facts.starts.share >= thresholds.MOSTLY:
         return ""
     return f"{count(facts.steps, 'step')} after the warm-up, and {wanted} are needed"
 
