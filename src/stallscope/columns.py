@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import polars as pl
 
+from stallscope.stats import INTERVAL
 from stallscope.units import (
     CONTROLS,
     NO_LETTER,
@@ -100,6 +101,14 @@ class Column:
         is_interval = high != self.name and high in row
         values = [row[name] for name in ((self.name, high) if is_interval else (self.name,))]
         return NO_VALUE if None in values else " to ".join(map(form, values))
+
+
+def interval(
+    low: str, form: Callable[[Any], str] | None = None, doc: str = "its 95% CI"
+) -> tuple[Column, Column]:
+    """Return the columns of an interval's ends; `low` names the first. Shown if it has a form."""
+    lower = Column(low, pl.Float64, doc, INTERVAL if form else "", form)
+    return lower, Column(low.replace("_low", "_high"), pl.Float64)
 
 
 class Schema(dict[str, "PolarsDataType"]):

@@ -19,7 +19,7 @@ import polars as pl
 
 from stallscope.apart import apart
 from stallscope.bench.comparison import LITTLE
-from stallscope.columns import Column, Schema
+from stallscope.columns import Column, Schema, interval
 from stallscope.errors import ArgumentError
 from stallscope.model.loop_time import loop_breakdown
 from stallscope.model.thresholds import OTHERS, SMALL
@@ -45,8 +45,7 @@ CHANGES: Final = Schema(
     Column("before", pl.Float64, "value in the first run"),
     Column("after", pl.Float64, "value in this run"),
     Column("change", pl.Float64, "after minus before"),
-    Column("change_low", pl.Float64, "its 95% CI; null: too few blocks"),
-    Column("change_high", pl.Float64),
+    *interval("change_low", doc="its 95% CI; null: too few blocks"),
     Column("distinguishable", pl.Boolean, "neither chance nor the machine"),
 )
 

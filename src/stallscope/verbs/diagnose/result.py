@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import polars as pl
 
 from stallscope.apart import computed_apart, computed_once
-from stallscope.columns import NAME, Column, Schema, unit_of
+from stallscope.columns import NAME, Column, Schema, interval, unit_of
 from stallscope.errors import StallscopeError
 from stallscope.result import LoopConditions, SavedResult
 from stallscope.run.result import Run  # noqa: TC001 - of a field, like the next two
@@ -53,13 +53,11 @@ FIXES: Final = Schema(
     Column("fix", pl.String),
     Column("code", pl.String, 'finding that advises it; "": none by itself', secret=NAME),
     Column("predicted_gain", pl.Float64, "speedup of the loop, replayed from the run"),
-    Column("predicted_gain_low", pl.Float64, "its interval"),
-    Column("predicted_gain_high", pl.Float64),
+    *interval("predicted_gain_low", doc="its interval"),
     Column("measurable", pl.Boolean, "whether `try_fix` can make or imitate it"),
     Column("outside", pl.String, "why that is outside of what was recorded"),
     Column("gain", pl.Float64, "measured speedup; null: not tried"),
-    Column("gain_low", pl.Float64, "its 95% CI"),
-    Column("gain_high", pl.Float64),
+    *interval("gain_low"),
     Column("says", pl.String, "word of `bench.comparison`"),
     nullable="gain gain_low gain_high says",
 )

@@ -22,10 +22,9 @@ from stallscope.bench.comparison import (
     of_starts,
     open_title,
 )
-from stallscope.columns import CODE, CODE_FILE, NAME, Column, Schema
+from stallscope.columns import CODE, CODE_FILE, NAME, Column, Schema, interval
 from stallscope.model.thresholds import WELL_USED
 from stallscope.result import LoopConditions, SavedResult
-from stallscope.stats import INTERVAL
 from stallscope.store import stored
 from stallscope.units import MOST_NAMED, capital, count, seconds, share
 
@@ -154,8 +153,7 @@ TABLE: Final = Schema(
     Column("before_s", pl.Float64, "median unchanged step", "as it is"),
     Column("after_s", pl.Float64, "median step with the change", "changed"),
     Column("factor", pl.Float64, "speedup of the step", "speedup", "{:.2f}×".format),
-    Column("factor_low", pl.Float64, "its 95% CI", INTERVAL, "{:.2f}".format),
-    Column("factor_high", pl.Float64),
+    *interval("factor_low", "{:.2f}".format),
     Column("says", pl.String, "word of `bench.comparison`"),
     Column("loss_difference", pl.Float64, "largest", "loss difference", "{:.2g}".format),
     Column("pairs", pl.Int32, "pairs of laps"),
@@ -166,8 +164,7 @@ COPIES: Final = Schema(
     "One row per kind of copy of a batch to the device; times are medians.",
     *COPY_TIMES.columns,
     Column("factor", pl.Float64, "speedup over the first kind of copy"),
-    Column("factor_low", pl.Float64, "its 95% CI"),
-    Column("factor_high", pl.Float64),
+    *interval("factor_low"),
     Column(
         "step_share", pl.Float64, "share of a step, if nothing overlaps with the copy", "of a step"
     ),

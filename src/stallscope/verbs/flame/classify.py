@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from stallscope.columns import CODE_FILE, NAME, Column, Schema
+from stallscope.columns import CODE_FILE, NAME, Column, Schema, interval
 from stallscope.run.stacks import in_package, library_at, parts_of
 from stallscope.stages import COLOURS as STAGE_COLOURS
 from stallscope.stages import STALL_COLOUR
-from stallscope.stats import INTERVAL, share_intervals
+from stallscope.stats import share_intervals
 from stallscope.units import share
 
 if TYPE_CHECKING:
@@ -180,11 +180,9 @@ TABLE: Final = Schema(
     Column("function", pl.String, "name", "your function", secret=NAME),
     Column("file", pl.String, "where it is", "file", secret=CODE_FILE),
     Column("self_share", pl.Float64, "samples that belong to it, see `owner`", "share", share),
-    Column("self_share_low", pl.Float64, "its 95% CI", INTERVAL, "{:.1%}".format),
-    Column("self_share_high", pl.Float64),
+    *interval("self_share_low", "{:.1%}".format),
     Column("total_share", pl.Float64, "samples with it on the stack", "with callees", share),
-    Column("total_share_low", pl.Float64, "its 95% CI"),
-    Column("total_share_high", pl.Float64),
+    *interval("total_share_low"),
     Column("hits", pl.Int64, "samples with it on the stack"),
     Column("samples", pl.Int64, "all samples"),
     Column("interval", pl.String, '"windows" of samples were resampled, or "Wilson"', secret=NAME),

@@ -15,11 +15,11 @@ import numpy as np
 import polars as pl
 
 from stallscope.apart import computed_apart, computed_once
-from stallscope.columns import CODE_FILE, NAME, Column, Schema
+from stallscope.columns import CODE_FILE, NAME, Column, Schema, interval
 from stallscope.model.thresholds import NOTABLE
 from stallscope.result import Conditions, Result, SavedResult, named
 from stallscope.run.stacks import STACKS
-from stallscope.stats import INTERVAL, wilson
+from stallscope.stats import wilson
 from stallscope.store import stored
 from stallscope.units import capital, count, share
 from stallscope.verbs.flame import classify
@@ -125,8 +125,7 @@ CHANGES: Final = Schema(
     Column("before_share", pl.Float64, "share before, as `self_share` of a flame", "before"),
     Column("after_share", pl.Float64, "share after", "after"),
     Column("change", pl.Float64, "after minus before, in shares of 1", "change"),
-    Column("change_low", pl.Float64, "its 95% CI", INTERVAL, lambda value: f"{100 * value:+.1f}"),
-    Column("change_high", pl.Float64),
+    *interval("change_low", lambda value: f"{100 * value:+.1f}"),
     Column("distinguishable", pl.Boolean, "true if 0 is outside of the interval"),
 )
 

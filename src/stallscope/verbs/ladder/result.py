@@ -23,10 +23,9 @@ from stallscope.bench.comparison import (
     rates,
 )
 from stallscope.bench.comparison import compared as compared_blocks
-from stallscope.columns import NAME, Column, Schema
+from stallscope.columns import NAME, Column, Schema, interval
 from stallscope.model.thresholds import WELL_USED
 from stallscope.result import LoopConditions, SavedResult
-from stallscope.stats import INTERVAL
 from stallscope.store import stored
 from stallscope.units import duration, rate, share, times
 
@@ -149,8 +148,7 @@ TABLE: Final = Schema(
     Column("rung", pl.String, "name of the loop", "rung"),
     Column("removes", pl.String, "cost of the previous rung that this rung removes"),
     Column("samples_per_s", pl.Float64, "throughput of the loop", "samples/s", "{:,.0f}".format),
-    Column("samples_per_s_low", pl.Float64, "its 95% CI", INTERVAL, "{:,.0f}".format),
-    Column("samples_per_s_high", pl.Float64),
+    *interval("samples_per_s_low", "{:,.0f}".format),
     Column("step_share", pl.Float64, "share of the loop's wall time in the step", "in the step"),
     *FACTS.shown("device_busy_share cached_bytes nvml_busy_share"),
     Column("starts", pl.Int32, "starts of the workers"),
@@ -163,8 +161,7 @@ GAINS: Final = Schema(
     Column("rung", pl.String),
     Column("removes", pl.String, "all costs between the two rungs"),
     Column("factor", pl.Float64, "speedup"),
-    Column("factor_low", pl.Float64, "its 95% CI"),
-    Column("factor_high", pl.Float64),
+    *interval("factor_low"),
     Column("says", pl.String, "word of `bench.comparison`"),
 )
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 import polars as pl
 
 from stallscope.apart import computed_once
-from stallscope.columns import CODE, CODE_FILE, NAME, Column, Schema
+from stallscope.columns import CODE, CODE_FILE, NAME, Column, Schema, interval
 from stallscope.model.thresholds import NOTABLE
 from stallscope.result import Conditions, SavedResult
 from stallscope.stats import INTERVAL
@@ -38,8 +38,7 @@ LINES: Final = Schema(
     Column("hits", pl.Int64, "number of runs; null: not counted"),
     Column("share", pl.Float64, "share of the time, including callees"),
     Column("own_share", pl.Float64, "share, excluding the other listed functions", "own"),
-    Column("own_low", pl.Float64, "its 95% CI"),
-    Column("own_high", pl.Float64),
+    *interval("own_low"),
     nullable="hits",
 )
 

@@ -25,7 +25,7 @@ from stallscope.bench.comparison import (
     rate,
 )
 from stallscope.bench.samples import PAIRS
-from stallscope.columns import CODE_FILE, NAME, Column, Schema
+from stallscope.columns import CODE_FILE, NAME, Column, Schema, interval
 from stallscope.errors import ArgumentError, StallscopeError
 from stallscope.result import Conditions, SavedResult
 from stallscope.store import stored
@@ -55,8 +55,7 @@ OPS: Final = Schema(
     Column("takes", pl.String, "type, dtype and shape in words"),
     Column("gives", pl.String, "type, dtype and shape in words"),
     Column("cost_s", pl.Float64, "time for its own input, per sample"),
-    Column("cost_low_s", pl.Float64, "its 95% CI over the samples; null: a single sample"),
-    Column("cost_high_s", pl.Float64),
+    *interval("cost_low_s", doc="its 95% CI over the samples; null: a single sample"),
     Column("file", pl.String, "file of its code; null: not written in Python", secret=CODE_FILE),
     Column("line", pl.Int32),
     nullable="random cost_s cost_low_s cost_high_s file line",
@@ -95,13 +94,11 @@ TABLE: Final = Schema(
     Column("change", pl.String, "its change in words"),
     Column("predicted_s", pl.Float64),
     Column("measured_s", pl.Float64, "null: not measured"),
-    Column("measured_low_s", pl.Float64, "its 95% CI"),
-    Column("measured_high_s", pl.Float64),
+    *interval("measured_low_s"),
     Column("speedup", pl.Float64, "measured time of the original over its own"),
     Column("equivalence", pl.String, "grade of its data"),
     Column("max_difference", pl.Float64, "largest difference, share of the values' range"),
-    Column("speedup_low", pl.Float64, "95% CI of the speedup"),
-    Column("speedup_high", pl.Float64),
+    *interval("speedup_low", doc="95% CI of the speedup"),
     Column("predicted_speedup", pl.Float64),
     Column("trial", pl.Int32, "0: the original"),
     Column("kind", pl.String),
@@ -109,8 +106,7 @@ TABLE: Final = Schema(
     Column("recommended", pl.Boolean),
     Column("says", pl.String, "word of `bench.comparison` of the speedup"),
     Column("loader_gain", pl.Float64, "speedup of the loader alone; null: not measured"),
-    Column("loader_gain_low", pl.Float64, "its 95% CI"),
-    Column("loader_gain_high", pl.Float64),
+    *interval("loader_gain_low"),
     Column("loader_says", pl.String, "word of `bench.comparison` of the loader's speedup"),
     Column("gains", pl.Boolean, "true if it is predicted to be faster and costs no memory"),
     Column("psnr_db", pl.Float64, "lowest of a sample; null: identical, or not comparable"),

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 import polars as pl
 
 from stallscope.bench.comparison import FASTER, OPEN, Factor, of_samples, open_title, rate_of
-from stallscope.columns import NAME, Column, Schema
+from stallscope.columns import NAME, Column, Schema, interval
 from stallscope.errors import ArgumentError
 from stallscope.result import SavedResult
 from stallscope.stats import INTERVAL
@@ -61,11 +61,9 @@ LAYOUTS: Final = Schema(
     *WRITTEN.shown("kind resized"),
     Column("state", pl.String, "`cold` or `warm`", "state"),
     Column("samples_per_s", pl.Float64, "of all workers, a core each", "samples/s", _WHOLE),
-    Column("samples_low_per_s", pl.Float64, "its 95% CI", INTERVAL, _WHOLE),
-    Column("samples_high_per_s", pl.Float64),
+    *interval("samples_low_per_s", _WHOLE),
     Column("gain", pl.Float64, "speedup over the current files", "vs. files", "{:.2f}×".format),
-    Column("gain_low", pl.Float64, "its 95% CI", INTERVAL, "{:.2f}".format),
-    Column("gain_high", pl.Float64),
+    *interval("gain_low", "{:.2f}".format),
     Column("says", pl.String, "word of `bench.comparison`"),
     Column("loop_gain", pl.Float64, "the same of the loop", "loop speedup", "{:.2f}×".format),
     *WRITTEN.shown("bytes convert_s random_access shuffle_share"),

@@ -16,9 +16,8 @@ import numpy as np
 import polars as pl
 
 from stallscope.bench.comparison import AS_FAST, Rate, rate_of
-from stallscope.columns import NAME, PATH, Column, Schema
+from stallscope.columns import NAME, PATH, Column, Schema, interval
 from stallscope.result import LoopConditions, SavedResult
-from stallscope.stats import INTERVAL
 from stallscope.store import stored
 from stallscope.units import count, seconds, share, size, times, used_of
 from stallscope.verbs.storage.reads import COLD, MEMORY, SAMPLE, SEQUENTIAL, WARM
@@ -54,8 +53,7 @@ READS: Final = Schema(
     Column("latency_p95_s", pl.Float64, "95th percentile", "p95"),
     Column("bytes_per_s", pl.Float64, "throughput", "bytes/s"),
     Column("requests_per_s", pl.Float64, "requests per second", "reads/s", "{:,.0f}".format),
-    Column("requests_low_per_s", pl.Float64, "its 95% CI", INTERVAL, "{:,.0f}".format),
-    Column("requests_high_per_s", pl.Float64),
+    *interval("requests_low_per_s", "{:,.0f}".format),
     Column("cached_share", pl.Float64, "share in the page cache before", "in cache"),
     Column("rounds", pl.Int32),
 )

@@ -25,12 +25,12 @@ from stallscope.bench.comparison import (
     open_title,
     rates,
 )
-from stallscope.columns import NAME, Column, Schema
+from stallscope.columns import NAME, Column, Schema, interval
 from stallscope.errors import StallscopeError
 from stallscope.model.settings import Setting, code_of, with_setting
 from stallscope.result import LoopConditions, SavedResult
 from stallscope.run.result import Run  # noqa: TC001 - a field's type, for loading
-from stallscope.stats import INTERVAL, Estimate
+from stallscope.stats import Estimate
 from stallscope.store import stored
 from stallscope.units import count, printable, rate, share, size, speedup, used_of
 
@@ -58,11 +58,9 @@ TRIALS: Final = Schema(
     *_ARGUMENTS,
     Column("change", pl.String, "its name, from a fix, or the arguments that it changes"),
     Column("predicted_per_s", pl.Float64, "samples per second; null: not predicted"),
-    Column("predicted_low_per_s", pl.Float64),
-    Column("predicted_high_per_s", pl.Float64),
+    *interval("predicted_low_per_s", doc=""),
     Column("stall_share", pl.Float64, "share of the loop's time in stalls, predicted"),
-    Column("stall_low_share", pl.Float64),
-    Column("stall_high_share", pl.Float64),
+    *interval("stall_low_share", doc=""),
     Column("first_batch_s", pl.Float64, "time to the first batch, predicted"),
     Column("memory_bytes", pl.Int64, "memory of workers and batches in flight"),
     Column("outside", pl.String, "why the prediction goes beyond what was recorded"),
@@ -77,17 +75,13 @@ SETTINGS: Final = Schema(
     "epoch.",
     Column("setting", pl.String, "arguments that differ from the current loader", "setting"),
     Column("predicted_per_s", pl.Float64, "samples per second", "predicted/s", rate),
-    Column("predicted_low_per_s", pl.Float64),
-    Column("predicted_high_per_s", pl.Float64),
+    *interval("predicted_low_per_s", doc=""),
     Column("predicted_gain", pl.Float64, "speedup over the current loader", "speedup", speedup),
-    Column("predicted_gain_low", pl.Float64),
-    Column("predicted_gain_high", pl.Float64),
+    *interval("predicted_gain_low", doc=""),
     Column("measured_per_s", pl.Float64, "samples per second", "measured/s", rate),
-    Column("measured_low_per_s", pl.Float64, "its 95% CI", INTERVAL, rate),
-    Column("measured_high_per_s", pl.Float64),
+    *interval("measured_low_per_s", rate),
     Column("gain", pl.Float64, "speedup over the current loader", "speedup", speedup),
-    Column("gain_low", pl.Float64, "its 95% CI"),
-    Column("gain_high", pl.Float64),
+    *interval("gain_low"),
     Column("says", pl.String, "word of `bench.comparison`; null: not measured"),
     Column("starts", pl.Int32, "starts of the workers"),
     Column("status", pl.String, "one of `STATUSES`", "status"),
