@@ -140,15 +140,16 @@ def _about(finding: FindingText, indent: str = "") -> Iterator[str]:
 
 
 def _wrapped(sentence: str, first: str = "", rest: str | None = None) -> list[str]:
-    """Break a sentence into lines of a terminal; keep paths and commands whole."""
-    return textwrap.wrap(
-        sentence,
+    """Break a sentence into lines of a terminal; keep paths, commands and quantities whole."""
+    lines = textwrap.wrap(
+        unbroken(sentence),
         WIDTH,
         initial_indent=first,
         subsequent_indent=first if rest is None else rest,
         break_long_words=False,
         break_on_hyphens=False,
     )
+    return [line.replace("\xa0", " ") for line in lines]
 
 
 def linked(step: str) -> Markup:
