@@ -186,7 +186,7 @@ class StorageProbe:
                 is_whole=self._is_whole,
                 **self._demand,
             ),
-            (*self._target.notes, *self._measurement.notes, *self._notes()),
+            notes=(*self._target.notes, *self._measurement.notes, *self._notes()),
         )
 
     def _places(self) -> list[tuple[Any, ...]]:
