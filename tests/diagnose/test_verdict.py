@@ -415,7 +415,7 @@ BUSY: Any = {
 }
 NEAR: Any = {"stalled": 0.14, "work": {("decode", "decode"): 0.3, ("rest", "crowded"): 0.7}}
 DOUBT = [
-    case("workers that would keep up with a core each", "inconclusive", title="other processes",
+    case("workers that would keep up with a core each", "inconclusive", title="^Other processes",
          load=1.2, **CROWD),
     case("memory grows whoever has the cores", "memory-growth", load=1.2, memory_growth=COPIES,
          **CROWD),

@@ -568,8 +568,9 @@ INCONCLUSIVE: Final = Cause(
     evidence=("unattributed_share", "other_processes_share", "steps_count"),
     kind="other",
 )
-NO_BATCH: Final = INCONCLUSIVE._replace(title="{why}")
-"""Variant for a batch that never came."""
+SAID: Final = INCONCLUSIVE._replace(title="{why}")
+"""Variant for what is clear and no fault of the loop: a batch never came, or other processes have
+the cores."""
 
 CAUSES: Final[Mapping[str, Cause]] = {
     cause.code: cause

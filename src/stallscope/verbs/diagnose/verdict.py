@@ -222,7 +222,7 @@ def inconclusive(
 def no_batch(facts: Facts, error: NoBatchError) -> Finding:
     """Say that a batch never came, whatever the loop did before."""
     what = str(error).partition(". ")[0]
-    return inconclusive(facts, capital(what), "fix that, or raise budget_s", causes.NO_BATCH)
+    return inconclusive(facts, capital(what), "fix that, or raise budget_s", causes.SAID)
 
 
 def _first(facts: Facts, by_cause: ByCause) -> Finding:
@@ -359,10 +359,12 @@ def _disturbed(facts: Facts, by_cause: ByCause) -> Finding:
         return by_cause[causes.MEMORY_GROWS]
     queued = facts.use.queued_share or 0.0
     why = (
-        f"other processes have {share(facts.others_share)} of the cores. Without them the loop "
+        f"Other processes have {share(facts.others_share)} of the cores. Without them the loop "
         f"would hardly wait: its batches wait for a core {share(queued)} of the time"
     )
-    return inconclusive(facts, why, "measure again on an idle machine")
+    return inconclusive(
+        facts, why, "give this loop cores of its own, and measure again", causes.SAID
+    )
 
 
 def _storage(facts: Facts, by_cause: ByCause) -> Finding | None:
