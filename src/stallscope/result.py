@@ -119,7 +119,6 @@ def named(folder: str, name: str) -> Any:
     return getattr(import_module(f"stallscope.{folder}.{module}"), attribute)
 
 
-@dataclass(frozen=True, eq=False)
 class SavedResult(Result):
     """Base of the results that can be saved, and that `ss.load` reads."""
 
@@ -127,9 +126,6 @@ class SavedResult(Result):
     """Noun for an error message."""
     _left_alone: ClassVar[tuple[str, ...]] = ()
     """Names in a folder of the result that saving leaves alone."""
-
-    notes: tuple[str, ...] = field(default=(), kw_only=True)
-    """Caveats, in sentences: what was left out, or could not be measured."""
 
     def save(self, folder: str | Path) -> Path:
         """Write the result as JSON and Arrow files; `ss.load` reads it back.

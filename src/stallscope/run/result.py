@@ -168,6 +168,8 @@ class Run(SavedResult):
     """Seconds from the loader's start to its first batch; None without a batch."""
     machine: dict[str, Any] = field(default_factory=dict)
     """Facts about the machine."""
+    notes: tuple[str, ...] = ()
+    """Sentences on what was left out or could not be measured."""
     others: tuple[Run, ...] = ()
     """Other loaders of the process (validation, say), the longest first."""
 

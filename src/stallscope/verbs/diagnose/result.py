@@ -135,6 +135,8 @@ class Diagnosis(SavedResult):
     spent: pl.DataFrame = stored(SPENT)
     circumstances: DiagnosisConditions = field(default_factory=DiagnosisConditions)
     """Measured target, machine and budget."""
+    notes: tuple[str, ...] = ()
+    """Notes on omissions and caveats, in sentences."""
     fixes: pl.DataFrame = stored(FIXES)
     """Predictions; empty where there are none."""
     bench: Any = field(default=None, repr=False)

@@ -105,6 +105,8 @@ class Experiments(SavedResult):
     copy_times: pl.DataFrame = stored(COPY_TIMES)
     circumstances: ExperimentsConditions = field(default_factory=ExperimentsConditions)
     """Target, step and machine of the measurement."""
+    notes: tuple[str, ...] = ()
+    """Caveats, in sentences."""
 
     @computed_apart
     def table(self) -> pl.DataFrame:

@@ -208,7 +208,7 @@ class StackCounts:
                 "the sampling time was too short"
             )
         samples = pl.DataFrame(rows, SAMPLES, orient="row")
-        return Flame(samples, conditions, notes=tuple(dict.fromkeys(notes)))
+        return Flame(samples, conditions, tuple(dict.fromkeys(notes)))
 
 
 class SamplingLoop:

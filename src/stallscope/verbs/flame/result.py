@@ -96,6 +96,8 @@ class Flame(_Flamegraph, SavedResult):
     samples: pl.DataFrame = stored(SAMPLES, "stacks")
     circumstances: FlameConditions = field(default_factory=FlameConditions)
     """Conditions of the recording."""
+    notes: tuple[str, ...] = ()
+    """Caveats, in sentences."""
 
     @computed_apart
     def stacks(self) -> pl.DataFrame:

@@ -81,6 +81,8 @@ class Ladder(SavedResult):
     facts: pl.DataFrame = stored(FACTS)
     circumstances: LoopConditions = field(default_factory=LoopConditions)
     """Target, step and machine of the measurement."""
+    notes: tuple[str, ...] = ()
+    """Caveats, in sentences."""
     took_s: float = 0.0
     """Seconds that the measurement took."""
 

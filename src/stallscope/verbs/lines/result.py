@@ -76,6 +76,8 @@ class Lines(SavedResult):
     sources: pl.DataFrame = stored(SOURCES)
     circumstances: LinesConditions = field(default_factory=LinesConditions)
     """Conditions of the measurement."""
+    notes: tuple[str, ...] = ()
+    """Caveats, in sentences."""
 
     @computed_once
     def table(self) -> pl.DataFrame:

@@ -178,6 +178,8 @@ class Orders(SavedResult):
     """Extent of the search."""
     circumstances: OrdersConditions = field(default_factory=OrdersConditions)
     """Pipeline that was measured, and the settings."""
+    notes: tuple[str, ...] = ()
+    """Caveats, in sentences."""
     bench: Any = field(default=None, repr=False)
     """Evaluator of the pipeline (`evaluator.OrderEvaluator`); None: only data, as in a file."""
 

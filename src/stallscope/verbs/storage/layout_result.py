@@ -166,6 +166,8 @@ class Layouts(SavedResult):
     written: pl.DataFrame = stored(WRITTEN)
     circumstances: LayoutConditions = field(default_factory=LayoutConditions)
     """The loop that was measured, and its samples."""
+    notes: tuple[str, ...] = ()
+    """Caveats, in sentences."""
 
     def recipe(self, kind: str | None = None) -> str:
         """Return Python source that converts a whole folder of images to a layout.

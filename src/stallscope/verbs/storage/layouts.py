@@ -317,7 +317,7 @@ class LayoutSearch:
                 sample_bytes=raw_bytes / max(len(self._raws), 1),
                 image_pixels=self._pixels,
             ),
-            notes=(*self._target.notes, *self._measurement.notes),
+            (*self._target.notes, *self._measurement.notes),
         )
 
 

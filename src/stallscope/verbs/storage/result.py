@@ -127,6 +127,8 @@ class Storage(SavedResult):
     places: pl.DataFrame = stored(PLACES)
     circumstances: StorageConditions = field(default_factory=StorageConditions)
     """The loop that was measured, and its files."""
+    notes: tuple[str, ...] = ()
+    """Caveats, in sentences."""
 
     @cached_property
     def _reads(self) -> pl.DataFrame:

@@ -186,7 +186,7 @@ class StorageProbe:
                 is_whole=self._is_whole,
                 **self._demand,
             ),
-            notes=(*self._target.notes, *self._measurement.notes, *self._notes()),
+            (*self._target.notes, *self._measurement.notes, *self._notes()),
         )
 
     def _places(self) -> list[tuple[Any, ...]]:

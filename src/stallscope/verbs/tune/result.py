@@ -168,6 +168,8 @@ class Tuning(SavedResult):
     """The loop as it is; None where it could not be recorded."""
     circumstances: TuneConditions = field(default_factory=TuneConditions)
     """Target, step and machine of the measurement."""
+    notes: tuple[str, ...] = ()
+    """Caveats, in sentences."""
     bench: Any = field(default=None, repr=False)
     """Loader for further measurements (`tune.TuneBench`); None in a loaded result."""
 
