@@ -42,6 +42,20 @@ def test_a_finding_costs_what_its_remedy_takes_away(facts, severity):
 
 
 @pytest.mark.parametrize(
+    ("sent", "codes"), [(0.6, ["sending", "one-transform"]), (0.4, ["one-transform", "sending"])]
+)
+def test_receiving_and_mapping_have_their_costs(sent, codes):
+    """A loop that stalls 42% for batches that cost much to map and to receive has both findings."""
+    work = {("unpickle", "sending"): sent, ("Mapper", "transform"): 1 - sent}
+
+    findings = judge(known(stalled=0.42, load=1.3, work=work))
+
+    assert codes == [finding.code for finding in findings]
+    costs = {finding.code: finding.severity for finding in findings}
+    assert costs == pytest.approx({"sending": 0.42 * sent, "one-transform": 0.42 * (1 - sent)})
+
+
+@pytest.mark.parametrize(
     ("code", "facts", "evidence"),
     [
         (

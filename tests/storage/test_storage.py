@@ -12,7 +12,7 @@ import pytest
 import torch
 from support.build_storage import a_storage, no_storage, warm_storage
 from support.loaders import Noise
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import stallscope as ss
 from stallscope.verbs.storage import reads
@@ -48,6 +48,22 @@ class Rows(Dataset):
     def __getitem__(self, index):
         self.file = self.file or h5py.File(self.path)
         return torch.from_numpy(self.file["x"][index])
+
+
+class Shards(IterableDataset):
+    """Samples of one tar shard after another, behind a buffer that is filled first."""
+
+    def __init__(self, folder) -> None:
+        self.paths = sorted(map(str, Path(folder).iterdir()))
+
+    def __iter__(self):
+        buffer = []
+        for path in self.paths:
+            with tarfile.open(path) as archive:
+                for member in archive:
+                    buffer.append(len(archive.extractfile(member).read()))
+                    if len(buffer) > 40:
+                        yield buffer.pop(0)
 
 
 def written(path, size=200_000):
@@ -232,6 +248,22 @@ class TestStorage:
         assert 1 == storage.circumstances.files
         assert 8192 <= storage.circumstances.sample_bytes < 90_000  # HDF5 reads more than a row
         assert storage.of(SAMPLE, COLD)
+
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_of_tar_shards(self, tmp_path, workers):
+        """A sample has the bytes of its member, whatever a buffer holds or a round reads ahead."""
+        for number in range(4):
+            with tarfile.open(tmp_path / f"{number}.tar", "w") as archive:
+                for name in map(str, range(30)):
+                    member = tarfile.TarInfo(name)
+                    member.size = 64 << 10
+                    archive.addfile(member, io.BytesIO(bytes(64 << 10)))
+
+        storage = measured(DataLoader(Shards(tmp_path), 4, num_workers=workers))
+
+        assert not storage.circumstances.is_whole
+        assert 512 + (64 << 10) == storage.circumstances.sample_bytes
+        assert {512 + (64 << 10)} == {row["request_bytes"] for row in storage.of(SAMPLE, COLD)}
 
     def test_of_memory(self, tmpfs):
         storage = measured(DataLoader(Files(tmpfs), 2))
