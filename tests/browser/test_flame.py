@@ -56,7 +56,7 @@ def assert_every_control_works(viewer):
 
     viewer.click("dilate")
     assert 1 == viewer.share("dilate")
-    assert "dilate (me/data.py): 42.8%, 214 samples, your code" == viewer.details
+    assert "dilate (me/data.py): 42.8%, 214 stacks, your code" == viewer.details
     viewer.shown.get_by_role("button", name="Reset").click()
     assert 0.428 == viewer.share("dilate")
 
@@ -71,7 +71,7 @@ def assert_every_control_works(viewer):
 
     viewer.choose("Worker", "worker 1")
     assert viewer.share("dilate") != 0.428
-    assert "250 samples" in viewer.frame("all").get_attribute("aria-label")
+    assert "250 stacks" in viewer.frame("all").get_attribute("aria-label")
     viewer.choose("Stage", "RandomMask")
     assert 1 == viewer.share("dilate")
     assert 0 == viewer.frame("default_collate").count()

@@ -52,7 +52,7 @@ def figure(flame: Flame | FlameDifference) -> Sheet:
     shares = [totals / totals[0] for totals in whole.totals()]
     if isinstance(flame, Flame):
         colours, looks = [COLOURS[kind] for kind in whole.kinds()], dict[str, str]()
-        axis = "share of the samples; below each function what it called"
+        axis = "share of the stacks; below each function what it called"
     else:
         colours = [change_colour(*pair) for pair in zip(*shares, strict=True)]
         looks = CHANGE_COLOURS

@@ -301,9 +301,9 @@ def _height(place: int, part: Any) -> Any:
 def _notes(run: Run, resources: Usage) -> list[str]:
     length_s = resources.end_s - resources.begin_s
     rate = resources.samples / length_s if length_s else 0.0
-    sampled = f"{count(resources.samples, 'sample')} ({rate:.2g} per second)"
+    sampled = f"{count(resources.samples, 'reading')} ({rate:.2g} per second)"
     if resources.cost_share:
-        sampled += f" · sampling took {resources.cost_share:.1%} of one core"
+        sampled += f" · reading took {resources.cost_share:.1%} of one core"
     key = "bands: the loop stalls · dotted: threshold of saturation · numbers at the right: means"
     lines = [f"{seconds(length_s)} of the steady state, {sampled}", key]
     if resources.missing:

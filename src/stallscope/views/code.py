@@ -65,8 +65,8 @@ _KEY: Final = (
     "and sending are separate"
 )
 _INTERVALS: Final = {
-    WINDOWS: "windows of consecutive samples were resampled",
-    WILSON: "by Wilson's formula for independent samples: true intervals may be wider",
+    WINDOWS: "windows of consecutive stacks were resampled",
+    WILSON: "by Wilson's formula for independent stacks: true intervals may be wider",
 }
 
 

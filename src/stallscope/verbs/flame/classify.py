@@ -162,7 +162,7 @@ def kind(function: StackFunction) -> str:
 
 
 def owner(stack: str) -> StackFunction:
-    """Return the frame to which a sample belongs: the innermost with an informative kind.
+    """Return the frame to which a stack belongs: the innermost with an informative kind.
 
     The work of torch, numpy and others counts for the user's function or the library's transform
     that calls them. Decoding, reading and sending count for themselves.
@@ -179,13 +179,13 @@ TABLE: Final = Schema(
     "One row per function of the user's own: not of a package, Python's library or stallscope.",
     Column("function", pl.String, "name", "your function", secret=NAME),
     Column("file", pl.String, "where it is", "file", secret=CODE_FILE),
-    Column("self_share", pl.Float64, "samples that belong to it, see `owner`", "share", share),
+    Column("self_share", pl.Float64, "stacks that belong to it, see `owner`", "share", share),
     *interval("self_share_low", "{:.1%}".format),
-    Column("total_share", pl.Float64, "samples with it on the stack", "with callees", share),
+    Column("total_share", pl.Float64, "stacks with it", "with callees", share),
     *interval("total_share_low"),
-    Column("hits", pl.Int64, "samples with it on the stack"),
-    Column("samples", pl.Int64, "all samples"),
-    Column("interval", pl.String, '"windows" of samples were resampled, or "Wilson"', secret=NAME),
+    Column("hits", pl.Int64, "stacks with it"),
+    Column("samples", pl.Int64, "all stacks"),
+    Column("interval", pl.String, '"windows" of stacks were resampled, or "Wilson"', secret=NAME),
 )
 
 
@@ -228,7 +228,7 @@ def table(samples: pl.DataFrame) -> pl.DataFrame:
 
 
 def kind_shares(samples: pl.DataFrame) -> dict[str, float]:
-    """Return the share of samples that belong to each kind of frame, the largest first."""
+    """Return the share of stacks that belong to each kind of frame, the largest first."""
     hits: Counter[str] = Counter()
     for stack, number in samples.select("stack", "hits").iter_rows():
         hits[kind(owner(stack))] += number

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 SAMPLES: Final = Schema(
     "One row per process, window and stack.",
     *STACKS.shown("worker pid"),
-    Column("window", pl.Int32, "block of consecutive samples of a process"),
+    Column("window", pl.Int32, "block of consecutive stacks of a process"),
     *STACKS.shown("stage stack"),
-    Column("hits", pl.Int64, "samples", is_divisor=True),
+    Column("hits", pl.Int64, "stacks", is_divisor=True),
     nullable="worker stage",
 )
 
@@ -205,19 +205,19 @@ def _largest_change(difference: FlameDifference) -> str:
 def notes_of(flame: Flame | FlameDifference) -> list[str]:
     """Return the basis of the shares, with the conditions of a recording, and the caveats."""
     recordings = recordings_of(flame)
-    samples = [count(int(each.samples["hits"].sum()), "sample") for each in recordings]
+    stacks = [count(int(each.samples["hits"].sum()), "stack") for each in recordings]
     if isinstance(flame, Flame):
         conditions = flame.circumstances
         idle = "waiting included" if conditions.idle else "waiting left out"
         head = (
-            f"width: share of {samples[0]} of "
+            f"width: share of {stacks[0]} of "
             f"{count(flame.samples['pid'].n_unique(), 'process')} in {conditions.seconds:.3g} s, "
             f"{conditions.rate_hz:.3g} per second by {conditions.how}; {idle}"
             f"{', native frames included' if conditions.native else ''}"
         )
     else:
         head = (
-            f"width: mean of the shares before ({samples[1]}) and after ({samples[0]}); functions "
+            f"width: mean of the shares before ({stacks[1]}) and after ({stacks[0]}); functions "
             "are matched by name and file"
         )
     return [head, *dict.fromkeys(note for each in reversed(recordings) for note in each.notes)]

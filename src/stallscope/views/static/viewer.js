@@ -116,7 +116,7 @@ function mountFlame(element, data) {
     const where = file ? ` (${file})` : "";
     if (isDifference) return `${name}${where}: ${percent1(shares[1])} before, ${percent1(shares[0])} after`;
     const kind = place ? `, ${data.kindNames[data.kind[place]]}` : "";
-    return `${name}${where}: ${percent1(shares[0])}, ${sums[0][place].toLocaleString("en")} samples${kind}`;
+    return `${name}${where}: ${percent1(shares[0])}, ${sums[0][place].toLocaleString("en")} stacks${kind}`;
   }
 
   function settle() {
@@ -173,7 +173,7 @@ function mountFlame(element, data) {
         return `${name} ${file}`.toLowerCase().includes(term.toLowerCase());
       })
       .setSearchHandler((found, sum) => {
-        standing = found.length ? `${found.length.toLocaleString("en")} frames found, in ${percent(sum)} of the samples` : "Nothing found";
+        standing = found.length ? `${found.length.toLocaleString("en")} frames found, in ${percent(sum)} of the stacks` : "Nothing found";
       })
       .onClick((node) => {
         settle();
