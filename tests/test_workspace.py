@@ -3,11 +3,12 @@
 import os
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
 from stallscope.errors import WorkspaceError
-from stallscope.files import workspace
+from stallscope.files import temporary_folder, workspace
 
 
 def test_it_is_private_and_gone_afterwards(tmp_path):
@@ -48,5 +49,15 @@ def _leave(folder) -> int:
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):
-    with pytest.raises(WorkspaceError, match="TMPDIR"), workspace(tmp_path / "none"):
+    """The error has the system's reason, which need not be a want of space."""
+    said = r"cannot be written into .*none \(No such file or directory\): set TMPDIR"
+    with pytest.raises(WorkspaceError, match=said), workspace(tmp_path / "none"):
         pass
+
+
+def test_no_folder_for_temporary_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "none")])
+
+    with pytest.raises(WorkspaceError, match=r"No usable temporary directory.*: set TMPDIR"):
+        temporary_folder()

@@ -193,8 +193,7 @@ def workspace(parent: Path | None = None) -> Iterator[Path]:
     Raises:
         WorkspaceError: the folder cannot be created.
     """
-    with _wants_room(parent or Path("TMPDIR")):
-        parent = parent or Path(tempfile.gettempdir())
+    parent = parent or temporary_folder()
     sweep(parent)
     pid, folder = os.getpid(), None
     try:
@@ -207,10 +206,16 @@ def workspace(parent: Path | None = None) -> Iterator[Path]:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
+def temporary_folder() -> Path:
+    """Return the folder for temporary files; a `WorkspaceError` says that none can be written."""
+    with _wants_room(Path("TMPDIR")):
+        return Path(tempfile.gettempdir())
+
+
 def _wants_room(folder: Path) -> AbstractContextManager[None]:
-    needs = "a few MB per worker are needed. Free some space, or set TMPDIR to a folder on a local"
-    what = f"no space for the event logs in {folder}"
-    return system_errors_as(WorkspaceError, what, f"{needs} disk")
+    needs = "set TMPDIR to a folder on a local disk with room for a few files of some MB per worker"
+    what = f"the event logs cannot be written into {folder}"
+    return system_errors_as(WorkspaceError, what, needs)
 
 
 def log_capacity(folder: Path, processes: int = 8) -> int:

@@ -123,10 +123,29 @@ def test_what_a_script_has_written_is_left_alone(tmp_path):
     assert "results" == (tmp_path / "out" / "mine.txt").read_text()
 
 
-def test_a_missing_script_is_one_sentence(tmp_path):
+@pytest.mark.parametrize("script", ["no.py", "/dev/null"])
+def test_a_missing_script_is_one_sentence(tmp_path, script):
     done = subprocess.run(
-        [*WATCHED, "no.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+        [*WATCHED, script], cwd=tmp_path, capture_output=True, text=True, check=False
     )
 
     assert (2, 1) == (done.returncode, len(done.stderr.splitlines()))
-    assert "no.py" in done.stderr
+    assert script in done.stderr
+
+
+def test_workers_that_die_at_their_start_are_no_missing_loader(tmp_path):
+    """The script catches their error and ends as usual; the recording has no batch."""
+    (tmp_path / "dies.py").write_text(
+        "import os\n"
+        "from torch.utils.data import DataLoader\n"
+        "try: list(DataLoader(range(8), num_workers=1, worker_init_fn=lambda _: os._exit(3),\n"
+        "    multiprocessing_context='fork'))\n"
+        "except RuntimeError: print('caught')\n"
+    )
+
+    done = subprocess.run(
+        [*WATCHED, "dies.py"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+
+    assert "caught\n" == done.stdout
+    assert "no DataLoader of the script yielded a batch" in done.stderr

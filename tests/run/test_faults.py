@@ -46,6 +46,11 @@ every_verb = pytest.mark.parametrize("verb", VERBS)
 workers = pytest.mark.parametrize("workers", [0, 2])
 
 
+def exits(_: int) -> None:
+    """End a worker at its start."""
+    os._exit(3)
+
+
 class TestWorkersThatFail:
     @pytest.mark.slow
     def test_a_worker_that_hangs_until_a_timeout(self, impatient):
@@ -102,6 +107,12 @@ class TestWorkersThatFail:
         assert "'augment_it'" in used.notes
         assert "index 33 of the dataset" in used.notes
         assert 32 in used.run.all_samples["index"].to_list()
+
+    def test_a_worker_that_exits_at_its_start_is_named(self):
+        used = use("record", DataLoader(Noise(), 4, num_workers=1, worker_init_fn=exits))
+
+        assert isinstance(used.error, RuntimeError)
+        assert "exit code 3" in f"{used.error} {used.notes}"  # torch may be first to say so
 
     @pytest.mark.parametrize(("verb", "method"), [("all", "fork"), ("record", None)])
     def test_a_dataset_that_raises(self, verb, method):

@@ -303,6 +303,15 @@ class TestShards:
 
         assert "found a.json" in the_error(tmp_path / "x.tar")
 
+    def test_a_pipe_is_no_shard(self, tmp_path):
+        a_shard(tmp_path / "a.tar", [("a.jpg", 10)])
+        os.mkfifo(tmp_path / "pipe.tar")
+
+        for spec in (tmp_path, tmp_path / "*.tar"):
+            assert [str(tmp_path / "a.tar")] == target(spec).loader.dataset.shards
+        assert "pipe.tar' is neither a file nor a folder" in the_error(tmp_path / "pipe.tar")
+        assert "no tar shard" in the_error(tmp_path / "p*.tar")
+
     def test_a_file_that_is_no_tar_is_refused(self, tmp_path):
         a_jpeg(tmp_path / "a.jpg")
 

@@ -15,6 +15,7 @@ import typer
 import stallscope
 from stallscope.cli import output
 from stallscope.errors import StallscopeError
+from stallscope.files import temporary_folder
 from stallscope.units import BUDGET_S, WARMUP, count, said_by
 
 Target = Annotated[str, typer.Argument(metavar="TARGET", help=f"{output.FORMS}.")]
@@ -48,6 +49,7 @@ def _measure(
     with output.report_errors():
         if check is not None:
             check()
+        temporary_folder()  # before an import of torch's fails for want of it
         function = getattr(stallscope, verb)
         if spec is not None:
             _add_import_path(spec)
@@ -214,7 +216,7 @@ def _recorded(folder: Path, html: Path | None, run: Any) -> None:
 
         run = load(folder)
     if run is None:
-        output.print_note("the script iterated no DataLoader: nothing was recorded")
+        output.print_note("no DataLoader of the script yielded a batch: nothing was recorded")
         return
     output.print_note(f"{count(run.all_steps.height, 'step')} recorded: stallscope show {folder}")
     if (children := children_of(folder)).exists():

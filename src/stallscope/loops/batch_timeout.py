@@ -26,7 +26,7 @@ import psutil
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from stallscope import pyspy_calls
-from stallscope.errors import STACK, NoBatchError
+from stallscope.errors import STACK, NoBatchError, add_notes
 from stallscope.files import INSTALLED, workspace
 from stallscope.hooks.loader_access import start_method, value_of
 from stallscope.interrupts import held_back, kept_from_children
@@ -131,9 +131,21 @@ def limited(iterator: Any) -> Generator[Any, None, None]:
             return
         except RuntimeError as error:
             if str(error) not in {f"{_TORCH_SAYS} {each} seconds" for each in limit.timeouts}:
+                add_notes(error, _ended(iterator))
                 raise
             raise _no_batch(limit, iterator, time.monotonic() - began_s) from None
         yield batch.pop()  # a batch that the loop drops must not live on here
+
+
+def _ended(iterator: Any) -> list[str]:
+    """Return a line for each worker that has ended by itself, which torch does not explain."""
+    codes = [value_of(worker, "exitcode") for worker in value_of(iterator, "_workers") or ()]
+    return [
+        f"stallscope: worker {number} ended by itself with exit code {code}: look for the exit in "
+        "worker_init_fn, the dataset and their libraries"
+        for number, code in enumerate(codes)
+        if code and code > 0
+    ]
 
 
 def _no_batch(limit: _TimeLimit, iterator: Any, waited_s: float) -> NoBatchError:

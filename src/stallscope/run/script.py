@@ -116,6 +116,8 @@ def _file(script: str, args: Sequence[str]) -> Callable[[], object]:
         raise errors.TargetError(
             f"there is no script {script!r}: give its path, or -m with a module's name"
         )
+    if path.is_char_device():  # a zero device would be read for ever
+        raise errors.TargetError(f"{script!r} is a device: give the path of a Python script")
     with system_errors_as(errors.TargetError, f"script {script!r} cannot be read"):
         source = path.read_bytes()
     code = compile(source, path, "exec", dont_inherit=True)

@@ -237,6 +237,11 @@ def is_shards(text: str) -> bool:
     return text.lower().endswith(".tar")
 
 
+def is_readable(path: Path) -> bool:
+    """Return False for a pipe or a device; reading a link that leads nowhere says so."""
+    return path.is_file() or not path.exists()
+
+
 def find_shards(path: Path) -> list[str]:
     """Return the files of an absolute name, a range like `x-{000..009}.tar` or a glob, in order.
 
@@ -246,7 +251,8 @@ def find_shards(path: Path) -> list[str]:
     root = Path(path.anchor)
     for name in [str(path)] if path.exists() else _without_ranges(str(path)):
         paths = root.glob(str(Path(name).relative_to(root)))
-        matches = [name] if Path(name).exists() else sorted(map(str, paths))
+        found = [name] if Path(name).exists() else sorted(map(str, paths))
+        matches = [path for path in found if is_readable(Path(path))]
         if not matches:
             raise TargetError(
                 f"no tar shard {name!r}: check the path; ranges are written {{000..009}}, and * "

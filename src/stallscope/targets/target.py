@@ -220,7 +220,7 @@ def _from_path(text: str) -> Target:
     path = Path(os.path.expanduser(text)).absolute()  # noqa: PTH111 - pathlib raises for ~ of an unknown user
     if text and path.is_dir():
         return _from_folder(path, text)
-    if folder.is_shards(text) or path.is_file():
+    if path.is_file() or (folder.is_shards(text) and not path.exists()):
         return _ours(folder.shards_loader(folder.find_shards(path)), text)
     if set(text) & set("/\\") or path.suffix:
         if path.exists():
@@ -239,7 +239,8 @@ def _from_folder(path: Path, text: str) -> Target:
         return _ours(
             folder.image_loader(folder.ImageFiles(images, folder.training_pipeline())), text
         )
-    archives = sorted(str(file) for file in path.iterdir() if folder.is_shards(file.name))
+    shards = (file for file in path.iterdir() if folder.is_shards(file.name))
+    archives = sorted(str(file) for file in shards if folder.is_readable(file))
     if not archives:
         raise folder.no_images(path)
     return _ours(folder.shards_loader(archives), text)
