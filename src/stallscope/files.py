@@ -197,7 +197,7 @@ def workspace(parent: Path | None = None) -> Iterator[Path]:
     sweep(parent)
     pid, folder = os.getpid(), None
     try:
-        with held_back(), _wants_room(parent):
+        with held_back(), wants_room(parent):
             folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{pid}-{_place()}-", dir=parent))
         yield folder
     finally:
@@ -208,14 +208,17 @@ def workspace(parent: Path | None = None) -> Iterator[Path]:
 
 def temporary_folder() -> Path:
     """Return the folder for temporary files; a `WorkspaceError` says that none can be written."""
-    with _wants_room(Path("TMPDIR")):
+    with wants_room(Path("TMPDIR")):
         return Path(tempfile.gettempdir())
 
 
-def _wants_room(folder: Path) -> AbstractContextManager[None]:
-    needs = "set TMPDIR to a folder on a local disk with room for a few files of some MB per worker"
+def wants_room(folder: Path) -> AbstractContextManager[None]:
+    """Turn an error of the system in the block into a `WorkspaceError` about the event logs."""
+    place = "set TMPDIR (for stallscope run: --out) to a folder on a local disk"
     what = f"the event logs cannot be written into {folder}"
-    return system_errors_as(WorkspaceError, what, needs)
+    return system_errors_as(
+        WorkspaceError, what, f"{place}, with a few MB and files free per worker"
+    )
 
 
 def log_capacity(folder: Path, processes: int = 8) -> int:
@@ -226,7 +229,7 @@ def log_capacity(folder: Path, processes: int = 8) -> int:
     Raises:
         WorkspaceError: too little space is left.
     """
-    with _wants_room(folder):
+    with wants_room(folder):
         free = shutil.disk_usage(folder).free
         each = min(_LARGEST_LOG_BYTES, free // (4 * max(processes, 1)))
         if each < _SMALLEST_LOG_BYTES:

@@ -216,7 +216,7 @@ def _recorded(folder: Path, html: Path | None, run: Any) -> None:
 
         run = load(folder)
     if run is None:
-        output.print_note("no DataLoader of the script yielded a batch: nothing was recorded")
+        output.print_note("nothing was recorded: no batch of a DataLoader was seen")
         return
     output.print_note(f"{count(run.all_steps.height, 'step')} recorded: stallscope show {folder}")
     if (children := children_of(folder)).exists():

@@ -29,7 +29,8 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils import pin_memory as torch_pin
 from torch.utils.data._utils import worker as torch_worker
 
-from stallscope.errors import UnsupportedError, WorkspaceError
+from stallscope.errors import UnsupportedError
+from stallscope.files import wants_room
 from stallscope.hooks.device_time import DeviceMarks
 from stallscope.hooks.event_log import MAIN, Mark, ProcessLog, stop_hooks
 from stallscope.hooks.fetchers import Hooks
@@ -99,14 +100,8 @@ class Probe:
             raise UnsupportedError(
                 "this loader is already being recorded; end that recording first"
             )
-        try:
+        with wants_room(self._place.folder):
             self.marks = ProcessLog(self._place, MAIN)
-        except OSError as error:
-            raise WorkspaceError(
-                f"no room for the event log of the loop in {self._place.folder} "
-                f"({error.strerror or error}): free some space, or set TMPDIR to a folder on a "
-                "local disk"
-            ) from error
         self.device = DeviceMarks(self.marks, self.works_behind)
         self._iterations = Iterations(
             self.marks, self._wants, self._starts, self._patches, self._adopts
