@@ -12,15 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import polars as pl
 
 from stallscope.stats import INTERVAL
-from stallscope.units import (
-    CONTROLS,
-    NO_LETTER,
-    printable,
-    seconds,
-    share,
-    size,
-    times,
-)
+from stallscope.units import CONTROLS, NO_LETTER, printable, seconds, share, size, times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

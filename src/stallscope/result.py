@@ -50,15 +50,15 @@ class LoopConditions(Conditions):
 
     @classmethod
     def of(cls, target: Any, **fields: Any) -> Self:
-        """Return the conditions of a `targets.Target` on this machine, with further fields."""
-        return cls(
-            name=target.name,
-            num_workers=target.num_workers,
-            machine=machine(),
-            simulated_step_s=target.simulated_step_s,
-            has_step=target.step is not None,
-            **fields,
-        )
+        """Return the conditions of a `targets.Target` on this machine; `fields` go before them."""
+        of_target = {
+            "name": target.name,
+            "num_workers": target.num_workers,
+            "machine": machine(),
+            "simulated_step_s": target.simulated_step_s,
+            "has_step": target.step is not None,
+        }
+        return cls(**of_target | fields)
 
     def step_notes(self, without: str) -> list[str]:
         """Return the note on a simulated step, or on a missing step (with the text `without`)."""

@@ -14,7 +14,7 @@ from support.chart_texts import check_texts
 
 from stallscope.verbs.diagnose.causes import CAUSES
 from stallscope.verbs.diagnose.result import Finding
-from stallscope.verbs.diagnose.text import NOT_TESTED, PICTURE_SOURCES, all_words
+from stallscope.verbs.diagnose.text import NOT_TESTED, all_words
 from stallscope.views import diagnosis as face
 
 HOSTILE = "<img src=x onerror=window.broken=1>"
@@ -121,7 +121,7 @@ def test_lines_of_a_terminal_are_not_too_long():
 @pytest.mark.parametrize("kind", ["ladder", "timeline", "flame"])
 def test_other_pictures_are_those_of_its_parts(kind):
     diagnosis = DIAGNOSES["three findings"]
-    own = getattr(diagnosis, PICTURE_SOURCES[kind]).plot(kind)
+    own = getattr(diagnosis, face.OF_PARTS[kind][1]).plot(kind)
 
     assert own.title == diagnosis.plot(kind).title
     assert "the verdict does not need that" in DIAGNOSES["many"].plot(kind).title

@@ -59,15 +59,6 @@ _LONGEST_CODE: Final = 82
 
 # The ladder: between two bars are the removed cost and its speedup; a dot is a block of steps
 
-_KIND_OF: Final = {
-    ladder_result.WARM.name: "fetch",
-    ladder_result.FETCHED.name: "decode",
-    ladder_result.TRANSFORMED.name: "transform",
-    ladder_result.BATCHES.name: "collate",
-    ladder_result.PINNED.name: "pin",
-    ladder_result.ON_DEVICE.name: "h2d",
-}
-"""Kind of stage that gives a removed cost its colour."""
 _RUNG: Final = "#5B666E"
 _LONGEST_WORD: Final = len("significant")
 """Letters of the longest word under a bar: lines break between words only."""
@@ -100,6 +91,7 @@ def ladder_figure(ladder: Ladder) -> Sheet:
     ax.set_xticks(range(len(rows)), names)
     ax.tick_params(axis="x", length=0)
     blocks = blocks_of(ladder.blocks)
+    kinds = {rung.name: rung.kind for rung in ladder_result.RUNGS}
     for place, (row, texts) in enumerate(zip(rows, removed, strict=True)):
         dots = [
             block.samples / block.seconds
@@ -108,7 +100,7 @@ def ladder_figure(ladder: Ladder) -> Sheet:
         ]
         _draw_rung(ax, place, row, dots[-_MOST_DOTS:])
         if row["rung"] in gains:
-            colour = COLOURS[_KIND_OF[row["rung"]]]
+            colour = COLOURS[kinds[row["rung"]]]
             # From the height of the previous bar to the height of this bar
             before, after = (rows[at]["samples_per_s"] for at in (place - 1, place))
             across = place - _RUNG_WIDTH / 2 - 0.09

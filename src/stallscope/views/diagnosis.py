@@ -51,9 +51,8 @@ def panel(diagnosis: Diagnosis) -> Any:
 
     offered = {
         name: shows
-        for name, shows in text.PICTURES.items()
-        if name not in text.PICTURE_SOURCES
-        or getattr(diagnosis, text.PICTURE_SOURCES[name]) is not None
+        for name, (shows, _) in VIEW.pictures.items()
+        if name not in OF_PARTS or getattr(diagnosis, OF_PARTS[name][1]) is not None
         if name != "fixes" or diagnosis.fixes.height
     }
     # the verdict has just been read, so the panel begins with another picture where there is one
@@ -257,7 +256,7 @@ def _rules(program: str) -> str:
 def _sections(diagnosis: Diagnosis, *, redact: bool) -> Iterator[dict[str, str]]:
     """Yield what was measured: a picture and, as HTML whose texts are escaped, a table."""
     for name, title in TITLES.items():
-        part = getattr(diagnosis, text.PICTURE_SOURCES[name])
+        part = getattr(diagnosis, OF_PARTS[name][1])
         shown = {"name": name, "title": title, "table": "", "alt": "", "picture": ""}
         if part is None:
             continue
@@ -297,18 +296,34 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 def _draw(kind: str, diagnosis: Diagnosis) -> Any:
     from stallscope.charts import results
 
-    source = text.PICTURE_SOURCES[kind]
+    source = OF_PARTS[kind][1]
     part: Any = getattr(diagnosis, source)
     return results.missing(diagnosis, source) if part is None else part.plot(kind)
 
 
-_OWN_PICTURES: Final = {"findings": "results.findings_figure", "fixes": "results.fixes_figure"}
+OF_PARTS: Final = {
+    "exposed": ("what the loop stalled for", "run"),
+    "stages": ("where a sample's time goes", "run"),
+    "timeline": ("workers and loop over a few seconds: which worker the loop waited for", "run"),
+    "waits": ("every step's wait, and the patterns in them", "run"),
+    "resources": ("what the machine did meanwhile", "run"),
+    "ladder": ("how fast the loop is without each of the loader's costs", "ladder"),
+    "flame": ("the merged stacks of the workers", "flame"),
+}
+"""Pictures of parts of a diagnosis: what each shows, and the part, which has it under that name."""
 VIEW: Final = View(
     "a diagnosis",
     document,
     {
-        kind: (shows, partial(_draw, kind) if kind in text.PICTURE_SOURCES else _OWN_PICTURES[kind])
-        for kind, shows in text.PICTURES.items()
+        "findings": (
+            "the verdict and the other findings, by their cost",
+            "results.findings_figure",
+        ),
+        **{kind: (shows, partial(_draw, kind)) for kind, (shows, _) in OF_PARTS.items()},
+        "fixes": (
+            "what would help: predicted, and measured where it was tried",
+            "results.fixes_figure",
+        ),
     },
     {"evidence": ("the pictures behind the verdict", "diagnosis.panel")},
     values,

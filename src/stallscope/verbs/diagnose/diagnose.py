@@ -26,7 +26,7 @@ from stallscope.isolation import isolated
 from stallscope.loops.cached_values import batch_bytes
 from stallscope.loops.devices import device_of
 from stallscope.loops.training_loop import Enough, Limits, TimedLoop, check_step_s, started
-from stallscope.machine import machine, require_single_rank
+from stallscope.machine import require_single_rank
 from stallscope.model.batch_times import making, use
 from stallscope.model.exposure import work_of_batch
 from stallscope.model.thresholds import HARDLY, MANY_STEPS
@@ -367,13 +367,10 @@ class Examination:
             ladder=self._ladder,
             flame=self._flame,
             spent=pl.DataFrame(self._spent, SPENT, orient="row"),
-            circumstances=DiagnosisConditions(
-                name=target.name,
+            circumstances=DiagnosisConditions.of(
+                target,
                 device=device_of(target).name,
-                simulated_step_s=target.simulated_step_s,
-                has_step=target.step is not None,
                 num_workers=self._setup.num_workers,
-                machine=machine(),
                 budget_s=self._measurement.budget_s,
                 wall_s=self._measurement.used_s,
                 epoch_s=self._facts.epoch_s if self._facts else None,

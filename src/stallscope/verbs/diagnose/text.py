@@ -63,24 +63,6 @@ def numbers_of(evidence: Mapping[str, float]) -> Iterator[Number]:
         yield Number(printable(name.removesuffix(end).replace("_", " "), LONGEST_NAME), text)
 
 
-PICTURES: Final = {
-    "findings": "the verdict and the other findings, by their cost",
-    "exposed": "what the loop stalled for",
-    "stages": "where a sample's time goes",
-    "timeline": "workers and loop over a few seconds: which worker the loop waited for",
-    "waits": "every step's wait, and the patterns in them",
-    "resources": "what the machine did meanwhile",
-    "ladder": "how fast the loop is without each of the loader's costs",
-    "flame": "the merged stacks of the workers",
-    "fixes": "what would help: predicted, and measured where it was tried",
-}
-PICTURE_SOURCES: Final = {
-    **dict.fromkeys(("exposed", "stages", "timeline", "waits", "resources"), "run"),
-    "ladder": "ladder",
-    "flame": "flame",
-}
-"""The part of the diagnosis whose picture of that name it is; the others are its own."""
-
 LONGEST_WORD: Final = 60
 STOP: Final = "stop"
 """The phase that says why the measurement ended."""

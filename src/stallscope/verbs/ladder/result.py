@@ -39,15 +39,17 @@ class Rung(NamedTuple):
     name: str
     removes: str
     """Cost that the rung below has."""
+    kind: str = ""
+    """Kind of stage that gives this cost its colour."""
 
 
 AS_IT_IS: Final = Rung("as it is", "")
-WARM: Final = Rung("storage warm", "cold storage")
-FETCHED: Final = Rung("fetched samples in memory", "fetch and decode")
-TRANSFORMED: Final = Rung("transformed samples in memory", "transforms")
-BATCHES: Final = Rung("batches in memory", "collate and sending")
-PINNED: Final = Rung("batches in pinned memory", "pageable memory")
-ON_DEVICE: Final = Rung("batches on the device", "copy to the device")
+WARM: Final = Rung("storage warm", "cold storage", "fetch")
+FETCHED: Final = Rung("fetched samples in memory", "fetch and decode", "decode")
+TRANSFORMED: Final = Rung("transformed samples in memory", "transforms", "transform")
+BATCHES: Final = Rung("batches in memory", "collate and sending", "collate")
+PINNED: Final = Rung("batches in pinned memory", "pageable memory", "pin")
+ON_DEVICE: Final = Rung("batches on the device", "copy to the device", "h2d")
 
 RUNGS: Final = (AS_IT_IS, WARM, FETCHED, TRANSFORMED, BATCHES, PINNED, ON_DEVICE)
 """Rungs from the bottom to the top."""
