@@ -91,6 +91,14 @@ def test_batches_that_carry_the_state_of_their_dataset_name_its_setting():
     assert verdict.next_step.startswith("snapshot_every_n_steps")
 
 
+@pytest.mark.parametrize(("workers", "code"), [(2, "memory-growth"), (0, "healthy")])
+def test_kept_batches_are_the_verdict_of_a_loop_that_hardly_waits(workers, code):
+    """Without workers they may be those of a dataset in memory."""
+    facts = known(stalled=0.02, keeps_batches=True, setup={"num_workers": workers})
+
+    assert code == judge(facts)[0].code
+
+
 def test_an_untested_rule_says_so():
     """Pinning that holds half of the loop's time is named, and that the rule is not tested."""
     assert not judge(known(stalled=0.5, work={("pin", "pin"): 1.0}))[0].tested

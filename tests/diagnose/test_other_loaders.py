@@ -1,5 +1,6 @@
 """Loaders of other libraries: verdicts on them that were once wrong stay right."""
 
+import itertools
 import multiprocessing
 import random
 import time
@@ -250,3 +251,22 @@ def _busy(seconds):
     while time.thread_time() < end:
         pass
     return torch.zeros(9)
+
+
+class Cycles:
+    """A loader whose `itertools.cycle`, deep inside, keeps all batches for its next round."""
+
+    def __init__(self, loader):
+        self.loader = loader
+
+    def __iter__(self):
+        return itertools.cycle(self.loader)
+
+
+def test_a_loop_that_keeps_all_its_batches_is_told_who_does():
+    loader = DataLoader(list(torch.zeros(800, 2)), 4, num_workers=1)
+    step, both = ss.simulated_step(0.01), (Cycles(loader), loader)
+    cycled, plain = (ss.diagnose(each, step, budget_s=8) for each in both)
+
+    assert any("itertools.cycle" in each.next_step for each in cycled.findings)
+    assert not any("itertools.cycle" in each.next_step for each in plain.findings)

@@ -13,6 +13,7 @@ import math
 import multiprocessing
 import threading
 import time
+from collections import deque
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -20,6 +21,7 @@ from numbers import Integral, Real
 from statistics import median
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from weakref import ref
 
 import psutil
 import torch
@@ -32,6 +34,7 @@ from stallscope.hooks.loader_access import end
 from stallscope.interrupts import held_back
 from stallscope.isolation import in_one_thread
 from stallscope.loops.batch_timeout import limited, starting, status_of
+from stallscope.loops.cached_values import leaves
 from stallscope.loops.devices import device_of
 from stallscope.stages import H2D, STEP
 from stallscope.targets.loaders import iterators_ended
@@ -51,6 +54,8 @@ _UNDER_WAY: Final = 2
 """Batches that are not waited for where there is hardly time for them."""
 _GRACE_S: Final = 5.0
 """Seconds for a worker to end after the request, or to hand a batch over that is there."""
+_FOLLOWED: Final = 32
+"""Last batches whose life is followed; a loop has few of them in hand at a time."""
 _HANDED: Final = 12
 """Batches to hand over."""
 _REST_S: Final = 0.002
@@ -148,6 +153,16 @@ class Replay:
     first_ns: int = 0
     look: Callable[[Any], object] | None = None
     """Called with the first batch, before it is used."""
+    keeps_batches: bool = False
+    """True: at the end of the loop all of its last batches were still in memory."""
+    _lives: deque[ref[Any]] = field(default_factory=lambda: deque(maxlen=_FOLLOWED))
+
+    def follow(self, batch: Any) -> None:
+        """Follow the life of a batch: that of its first tensor."""
+        tensors = (leaf for leaf in leaves(batch) if isinstance(leaf, torch.Tensor))
+        self._lives.extend(map(ref, islice(tensors, 1)))
+        are_alive = all(life() is not None for life in self._lives)
+        self.keeps_batches = are_alive and len(self._lives) == _FOLLOWED
 
     def is_over(self, limits: Limits) -> bool:
         """Return whether the loop has to stop, or has nothing more to go through."""
@@ -206,6 +221,7 @@ def replay(probe: Probe, target: Target, limits: Limits, seen: Replay, title: st
                         if not seen.steps and seen.look is not None:
                             seen.look(batch)
                         _use(probe, target, device, batch)
+                        seen.follow(batch)
                         seen.steps += 1
                         seen.first_ns = seen.first_ns or perf_counter_ns()
                         bar.update()

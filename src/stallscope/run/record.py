@@ -78,10 +78,10 @@ def record_target(
     target: targets.Target,
     limits: Limits,
     warmup: int = WARMUP,
-    look: Callable[[Any], object] | None = None,
+    seen: Replay | None = None,
 ) -> Run:
-    """Record a resolved target, as `record` does; `look` gets the first batch, before its use."""
-    seen = Replay(look=look)
+    """Record a resolved target, as `record` does; `seen` tells more of the loop afterwards."""
+    seen = seen or Replay()
     with (
         time_limit(limits.budget_s),
         isolated(target) as target,  # noqa: PLR1704 - its private form

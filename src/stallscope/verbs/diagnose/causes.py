@@ -559,6 +559,13 @@ MEMORY_COPIES: Final = MEMORY_GROWS._replace(
 )
 """Variant for copies of shared pages. Growing memory hurts later: it is the verdict only where
 nothing else is wrong."""
+KEPT_BATCHES: Final = MEMORY_GROWS._replace(
+    title="The training process keeps all its batches, so its memory grows with each",
+    advice="call iter(loader) again for each epoch: itertools.cycle(loader) keeps all batches for "
+    "its next round; release a batch, its views and its outputs after the step",
+    limits=(),
+    evidence=(),
+)
 INCONCLUSIVE: Final = Cause(
     "inconclusive",
     "The cause is unclear: {why}",

@@ -25,7 +25,14 @@ from stallscope.errors import ArgumentError, NoBatchError, StallscopeError
 from stallscope.isolation import isolated
 from stallscope.loops.cached_values import batch_bytes
 from stallscope.loops.devices import device_of
-from stallscope.loops.training_loop import Enough, Limits, TimedLoop, check_step_s, started
+from stallscope.loops.training_loop import (
+    Enough,
+    Limits,
+    Replay,
+    TimedLoop,
+    check_step_s,
+    started,
+)
 from stallscope.machine import require_single_rank
 from stallscope.model.batch_times import making, use
 from stallscope.model.exposure import work_of_batch
@@ -260,15 +267,17 @@ class Examination:
             begin_share=HARDLY if self._setup.epoch_batches is None else math.inf,
         )
         limits = Limits(_MOST_BATCHES, max(left_s * _MOST_SHARE, 0.1), enough)
+        seen = Replay()
         try:
-            run = self._run = record_target(self._target, limits)
+            run = self._run = record_target(self._target, limits, seen=seen)
         except BaseException as error:
             with suppress(Exception):  # of ours; the user's own one is on its way
                 self._take_over(vars(error).get("run"), error)
             raise
         if not self._setup.num_workers:  # a dataset may start a loader when it is asked
             self._setup = replace(self._setup, num_workers=run.settings.num_workers)
-        self._know(apart(lambda: facts(run, self._setup)))
+        keeps = seen.keeps_batches
+        self._know(apart(lambda: replace(facts(run, self._setup), keeps_batches=keeps)))
 
     def _answer(self, phase: str) -> None:
         """Make a measurement; the verdict stands without one that fails."""

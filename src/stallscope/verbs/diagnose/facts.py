@@ -116,6 +116,8 @@ class Facts:
     enough_workers: int | None = None
     """Workers with which the loop hardly stalls, replayed from the run; None where these keep up,
     where they have all cores, or where no number of them does."""
+    keeps_batches: bool = False
+    """True: the training process releases none of its batches."""
     starts: Starts = field(default_factory=Starts)
     saturated: tuple[dict[str, Any], ...] = ()
     """Rows of `run.resources.USES`: what was saturated while the loop stalled."""

@@ -357,6 +357,8 @@ def _rows(facts: Facts) -> Iterator[tuple[Cause, Words | None]]:
     yield causes.IDLE_DEVICE, _idle_device(facts)
     yield causes.COPY, {"pin": "" if setup.pinned else "pin_memory=True and "}
     yield causes.OVERSUBSCRIPTION, _oversubscription(facts)
+    # Workers' batches are new; others may be those of a dataset in memory
+    yield causes.KEPT_BATCHES, {} if facts.keeps_batches and setup.num_workers else None
     copied = growth is not None and growth.copied
     yield causes.MEMORY_COPIES if copied else causes.MEMORY_GROWS, _growth(facts)
     worker = values["slow_worker"]

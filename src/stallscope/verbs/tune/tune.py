@@ -28,6 +28,7 @@ from stallscope.loops.devices import device_of
 from stallscope.loops.training_loop import (
     Enough,
     Limits,
+    Replay,
     TimedLoop,
     check_step_s,
     measure_handover,
@@ -231,7 +232,7 @@ class SettingSearch:
             late_s=left_s * _LATE_SHARE,
         )
         limits = Limits(1_000_000, max(left_s * _RECORD_SHARE, 0.1), enough)
-        self._run = record_target(self._target, limits, look=self._look_at)
+        self._run = record_target(self._target, limits, seen=Replay(look=self._look_at))
         self._measurement.result = self.result
         if self._now.num_workers or self._batch_bytes is None:
             return
