@@ -50,8 +50,8 @@ def _leave(folder) -> int:
 
 def test_a_folder_that_cannot_be_made(tmp_path):
     """The error has the system's reason, which need not be a want of space."""
-    said = r"cannot be written into .*none \(No such file or directory\): set TMPDIR"
-    with pytest.raises(WorkspaceError, match=said), workspace(tmp_path / "none"):
+    reason = r"cannot be written into .*none \(No such file or directory\): set TMPDIR"
+    with pytest.raises(WorkspaceError, match=reason), workspace(tmp_path / "none"):
         pass
 
 

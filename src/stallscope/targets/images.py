@@ -251,8 +251,8 @@ def find_shards(path: Path) -> list[str]:
     root = Path(path.anchor)
     for name in [str(path)] if path.exists() else _without_ranges(str(path)):
         paths = root.glob(str(Path(name).relative_to(root)))
-        found = [name] if Path(name).exists() else sorted(map(str, paths))
-        matches = [path for path in found if is_readable(Path(path))]
+        names = [name] if Path(name).exists() else sorted(map(str, paths))
+        matches = [path for path in names if is_readable(Path(path))]
         if not matches:
             raise TargetError(
                 f"no tar shard {name!r}: check the path; ranges are written {{000..009}}, and * "
