@@ -63,7 +63,7 @@ def test_names_are_escaped_and_printable(name):
 def test_the_notes_say_what_was_sampled():
     text = str(FLAMES["sampler"])
 
-    assert "500 samples of 2 processes in 5 s, 50 per second by in-process sampler" in text
+    assert "500 stacks of 2 processes in 5 s, 50 per second by in-process sampler" in text
     assert "waiting included, native frames included" in text
 
 
