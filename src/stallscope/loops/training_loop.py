@@ -56,6 +56,8 @@ _GRACE_S: Final = 5.0
 """Seconds for a worker to end after the request, or to hand a batch over that is there."""
 _FOLLOWED: Final = 32
 """Last batches whose life is followed; a loop has few of them in hand at a time."""
+_NEAR: Final = 64
+"""Values of a batch that are looked through for a tensor: there may be millions."""
 _HANDED: Final = 12
 """Batches to hand over."""
 _REST_S: Final = 0.002
@@ -159,8 +161,10 @@ class Replay:
 
     def follow(self, batch: Any) -> None:
         """Follow the life of a batch: that of its first tensor."""
-        tensors = (leaf for leaf in leaves(batch) if isinstance(leaf, torch.Tensor))
-        self._lives.extend(map(ref, islice(tensors, 1)))
+        with suppress(Exception):  # an object of other people, which may raise when it is read
+            near = islice(leaves(batch), _NEAR)
+            tensor = next(leaf for leaf in near if isinstance(leaf, torch.Tensor))
+            self._lives.append(ref(tensor))
         are_alive = all(life() is not None for life in self._lives)
         self.keeps_batches = are_alive and len(self._lives) == _FOLLOWED
 
