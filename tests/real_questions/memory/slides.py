@@ -45,7 +45,7 @@ class WsiDataset(Dataset):
 class MultiWsiDataset(ConcatDataset):
     """Patches of many slides, one slide after the other."""
 
-    def __init__(self, folder, slides=3000, files=12):
+    def __init__(self, folder, slides=30_000, files=12):
         draw = np.random.default_rng(0)
         paths = [folder / f"slide_{number}.npy" for number in range(files)]
         for path in paths:
