@@ -100,7 +100,7 @@ def _notes(flame: Flame) -> list[str]:
     rows = flame.table()
     kinds = kind_shares(flame.samples)
     parts = ", ".join(f"{KINDS[name]} {share(part)}" for name, part in kinds.items())
-    notes = [f"of all samples: {parts}"]
+    notes = [f"of all stacks: {parts}"]
     if not rows.is_empty():
         notes += [f"{_KEY} · interval: {_INTERVALS[rows['interval'][0]]}"]
     if rows.height > MOST_ROWS:
