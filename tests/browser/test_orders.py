@@ -1,5 +1,7 @@
 """A person tries orders in JupyterLab: by mouse and keyboard, measures one, takes its code."""
 
+import re
+
 import pytest
 from browser.page import THEMES
 
@@ -73,7 +75,8 @@ def reordered_by_hand(lab):
     assert AS_IT_IS == panel.order()
 
     panel.drag("Resize", onto="Normalize")
-    panel.waits_for("rounding: ")
+    # Of smaller images, where the notebook on storage has kept them, Resize changes nothing
+    panel.waits_for(re.compile("rounding: |identical: the same bits"))
     assert RESIZED_FIRST == panel.order()
 
     panel.choose("Normalize")
