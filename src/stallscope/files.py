@@ -217,7 +217,7 @@ def wants_room(folder: Path) -> AbstractContextManager[None]:
     place = "set TMPDIR (for stallscope run: --out) to a folder on a local disk"
     what = f"the event logs cannot be written into {folder}"
     return system_errors_as(
-        WorkspaceError, what, f"{place}, with a few MB and files free per worker"
+        WorkspaceError, what, f"{place}, with room for a few MB and a few files per worker"
     )
 
 

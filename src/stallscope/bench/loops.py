@@ -209,11 +209,11 @@ class InTurns:
         try:
             start = running.get(variant) or self._started(variant, running)
             began_s = time.perf_counter()
-            with self._a_lock_ends(variant, running):
+            with self._limited_waits(variant, running):
                 block = start.block(self._measurement, (variant, self._start, sweep))
         except NoBatchError as error:
             if self._together and running.keys() - {variant}:
-                self._one_by_one("its workers wait for stopped ones", running)
+                self._one_by_one("workers wait for stopped ones", running)
                 self._measure(variant, sweep, running)
             else:
                 self._fail(variant, error, running)
@@ -245,7 +245,7 @@ class InTurns:
             self._one_by_one("memory is too small for all workers at once", running)
         start = _Running(loop)
         try:
-            with self._a_lock_ends(variant, running):
+            with self._limited_waits(variant, running):
                 start.start(self._measurement)
         except BaseException as error:
             start.end()
@@ -258,7 +258,7 @@ class InTurns:
         self.starts_s.setdefault(variant, []).append(start.lap.start_s)
         return start
 
-    def _a_lock_ends(
+    def _limited_waits(
         self, variant: int, running: Mapping[int, _Running]
     ) -> AbstractContextManager[None]:
         """Limit waits for a batch that stopped workers may hold up.

@@ -303,7 +303,7 @@ def _notes(run: Run, resources: Usage) -> list[str]:
     rate = resources.samples / length_s if length_s else 0.0
     sampled = f"{count(resources.samples, 'reading')} ({rate:.2g} per second)"
     if resources.cost_share:
-        sampled += f" · reading took {resources.cost_share:.1%} of one core"
+        sampled += f" · the readings took {resources.cost_share:.1%} of one core"
     key = "bands: the loop stalls · dotted: threshold of saturation · numbers at the right: means"
     lines = [f"{seconds(length_s)} of the steady state, {sampled}", key]
     if resources.missing:

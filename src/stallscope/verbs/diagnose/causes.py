@@ -566,6 +566,7 @@ KEPT_BATCHES: Final = MEMORY_GROWS._replace(
     limits=(),
     evidence=(),
 )
+"""Variant for a loop that releases none of its batches."""
 INCONCLUSIVE: Final = Cause(
     "inconclusive",
     "The cause is unclear: {why}",
@@ -575,9 +576,9 @@ INCONCLUSIVE: Final = Cause(
     evidence=("unattributed_share", "other_processes_share", "steps_count"),
     kind="other",
 )
-SAID: Final = INCONCLUSIVE._replace(title="{why}")
-"""Variant for what is clear and no fault of the loop: a batch never came, or other processes have
-the cores."""
+NOT_THE_LOOP: Final = INCONCLUSIVE._replace(title="{why}")
+"""Variant for a clear reason outside of the loop: a batch never came, or other processes have the
+cores."""
 
 CAUSES: Final[Mapping[str, Cause]] = {
     cause.code: cause

@@ -86,11 +86,9 @@ def finding(
     setup, gain, stage = facts.setup, facts.gain, words.get("stage", "")
     own, values = code or facts.own_code(stage), numbers(facts) | (extra or {})
     line, beside = words.get("line") or (own.place if own else ""), own.beside if own else ""
-    state = ("each batch carries the dataset's state", "snapshot_every_n_steps=100; ")
-    carries, rarer = state if setup.sends_state else ("", "")
     usual = {
-        "carries": carries and f"; {carries}",
-        "rarer": rarer,
+        "carries": "; each batch carries the dataset's state" if setup.sends_state else "",
+        "rarer": "snapshot_every_n_steps=100; " if setup.sends_state else "",
         "workers": count(setup.num_workers, "worker"),
         "num_workers": str(setup.num_workers),
         "cores": f"{setup.cores:g}",

@@ -2,7 +2,8 @@
 
 The order of `judge`, and why:
 
-1. A run that is too short carries no judgement, but of what made it short: a late first step.
+1. A run that is too short carries no judgement, but of what made it short: a late first step. A
+   loop that stalls for most of its time needs fewer steps.
 2. Starting workers, the loop's own work and copies, where they take more than all waiting does.
 3. Workers without which the loop would be faster, however short its single waits are; what goes
    by with them, too, unless their start is most of an epoch.
@@ -194,7 +195,7 @@ def too_short(facts: Facts) -> str:
     wanted = fewest_steps(facts.setup)
     if facts.time is None:
         return "no step of the loop was seen"
-    # A loop whose interval lies above that waits, and each sample of its batches was timed
+    # Few steps are enough where the whole interval of the stalls is above half of the time
     waits = facts.stall_low >= thresholds.MOSTLY
     if waits or facts.steps >= wanted or facts.starts.share >= thresholds.MOSTLY:
         return ""
@@ -222,7 +223,7 @@ def inconclusive(
 def no_batch(facts: Facts, error: NoBatchError) -> Finding:
     """Say that a batch never came, whatever the loop did before."""
     what = str(error).partition(". ")[0]
-    return inconclusive(facts, capital(what), "fix that, or raise budget_s", causes.SAID)
+    return inconclusive(facts, capital(what), "fix that, or raise budget_s", causes.NOT_THE_LOOP)
 
 
 def _first(facts: Facts, by_cause: ByCause) -> Finding:
@@ -363,7 +364,7 @@ def _disturbed(facts: Facts, by_cause: ByCause) -> Finding:
         f"would hardly wait: its batches wait for a core {share(queued)} of the time"
     )
     return inconclusive(
-        facts, why, "give this loop cores of its own, and measure again", causes.SAID
+        facts, why, "give this loop cores of its own, and measure again", causes.NOT_THE_LOOP
     )
 
 

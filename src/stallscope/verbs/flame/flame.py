@@ -152,8 +152,8 @@ def _measurement(conditions: FlameConditions) -> Measurement:
     measurement = Measurement("flame", conditions.seconds)
     if conditions.native:
         measurement.note(
-            f"native frames: each stack paused its process ({conditions.rate_hz:g} per second), "
-            "which slows the process down"
+            f"native frames: taking a stack paused its process ({conditions.rate_hz:g} per "
+            "second), which slows the process down"
         )
     return measurement.of(conditions.name)
 
